@@ -1,0 +1,8 @@
+//! The contract between Dwell and its transports.
+#![forbid(unsafe_code)]
+
+mod error;
+mod time;
+
+pub use error::{BoxError, Error, ErrorKind, Result};
+pub use time::{Due, Timestamp};

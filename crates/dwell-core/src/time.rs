@@ -1,0 +1,59 @@
+//! Points in time and due times, in whole milliseconds.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Milliseconds since the epoch, on whichever clock the context names. Arithmetic saturates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(pub i64);
+
+impl Timestamp {
+    /// The end of time: what saturating arithmetic ends at.
+    pub const MAX: Self = Self(i64::MAX);
+
+    /// This time plus `delay`, rounded *up* to a millisecond: never early.
+    #[must_use]
+    pub fn after(self, delay: Duration) -> Self {
+        let millis = delay.as_nanos().div_ceil(1_000_000);
+        Self(self.0.saturating_add(i64::try_from(millis).unwrap_or(i64::MAX)))
+    }
+
+    /// How long from `now` until this time; zero if it has passed.
+    pub fn since(self, now: Self) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(now.0)).unwrap_or(0))
+    }
+}
+
+/// When a message may be handled, in the words the caller used. Whoever *holds* the message while it waits resolves
+/// `After`, once, on its own clock, and keeps the absolute time from then on: `after(5s)` is five seconds even if the
+/// sender's clock is wrong, and hops do not add up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Due {
+    /// This long after the holder accepted it. Zero is at once.
+    After(Duration),
+    /// At this time. A past time is at once.
+    At(Timestamp),
+}
+
+impl Due {
+    /// At once: never touches a scheduler.
+    pub const NOW: Self = Self::After(Duration::ZERO);
+
+    /// The absolute time, on the clock that says `now`.
+    pub fn resolve(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::After(delay) => now.after(delay),
+            Self::At(time) => time,
+        }
+    }
+
+    /// How long that is from `now`; zero if it has passed.
+    pub fn wait(self, now: Timestamp) -> Duration {
+        match self {
+            Self::After(delay) => delay,
+            Self::At(time) => time.since(now),
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! The `dwell` binary.
+fn main() {}
