@@ -1,0 +1,68 @@
+//! Time, as a parameter.
+
+mod system;
+mod tracked;
+mod virtual_time;
+
+pub use system::SystemClock;
+pub use virtual_time::VirtualClock;
+
+use crate::{BoxFuture, Timestamp};
+use std::{fmt, time::Duration};
+
+/// Time, as a parameter: nothing else in Dwell knows what time it is.
+///
+/// `track` and `busy` let a virtual clock know when nobody has anything left to do, so that it may jump to the next
+/// timer. On the system clock both do nothing.
+pub trait Clock: Send + Sync {
+    /// Wall time, for due times. May jump.
+    fn now(&self) -> Timestamp;
+
+    /// Monotonic time since an arbitrary start, for timeouts and backoff.
+    fn elapsed(&self) -> Duration;
+
+    /// Completes once `now() >= time`. Looks at the wall clock at least once a minute, because it may jump.
+    fn sleep_until(&self, time: Timestamp) -> BoxFuture<'static, ()>;
+
+    /// Completes after this long, whatever the wall clock does.
+    fn sleep(&self, delay: Duration) -> BoxFuture<'static, ()>;
+
+    /// Completes after `period`, for periodic work that only looks after things, such as a safety tick. A virtual
+    /// clock fires it at most once per jump and never stops for it, so that five days are not millions of ticks.
+    fn tick(&self, period: Duration) -> BoxFuture<'static, ()> {
+        self.sleep(period)
+    }
+
+    /// Wraps a task before it is spawned: while it is runnable, a virtual clock stands still.
+    fn track(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+        task
+    }
+
+    /// Held by a thread that works: while it is, a virtual clock stands still.
+    fn busy(&self) -> Busy {
+        Busy(None)
+    }
+}
+
+/// Held while a thread works. Dropping it says that the work is done, and that whoever waits for it was woken.
+pub struct Busy(Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl Busy {
+    fn until_dropped(done: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(done)))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            done();
+        }
+    }
+}
+
+impl fmt::Debug for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Busy")
+    }
+}

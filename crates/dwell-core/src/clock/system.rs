@@ -1,0 +1,61 @@
+//! The real clock.
+#![expect(clippy::disallowed_methods, reason = "this is where real time comes in")]
+
+use crate::{BoxFuture, Clock, Timestamp};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A sleep on the wall clock looks at it again after this long, because it may have jumped.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Wall time from the operating system, sleeps from tokio.
+#[derive(Debug, Clone, Copy)]
+pub struct SystemClock {
+    start: Instant,
+}
+
+impl SystemClock {
+    /// Its monotonic time starts here.
+    pub fn new() -> Self {
+        Self { start: Instant::now() }
+    }
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn wall() -> Timestamp {
+    let since = |time: SystemTime| time.duration_since(UNIX_EPOCH);
+    match since(SystemTime::now()) {
+        Ok(after) => Timestamp(i64::try_from(after.as_millis()).unwrap_or(i64::MAX)),
+        Err(before) => Timestamp(-i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX)),
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        wall()
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn sleep_until(&self, time: Timestamp) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            loop {
+                let wait = time.since(wall());
+                if wait.is_zero() {
+                    return;
+                }
+                tokio::time::sleep(wait.min(LOOK_AGAIN)).await;
+            }
+        })
+    }
+
+    fn sleep(&self, delay: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(delay))
+    }
+}

@@ -1,0 +1,135 @@
+//! Knows whether any task is runnable, by counting wake-ups.
+//!
+//! A tracked task is *awake* from the moment that it is woken until a poll returns `Pending` with no wake-up since
+//! that poll began. The count of awake tasks (and busy threads) is raised by the waker itself, before anything else
+//! can run, so that "nobody is awake" is never seen between a wake-up and the poll that answers it.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+/// How many tasks and threads have something to do, and who waits until none has.
+#[derive(Default)]
+pub(super) struct Activity {
+    awake: AtomicUsize,
+    waiting: Mutex<Vec<Waker>>,
+}
+
+impl Activity {
+    pub(super) fn begin(&self) {
+        self.awake.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn end(&self) {
+        if self.awake.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+            waiting.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.awake.load(Ordering::SeqCst) == 0
+    }
+
+    /// Ready if idle; else wakes the caller when it is.
+    pub(super) fn poll_idle(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_idle() {
+            return Poll::Ready(());
+        }
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(cx.waker().clone());
+        // It may have become idle in between, and then nobody would wake us.
+        if self.is_idle() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+/// One task's share in the activity.
+struct Task {
+    activity: Arc<Activity>,
+    state: Mutex<TaskState>,
+}
+
+struct TaskState {
+    awake: bool,
+    waker: Option<Waker>,
+}
+
+impl Task {
+    fn set_awake(&self, awake: bool) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut state.awake, awake) != awake {
+            if awake { self.activity.begin() } else { self.activity.end() }
+        }
+    }
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.set_awake(true);
+        let waker = self.state.lock().unwrap_or_else(PoisonError::into_inner).waker.clone();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// A task whose wake-ups are counted.
+pub(super) struct Tracked<F> {
+    // `None` once it has ended: what it held must be gone before it counts as asleep.
+    inner: Option<Pin<Box<F>>>,
+    task: Arc<Task>,
+}
+
+impl<F> Tracked<F> {
+    pub(super) fn new(activity: Arc<Activity>, inner: F) -> Self {
+        activity.begin();
+        let task = Task { activity, state: Mutex::new(TaskState { awake: true, waker: None }) };
+        Self { inner: Some(Box::pin(inner)), task: Arc::new(task) }
+    }
+}
+
+impl<F: Future<Output = ()>> Future for Tracked<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let task = self.task.clone();
+        {
+            let mut state = task.state.lock().unwrap_or_else(PoisonError::into_inner);
+            if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                state.waker = Some(cx.waker().clone());
+            }
+        }
+        // Keep the count up through the poll, and see afterwards whether a wake-up came in the meantime.
+        task.activity.begin();
+        task.set_awake(false);
+        let waker = Waker::from(task.clone());
+        let poll = match &mut self.inner {
+            Some(inner) => inner.as_mut().poll(&mut Context::from_waker(&waker)),
+            None => Poll::Ready(()),
+        };
+        if poll.is_ready() {
+            self.inner = None;
+            task.state.lock().unwrap_or_else(PoisonError::into_inner).waker = None;
+            task.set_awake(false);
+        }
+        task.activity.end();
+        poll
+    }
+}
+
+impl<F> Drop for Tracked<F> {
+    fn drop(&mut self) {
+        // First what it holds (whose drop may wake others), then its own share.
+        self.inner = None;
+        self.task.state.lock().unwrap_or_else(PoisonError::into_inner).waker = None;
+        self.task.set_awake(false);
+    }
+}

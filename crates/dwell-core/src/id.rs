@@ -1,0 +1,127 @@
+//! Names of messages and of what waits, and the seam that makes new ones.
+
+use crate::{Clock, Envelope, Random, Text, wire};
+use serde::{Deserialize, Serialize};
+use std::{fmt, fmt::Write, sync::Arc};
+
+/// Names a message. Stable over every retry and copy. The caller's own, or a UUIDv7; for a foreign message without
+/// one, derived from its position, so that a redelivery has the same id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct MessageId(pub Text);
+
+/// Names an entry that waits. Not the message's id: two subscriptions may defer one message at the same time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ScheduleId(pub Text);
+
+impl ScheduleId {
+    /// The name under which `send`, `schedule` and `Move` store a waiting envelope: the message id as long as it was
+    /// never handled, so that its sender can cancel it; from then on message, final destination and count, so that
+    /// two subscriptions never collide and a repeated settlement replaces itself.
+    pub fn of(envelope: &Envelope) -> Self {
+        let message = &envelope.message;
+        if message.attempts.handled == 0 && message.attempts.failed == 0 {
+            return Self(message.id.0.clone());
+        }
+        let destination = wire::final_destination(envelope);
+        Self(format!("{}@{destination}#{}", message.id, message.attempts.handled).into())
+    }
+}
+
+macro_rules! text_id {
+    ($name:ident) => {
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self(text.into())
+            }
+        }
+        impl From<String> for $name {
+            fn from(text: String) -> Self {
+                Self(text.into())
+            }
+        }
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+text_id!(MessageId);
+text_id!(ScheduleId);
+
+/// Makes new message ids. A seam: a simulation gives the same ids for the same seed.
+pub trait Ids: Send + Sync {
+    /// An id that was never given before.
+    fn next(&self) -> MessageId;
+}
+
+/// UUIDs of version 7: ordered by time, from the injected clock and randomness.
+pub struct UuidIds {
+    clock: Arc<dyn Clock>,
+    random: Arc<dyn Random>,
+}
+
+impl UuidIds {
+    /// Ids from this clock and this randomness.
+    pub fn new(clock: Arc<dyn Clock>, random: Arc<dyn Random>) -> Self {
+        Self { clock, random }
+    }
+}
+
+impl Ids for UuidIds {
+    fn next(&self) -> MessageId {
+        let millis = self.clock.now().0.max(0) as u128 & 0xffff_ffff_ffff;
+        let (high, low) = (u128::from(self.random.next() & 0xfff), u128::from(self.random.next() >> 2));
+        let uuid = millis << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low;
+        let mut text = String::with_capacity(36);
+        for (part, digits) in [(96, 8), (80, 4), (64, 4), (48, 4), (0, 12)] {
+            let value = uuid >> part & ((1 << (4 * digits)) - 1);
+            let dash = if part == 0 { "" } else { "-" };
+            write!(text, "{value:0digits$x}{dash}").expect("a string takes any text");
+        }
+        MessageId(text.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Address, Due, Message, SeededRandom, VirtualClock};
+    use std::time::Duration;
+
+    #[test]
+    fn ids_are_uuids_of_version_7_ordered_by_time_and_never_alike() {
+        let clock = VirtualClock::new();
+        let ids = UuidIds::new(Arc::new(clock.clone()), Arc::new(SeededRandom::new(1)));
+        let first: Vec<_> = (0..1000).map(|_| ids.next()).collect();
+        clock.step_wall(1);
+        let later = ids.next();
+        for id in &first {
+            let bytes = id.0.as_bytes();
+            assert_eq!(
+                (bytes.len(), bytes[14], bytes[8], bytes[13], bytes[18], bytes[23]),
+                (36, b'7', b'-', b'-', b'-', b'-')
+            );
+            assert!(b"89ab".contains(&bytes[19]), "{id}");
+            assert!(*id < later);
+        }
+        assert_eq!(first.iter().collect::<std::collections::BTreeSet<_>>().len(), 1000);
+    }
+
+    #[test]
+    fn two_subscriptions_that_defer_one_message_never_share_a_schedule_id() {
+        let mut envelope = Envelope::new(Address::topic("orders"), Message::new("a", "t", ""))
+            .due(Due::After(Duration::MAX));
+        assert_eq!(&*ScheduleId::of(&envelope).0, "a");
+        envelope.message.attempts.handled = 2;
+        envelope.to = Address::subscription("orders", "mail");
+        assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/mail#2");
+        envelope.to = Address::subscription("orders", "stock");
+        assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/stock#2");
+        wire::set_destination(&mut envelope.message.headers, &Address::subscription("orders", "stock"));
+        envelope.to = Address::subscription("dwell.forward", "log");
+        assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/stock#2", "the final destination counts");
+    }
+}

@@ -1,0 +1,226 @@
+//! Every message that a transport holds: its state, its past, and what people may do about it.
+
+use crate::{Attempts, BoxFuture, Changed, Due, Message, MessageId, Outcome, Result, Text, Timestamp};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Where a message stands in one subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Sent, and not yet due for the first time.
+    Scheduled,
+    /// Due, and in nobody's hands.
+    Ready,
+    /// In a worker's hands.
+    Processing,
+    /// Deferred by its handler, and not yet due again.
+    Deferred,
+    /// Failed, and not yet due again.
+    Retrying,
+    /// In a dead-letter or invalid channel.
+    Dead,
+    /// Dropped because a setting or a person said so.
+    Discarded,
+    /// Cancelled before it was due.
+    Cancelled,
+    /// Handled.
+    Done,
+}
+
+impl State {
+    /// All of them, in the order of a message's life.
+    pub const ALL: [Self; 9] = [
+        Self::Scheduled,
+        Self::Ready,
+        Self::Processing,
+        Self::Deferred,
+        Self::Retrying,
+        Self::Dead,
+        Self::Discarded,
+        Self::Cancelled,
+        Self::Done,
+    ];
+
+    /// What a message that waits is waiting for: its first run, a deferral's next, or a retry. `outcome` is the last
+    /// one's, where it is known.
+    pub fn of_waiting(attempts: Attempts, outcome: Option<Outcome>) -> Self {
+        match outcome {
+            Some(Outcome::Deferred) => Self::Deferred,
+            Some(Outcome::Failed) => Self::Retrying,
+            _ if attempts.failed > 0 => Self::Retrying,
+            _ if attempts.handled > 0 => Self::Deferred,
+            _ => Self::Scheduled,
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Scheduled => "scheduled",
+            Self::Ready => "ready",
+            Self::Processing => "processing",
+            Self::Deferred => "deferred",
+            Self::Retrying => "retrying",
+            Self::Dead => "dead",
+            Self::Discarded => "discarded",
+            Self::Cancelled => "cancelled",
+            Self::Done => "done",
+        })
+    }
+}
+
+/// One step of a message's life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// When, on the store's clock.
+    pub at: Timestamp,
+    /// What it became.
+    pub state: State,
+    /// Who did it: a worker, or the person that asked.
+    pub by: Option<Text>,
+    /// Why, if it did not go well.
+    pub error: Option<Text>,
+    /// The counts after it.
+    pub attempts: Attempts,
+}
+
+/// One message in one subscription.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The message as it stands.
+    pub message: Message,
+    /// Where it belongs. A dead one belongs where it came from, not to the channel it lies in.
+    pub topic: Text,
+    /// `None` for a publish that waits: it fans out when it is due.
+    pub subscription: Option<Text>,
+    /// Where it stands.
+    pub state: State,
+    /// When it is, or was, due.
+    pub due: Option<Timestamp>,
+    /// When it came to be.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// How often it was handed out since it was put where it is.
+    pub deliveries: u32,
+    /// Who has it, or had it last.
+    pub worker: Option<Text>,
+    /// Until when that one has it.
+    pub lease_until: Option<Timestamp>,
+    /// The last error.
+    pub error: Option<Text>,
+    /// What its handler returned.
+    pub result: Option<Bytes>,
+    /// Its past, oldest first, as far as the ledger keeps it; only filled by `get`.
+    pub history: Vec<Transition>,
+}
+
+/// Where a page ended: the next one starts behind it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cursor {
+    /// When the last record came to be.
+    pub created_at: Timestamp,
+    /// Its message.
+    pub id: MessageId,
+    /// Tells two records of one message apart.
+    pub place: Text,
+}
+
+/// Some records, and where to go on.
+#[derive(Clone, Debug)]
+pub struct Page<T> {
+    /// Up to the limit.
+    pub items: Vec<T>,
+    /// `None` at the end.
+    pub next: Option<Cursor>,
+}
+
+/// Which records; absent means any. Ordered by `(created_at, id)`: what matches throughout appears exactly once,
+/// whatever is inserted meanwhile. A filter that a ledger cannot serve is `Unsupported`, naming it.
+#[derive(Clone, Debug, Default)]
+pub struct RecordQuery {
+    /// This message.
+    pub id: Option<MessageId>,
+    /// With this business key.
+    pub key: Option<Bytes>,
+    /// Of this topic.
+    pub topic: Option<Text>,
+    /// Of subscriptions with this name.
+    pub subscription: Option<Text>,
+    /// Of this type.
+    pub kind: Option<Text>,
+    /// In one of these states; empty means any.
+    pub states: Vec<State>,
+    /// With this text in the body, id, key or type.
+    pub text: Option<Text>,
+    /// With this text in the last error.
+    pub error: Option<Text>,
+    /// Due at this time or later.
+    pub due_after: Option<Timestamp>,
+    /// Due before this time.
+    pub due_before: Option<Timestamp>,
+    /// Where the previous page ended.
+    pub after: Option<Cursor>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// What a person may do about a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// What waits will never fire.
+    Cancel,
+    /// What waits is due then.
+    Reschedule(Due),
+    /// What is dead goes back to its own subscription, with this body if there is one, and both counts at zero.
+    Replay(Option<Bytes>),
+    /// What is dead is dropped.
+    Discard,
+}
+
+/// How many records there are of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// The topic.
+    pub topic: Text,
+    /// The subscription; `None` for publishes that wait.
+    pub subscription: Option<Text>,
+    /// The state.
+    pub state: State,
+    /// How many.
+    pub count: u64,
+}
+
+/// What became of one record of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The subscription; `None` for a publish that waited.
+    pub subscription: Option<Text>,
+    /// What became of it.
+    pub changed: Changed,
+}
+
+/// Every message that a transport holds. Bulk changes are one loop over `list` and `change`, above the transport.
+pub trait Ledger: Send + Sync {
+    /// Every record of this message, one per subscription, with their history. Empty if there is none.
+    fn get<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Vec<Record>>>;
+
+    /// One page of records.
+    fn list(&self, query: RecordQuery) -> BoxFuture<'_, Result<Page<Record>>>;
+
+    /// How many there are, by topic, subscription and state; those with none are left out.
+    fn counts(&self) -> BoxFuture<'_, Result<Vec<Count>>>;
+
+    /// Changes every record of the message, or that of one subscription: one answer for each that there is, none if
+    /// there is none. Each is one atomic step. `by` is who asked, for the history.
+    fn change<'a>(
+        &'a self,
+        id: &'a MessageId,
+        subscription: Option<&'a str>,
+        change: Change,
+        by: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<Answer>>>;
+}

@@ -1,0 +1,77 @@
+//! Control over what waits.
+
+use crate::{Address, BoxFuture, Due, Envelope, MessageId, Result, ScheduleId, Sent, Timestamp};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// What to do if the id of a user's send is known already; atomic either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnConflict {
+    /// The same content is the same send: `Ok`, nothing happens twice. Other content is `Conflict`, and the old one
+    /// stays.
+    Fail,
+    /// The old one, if it still waits, never fires.
+    Replace,
+}
+
+/// The truthful answer to `cancel`, `reschedule` and every other change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Changed {
+    /// It was changed: the old due time will not fire.
+    Done,
+    /// It was due, and went on its way.
+    TooLate,
+    /// Never known, or went longer ago than such ids are remembered.
+    NotFound,
+}
+
+/// A message that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// The name it waits under.
+    pub id: ScheduleId,
+    /// When it is due, on the store's clock.
+    pub due: Timestamp,
+    /// What waits, its own `due` resolved.
+    pub envelope: Envelope,
+}
+
+/// Which pending messages; absent means any. Ordered by `(due, id)`, stable under insertion.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    /// Going there in the end: an entry for a forwarder matches by the destination behind it.
+    pub to: Option<Address>,
+    /// With this business key.
+    pub key: Option<Bytes>,
+    /// Under this message id, whatever their schedule ids.
+    pub message: Option<MessageId>,
+    /// The last of the previous page.
+    pub after: Option<(Timestamp, ScheduleId)>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Control over what waits inside a transport. There is no other storage trait: whatever can hold, lease and list
+/// messages until they are due *is* a transport, and a forwarder makes it the scheduler of any other.
+///
+/// Nothing is leased before it is due, so cancel and reschedule are exact until that moment. No state is shared
+/// between two schedulers but what the broker itself holds.
+pub trait Scheduler: Send + Sync {
+    /// Stores, and confirms as durably as the transport is. One result per envelope, in order; absent counts as an
+    /// error. `After` is resolved on the store's clock, once. A topic fans out when due, to those subscribed *then*:
+    /// one entry, one id, [`ScheduleId::of`]. [`Envelope::once`] says what a known id means; a copy (`None`) replaces
+    /// what waits under its id, so that storing it again after a doubt is idempotent.
+    fn schedule(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>>;
+
+    /// `Done` means that it never fires. Where several topics hold the id, all of them are asked, and the best answer
+    /// is given.
+    fn cancel<'a>(&'a self, id: &'a ScheduleId) -> BoxFuture<'a, Result<Changed>>;
+
+    /// Earlier or later, unless it is too late. An unknown id is `NotFound`.
+    fn reschedule<'a>(&'a self, id: &'a ScheduleId, due: Due) -> BoxFuture<'a, Result<Changed>>;
+
+    /// What waits, with resolved due times.
+    fn pending(&self, query: Query) -> BoxFuture<'_, Result<Vec<Pending>>>;
+}

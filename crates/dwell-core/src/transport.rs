@@ -1,0 +1,115 @@
+//! The three traits of a broker: the connection, and its two ends. The contract is on the method.
+
+use crate::{
+    Capabilities, Delivery, Envelope, Inbox, LeaseId, Ledger, OnMissing, Result, Scheduler, Sent, Settle,
+    Subscription, Topic, Unsettled,
+};
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+/// One allocation per batch: the price of an object-safe trait without a macro.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A future that is done.
+pub fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
+    Box::pin(std::future::ready(value))
+}
+
+/// One broker, connected.
+///
+/// All traits here share these rules. Batch first: one dynamic call per batch, never per message. `&self`, and a
+/// pending `receive` never blocks a `settle`. Cancel safe: dropping a future loses nothing. Unsure means not done: an
+/// error is returned unless the broker has confirmed.
+pub trait Transport: Send + Sync {
+    /// What it can do: known since `connect`, the same for its whole life.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Makes sure that all that these topics and subscriptions need is there and fits: queues, groups, retry and
+    /// dead-letter channels, delay levels. The channels of a subscription come with it. What exists with other
+    /// settings is `Conflict`, and is not altered. Under `Validate`, all that is missing is named in one `NotFound`.
+    fn provision<'a>(
+        &'a self,
+        topics: &'a [Topic],
+        subscriptions: &'a [Subscription],
+        on_missing: OnMissing,
+    ) -> BoxFuture<'a, Result<()>>;
+
+    /// *The* producer: one for all destinations, opened on first use, shared. Safe in a consumer-only process.
+    fn producer(&self) -> BoxFuture<'_, Result<Arc<dyn Producer>>>;
+
+    /// A new member of the subscription. `NotFound` where the broker knows that it was never provisioned.
+    fn consumer(&self, of: Subscription) -> BoxFuture<'_, Result<Arc<dyn Consumer>>>;
+
+    /// Control over what waits inside the broker. `Some` if and only if `delay_control` is declared.
+    fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
+        None
+    }
+
+    /// Every message, its state and its history. `Some` if and only if `ledger` is declared.
+    fn ledger(&self) -> Option<Arc<dyn Ledger>> {
+        None
+    }
+
+    /// Effects once. `Some` if and only if `inbox` is declared.
+    fn inbox(&self) -> Option<Arc<dyn Inbox>> {
+        None
+    }
+
+    /// Work that has to run *somewhere* for this transport to keep its promises: a promoter, a relay, a reaper. A
+    /// started bus supervises one in each process, unless told that it runs elsewhere; any number may run at once.
+    /// Ends after `stop`; ends with an error if it has to be started again.
+    fn background(&self, stop: BoxFuture<'static, ()>) -> Option<BoxFuture<'static, Result<()>>> {
+        drop(stop);
+        None
+    }
+
+    /// Flushes and closes the producer, leaves with every consumer, disconnects. Idempotent.
+    fn close(&self) -> BoxFuture<'_, Result<()>>;
+}
+
+/// Puts messages into a broker.
+pub trait Producer: Send + Sync {
+    /// Sends the batch and waits until the broker has *confirmed*. One result per envelope, in order; an absent one
+    /// counts as an error. Items fail alone. Splits to the broker's own limits. Order is kept per key.
+    ///
+    /// * A `due` that [`Capabilities::reaches`] denies is `Unsupported`. A topic that is not there is `NotFound`, a
+    ///   body over `max_body` is `TooLarge`, a bounded queue without room is `Full`.
+    /// * What waits is stored under [`crate::ScheduleId::of`]; a copy replaces itself.
+    /// * [`Envelope::once`], where `remembers_ids` is declared: with `Fail`, the same content again is `Ok` with
+    ///   `duplicate`, other content is `Conflict`; `Replace` replaces what waits and inserts anew what has fired. Per
+    ///   (topic, id), atomically. Where it is not declared: `Unsupported`.
+    /// * Broker-side deduplication gets a fresh id each time: it would swallow the copy of a retry, and confirm it.
+    fn send<'a>(&'a self, batch: &'a [Envelope]) -> BoxFuture<'a, Vec<Result<Sent>>>;
+}
+
+/// One member of one subscription.
+pub trait Consumer: Send + Sync {
+    /// Up to `max` deliveries that are due: waits up to `wait` for the first, never for the second. One caller at a
+    /// time. `max` is what the caller can hold, so that nothing is leased which nobody asked for. `lease` is how long
+    /// they are ours; `None` is the subscription's.
+    ///
+    /// Staying a member (heartbeats, poll intervals) does not depend on how often this is called. What was fetched
+    /// and not returned, because the future was dropped, comes with the next call, or is released by `close`.
+    fn receive(
+        &self,
+        max: usize,
+        wait: Duration,
+        lease: Option<Duration>,
+    ) -> BoxFuture<'_, Result<Vec<Delivery>>>;
+
+    /// Settles, in any order; returns once the broker has it (on a log: once it counts for the commit). What comes
+    /// back was not settled. An undeclared action comes back `Unsupported`; a fence that no longer matches comes back
+    /// `Stale` and changes *nothing*. Never acks in place of what was asked. A `Release` takes its hand-out back from
+    /// [`Delivery::deliveries`].
+    fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>>;
+
+    /// Renews by `by` (`None`: the subscription's lease), from now; returns those already lost. The pump calls it for
+    /// all that it holds, running or waiting, in one batch every third of a lease. Nothing to do where leases are
+    /// sessions.
+    fn extend(&self, leases: Vec<LeaseId>, by: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
+        let _ = (leases, by);
+        ready(Ok(vec![]))
+    }
+
+    /// Leaves: flushes settlements and commits, gives back what it holds. Then `receive` is `Closed`. Idempotent.
+    fn close(&self) -> BoxFuture<'_, Result<()>>;
+}
