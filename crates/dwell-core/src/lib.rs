@@ -6,3 +6,7 @@ mod time;
 
 pub use error::{BoxError, Error, ErrorKind, Result};
 pub use time::{Due, Timestamp};
+
+mod suggest;
+
+pub use suggest::suggest;
