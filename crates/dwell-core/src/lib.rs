@@ -7,6 +7,9 @@ mod time;
 pub use error::{BoxError, Error, ErrorKind, Result};
 pub use time::{Due, Timestamp};
 
+pub mod duration;
+mod quote;
 mod suggest;
 
+pub use duration::{format_duration, parse_duration};
 pub use suggest::suggest;
