@@ -10,6 +10,7 @@ pub use time::{Due, Timestamp};
 pub mod duration;
 mod quote;
 mod suggest;
+mod time_text;
 
 pub use duration::{format_duration, parse_duration};
 pub use suggest::suggest;
