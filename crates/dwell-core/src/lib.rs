@@ -8,9 +8,11 @@ pub use error::{BoxError, Error, ErrorKind, Result};
 pub use time::{Due, Timestamp};
 
 pub mod duration;
+mod name;
 mod quote;
 mod suggest;
 mod time_text;
 
 pub use duration::{format_duration, parse_duration};
+pub use name::{check_id, check_subscription, check_topic, check_user_topic};
 pub use suggest::suggest;
