@@ -10,9 +10,13 @@ pub use time::{Due, Timestamp};
 pub mod duration;
 mod name;
 mod quote;
+mod secret;
 mod suggest;
 mod time_text;
+mod url;
 
 pub use duration::{format_duration, parse_duration};
 pub use name::{check_id, check_subscription, check_topic, check_user_topic};
+pub use secret::Secret;
 pub use suggest::suggest;
+pub use url::{Options, TransportUrl};
