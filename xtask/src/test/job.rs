@@ -71,6 +71,12 @@ impl<'a> Job<'a> {
         Ok(output)
     }
 
+    /// Writes into the log what the step has to say at its end.
+    pub(crate) fn write(&mut self, text: &str) {
+        // It is on the screen as well, so that nothing is lost where the disk is full.
+        let _ = writeln!(self.log, "{text}");
+    }
+
     /// Runs a program that has to succeed.
     pub(crate) fn check(&mut self, program: Program) -> Result<Output, String> {
         let output = self.run(program)?;

@@ -78,6 +78,7 @@ fn run_step(step: &Step, title: &str, options: &Options, workspace: &Workspace, 
         match Job::new(workspace, options, screen, title, step.name) {
             Ok(mut job) => {
                 let outcome = (step.run)(&mut job).unwrap_or_else(Outcome::failed);
+                outcome.notes.iter().chain(&outcome.problems).for_each(|text| job.write(text));
                 (outcome, Some(job.log_path().to_path_buf()))
             }
             Err(problem) => (Outcome::failed(problem), None),
