@@ -8,13 +8,14 @@ mod steps;
 mod tally;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use crate::clock;
 use crate::number::seconds;
-use crate::output::Screen;
+use crate::output::{Screen, Style};
 use crate::workspace::Workspace;
 
 use job::Job;
@@ -68,21 +69,21 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
 
 /// Runs one step, and says what came of it; a failed step is no reason to stop.
 fn run_step(step: &Step, title: &str, options: &Options, workspace: &Workspace, screen: &Screen) -> Finished {
+    if let Some(reason) = reason_to_leave_out(step, options) {
+        screen.print(&format!("{title}: {}, {reason}", screen.paint(Style::Caution, "skipped")));
+        return Finished { name: step.name, outcome: Outcome::skipped(reason), took: Duration::ZERO };
+    }
+    if !screen.is_terminal() {
+        screen.print(&format!("{title} …"));
+    }
     let started = clock::now();
-    let (outcome, log) = if let Some(reason) = reason_to_leave_out(step, options) {
-        (Outcome::skipped(reason), None)
-    } else {
-        if !screen.is_terminal() {
-            screen.print(&format!("{title} …"));
+    let (outcome, log) = match Job::new(workspace, options, screen, title, step.name) {
+        Ok(mut job) => {
+            let outcome = (step.run)(&mut job).unwrap_or_else(Outcome::failed);
+            outcome.notes.iter().chain(&outcome.problems).for_each(|text| job.write(text));
+            (outcome, Some(job.log_path().to_path_buf()))
         }
-        match Job::new(workspace, options, screen, title, step.name) {
-            Ok(mut job) => {
-                let outcome = (step.run)(&mut job).unwrap_or_else(Outcome::failed);
-                outcome.notes.iter().chain(&outcome.problems).for_each(|text| job.write(text));
-                (outcome, Some(job.log_path().to_path_buf()))
-            }
-            Err(problem) => (Outcome::failed(problem), None),
-        }
+        Err(problem) => (Outcome::failed(problem), None),
     };
 
     let took = started.elapsed();
