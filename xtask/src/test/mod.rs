@@ -89,7 +89,7 @@ fn run_step(step: &Step, title: &str, options: &Options, workspace: &Workspace, 
     let took = started.elapsed();
     let (word, style) = outcome.word();
     let word = screen.paint(style, word);
-    screen.print(&format!("{title}: {word}, {}, {} s", outcome.tally.brief(), seconds(took)));
+    screen.print(&format!("{title}: {word}, {}, {} s", outcome.tally.short(), seconds(took)));
     for text in outcome.notes.iter().chain(&outcome.problems) {
         screen.print(&format!("        {}", text.replace('\n', "\n        ")));
     }

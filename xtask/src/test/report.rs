@@ -25,7 +25,7 @@ pub(crate) fn render(steps: &[Finished], colours: bool) -> String {
         rows.push(vec![
             Cell::new(*name),
             Cell::styled(word, style),
-            Cell::new(outcome.tally.brief()),
+            Cell::new(outcome.tally.short()),
             Cell::new(seconds(*took)).right(),
         ]);
     }

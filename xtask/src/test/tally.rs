@@ -28,7 +28,7 @@ impl Tally {
     }
 
     /// Short, without what did not happen: `12 passed, 1 skipped`.
-    pub(crate) fn brief(self) -> String {
+    pub(crate) fn short(self) -> String {
         let counts = [(self.passed, "passed"), (self.failed, "failed"), (self.skipped, "skipped")];
         let parts =
             counts.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}"));
@@ -87,7 +87,7 @@ mod tests {
     fn the_counts_line_always_has_all_three() {
         let sum: Tally = [Tally::PASSED, Tally::PASSED, Tally::SKIPPED].into_iter().sum();
         assert_eq!(sum.to_string(), "2 passed, 0 failed, 1 skipped");
-        assert_eq!(sum.brief(), "2 passed, 1 skipped");
-        assert_eq!(Tally::default().brief(), "none");
+        assert_eq!(sum.short(), "2 passed, 1 skipped");
+        assert_eq!(Tally::default().short(), "none");
     }
 }
