@@ -92,7 +92,8 @@ impl Monitor {
         self.0.pumps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the handlers of this process have in their hands.
+    /// What the handlers of this process have in their hands, blocking ones included that were given up and have not
+    /// come back.
     pub fn in_flight(&self) -> Vec<Seen> {
         let elapsed = self.0.clock.elapsed();
         let pumps = self.pumps();
@@ -100,6 +101,10 @@ impl Monitor {
         for pump in &pumps {
             for seat in pump.shared.seats() {
                 seen.extend(seat.slots.lock().iter().map(|slot| live(&pump.shared, slot, elapsed)));
+                let abandoned = seat.abandoned.lock();
+                seen.extend(
+                    abandoned.values().map(|slot| Seen { hung: true, ..live(&pump.shared, slot, elapsed) }),
+                );
             }
         }
         seen

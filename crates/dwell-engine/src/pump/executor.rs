@@ -1,6 +1,9 @@
 //! Where handlers run: the only difference between the two pumps.
 
-use super::threads::Threads;
+use super::{
+    slots::{Abandoned, Slot},
+    threads::Threads,
+};
 use crate::{Context, handler::BlockingHandler, handler::Handler, rules::Verdict, spawn::panic_text};
 use dwell_core::{BoxFuture, Clock, Message};
 use futures_util::FutureExt;
@@ -28,16 +31,29 @@ pub(super) enum Executor {
 }
 
 impl Executor {
-    pub(super) fn new(work: &Work, clock: Arc<dyn Clock>, concurrency: usize, name: &str) -> Self {
+    pub(super) fn new(
+        work: &Work,
+        clock: Arc<dyn Clock>,
+        concurrency: usize,
+        name: &str,
+        abandoned: Arc<Abandoned>,
+    ) -> Self {
         match work {
             Work::Async(handler) => Self::Async(handler.clone()),
-            Work::Blocking(handler) => Self::Threads(Threads::new(handler.clone(), clock, concurrency, name)),
+            Work::Blocking(handler) => {
+                Self::Threads(Threads::new(handler.clone(), clock, concurrency, name, abandoned))
+            }
             Work::Inline(handler) => Self::Inline(handler.clone()),
         }
     }
 
-    /// Starts one run. A panic is a failure. Dropping the future abandons the run.
-    pub(super) fn run(&self, message: Message, context: Context) -> BoxFuture<'static, Verdict> {
+    /// Starts one run. A panic is a failure. Dropping the future abandons the run; `slot` is what people then see.
+    pub(super) fn run(
+        &self,
+        message: Message,
+        context: Context,
+        slot: impl FnOnce() -> Slot,
+    ) -> BoxFuture<'static, Verdict> {
         match self {
             Self::Async(handler) => {
                 // The handler may panic before it returns a future, too.
@@ -46,7 +62,7 @@ impl Executor {
                     Err(panic) => dwell_core::ready(or_panic(Err(panic))),
                 }
             }
-            Self::Threads(threads) => threads.run(message, context),
+            Self::Threads(threads) => threads.run(message, context, slot()),
             Self::Inline(handler) => {
                 let handler = handler.clone();
                 Box::pin(async move { run_blocking(&*handler, message, context) })

@@ -22,7 +22,7 @@ use crate::{delay::Delay, settings::SubscriptionSettings, spawn::spawn};
 use counters::Counters;
 use dwell_core::{Address, Capabilities, Result, Seams, Text, Transport};
 use limits::Rate;
-use slots::Slots;
+use slots::{Abandoned, Slots};
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -78,6 +78,7 @@ pub(crate) struct PumpShared {
 /// The place of one performer: who sits there may change, its slots and status stay.
 pub(crate) struct Seat {
     pub(crate) slots: Arc<Slots>,
+    pub(crate) abandoned: Arc<Abandoned>,
     status: watch::Sender<Status>,
 }
 
@@ -120,7 +121,11 @@ impl Pump {
         settings.validate(&capabilities)?;
         delay
             .check(settings.longest_delay(), &format!("subscription {}/{}", settings.topic, settings.name))?;
-        let seat = || Seat { slots: Arc::default(), status: watch::Sender::new(Status::Starting) };
+        let seat = || Seat {
+            slots: Arc::default(),
+            abandoned: Arc::default(),
+            status: watch::Sender::new(Status::Starting),
+        };
         let shared = Arc::new(PumpShared {
             quarantine: settings.quarantine(&capabilities),
             rate: Rate::new(settings.rate),

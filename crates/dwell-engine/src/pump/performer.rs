@@ -90,11 +90,12 @@ pub(super) struct Performer {
 impl Performer {
     pub(super) fn new(
         pump: Arc<PumpShared>,
-        slots: Arc<Slots>,
+        seat: usize,
         consumer: Arc<dyn Consumer>,
         worker: Text,
         control: watch::Receiver<Control>,
     ) -> Self {
+        let place = &pump.performers[seat];
         let settings = &pump.settings;
         let rules = Rules::new(settings, worker.clone());
         let gaps = Arc::new(Gaps {
@@ -104,9 +105,11 @@ impl Performer {
             consumer: consumer.clone(),
             delay: pump.delay.clone(),
         });
-        let executor = Executor::new(&pump.work, pump.seams.clock.clone(), settings.concurrency, &worker);
+        let clock = pump.seams.clock.clone();
+        let executor =
+            Executor::new(&pump.work, clock, settings.concurrency, &worker, place.abandoned.clone());
         Self {
-            slots,
+            slots: place.slots.clone(),
             executor,
             rules,
             control,
@@ -314,8 +317,9 @@ impl Performer {
     async fn start_one(&mut self, held: Held, now: Duration) {
         let message = held.delivery.message.clone();
         let timeout = self.pump.settings.handler_timeout(&message.kind);
+        let started = Started { at: self.pump.seams.clock.now(), elapsed: now, timeout };
         if let Some(slot) = self.slots.lock().get_mut(held.slot) {
-            slot.started = Some(Started { at: self.pump.seams.clock.now(), elapsed: now, timeout });
+            slot.started = Some(started);
         }
         let context = Context {
             topic: self.rules.subscription.topic.clone(),
@@ -325,7 +329,15 @@ impl Performer {
             deliveries: held.delivery.deliveries,
             due: held.delivery.due,
         };
-        let handler = self.executor.run(message, context);
+        let slot = || Slot {
+            message: held.delivery.message.clone(),
+            lease: held.delivery.receipt.lease(),
+            received_at: started.at,
+            renewed: now,
+            started: Some(started),
+            lost: false,
+        };
+        let handler = self.executor.run(message, context, slot);
         let clock = self.pump.seams.clock.clone();
         let mut run = Run { held: Some(held), handler, timeout, timer: None, clock };
         match poll!(&mut run) {

@@ -2,6 +2,7 @@
 
 use dwell_core::{LeaseId, Message, Timestamp};
 use std::{
+    collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -26,6 +27,16 @@ pub(crate) struct Started {
     pub(crate) at: Timestamp,
     pub(crate) elapsed: Duration,
     pub(crate) timeout: Duration,
+}
+
+/// Runs of blocking handlers that were given up and have not come back. People see them until they do.
+#[derive(Debug, Default)]
+pub(crate) struct Abandoned(Mutex<BTreeMap<u64, Slot>>);
+
+impl Abandoned {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Slot>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The slots of one performer: locked once per batch, by the performer, the renewal and whoever looks.

@@ -97,8 +97,7 @@ async fn perform(
     // A name that was used before would defeat the search for orphans.
     let worker =
         format!("{}-{}-{}.{seat}.{start}", pump.seams.instance, pump.seams.incarnation, subscription.name);
-    let performer =
-        Performer::new(pump.clone(), place.slots.clone(), consumer, worker.into(), control.clone());
+    let performer = Performer::new(pump.clone(), seat, consumer, worker.into(), control.clone());
     AssertUnwindSafe(performer.run()).catch_unwind().await.map_err(|panic| panic_text(&*panic).to_owned())
 }
 

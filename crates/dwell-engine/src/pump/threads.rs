@@ -5,7 +5,10 @@
 //! than another concurrency's worth of threads is stuck. Beyond that the performer waits for one to come back: threads
 //! without end would only move the failure elsewhere.
 
-use super::executor::run_blocking;
+use super::{
+    executor::run_blocking,
+    slots::{Abandoned, Slot},
+};
 use crate::{BlockingHandler, Context, Verdict};
 use dwell_core::{BoxFuture, Busy, Clock, Message};
 use std::{
@@ -27,6 +30,7 @@ struct Shared {
     state: Mutex<State>,
     work: Condvar,
     room: Notify,
+    abandoned: Arc<Abandoned>,
 }
 
 #[derive(Default)]
@@ -58,12 +62,14 @@ impl Threads {
         clock: Arc<dyn Clock>,
         concurrency: usize,
         name: &str,
+        abandoned: Arc<Abandoned>,
     ) -> Self {
-        let shared = Shared { handler, state: Mutex::default(), work: Condvar::new(), room: Notify::new() };
+        let shared =
+            Shared { handler, state: Mutex::default(), work: Condvar::new(), room: Notify::new(), abandoned };
         Self { shared: Arc::new(shared), clock, concurrency, name: name.to_owned() }
     }
 
-    pub(super) fn run(&self, message: Message, context: Context) -> BoxFuture<'static, Verdict> {
+    pub(super) fn run(&self, message: Message, context: Context, slot: Slot) -> BoxFuture<'static, Verdict> {
         let (outcome, result) = oneshot::channel();
         let busy = self.clock.busy();
         let id = {
@@ -78,7 +84,7 @@ impl Threads {
             id
         };
         self.shared.work.notify_one();
-        let abandon = Abandon { shared: self.shared.clone(), id };
+        let abandon = Abandon { shared: self.shared.clone(), id, slot: Some(slot) };
         Box::pin(async move {
             let verdict = result.await;
             drop(abandon);
@@ -145,6 +151,7 @@ impl Shared {
             // Abandoned: another thread has taken this one's place.
             state.stuck -= 1;
             drop(state);
+            self.abandoned.lock().remove(&job.id);
             self.room.notify_one();
             return;
         }
@@ -155,6 +162,7 @@ impl Shared {
 struct Abandon {
     shared: Arc<Shared>,
     id: u64,
+    slot: Option<Slot>,
 }
 
 impl Drop for Abandon {
@@ -168,6 +176,9 @@ impl Drop for Abandon {
         if job.is_none() {
             state.stuck += 1;
             state.threads -= 1;
+            // Under the same lock that the thread takes before it looks for it here.
+            let slot = self.slot.take();
+            self.shared.abandoned.lock().extend(slot.map(|slot| (self.id, slot)));
         }
         drop(state);
         drop(job);
