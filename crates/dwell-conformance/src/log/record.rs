@@ -54,6 +54,7 @@ impl Record {
         headers.set(wire::SUBSCRIPTION, of.name.to_string());
         headers.set(wire::REJECTION_REASON, "unacceptable");
         headers.set(wire::REJECTION_MESSAGE, why.to_string());
+        headers.set(wire::REJECTED_AT, now.to_rfc3339());
         Self { at: Some(now), key: self.key.clone(), headers, body: self.body.clone() }
     }
 }

@@ -457,6 +457,7 @@ async fn a_record_with_unreadable_counts_lands_stamped_in_the_dead_letters_and_t
     assert_eq!((text(wire::ORIGINAL_TOPIC), text(wire::SUBSCRIPTION)), ("orders", "mail"));
     assert_eq!(text(wire::REJECTION_REASON), "unacceptable");
     assert!(text(wire::REJECTION_MESSAGE).contains("HandledCount"));
+    assert_eq!(text(wire::REJECTED_AT), "2026-01-01T00:00:00.000Z");
 }
 
 #[tokio::test]
