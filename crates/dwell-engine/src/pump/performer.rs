@@ -28,6 +28,7 @@ use crate::{
     backoff::Backoff,
     gaps::Gaps,
     rules::{Decision, Rules, Verdict, decide},
+    spawn::yield_now,
 };
 use bytes::Bytes;
 use dwell_core::{
@@ -198,7 +199,7 @@ impl Performer {
                 self.receiving = None;
                 self.received(received);
                 // A broker that always has more, and handlers that are done at once, must not starve the others.
-                tokio::task::yield_now().await;
+                yield_now().await;
             }
             () = timer => {}
             () = self.executor.more_room() => {}
