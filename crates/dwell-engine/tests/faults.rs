@@ -213,9 +213,7 @@ async fn a_shutdown_does_not_wait_for_ever_for_a_target_that_hangs() {
         let engine = world.engine.clone();
         async move { engine.shutdown().await }
     });
-    world.advance(SECOND * 9).await;
-    assert!(!stopping.is_finished());
-    world.advance(SECOND * 10).await;
+    world.advance(SECOND * 20).await;
     stopping.await.unwrap().unwrap();
 }
 
