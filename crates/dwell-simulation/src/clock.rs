@@ -1,12 +1,13 @@
 //! The clock of one process: the same time for all, and a wall clock that may be wrong.
 
-use crate::life::Life;
+use crate::{crew::Crew, life::Life};
 use dwell_core::{BoxFuture, Busy, Clock, Timestamp, VirtualClock};
 use std::{sync::Arc, time::Duration};
 
 /// What a process takes for the time. All that is spawned on it lives and dies with the process.
 pub(crate) struct ProcessClock {
     pub(crate) clock: VirtualClock,
+    pub(crate) crew: Arc<Crew>,
     pub(crate) life: Arc<Life>,
     /// How far its wall clock is ahead of the broker's, in milliseconds.
     pub(crate) skew: i64,
@@ -34,7 +35,7 @@ impl Clock for ProcessClock {
     }
 
     fn track(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
-        self.clock.track(self.life.task(task))
+        self.clock.track(self.crew.take_on(self.life.task(task)))
     }
 
     fn busy(&self) -> Busy {

@@ -3,6 +3,7 @@
 
 mod checker;
 mod clock;
+mod crew;
 mod dice;
 mod faulty;
 mod handler;

@@ -34,6 +34,6 @@ pub(crate) fn altered(message: &Message) -> Option<&'static str> {
         return Some("key");
     }
     let twice: Vec<_> =
-        message.headers.iter().filter(|(name, _)| **name == *TWICE).map(|(_, value)| &value[..]).collect();
+        message.headers.iter().filter(|(name, _)| &***name == TWICE).map(|(_, value)| &value[..]).collect();
     (twice != [&b"one"[..], b"two"]).then_some("list of headers")
 }

@@ -11,7 +11,7 @@ use crate::{
     trace::{Event, Service, Stage},
 };
 use dwell_conformance::log::{Log, LogBroker};
-use dwell_core::{Address, Clock, Consumer, Result, Seams, SeededRandom, Transport};
+use dwell_core::{Address, Consumer, Result, Seams, SeededRandom, Transport};
 use dwell_engine::{Engine, Pump, Status};
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -92,6 +92,7 @@ impl Processes {
         self.scene.record(Event::Life(who, Stage::Started));
         let clock = ProcessClock {
             clock: self.scene.clock.clone(),
+            crew: self.scene.crew.clone(),
             life: life.clone(),
             skew: self.scene.plan.processes[process].skew,
         };
@@ -172,7 +173,7 @@ impl Processes {
             scene.sleep(silence).await;
             for (of, consumer) in open {
                 drop(consumer);
-                if sessions && *of.topic_name() != *dwell_engine::FORWARD_TOPIC {
+                if sessions && **of.topic_name() != *dwell_engine::FORWARD_TOPIC {
                     scene.record(Event::Membership(of));
                 }
             }
@@ -240,6 +241,7 @@ impl Processes {
         let session = session.or(self.seat(process).session);
         if let (Brokers::Log(broker, _), Some(session)) = (&self.brokers, session) {
             broker.drop_session(session);
+            self.seat(process).links.iter().for_each(|link| link.lose_session());
             for settings in &self.scene.plan.processes[process].subscriptions {
                 self.scene.record(Event::Membership(settings.subscription().address()));
             }
@@ -253,6 +255,9 @@ impl Processes {
                 return broker.start();
             }
             broker.stop();
+            for process in 0..self.seats.len() {
+                self.seat(process).links.iter().for_each(|link| link.lose_session());
+            }
             for settings in self.scene.plan.subscriptions() {
                 self.scene.record(Event::Membership(settings.subscription().address()));
             }

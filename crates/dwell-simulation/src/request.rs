@@ -9,7 +9,7 @@ use crate::{
 };
 use bytes::Bytes;
 use dwell_core::{
-    Changed, Clock, Delivery, Envelope, Error, ErrorKind, Result, Subscription, Text, Transport,
+    Changed, Delivery, Envelope, Error, ErrorKind, Result, Subscription, Text,
 };
 use dwell_engine::{Delay, DelayMode, Engine, Gaps, replay, settle_with_gaps};
 use std::{sync::Arc, time::Duration};
@@ -54,7 +54,7 @@ impl Asking {
                 let request = Request::Send { subject, to, due, once };
                 for left in (0..=retries).rev() {
                     self.asks(request.clone());
-                    let sent = self.engine.send(vec![envelope.clone()]).await.pop();
+                    let sent = self.engine.send(std::slice::from_ref(&envelope)).await.pop();
                     let sent = sent.unwrap_or_else(|| Err(Error::new(ErrorKind::Timeout, "no answer")));
                     let again = sent.as_ref().is_err_and(Error::is_retryable) && left > 0;
                     self.answers(sent.map(|sent| Answer::Sent(sent.duplicate)));
@@ -102,12 +102,17 @@ impl Asking {
     async fn replay_by_ledger(&self, topic: &Text) -> Result<usize> {
         let monitor = self.engine.monitor();
         let mut replayed = 0;
-        for dead in monitor.dead(100).await? {
+        let all = monitor.dead(100).await?;
+        for dead in &all {
             if dead.topic != *topic || !self.picks(&dead.message.id.0) {
                 continue;
             }
-            // Half of them are edited on the way.
-            let edited = self.picks("edited").then(|| edit(&dead.message.body));
+            // Half of them are edited on the way; not if the edit would be for several contents under one id.
+            let alike = all
+                .iter()
+                .filter(|other| other.message.id == dead.message.id)
+                .all(|other| other.message.body == dead.message.body);
+            let edited = (alike && self.picks("edited")).then(|| edit(&dead.message.body));
             if monitor.replay(&dead.message.id, edited, "operator").await? == Changed::Done {
                 replayed += 1;
             }

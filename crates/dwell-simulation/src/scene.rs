@@ -2,6 +2,7 @@
 
 use crate::{
     checker::{Checker, Violation},
+    crew::Crew,
     life::{Life, Who},
     plan::Plan,
     trace::{Entry, Event, Fault, Service, Stage, Touched},
@@ -11,18 +12,29 @@ use std::{
     cell::Cell,
     collections::BTreeMap,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 
 pub(crate) struct Scene {
     pub(crate) clock: VirtualClock,
+    pub(crate) crew: Arc<Crew>,
     pub(crate) plan: Arc<Plan>,
     record: Mutex<Record>,
-    outages: [watch::Sender<bool>; 2],
+    outages: [Outage; 2],
     crashes: mpsc::UnboundedSender<Who>,
+}
+
+/// Whether a service is out of order.
+#[derive(Default)]
+struct Outage {
+    out: AtomicBool,
+    begun: Notify,
 }
 
 /// All that happened, and the one who watches.
@@ -40,8 +52,9 @@ impl Scene {
         let clock = VirtualClock::new();
         let checker = Checker::new(&plan, clock.now());
         let record = Mutex::new(Record { trace: vec![], checker, next_run: 0, counts: BTreeMap::new() });
-        let outages = [watch::Sender::new(false), watch::Sender::new(false)];
-        (Arc::new(Self { clock, plan, record, outages, crashes }), told)
+        let crew = Crew::new(plan.dice.fork("crew"));
+        tokio::spawn(clock.track(crew.clone().drive()));
+        (Arc::new(Self { clock, crew, plan, record, outages: Default::default(), crashes }), told)
     }
 
     pub(crate) fn record(&self, event: Event) {
@@ -92,21 +105,25 @@ impl Scene {
     }
 
     pub(crate) fn set_outage(&self, service: Service, out: bool) {
-        self.outages[service as usize].send_replace(out);
+        let outage = &self.outages[service as usize];
+        outage.out.store(out, Ordering::SeqCst);
+        if out {
+            outage.begun.notify_waiters();
+        }
     }
 
     pub(crate) fn is_out(&self, service: Service) -> bool {
-        *self.outages[service as usize].borrow()
+        self.outages[service as usize].out.load(Ordering::SeqCst)
     }
 
-    /// Completes when the service is out of order.
+    /// Completes when the service goes out of order.
     pub(crate) async fn until_out(&self, service: Service) {
-        let _ = self.outages[service as usize].subscribe().wait_for(|out| *out).await;
+        self.outages[service as usize].begun.notified().await;
     }
 
     /// A task that belongs to no process.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        tokio::spawn(self.clock.track(Box::pin(task)));
+        tokio::spawn(self.clock.track(self.crew.take_on(Box::pin(task))));
     }
 
     pub(crate) async fn sleep(&self, delay: Duration) {
@@ -127,7 +144,7 @@ pub(crate) fn current_request() -> Option<usize> {
 }
 
 /// Marks all that happens while `work` is polled as asked for by a request. A world runs on one thread.
-pub(crate) fn as_request<T>(
+pub(crate) fn as_request<T: 'static>(
     number: usize,
     work: impl Future<Output = T> + Send + 'static,
 ) -> impl Future<Output = T> + Send + 'static {

@@ -26,6 +26,7 @@ use crate::{
     trace::{Answer, Entry, Event, Fault, How, Request, Service, Settled, Stage, Subject, Touched},
 };
 use dwell_core::{Address, Changed, MessageId, Timestamp};
+use dwell_engine::DeadLetter;
 use entries::Entries;
 use held::{Delivered, Held};
 use std::{
@@ -89,6 +90,14 @@ impl fmt::Display for Violation {
     }
 }
 
+/// The copies of one message that one process makes, to one address and with one count.
+#[derive(Clone, Copy, Debug, Default)]
+struct Copies {
+    /// Runs and deliveries that may have led to one.
+    allowed: u32,
+    confirmed: u32,
+}
+
 pub(crate) struct Checker {
     plan: Arc<Plan>,
     walls: Walls,
@@ -98,9 +107,11 @@ pub(crate) struct Checker {
     entries: Entries,
     held: Held,
     runs: BTreeMap<usize, (Subject, Address, track::RunInfo)>,
-    /// Copies of which a process knows that they are there.
-    confirmed: BTreeSet<(Who, Subject, Address, u32)>,
+    /// Copies that a process may make, and those of which it knows that they are there.
+    copies: BTreeMap<(Who, Subject, Address, u32), Copies>,
     requests: BTreeMap<usize, Request>,
+    /// Lives in which some call did not go well.
+    troubled: BTreeSet<Who>,
     tally: Tally,
     violation: Option<Violation>,
     now: Duration,
@@ -117,8 +128,9 @@ impl Checker {
             entries: Entries::default(),
             held: Held::default(),
             runs: BTreeMap::new(),
-            confirmed: BTreeSet::new(),
+            copies: BTreeMap::new(),
             requests: BTreeMap::new(),
+            troubled: BTreeSet::new(),
             tally: Tally::default(),
             violation: None,
             now: Duration::ZERO,
@@ -159,8 +171,9 @@ impl Checker {
                 self.tally.fault(Fault::ClockStep);
                 self.walls.set(entry.at, entry.wall);
             }
-            Event::Fault { fault, touched, .. } => {
+            Event::Fault { fault, who, touched, .. } => {
                 self.tally.fault(*fault);
+                self.troubled.extend(*who);
                 touched.iter().for_each(|touched| self.touch(touched));
             }
             Event::Impaired(who, of, on) => {
@@ -179,14 +192,19 @@ impl Checker {
             Event::Placed(placed) => self.placed(placed),
             Event::Confirmed { who, subject, to, handled, asked } => {
                 if !asked {
-                    self.confirmed.insert((*who, subject.clone(), to.clone(), *handled));
+                    self.copies(*who, subject, to, *handled).confirmed += 1;
                 }
             }
             Event::Received(received) => self.received(received),
             Event::Settled(settled) => self.settled(settled),
             Event::GaveBack(who, consumer, of) => {
+                let is_troubled = self.troubled.contains(who);
                 for held in self.held.take_consumer(*who, *consumer, of) {
                     self.give_back(&held, of);
+                    // Its settlement may have been stuck behind another that did not get through.
+                    if is_troubled {
+                        self.touch_delivered(&held);
+                    }
                 }
             }
             Event::Cancelled(service, schedule, changed) => self.cancelled(*service, schedule, *changed),
@@ -201,6 +219,10 @@ impl Checker {
             Event::Run(run) => self.run(run),
             Event::Ended(run, ending) => self.ended(*run, *ending),
         }
+    }
+
+    fn copies(&mut self, who: Who, subject: &Subject, to: &Address, handled: u32) -> &mut Copies {
+        self.copies.entry((who, subject.clone(), to.clone(), handled)).or_default()
     }
 
     fn track(&mut self, subject: &Subject, of: &Address) -> &mut Track {
@@ -272,10 +294,21 @@ impl Checker {
             let text = format!("{subscription} accepted a receipt that a later delivery had made stale");
             self.broken(Promise::DuplicatesExplained, &subject.id, text);
         }
-        if *how == How::Release
-            && let Some(held) = held
-        {
-            self.give_back(&held, subscription);
+        let Some(held) = held else { return };
+        match how {
+            How::Release => self.give_back(&held, subscription),
+            How::Ack => self.check_quarantine(&held, subscription),
+            How::Move => {}
+        }
+    }
+
+    /// What took its worker down too often is given up unrun: where there is no channel for it, it is gone.
+    fn check_quarantine(&mut self, held: &Delivered, of: &Address) {
+        let Some(settings) = self.plan.settings(of) else { return };
+        let limit = settings.quarantine_after.unwrap_or(10);
+        let is_poison = limit > 0 && held.deliveries.is_some_and(|deliveries| deliveries > limit);
+        if is_poison && settings.dead_letter == DeadLetter::Discard {
+            self.end(&held.subject, of, End::Discarded);
         }
     }
 

@@ -128,13 +128,7 @@ impl Checker {
     /// A copy that no user asked for: a run asked for it, or it comes from the store.
     fn check_copy(&mut self, placed: &Placed) {
         let Placed { subject, to, attempts, .. } = placed;
-        if let Some(who) = placed.who
-            && !placed.moved
-            && self.confirmed.contains(&(who, subject.clone(), to.clone(), attempts.handled))
-        {
-            let text = format!("{who} put it to {to} a second time, knowing that the first was there");
-            return self.broken(Promise::DuplicatesExplained, &subject.id, text);
-        }
+        self.check_second_copy(placed);
         let stored = match placed.service {
             Service::Store => None,
             Service::Target => self.entries.was_due(
@@ -151,9 +145,7 @@ impl Checker {
         }
         if attempts.handled == 0 {
             if let Some(Err(due)) = stored
-                && self.tracks.get(&(subject.clone(), to.clone())).is_none_or(|track| {
-                    track.levels.get(&0).is_none_or(|level| level.released == 0)
-                })
+                && !self.was_released(placed)
             {
                 let text = format!("it was sent on to {to} before it was due at {} in the store", due.0);
                 self.broken(Promise::NeverEarly, &subject.id, text);
@@ -161,6 +153,27 @@ impl Checker {
             return;
         }
         self.check_again(placed);
+    }
+
+    /// Whether it goes back as it came because a run released it, on a broker that cannot take it back.
+    fn was_released(&self, placed: &Placed) -> bool {
+        let track = self.tracks.get(&(placed.subject.clone(), placed.to.clone()));
+        let level = track.and_then(|track| track.levels.get(&placed.attempts.handled));
+        placed.due == Due::NOW && level.is_some_and(|level| level.released > 0)
+    }
+
+    /// Who knows that a copy is there makes no second one.
+    fn check_second_copy(&mut self, placed: &Placed) {
+        let Placed { subject, to, attempts, .. } = placed;
+        let Some(who) = placed.who.filter(|_| !placed.moved) else { return };
+        let copies = *self.copies(who, subject, to, attempts.handled);
+        if copies.confirmed >= copies.allowed {
+            let text = format!(
+                "{who} put it to {to} once more, knowing that {} copies were there, and {} asked for",
+                copies.confirmed, copies.allowed
+            );
+            self.broken(Promise::DuplicatesExplained, &subject.id, text);
+        }
     }
 
     /// A copy with counts above zero: some run of its subscription asked for exactly this.
@@ -179,7 +192,7 @@ impl Checker {
             let text = format!("it goes to {to} with {attempts:?}, and no run there asked for that");
             return self.broken(promise, &subject.id, text);
         }
-        if asked.iter().any(|again| again.due.fits(*due)) {
+        if asked.iter().any(|again| again.due.fits(*due)) || self.was_released(placed) {
             return;
         }
         let early = asked.iter().all(|again| again.due.is_undercut_by(*due));
@@ -209,13 +222,7 @@ impl Checker {
             }
             return;
         }
-        if placed.who.is_some_and(|who| {
-            self.confirmed.contains(&(who, subject.clone(), to.clone(), placed.attempts.handled))
-        }) && !placed.moved
-        {
-            let text = format!("it was put into {} a second time, by one who knew of the first", placed.topic);
-            return self.broken(Promise::DuplicatesExplained, &subject.id, text);
-        }
+        self.check_second_copy(placed);
         self.check_death(placed, from, reason);
         self.end(subject, from, End::Dead);
     }
@@ -263,7 +270,7 @@ impl Checker {
             return;
         }
         let (subject, to, handled) = (&received.subject, &received.to, received.attempts.handled);
-        self.confirmed.remove(&(received.who, subject.clone(), to.clone(), handled));
+        self.copies(received.who, subject, to, handled).allowed += 1;
         let due = self.entries.was_due(
             Service::Store,
             subject,

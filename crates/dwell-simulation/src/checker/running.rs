@@ -19,7 +19,7 @@ impl Checker {
         let info = RunInfo { attempts: *attempts, ending: None };
         self.runs.insert(run.run, (subject.clone(), of.clone(), info));
         for handled in [attempts.handled, attempts.handled + 1] {
-            self.confirmed.remove(&(*who, subject.clone(), of.clone(), handled));
+            self.copies(*who, subject, of, handled).allowed += 1;
         }
         self.check_counts(subject, of, *attempts);
         self.check_due(subject, of, attempts.handled);

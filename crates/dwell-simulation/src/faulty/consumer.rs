@@ -15,7 +15,10 @@ use dwell_core::{
 };
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -26,6 +29,8 @@ pub(super) struct FaultyConsumer {
     number: u64,
     /// Leases last as long as the session.
     sessions: bool,
+    /// How many sessions had been lost when it last joined.
+    joined: AtomicU64,
     /// Handed out by the broker, and not yet returned: a receive that is dropped loses nothing.
     fetched: Mutex<Vec<Delivery>>,
     /// What was handed out and may be settled or extended.
@@ -40,7 +45,8 @@ impl FaultyConsumer {
         number: u64,
         sessions: bool,
     ) -> Self {
-        Self { inner, link, of, number, sessions, fetched: Mutex::default(), held: Mutex::default() }
+        let joined = AtomicU64::new(link.sessions_lost());
+        Self { inner, link, of, number, sessions, joined, fetched: Mutex::default(), held: Mutex::default() }
     }
 
     fn fetched(&self) -> MutexGuard<'_, Vec<Delivery>> {
@@ -82,6 +88,10 @@ impl FaultyConsumer {
             }
             batch = self.inner.receive(max, wait, lease) => batch?,
         };
+        let lost = link.sessions_lost();
+        if self.sessions && !batch.is_empty() && self.joined.swap(lost, Ordering::Relaxed) != lost {
+            link.scene.record(Event::Membership(self.of.clone()));
+        }
         for delivery in &batch {
             self.record_received(delivery);
         }

@@ -66,8 +66,15 @@ impl Ledger for FaultyLedger {
 
 /// What was dead, and was sent back to where it had come from.
 fn record_replays(link: &Link, request: Option<usize>, dead: Vec<Record>, answers: &[Answer]) {
+    let mut seen = vec![];
     for record in dead {
         let Some(name) = record.subscription.clone() else { continue };
+        // What died twice is one dead letter.
+        let what = (Subject::of(&record.message), record.topic.clone(), name.clone());
+        if seen.contains(&what) {
+            continue;
+        }
+        seen.push(what);
         let done = |answer: &Answer| {
             answer.changed == Changed::Done && answer.subscription.as_ref() == Some(&name)
         };

@@ -9,7 +9,10 @@ use crate::{
 };
 use dwell_core::{Address, Consumer, Error, Result};
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::oneshot;
@@ -72,6 +75,8 @@ pub(crate) struct Link {
     pub(super) dice: Dice,
     /// Consumers of this process at the broker itself: when it crashes, the broker finds out a while later.
     open: Mutex<Open>,
+    /// How often the broker took this process for dead.
+    sessions_lost: AtomicU64,
 }
 
 #[derive(Default)]
@@ -83,7 +88,14 @@ struct Open {
 impl Link {
     pub(crate) fn new(scene: &Arc<Scene>, life: &Arc<Life>, service: Service) -> Arc<Self> {
         let dice = scene.plan.dice.fork(&format!("link {} {service}", life.who));
-        Arc::new(Self { scene: scene.clone(), life: life.clone(), service, dice, open: Mutex::default() })
+        Arc::new(Self {
+            scene: scene.clone(),
+            life: life.clone(),
+            service,
+            dice,
+            open: Mutex::default(),
+            sessions_lost: AtomicU64::new(0),
+        })
     }
 
     pub(super) fn who(&self) -> Who {
@@ -107,6 +119,15 @@ impl Link {
     pub(super) fn closed(&self, number: u64) -> bool {
         let closed: Vec<_> = self.open().consumers.extract_if(.., |(of, ..)| *of == number).collect();
         !closed.is_empty()
+    }
+
+    /// The broker takes this process for dead: its consumers join again.
+    pub(crate) fn lose_session(&self) {
+        self.sessions_lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn sessions_lost(&self) -> u64 {
+        self.sessions_lost.load(Ordering::Relaxed)
     }
 
     /// What the broker still takes for connected.

@@ -51,7 +51,7 @@ fn stamps(topic: &str, message: &Message) -> Option<Stamps> {
         wire::REJECTION_STAMPS.into_iter().filter(|name| text(name).is_none()).collect();
     // The last error of what could not be sent on is the description itself.
     missing.retain(|name| *name != wire::LAST_ERROR || !is_parking(topic));
-    if text(wire::REJECTED_AT).is_some_and(|at| Timestamp::parse_rfc3339(at).is_err()) {
+    if text(wire::REJECTED_AT).is_some_and(|at| Timestamp::parse(at).is_err()) {
         missing.push(wire::REJECTED_AT);
     }
     if text(wire::ORIGINAL_TYPE).is_some_and(|kind| kind != &*message.kind) {

@@ -3,7 +3,7 @@
 mod timeline;
 mod topology;
 
-pub(crate) use timeline::{Happening, Planned, When};
+pub(crate) use timeline::{Happening, Planned};
 pub(crate) use topology::{ProcessPlan, TopicPlan};
 
 use crate::{dice::Dice, faulty::Rates};
