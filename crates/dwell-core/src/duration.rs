@@ -52,9 +52,9 @@ const MEANT: [(&str, &str); 22] = [
 
 /// Reads a duration of whole milliseconds; a finer fraction is rounded *up*, so that nothing gets early.
 ///
-/// Either numbers with the units `w d h m s ms`, from large to small, each at most once, spaces allowed between the parts
-/// but not inside them; or ISO 8601 without years and months, in upper or lower case. The last number may have a decimal
-/// fraction. A bare number is refused, as are negative durations and those of 2^64 milliseconds or more.
+/// Either numbers with the units `w d h m s ms`, from large to small, each at most once, spaces allowed between the
+/// parts but not inside them; or ISO 8601 without years and months, in upper or lower case. The last number may have a
+/// decimal fraction. A bare number is refused, as are negative durations and those of 2^64 milliseconds or more.
 ///
 /// ```
 /// use dwell_core::duration::parse_duration;
@@ -108,6 +108,7 @@ pub fn format_duration(duration: Duration) -> String {
         return format!("{}w", rest / UNITS[WEEKS].millis);
     }
     let mut text = String::new();
+    // Writing to a string cannot fail.
     for Unit { symbol, millis, .. } in &UNITS[DAYS..] {
         let count = rest / millis;
         if count == 0 {
@@ -183,51 +184,30 @@ pub mod serde_text {
 
     /// The same for an `Option`; together with `#[serde(default)]` the field may be left out.
     pub mod option {
-        use serde::{Deserializer, Serializer, de};
-        use std::{fmt, time::Duration};
+        use serde::{Deserialize, Deserializer, Serialize, Serializer};
+        use std::time::Duration;
 
-        /// Writes it as [`format_duration`](super::format_duration) does, or as nothing.
+        #[derive(Serialize, Deserialize)]
+        #[serde(transparent)]
+        struct Text(#[serde(with = "super")] Duration);
+
+        /// Writes it as [`format_duration`](crate::format_duration) does, or as nothing.
         pub fn serialize<S: Serializer>(
             duration: &Option<Duration>,
             serializer: S,
         ) -> Result<S::Ok, S::Error> {
-            match duration {
-                Some(duration) => super::serialize(duration, serializer),
-                None => serializer.serialize_none(),
-            }
+            duration.map(Text).serialize(serializer)
         }
 
-        /// Reads it as [`parse_duration`](super::parse_duration) does, if it is there.
+        /// Reads it as [`parse_duration`](crate::parse_duration) does, if it is there.
         pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-            deserializer.deserialize_option(Maybe)
-        }
-
-        struct Maybe;
-
-        impl<'de> de::Visitor<'de> for Maybe {
-            type Value = Option<Duration>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                de::Visitor::expecting(&super::Text, f)
-            }
-
-            fn visit_none<E: de::Error>(self) -> Result<Self::Value, E> {
-                Ok(None)
-            }
-
-            fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
-                Ok(None)
-            }
-
-            fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-                super::deserialize(deserializer).map(Some)
-            }
+            Ok(Option::<Text>::deserialize(deserializer)?.map(|Text(duration)| duration))
         }
     }
 }
 
-/// `0.{digits}` of a unit, rounded up, whatever the number of digits: rounding up at each digit from the right gives the
-/// same as rounding up once, since ⌈(m + x) / 10⌉ = ⌈(m + ⌈x⌉) / 10⌉ for a whole m.
+/// `0.{digits}` of a unit, rounded up, whatever the number of digits: rounding up at each digit from the right gives
+/// the same as rounding up once, since ⌈(m + x) / 10⌉ = ⌈(m + ⌈x⌉) / 10⌉ for a whole m.
 pub(crate) fn fraction_of(unit: u64, digits: &str) -> u64 {
     digits.bytes().rev().fold(0, |rest, digit| (u64::from(digit - b'0') * unit + rest).div_ceil(10))
 }
@@ -244,9 +224,9 @@ fn parse_units(text: &str) -> Result<u64, String> {
         let (number, after) = Number::split(rest)?;
         let (symbol, after) = after.split_at(after.find(|c: char| !c.is_alphabetic()).unwrap_or(after.len()));
         if symbol.is_empty() && number.text == text {
-            return Err(format!(
-                "is a bare number: which unit? `{text}s` is in seconds, `{text}ms` in milliseconds"
-            ));
+            return Err(
+                "is a bare number: which unit? Add `s` for seconds, or `ms` for milliseconds".to_owned()
+            );
         }
         if symbol.is_empty() {
             return Err(format!("has no unit directly after {}", quote(number.text)));

@@ -1,0 +1,166 @@
+//! Which names topics, subscriptions and messages may have: the same on every transport, so that a move to another one
+//! renames nothing.
+
+use crate::{Error, ErrorKind, Result, quote::quote};
+
+struct Rule {
+    what: &'static str,
+    punctuation: &'static str,
+    longest: usize,
+}
+
+const TOPIC: Rule = Rule { what: "topic", punctuation: "_.-", longest: 120 };
+const SUBSCRIPTION: Rule = Rule { what: "subscription", punctuation: "_.-", longest: 120 };
+const ID: Rule = Rule { what: "message id", punctuation: "_:-", longest: 128 };
+
+/// Topics that start like this are Dwell's own.
+const RESERVED_PREFIXES: [&str; 2] = ["dwell.", "job."];
+/// Topics that end like this are the dead-letter and invalid channels of another topic.
+const RESERVED_SUFFIXES: [&str; 2] = [".dlq", ".invalid"];
+
+/// Whether this can be the name of a topic, Dwell's own included: `[A-Za-z0-9_.-]{1,120}`.
+pub fn check_topic(name: &str) -> Result<()> {
+    TOPIC.check(name)
+}
+
+/// Whether a user may send to a topic of this name: one that [`check_topic`] accepts and that is not reserved, which
+/// `dwell.…`, `job.…`, `….dlq` and `….invalid` are.
+///
+/// ```
+/// use dwell_core::check_user_topic;
+///
+/// assert!(check_user_topic("orders.placed").is_ok());
+/// assert!(check_user_topic("orders.placed.dlq").is_err());
+/// ```
+pub fn check_user_topic(name: &str) -> Result<()> {
+    check_topic(name)?;
+    let rule = if let Some(prefix) = RESERVED_PREFIXES.into_iter().find(|prefix| name.starts_with(prefix)) {
+        format!("names that start with `{prefix}` are")
+    } else if let Some(suffix) = RESERVED_SUFFIXES.into_iter().find(|suffix| name.ends_with(suffix)) {
+        format!("names that end in `{suffix}` are")
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(
+        ErrorKind::Invalid,
+        format!("the topic {} is reserved: {rule} Dwell's own; choose another name", quote(name)),
+    ))
+}
+
+/// Whether this can be the name of a subscription: `[A-Za-z0-9_.-]{1,120}`.
+pub fn check_subscription(name: &str) -> Result<()> {
+    SUBSCRIPTION.check(name)
+}
+
+/// Whether this can be the id of a message: `[A-Za-z0-9_:-]{1,128}`.
+pub fn check_id(id: &str) -> Result<()> {
+    ID.check(id)
+}
+
+impl Rule {
+    fn check(&self, name: &str) -> Result<()> {
+        let Self { what, punctuation, longest } = self;
+        let stray = name.chars().find(|&c| !c.is_ascii_alphanumeric() && !punctuation.contains(c));
+        let problem = if name.is_empty() {
+            "is empty".to_owned()
+        } else if let Some(stray) = stray {
+            format!("contains {}", quote(stray.encode_utf8(&mut [0; 4])))
+        } else if name.len() > *longest {
+            format!("has {} characters", name.len())
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "the {what} {} {problem}; a {what} is 1 to {longest} of the characters \
+                 A-Z a-z 0-9 and {punctuation}",
+                quote(name)
+            ),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(result: Result<()>) -> String {
+        let error = result.expect_err("should be refused");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        error.to_string()
+    }
+
+    #[test]
+    fn letters_digits_and_the_punctuation_of_the_rule_are_accepted() {
+        for name in ["a", "Z", "0", "orders.placed", "a_b-c.9", "-", "..", &"x".repeat(120)] {
+            check_topic(name).unwrap();
+            check_user_topic(name).unwrap();
+            check_subscription(name).unwrap();
+        }
+        for id in ["a", "reminder:42", "nightly:1763200800000", "A_b-C", &"x".repeat(128)] {
+            check_id(id).unwrap();
+        }
+    }
+
+    #[test]
+    fn other_characters_are_refused_and_shown() {
+        for (name, shown) in [
+            ("or ders", "` `"),
+            ("a/b", "`/`"),
+            ("a:b", "`:`"),
+            ("a*", "`*`"),
+            ("größe", "`ö`"),
+            ("a\0b", r"`\0`"),
+            ("a\n", r"`\n`"),
+            ("٣", "`٣`"),
+        ] {
+            for result in [check_topic(name), check_user_topic(name), check_subscription(name)] {
+                let text = refusal(result);
+                assert!(text.contains(&format!("contains {shown}")), "{text}");
+                assert!(text.contains("1 to 120"), "{text}");
+            }
+        }
+        for id in ["a.b", "a b", "a/b", "é", "a\r\nb"] {
+            assert!(refusal(check_id(id)).contains("1 to 128"), "{id}");
+        }
+    }
+
+    #[test]
+    fn empty_and_too_long_names_are_refused_saying_how_long() {
+        for result in [check_topic(""), check_user_topic(""), check_subscription(""), check_id("")] {
+            assert!(refusal(result).contains("is empty"));
+        }
+        assert!(refusal(check_topic(&"x".repeat(121))).contains("has 121 characters"));
+        assert!(refusal(check_subscription(&"x".repeat(121))).contains("has 121 characters"));
+        assert!(refusal(check_id(&"x".repeat(129))).contains("has 129 characters"));
+    }
+
+    #[test]
+    fn reserved_topics_are_refused_to_users_alone_naming_the_rule() {
+        for (name, rule) in [
+            ("dwell.forward", "start with `dwell.`"),
+            ("dwell.", "start with `dwell.`"),
+            ("job.resize", "start with `job.`"),
+            ("orders.dlq", "end in `.dlq`"),
+            (".dlq", "end in `.dlq`"),
+            ("orders.invalid", "end in `.invalid`"),
+            ("dwell.forward.dlq", "start with `dwell.`"),
+        ] {
+            check_topic(name).unwrap();
+            check_subscription(name).unwrap();
+            let text = refusal(check_user_topic(name));
+            assert!(text.contains(rule) && text.contains(name), "{text}");
+        }
+        for name in ["dwell", "job", "dwelling.a", "jobs.a", "my.dwell.a", "orders.dlq.x", "dlq", "invalid"] {
+            check_user_topic(name).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_long_offending_name_is_shown_in_part() {
+        let text = refusal(check_topic(&"x".repeat(10_000)));
+        assert!(text.contains(&format!("`{}…`", "x".repeat(60))), "{text}");
+        assert!(text.len() < 300, "{text}");
+    }
+}
