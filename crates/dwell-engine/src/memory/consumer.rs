@@ -48,7 +48,10 @@ enum Look {
     /// There is more to do than fits one hold of the lock.
     Again,
     /// Nothing: not before something is due, or a lease runs out.
-    Nothing { due: Option<Timestamp>, expiry: Option<Duration> },
+    Nothing {
+        due: Option<Timestamp>,
+        expiry: Option<Duration>,
+    },
 }
 
 /// Who receives, and how much.
@@ -167,17 +170,12 @@ impl State {
         let of = &mut self.topics[topic.0];
         of.told = of.waiting.next_due();
         let due = of.told;
-        let leases = adopted.into_iter().chain([at]).filter_map(|queue| self.queues[queue.0].leases.earliest());
+        let leases =
+            adopted.into_iter().chain([at]).filter_map(|queue| self.queues[queue.0].leases.earliest());
         Look::Nothing { due, expiry: leases.min() }
     }
 
-    fn hand_out(
-        &mut self,
-        ask: &Ask,
-        now: Timestamp,
-        elapsed: Duration,
-        steps: &mut usize,
-    ) -> Vec<Delivery> {
+    fn hand_out(&mut self, ask: &Ask, now: Timestamp, elapsed: Duration, steps: &mut usize) -> Vec<Delivery> {
         let until = elapsed.saturating_add(ask.lease);
         let mut deliveries = Vec::with_capacity(ask.max.min(self.queues[ask.queue.0].ready()));
         while deliveries.len() < ask.max {

@@ -1,9 +1,7 @@
 //! Pages of records, in the order in which they came to be.
 
 use super::{ledger::cursor, records::Held, shared::Shared, state::State};
-use dwell_core::{
-    Cursor, Error, ErrorKind, MessageId, Page, Record, RecordQuery, Result, Text, Timestamp,
-};
+use dwell_core::{Cursor, Error, ErrorKind, MessageId, Page, Record, RecordQuery, Result, Text, Timestamp};
 use std::{collections::BinaryHeap, time::Duration};
 
 /// How many records are looked through for a text at a time: bodies may be long, so not under the lock.

@@ -60,7 +60,11 @@ impl State {
             }
         }
         for subscription in subscriptions {
-            self.plan_subscription(&mut plan, subscription, &DeclaredTopic::named(subscription.topic.clone()))?;
+            self.plan_subscription(
+                &mut plan,
+                subscription,
+                &DeclaredTopic::named(subscription.topic.clone()),
+            )?;
         }
         for channel in subscriptions.iter().flat_map(Subscription::channels) {
             let topic = DeclaredTopic::named(channel.topic_name().clone()).keep();
@@ -83,12 +87,7 @@ impl State {
         }
     }
 
-    fn plan_subscription(
-        &self,
-        plan: &mut Plan,
-        wanted: &Subscription,
-        topic: &DeclaredTopic,
-    ) -> Result<()> {
+    fn plan_subscription(&self, plan: &mut Plan, wanted: &Subscription, topic: &DeclaredTopic) -> Result<()> {
         if let Some(found) = self.declared(plan, &wanted.topic, &wanted.name) {
             return check_same(found, wanted);
         }

@@ -63,7 +63,7 @@ impl Ending {
 impl State {
     /// All that is held, in no order.
     pub(super) fn held(&self) -> impl Iterator<Item = Held<'_>> {
-        let waiting = self.topics.iter().enumerate().flat_map(|(index, topic)| {
+        let waiting = self.topics.iter().enumerate().flat_map(move |(index, topic)| {
             topic.waiting.iter().map(move |(due, waiting)| self.waiting(TopicAt(index), due, waiting))
         });
         waiting.chain(self.held_by_queues())

@@ -1,4 +1,7 @@
-//! What a memory transport may hold.
+//! What a memory transport may hold, and how a URL says so.
+
+use super::Memory;
+use dwell_core::{Error, ErrorKind, Result, Seams, TransportUrl};
 
 /// The bounds of a memory transport.
 ///
@@ -28,4 +31,41 @@ impl Default for MemorySettings {
     fn default() -> Self {
         Self { capacity: 100_000, ids: 100_000, max_body: 16 * 1024 * 1024, keep_done: 0 }
     }
+}
+
+/// An empty broker in memory, with the bounds that its URL gives: `memory://?capacity=1000&ids=1000&max_body=65536`.
+/// Each connection is a broker of its own, so the URL names no host, user or path.
+///
+/// ```
+/// use dwell_core::{Seams, Transport, TransportUrl};
+///
+/// let url = TransportUrl::parse("memory://?max_body=1000")?;
+/// let memory = dwell_engine::memory::connect(&url, Seams::system("example"))?;
+/// assert_eq!(memory.capabilities().max_body, 1000);
+/// # Ok::<(), dwell_core::Error>(())
+/// ```
+pub fn connect(url: &TransportUrl, seams: Seams) -> Result<Memory> {
+    if url.scheme() != "memory" {
+        return Err(url.unknown_scheme_error(&["memory"]));
+    }
+    let parts = [
+        ("a host", !url.hosts().is_empty()),
+        ("a user", url.username().is_some() || url.password().is_some()),
+        ("a path", !url.path().is_empty()),
+    ];
+    if let Some((part, _)) = parts.into_iter().find(|(_, is_there)| *is_there) {
+        let text =
+            format!("the memory:// URL has {part}, but it is in this process alone: write `memory://`");
+        return Err(Error::new(ErrorKind::Config, text));
+    }
+    let default = MemorySettings::default();
+    let mut options = url.options();
+    let settings = MemorySettings {
+        capacity: options.number("capacity")?.unwrap_or(default.capacity),
+        ids: options.number("ids")?.unwrap_or(default.ids),
+        max_body: options.number("max_body")?.unwrap_or(default.max_body),
+        keep_done: options.number("keep_done")?.unwrap_or(default.keep_done),
+    };
+    options.finish()?;
+    Ok(Memory::new(seams, settings))
 }

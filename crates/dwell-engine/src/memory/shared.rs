@@ -1,6 +1,6 @@
 //! What all handles of one memory transport share: the lock, and the clock.
 
-use super::{MemorySettings, state::State};
+use super::{Held, MemorySettings, state::State};
 use dwell_core::{Error, ErrorKind, Result, Seams, Timestamp};
 use std::{
     future::poll_fn,
@@ -49,6 +49,14 @@ impl Shared {
         self.seams.clock.elapsed()
     }
 
+    /// Drops all that is held, and wakes everybody to hear of it. Idempotent.
+    pub(super) fn close(&self) {
+        let held = self.with(State::close);
+        // Not under the lock: freeing a million messages takes time.
+        held.wake_all();
+        report(held.held_now());
+    }
+
     /// Makes ready all that is due by now, a chunk at a time, so that what is looked at afterwards is as it should be
     /// even where no consumer is there to care.
     pub(super) async fn promote_all(&self) -> Result<()> {
@@ -57,6 +65,23 @@ impl Shared {
             yield_now().await;
         }
         Ok(())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        report(self.state.get_mut().unwrap_or_else(PoisonError::into_inner).held_now());
+    }
+}
+
+fn report(Held { waiting, ready, leased }: Held) {
+    if waiting + ready + leased > 0 {
+        tracing::warn!(
+            waiting,
+            ready,
+            leased,
+            "a memory transport was closed with messages in it: they are lost; use a durable one to keep them"
+        );
     }
 }
 

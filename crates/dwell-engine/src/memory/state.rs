@@ -1,8 +1,9 @@
 //! All that a memory transport holds, behind its one lock.
 
 use super::{
-    MemorySettings,
+    Held, MemorySettings,
     finished::Finished,
+    hashed::IdHasher,
     ids::Ids,
     queue::{Queue, Signal},
     tally::Tally,
@@ -53,6 +54,7 @@ pub(super) struct State {
     pub(super) topics: Vec<Topic>,
     pub(super) names: BTreeMap<Text, TopicAt>,
     pub(super) queues: Vec<Queue>,
+    pub(super) hasher: IdHasher,
     pub(super) ids: Ids,
     /// The dead, by where they came from.
     pub(super) dead: Tally,
@@ -62,7 +64,7 @@ pub(super) struct State {
     /// Topics that dropped a message for the first time.
     pub(super) warnings: Vec<Text>,
     /// Room for what is due, kept from one promotion to the next.
-    pub(super) due: Vec<(Timestamp, Box<Waiting>)>,
+    pub(super) due: Vec<(Timestamp, Waiting)>,
 }
 
 /// What to do once the lock is free.
@@ -100,6 +102,7 @@ impl State {
             topics: Vec::new(),
             names: BTreeMap::new(),
             queues: Vec::new(),
+            hasher: IdHasher::default(),
             ids: Ids::new(settings.ids),
             dead: Tally::default(),
             finished: Finished::new(settings.keep_done),
@@ -108,6 +111,27 @@ impl State {
             warnings: Vec::new(),
             due: Vec::new(),
         }
+    }
+
+    /// How much is held.
+    pub(super) fn held_now(&self) -> Held {
+        let queues = || self.queues.iter();
+        Held {
+            waiting: self.topics.iter().map(|topic| topic.waiting.len()).sum(),
+            ready: queues().map(Queue::ready).sum(),
+            leased: queues().map(|queue| queue.leases.len()).sum(),
+        }
+    }
+
+    /// Gives up all that is held, and returns it. Everything after this is `Closed`.
+    pub(super) fn close(&mut self) -> Self {
+        let closed = Self { is_closed: true, ..Self::new(self.settings, self.instance.clone()) };
+        std::mem::replace(self, closed)
+    }
+
+    /// Wakes every receiver, to look again.
+    pub(super) fn wake_all(&self) {
+        self.queues.iter().for_each(|queue| queue.receivers.notify_waiters());
     }
 
     /// A number that was never given before: serial, fence or consumer.
