@@ -1,2 +1,55 @@
-//! The repository's own commands.
-fn main() {}
+//! The repository's own commands: `cargo xtask …`.
+//!
+//! They build, run and judge the other packages from outside, through cargo and the lines those print, and depend on
+//! none of them: a broken crate is then a failed step of a report, and not a command that does not start.
+
+#![forbid(unsafe_code)]
+
+mod artifacts;
+mod bench;
+mod clock;
+mod columns;
+mod conformance;
+mod docs;
+mod licences;
+mod number;
+mod output;
+mod process;
+mod simulate;
+mod table;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// The repository's own commands.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
+enum Command {
+    /// Run everything: format, lints, tests, conformance, simulation, docs
+    Test(test::Options),
+    /// Show which transport passes which case of the conformance suite
+    Conformance(conformance::Options),
+    /// Run the benchmarks, each beside the bare thing it is measured against
+    Bench(bench::Options),
+    /// Run the deterministic simulation; a failing seed is printed and replays exactly
+    Simulate(simulate::Options),
+    /// Write the generated parts of the Markdown files, and check their links
+    Docs(docs::Options),
+}
+
+fn main() -> ExitCode {
+    let ended = match Command::parse() {
+        Command::Test(options) => test::run(&options),
+        Command::Conformance(options) => conformance::run(&options),
+        Command::Bench(options) => bench::run(&options),
+        Command::Simulate(options) => simulate::run(&options),
+        Command::Docs(options) => docs::run(&options),
+    };
+    ended.unwrap_or_else(|problem| {
+        eprintln!("error: {problem}");
+        ExitCode::FAILURE
+    })
+}

@@ -107,6 +107,12 @@ impl Error {
         self
     }
 
+    /// The same error once more, for the next item of a batch that failed as a whole. Its source stays with the first.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self { kind: self.kind, retryable: self.retryable, context: self.context.clone(), source: None }
+    }
+
     /// What went wrong.
     pub fn kind(&self) -> ErrorKind {
         self.kind

@@ -1,1 +1,29 @@
+//! What runs on Dwell's contract: the rule book, the one gap filler, delay, forwarder, pumps, supervision, monitor, and
+//! the memory transport.
+//!
+//! [`Engine`] puts them together. Below it, from a message to its end: a [`Pump`] receives, a [`Handler`] runs and says
+//! a [`Verdict`], [`decide`] turns it into an action, [`settle_with_gaps`] carries that out on any transport, and a
+//! [`Forwarder`] brings back what had to wait elsewhere.
 #![forbid(unsafe_code)]
+
+mod backoff;
+mod delay;
+mod engine;
+mod forward;
+mod gaps;
+mod handler;
+mod monitor;
+mod pump;
+mod rules;
+mod settings;
+mod spawn;
+
+pub use delay::{Delay, DelayMode, Detour, FORWARD_TOPIC, Route};
+pub use engine::{Engine, EngineBuilder};
+pub use forward::{Forwarder, Turn};
+pub use gaps::{Gaps, Lane, settle_with_gaps};
+pub use handler::{BlockingHandler, Context, Handler};
+pub use monitor::{Monitor, Seen, Stage};
+pub use pump::{Counts, Pump, Status, Work};
+pub use rules::{Decision, Rejection, Rules, Verdict, decide, replay};
+pub use settings::{DeadLetter, MaxRuns, OnUnknown, SubscriptionSettings};

@@ -1,0 +1,351 @@
+//! Everything together: a transport, the store behind it, its background work, pumps and the monitor.
+
+use crate::{
+    delay::{Delay, DelayMode, Route},
+    forward::Forwarder,
+    gaps::unconfirmed,
+    monitor::{Monitor, best},
+    pump::{Pump, Work},
+    settings::SubscriptionSettings,
+    spawn::{spawn, supervise},
+};
+use dwell_core::{
+    Capabilities, Changed, Due, Envelope, Error, ErrorKind, MessageId, OnMissing, Pending, Query, Result,
+    Scheduler, Seams, Sent, Text, Topic, Transport, check_id, check_topic,
+};
+use futures_util::future::join_all;
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+use tokio::{sync::watch, task::JoinHandle};
+
+/// What an engine is made of.
+pub struct EngineBuilder {
+    transport: Arc<dyn Transport>,
+    seams: Seams,
+    store: Option<Arc<dyn Transport>>,
+    via: Text,
+    delay: DelayMode,
+    allow_volatile: bool,
+    background: bool,
+    on_missing: OnMissing,
+}
+
+impl EngineBuilder {
+    /// Where messages wait that the transport itself cannot make wait, or not under control.
+    #[must_use]
+    pub fn store(mut self, store: Arc<dyn Transport>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
+    /// How the store calls this transport. Engines that share store and name share the forwarding.
+    #[must_use]
+    pub fn via(mut self, name: impl Into<Text>) -> Self {
+        self.via = name.into();
+        self
+    }
+
+    /// Who holds a message while it waits.
+    #[must_use]
+    pub fn delay(mut self, mode: DelayMode) -> Self {
+        self.delay = mode;
+        self
+    }
+
+    /// Allows a store that forgets at a restart behind a transport that does not.
+    #[must_use]
+    pub fn allow_volatile(mut self, allow: bool) -> Self {
+        self.allow_volatile = allow;
+        self
+    }
+
+    /// Whether this engine runs background work and forwarder; if not, another process does.
+    #[must_use]
+    pub fn background(mut self, here: bool) -> Self {
+        self.background = here;
+        self
+    }
+
+    /// What to do if the forwarder's own queue is missing in the store.
+    #[must_use]
+    pub fn on_missing(mut self, on_missing: OnMissing) -> Self {
+        self.on_missing = on_missing;
+        self
+    }
+
+    /// Checks that it can work, and starts what runs in the background.
+    pub async fn build(self) -> Result<Engine> {
+        let capabilities = self.transport.capabilities();
+        let store = self.store.clone().map(|store| (store, self.via.clone()));
+        let clock = self.seams.clock.clone();
+        let delay = Delay::new(capabilities, self.delay, store, self.allow_volatile, clock)?;
+        if let Some(detour) = delay.detour() {
+            Forwarder::provision(detour, self.on_missing).await?;
+        }
+        let ledgers = [Some(&self.transport), self.store.as_ref()];
+        let ledgers = ledgers.into_iter().flatten().filter_map(|transport| transport.ledger()).collect();
+        let inner = Inner {
+            monitor: Monitor::new(self.seams.clock.clone(), ledgers),
+            transport: self.transport,
+            store: self.store,
+            capabilities,
+            delay,
+            seams: self.seams,
+            stop: watch::Sender::new(false),
+            services: Mutex::default(),
+        };
+        let engine = Engine(Arc::new(inner));
+        if self.background {
+            engine.start_services();
+        }
+        Ok(engine)
+    }
+}
+
+/// A transport with everything that runs on it. Cheap to clone. Two engines share nothing but their broker.
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+struct Inner {
+    transport: Arc<dyn Transport>,
+    store: Option<Arc<dyn Transport>>,
+    capabilities: Capabilities,
+    delay: Delay,
+    seams: Seams,
+    monitor: Monitor,
+    stop: watch::Sender<bool>,
+    services: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// An engine on this transport.
+    pub fn builder(transport: Arc<dyn Transport>, seams: Seams) -> EngineBuilder {
+        EngineBuilder {
+            transport,
+            seams,
+            store: None,
+            via: "default".into(),
+            delay: DelayMode::Native,
+            allow_volatile: false,
+            background: true,
+            on_missing: OnMissing::Create,
+        }
+    }
+
+    /// What the transport does by itself.
+    pub fn capabilities(&self) -> Capabilities {
+        self.0.capabilities
+    }
+
+    /// The transport.
+    pub fn transport(&self) -> &Arc<dyn Transport> {
+        &self.0.transport
+    }
+
+    /// Time, ids and randomness.
+    pub fn seams(&self) -> &Seams {
+        &self.0.seams
+    }
+
+    /// Sees every message.
+    pub fn monitor(&self) -> &Monitor {
+        &self.0.monitor
+    }
+
+    /// Makes sure that topics are there that this process only sends to.
+    pub async fn provision(&self, topics: &[Topic], on_missing: OnMissing) -> Result<()> {
+        self.0.transport.provision(topics, &[], on_missing).await
+    }
+
+    /// Sends what a user sends: checked, each by the way that its due time asks for. One result per envelope, in
+    /// order; items fail alone.
+    pub async fn send(&self, batch: Vec<Envelope>) -> Vec<Result<Sent>> {
+        let mut results: Vec<Option<Result<Sent>>> = batch.iter().map(|_| None).collect();
+        let (mut sending, mut storing) = (vec![], vec![]);
+        for (index, envelope) in batch.into_iter().enumerate() {
+            match self.check(&envelope).and_then(|()| self.0.delay.route(envelope.due)) {
+                Ok(Route::Now | Route::Native) => sending.push((index, envelope)),
+                Ok(Route::Detour) => storing.push((index, envelope)),
+                Err(error) => results[index] = Some(Err(error)),
+            }
+        }
+        if !sending.is_empty() {
+            let (indexes, envelopes): (Vec<_>, Vec<_>) = sending.into_iter().unzip();
+            match self.0.transport.producer().await {
+                Ok(producer) => place(&mut results, indexes, producer.send(&envelopes).await),
+                Err(error) => {
+                    let failed = indexes.iter().map(|_| Err(error.again())).collect();
+                    place(&mut results, indexes, failed);
+                }
+            }
+        }
+        if let Some(detour) = self.0.delay.detour().filter(|_| !storing.is_empty()) {
+            let (indexes, envelopes): (Vec<_>, Vec<_>) =
+                storing.into_iter().map(|(index, envelope)| (index, detour.wrap(envelope))).unzip();
+            place(&mut results, indexes, detour.scheduler.schedule(envelopes).await);
+        }
+        results.into_iter().map(|result| result.unwrap_or_else(|| Err(unconfirmed()))).collect()
+    }
+
+    /// What no user may send, and what no broker behind us would take: found out now, not when it is due.
+    fn check(&self, envelope: &Envelope) -> Result<()> {
+        let message = &envelope.message;
+        check_topic(envelope.to.topic_name())?;
+        check_id(&message.id.0)?;
+        message.headers.check()?;
+        if message.body.len() > self.0.capabilities.max_body {
+            let text = format!(
+                "the message {} for {} has a body of {} bytes, and this transport carries at most {}",
+                message.id,
+                envelope.to,
+                message.body.len(),
+                self.0.capabilities.max_body
+            );
+            return Err(Error::new(ErrorKind::TooLarge, text));
+        }
+        Ok(())
+    }
+
+    /// Works on a subscription: provisions it, then starts its performers.
+    pub async fn subscribe(&self, settings: SubscriptionSettings, work: Work) -> Result<Pump> {
+        let inner = &self.0;
+        settings.validate(&inner.capabilities)?;
+        let subscription = settings.subscription();
+        inner.transport.provision(&[], &[subscription], settings.on_missing).await?;
+        let pump =
+            Pump::start(settings, inner.transport.clone(), inner.delay.clone(), inner.seams.clone(), work)?;
+        inner.monitor.watch(pump.clone());
+        Ok(pump)
+    }
+
+    /// Cancels all that waits under this message id.
+    pub async fn cancel(&self, id: &MessageId) -> Result<Changed> {
+        self.change(id, None).await
+    }
+
+    /// Makes all that waits under this message id due then.
+    pub async fn reschedule(&self, id: &MessageId, due: Due) -> Result<Changed> {
+        self.change(id, Some(due)).await
+    }
+
+    async fn change(&self, id: &MessageId, due: Option<Due>) -> Result<Changed> {
+        let mut answers = vec![];
+        for scheduler in self.schedulers()? {
+            let query = Query { message: Some(id.clone()), limit: 1000, ..Query::default() };
+            // The name under which a user's own send waits, too: what is no longer pending may be remembered.
+            let mut names: Vec<_> =
+                scheduler.pending(query).await?.into_iter().map(|pending| pending.id).collect();
+            names.push(dwell_core::ScheduleId(id.0.clone()));
+            names.dedup();
+            for name in names {
+                answers.push(match due {
+                    None => scheduler.cancel(&name).await?,
+                    Some(due) => scheduler.reschedule(&name, due).await?,
+                });
+            }
+        }
+        Ok(best(answers))
+    }
+
+    /// What waits, in order of due time, from everything that holds messages for us.
+    pub async fn pending(&self, query: Query) -> Result<Vec<Pending>> {
+        let mut pending = vec![];
+        for scheduler in self.schedulers()? {
+            pending.extend(scheduler.pending(query.clone()).await?);
+        }
+        pending.sort_by(|a, b| (a.due, &a.id).cmp(&(b.due, &b.id)));
+        pending.truncate(query.limit);
+        Ok(pending)
+    }
+
+    /// Whoever can list and change what waits. `Unsupported` if the broker holds it and cannot.
+    fn schedulers(&self) -> Result<Vec<Arc<dyn Scheduler>>> {
+        let store = self.0.delay.detour().map(|detour| detour.scheduler.clone());
+        let schedulers: Vec<_> = self.0.transport.scheduler().into_iter().chain(store).collect();
+        if schedulers.is_empty() {
+            let text = "this transport cannot list or change what waits inside it: set `delay = \"scheduler\"` and \
+                        `[scheduler] url` to a store that can";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        Ok(schedulers)
+    }
+
+    /// Stops in order: the pumps first, so that nothing new is stored, then forwarder and background work, then the
+    /// connections.
+    pub async fn shutdown(&self) -> Result<()> {
+        let pumps = self.0.monitor.pumps();
+        join_all(pumps.iter().map(Pump::stop)).await;
+        self.0.stop.send_replace(true);
+        let services = std::mem::take(&mut *self.0.services.lock().unwrap_or_else(PoisonError::into_inner));
+        join_all(services).await;
+        let store = match &self.0.store {
+            Some(store) => store.close().await,
+            None => Ok(()),
+        };
+        self.0.transport.close().await.and(store)
+    }
+
+    /// Stops at once, without waiting for anything: what runs is dropped, and redelivered by the broker.
+    pub fn stop_now(&self) {
+        self.0.monitor.pumps().iter().for_each(Pump::stop_now);
+        self.0.stop.send_replace(true);
+        let services = std::mem::take(&mut *self.0.services.lock().unwrap_or_else(PoisonError::into_inner));
+        services.iter().for_each(JoinHandle::abort);
+    }
+
+    fn start_services(&self) {
+        let inner = &self.0;
+        for (name, transport) in [("transport", Some(&inner.transport)), ("store", inner.store.as_ref())] {
+            let Some(transport) = transport else { continue };
+            // Asked once only whether there is any: the first one is never polled.
+            if transport.background(Box::pin(std::future::pending())).is_none() {
+                continue;
+            }
+            let (transport, stop) = (transport.clone(), inner.stop.clone());
+            self.start_service(format!("background work of the {name}"), move || {
+                let mut stop = stop.subscribe();
+                let stopped = Box::pin(async move {
+                    let _ = stop.wait_for(|stop| *stop).await;
+                });
+                let work = transport.background(stopped);
+                async move {
+                    match work {
+                        Some(work) => work.await,
+                        None => Ok(()),
+                    }
+                }
+            });
+        }
+        if let Some(detour) = inner.delay.detour() {
+            let (detour, target, seams) = (detour.clone(), inner.transport.clone(), inner.seams.clone());
+            let stop = inner.stop.clone();
+            self.start_service(format!("forwarder to {}", detour.via), move || {
+                Forwarder::new(detour.clone(), target.clone(), seams.clone()).run(stop.subscribe())
+            });
+        }
+    }
+
+    fn start_service<F>(&self, name: String, start: impl FnMut() -> F + Send + 'static)
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let clock = self.0.seams.clock.clone();
+        let service = supervise(name, clock.clone(), self.0.stop.subscribe(), start);
+        let handle = spawn(&*clock, service);
+        self.0.services.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
+    }
+}
+
+fn place(results: &mut [Option<Result<Sent>>], indexes: Vec<usize>, answers: Vec<Result<Sent>>) {
+    for (index, answer) in indexes.into_iter().zip(answers) {
+        results[index] = Some(answer);
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("delay", &self.0.delay).finish_non_exhaustive()
+    }
+}

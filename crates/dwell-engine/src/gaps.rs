@@ -1,0 +1,131 @@
+//! One way to fill every gap between what a settlement asks and what a transport does by itself.
+
+use crate::delay::{Delay, Route};
+use dwell_core::{
+    Action, Address, Capabilities, Consumer, Due, Envelope, Error, ErrorKind, Result, Sent, Settle,
+    Subscription, Text, Transport, Unsettled,
+};
+use std::sync::Arc;
+
+/// What it takes to settle on any transport.
+#[derive(Clone)]
+pub struct Gaps {
+    /// Whose deliveries these are.
+    pub subscription: Subscription,
+    /// What the transport does by itself.
+    pub capabilities: Capabilities,
+    /// For its producer, which is opened when the first copy is needed.
+    pub transport: Arc<dyn Transport>,
+    /// Where they came from.
+    pub consumer: Arc<dyn Consumer>,
+    /// For copies that have to wait.
+    pub delay: Delay,
+}
+
+/// How a settlement is carried out. Those of one lane go together; one that is slow or broken holds up no other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// By the consumer itself.
+    Native,
+    /// By a copy to this topic, then an ack.
+    Copy(Text),
+}
+
+impl Gaps {
+    /// The lane of a settlement.
+    pub fn lane(&self, settle: &Settle) -> Lane {
+        match &settle.action {
+            Action::Ack { .. } => Lane::Native,
+            Action::Release if self.capabilities.release => Lane::Native,
+            Action::Release => Lane::Copy(self.subscription.topic.clone()),
+            Action::Move { to, due } if self.moves(to, *due) => Lane::Native,
+            Action::Move { to, .. } => Lane::Copy(to.topic_name().clone()),
+        }
+    }
+
+    /// Whether the transport moves there in one step by itself.
+    fn moves(&self, to: &Address, due: Due) -> bool {
+        self.capabilities.moves(&self.subscription.topic, to.topic_name())
+            && matches!(self.delay.route(due), Ok(Route::Now | Route::Native))
+    }
+
+    /// The copy that stands in for what the transport cannot do.
+    fn copy(&self, settle: &Settle) -> Envelope {
+        let (to, due) = match &settle.action {
+            Action::Move { to, due } => (to.clone(), *due),
+            // An uncounted move to self, as it came.
+            Action::Release | Action::Ack { .. } => (self.subscription.address(), Due::NOW),
+        };
+        Envelope::new(to, settle.delivery.message.clone()).due(due)
+    }
+}
+
+/// Settles a batch: natively where declared, else *produce, confirm, then ack*. Returns what was not settled.
+///
+/// * Native settlements go first: a slow dead-letter topic holds back nobody's ack.
+/// * The original is acked only after its copy is confirmed. A failed copy leaves it unsettled, as it was.
+/// * Copy confirmed, ack failed: what comes back is the ack alone, so that trying again makes no second copy.
+/// * A copy that waits in a store is named after message, destination and count: storing it again replaces it.
+pub async fn settle_with_gaps(on: &Gaps, batch: Vec<Settle>) -> Vec<Unsettled> {
+    let (native, gaps): (Vec<_>, Vec<_>) =
+        batch.into_iter().partition(|settle| on.lane(settle) == Lane::Native);
+    let mut unsettled = if native.is_empty() { vec![] } else { on.consumer.settle(native).await };
+    if gaps.is_empty() {
+        return unsettled;
+    }
+    let (mut sent, mut sending) = (vec![], vec![]);
+    let (mut stored, mut storing) = (vec![], vec![]);
+    for settle in gaps {
+        let envelope = on.copy(&settle);
+        match on.delay.route(envelope.due) {
+            Ok(Route::Now | Route::Native) => {
+                sending.push(envelope);
+                sent.push(settle);
+            }
+            Ok(Route::Detour) => {
+                let detour = on.delay.detour().expect("a route by way of a store needs one");
+                storing.push(detour.wrap(envelope));
+                stored.push(settle);
+            }
+            Err(error) => unsettled.push(Unsettled { settle, error }),
+        }
+    }
+    let mut copied = vec![];
+    if !sending.is_empty() {
+        match on.transport.producer().await {
+            Ok(producer) => sort_out(sent, producer.send(&sending).await, &mut copied, &mut unsettled),
+            Err(error) => {
+                unsettled.extend(sent.into_iter().map(|settle| Unsettled { settle, error: error.again() }))
+            }
+        }
+    }
+    if let Some(detour) = on.delay.detour().filter(|_| !storing.is_empty()) {
+        let results = detour.scheduler.schedule(storing).await;
+        sort_out(stored, results, &mut copied, &mut unsettled);
+    }
+    if !copied.is_empty() {
+        unsettled.extend(on.consumer.settle(copied).await);
+    }
+    unsettled
+}
+
+/// Confirmed copies become acks. The rest, the unanswered included, goes back as it was.
+fn sort_out(
+    from: Vec<Settle>,
+    results: Vec<Result<Sent>>,
+    copied: &mut Vec<Settle>,
+    failed: &mut Vec<Unsettled>,
+) {
+    let mut results = results.into_iter();
+    for settle in from {
+        match results.next().unwrap_or_else(|| Err(unconfirmed())) {
+            Ok(_) => copied.push(Settle { action: Action::ACK, ..settle }),
+            Err(error) => failed.push(Unsettled { settle, error }),
+        }
+    }
+}
+
+/// For a result that never came: unsure means not done.
+pub(crate) fn unconfirmed() -> Error {
+    Error::new(ErrorKind::Timeout, "the broker did not confirm: it may or may not have happened")
+}

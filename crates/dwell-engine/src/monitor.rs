@@ -1,0 +1,217 @@
+//! What is going on: every message in flight, waiting to be tried again, or dead.
+//!
+//! Its cost is nothing per message: what is in flight is read from the slots that the pumps need anyway, what waits or
+//! is dead from the ledger of the transport, or from the store behind it.
+
+use crate::pump::{Pump, PumpShared, slots::Slot};
+use bytes::Bytes;
+use dwell_core::{
+    Answer, Change, Changed, Clock, Error, ErrorKind, Ledger, MessageId, Record, RecordQuery, Result, State,
+    Text, Timestamp, wire,
+};
+use serde::Serialize;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+/// Where a message stands, in four words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Stage {
+    /// It waits for its turn, or for its time.
+    Enqueued,
+    /// Its handler runs.
+    Processing,
+    /// It failed, and waits to be tried again.
+    Retrying,
+    /// It was given up.
+    DeadLettered,
+}
+
+impl Stage {
+    /// The stage of a state; `None` for those that are over.
+    pub fn of(state: State) -> Option<Self> {
+        match state {
+            State::Scheduled | State::Deferred | State::Ready => Some(Self::Enqueued),
+            State::Processing => Some(Self::Processing),
+            State::Retrying => Some(Self::Retrying),
+            State::Dead => Some(Self::DeadLettered),
+            State::Discarded | State::Cancelled | State::Done => None,
+        }
+    }
+}
+
+/// One message, as people see it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Seen {
+    /// The message.
+    pub id: MessageId,
+    /// Its type.
+    pub kind: Text,
+    /// Its topic.
+    pub topic: Text,
+    /// Its subscription; `None` for a publish that waits.
+    pub subscription: Option<Text>,
+    /// Where it stands.
+    pub stage: Stage,
+    /// How often it was tried again.
+    pub retry_count: u32,
+    /// Why it last failed.
+    pub last_error: Option<Text>,
+    /// When it is due next, if it waits.
+    pub next_retry_at: Option<Timestamp>,
+    /// When it came here.
+    pub enqueued_at: Timestamp,
+    /// When its handler was started.
+    pub processing_started_at: Option<Timestamp>,
+    /// It has been processing for longer than its timeout.
+    pub hung: bool,
+}
+
+/// Sees every message of an engine. Cheap to clone.
+#[derive(Clone)]
+pub struct Monitor(Arc<Inner>);
+
+struct Inner {
+    clock: Arc<dyn Clock>,
+    ledgers: Vec<Arc<dyn Ledger>>,
+    pumps: Mutex<Vec<Pump>>,
+}
+
+impl Monitor {
+    pub(crate) fn new(clock: Arc<dyn Clock>, ledgers: Vec<Arc<dyn Ledger>>) -> Self {
+        Self(Arc::new(Inner { clock, ledgers, pumps: Mutex::default() }))
+    }
+
+    pub(crate) fn watch(&self, pump: Pump) {
+        self.0.pumps.lock().unwrap_or_else(PoisonError::into_inner).push(pump);
+    }
+
+    /// Every pump, in the order in which they were started.
+    pub fn pumps(&self) -> Vec<Pump> {
+        self.0.pumps.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the handlers of this process have in their hands, blocking ones included that were given up and have not
+    /// come back.
+    pub fn in_flight(&self) -> Vec<Seen> {
+        let elapsed = self.0.clock.elapsed();
+        let pumps = self.pumps();
+        let mut seen = vec![];
+        for pump in &pumps {
+            for seat in pump.shared.seats() {
+                seen.extend(seat.slots.lock().iter().map(|slot| live(&pump.shared, slot, elapsed)));
+                let abandoned = seat.abandoned.lock();
+                seen.extend(
+                    abandoned.values().map(|slot| Seen { hung: true, ..live(&pump.shared, slot, elapsed) }),
+                );
+            }
+        }
+        seen
+    }
+
+    /// Messages that have been processing for longer than their timeout.
+    pub fn hung(&self) -> Vec<Seen> {
+        self.in_flight().into_iter().filter(|seen| seen.hung).collect()
+    }
+
+    /// What is in flight, waits, or is dead: up to `limit` of what is not in flight. What a transport without a ledger
+    /// holds itself cannot be listed, what waits for it in a store can.
+    pub async fn list(&self, limit: usize) -> Result<Vec<Seen>> {
+        let mut seen = self.in_flight();
+        let states = vec![State::Scheduled, State::Ready, State::Deferred, State::Retrying, State::Dead];
+        for ledger in &self.0.ledgers {
+            let query = RecordQuery { states: states.clone(), limit, ..RecordQuery::default() };
+            seen.extend(ledger.list(query).await?.items.into_iter().filter_map(recorded));
+        }
+        Ok(seen)
+    }
+
+    /// Dead letters with their payload, up to `limit`.
+    pub async fn dead(&self, limit: usize) -> Result<Vec<Record>> {
+        self.check()?;
+        let mut dead = vec![];
+        for ledger in &self.0.ledgers {
+            let query = RecordQuery { states: vec![State::Dead], limit, ..RecordQuery::default() };
+            dead.extend(ledger.list(query).await?.items);
+        }
+        Ok(dead)
+    }
+
+    /// Sends a dead letter back to its own subscription, with another body if there is one. Both counts start anew.
+    pub async fn replay(&self, id: &MessageId, body: Option<Bytes>, by: &str) -> Result<Changed> {
+        self.change(id, Change::Replay(body), by).await
+    }
+
+    /// Drops a dead letter for good.
+    pub async fn clear(&self, id: &MessageId, by: &str) -> Result<Changed> {
+        self.change(id, Change::Discard, by).await
+    }
+
+    async fn change(&self, id: &MessageId, change: Change, by: &str) -> Result<Changed> {
+        self.check()?;
+        let mut answers: Vec<Answer> = vec![];
+        for ledger in &self.0.ledgers {
+            answers.extend(ledger.change(id, None, change.clone(), by).await?);
+        }
+        Ok(best(answers.into_iter().map(|answer| answer.changed)))
+    }
+
+    fn check(&self) -> Result<()> {
+        if !self.0.ledgers.is_empty() {
+            return Ok(());
+        }
+        let text = "this transport keeps no ledger, so its dead letters cannot be listed or changed here: read its \
+                    dead-letter topic with a consumer, and replay what it delivers";
+        Err(Error::new(ErrorKind::Unsupported, text))
+    }
+}
+
+/// Of several answers about one message, the one that tells most.
+pub(crate) fn best(answers: impl IntoIterator<Item = Changed>) -> Changed {
+    answers.into_iter().fold(Changed::NotFound, |best, answer| match (best, answer) {
+        (Changed::Done, _) | (_, Changed::Done) => Changed::Done,
+        (Changed::TooLate, _) | (_, Changed::TooLate) => Changed::TooLate,
+        _ => Changed::NotFound,
+    })
+}
+
+fn live(pump: &PumpShared, slot: &Slot, elapsed: Duration) -> Seen {
+    let message = &slot.message;
+    Seen {
+        id: message.id.clone(),
+        kind: message.kind.clone(),
+        topic: pump.settings.topic.clone(),
+        subscription: Some(pump.settings.name.clone()),
+        stage: if slot.started.is_some() { Stage::Processing } else { Stage::Enqueued },
+        retry_count: message.attempts.failed,
+        last_error: message.headers.get_text(wire::LAST_ERROR).map(Text::from),
+        next_retry_at: None,
+        enqueued_at: slot.received_at,
+        processing_started_at: slot.started.map(|started| started.at),
+        hung: slot.started.is_some_and(|started| elapsed.saturating_sub(started.elapsed) > started.timeout),
+    }
+}
+
+fn recorded(record: Record) -> Option<Seen> {
+    let to = wire::TO_TOPIC;
+    let headers = &record.message.headers;
+    // What waits in a store for another broker belongs to where it goes.
+    let (topic, subscription) = match headers.get_text(to) {
+        Some(topic) => (topic.into(), headers.get_text(wire::TO_SUBSCRIPTION).map(Text::from)),
+        None => (record.topic, record.subscription),
+    };
+    Some(Seen {
+        stage: Stage::of(record.state)?,
+        retry_count: record.message.attempts.failed,
+        last_error: record.error.or_else(|| headers.get_text(wire::LAST_ERROR).map(Text::from)),
+        next_retry_at: record.due.filter(|_| record.state != State::Dead),
+        enqueued_at: record.created_at,
+        processing_started_at: None,
+        hung: false,
+        kind: record.message.kind.clone(),
+        id: record.message.id,
+        topic,
+        subscription,
+    })
+}

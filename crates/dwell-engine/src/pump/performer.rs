@@ -1,0 +1,554 @@
+//! One performer: one consumer, one loop.
+//!
+//! ```text
+//!            receive            start               verdict              decide
+//!  broker ───────────▶ waiting ───────▶ running ───────────▶ outcome ─────────────┬─▶ lanes ──▶ broker
+//!                         ▲                                                       │     ▲
+//!                         └── key busy                              released ◀────┘     │
+//!                                                                       └─ after a pause┘
+//! ```
+//!
+//! * Everything received is in one table of slots until it is settled: that is what is renewed, and what people see.
+//! * A message is run only while its lease is known to be ours; a lost one is dropped unrun.
+//! * Nothing is settled but by the rule book. A settlement that fails is tried again; it is never turned into an ack.
+//! * What waits outside the handlers (released, or stuck behind a broken channel) holds no slot of the others, up to a
+//!   bound, beyond which nothing more is received.
+
+use super::{
+    Control, PumpShared,
+    counters::Counts,
+    executor::Executor,
+    lanes::{Lanes, Settled},
+    limits::Unacceptable,
+    run::{Finished, Held, Run},
+    slots::{Slot, Slots, Started},
+};
+use crate::{
+    Context,
+    backoff::Backoff,
+    gaps::Gaps,
+    rules::{Decision, Rules, Verdict, decide},
+};
+use bytes::Bytes;
+use dwell_core::{
+    Action, BoxFuture, Consumer, Delivery, Error, ErrorKind, Lease, Outcome, Result, Settle, Text,
+};
+use futures_util::{StreamExt, poll, stream::FuturesUnordered};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+use tokio::sync::watch;
+
+/// How long a receive waits for its first message; the broker wakes it when there is one.
+const WAIT: Duration = Duration::from_secs(24 * 3600);
+/// The longest pause between failing receives.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// What may wait outside the handlers, before nothing more is received.
+const MOST_ASIDE: usize = 1000;
+
+/// Why a performer ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// It was told to.
+    Stopped,
+    /// Too many unacceptable messages.
+    LimitExceeded,
+    /// Its pipeline cannot work.
+    Misconfigured(Text),
+    /// Its consumer failed for good: a new one is needed.
+    Failed(Error),
+}
+
+pub(super) struct Performer {
+    pump: Arc<PumpShared>,
+    slots: Arc<Slots>,
+    consumer: Arc<dyn Consumer>,
+    executor: Executor,
+    rules: Rules,
+    control: watch::Receiver<Control>,
+    receiving: Option<BoxFuture<'static, Result<Vec<Delivery>>>>,
+    receive_backoff: Backoff,
+    waiting: VecDeque<Held>,
+    /// Keys that are being run, and what waits for each.
+    keys: HashMap<Bytes, VecDeque<Held>>,
+    waiting_for_keys: usize,
+    runs: FuturesUnordered<Run>,
+    lanes: Lanes,
+    /// Released, with the time when they are given back.
+    released: VecDeque<(Duration, usize, Settle)>,
+    unacceptable: Unacceptable,
+    next_start: Option<Duration>,
+    held: usize,
+    counts: Counts,
+    ending: Option<Ended>,
+    draining_since: Option<Duration>,
+}
+
+impl Performer {
+    pub(super) fn new(
+        pump: Arc<PumpShared>,
+        seat: usize,
+        consumer: Arc<dyn Consumer>,
+        worker: Text,
+        control: watch::Receiver<Control>,
+    ) -> Self {
+        let place = &pump.performers[seat];
+        let settings = &pump.settings;
+        let rules = Rules::new(settings, worker.clone());
+        let gaps = Arc::new(Gaps {
+            subscription: rules.subscription.clone(),
+            capabilities: pump.capabilities,
+            transport: pump.transport.clone(),
+            consumer: consumer.clone(),
+            delay: pump.delay.clone(),
+        });
+        let clock = pump.seams.clock.clone();
+        let executor =
+            Executor::new(&pump.work, clock, settings.concurrency, &worker, place.abandoned.clone());
+        Self {
+            slots: place.slots.clone(),
+            executor,
+            rules,
+            control,
+            receiving: None,
+            receive_backoff: Backoff::new(settings.channel_failure_delay, LONGEST_PAUSE),
+            waiting: VecDeque::new(),
+            keys: HashMap::new(),
+            waiting_for_keys: 0,
+            runs: FuturesUnordered::new(),
+            lanes: Lanes::new(gaps, settings.channel_failure_delay),
+            released: VecDeque::new(),
+            unacceptable: Unacceptable::new(
+                settings.unacceptable_message_limit,
+                settings.unacceptable_message_window,
+            ),
+            next_start: None,
+            held: 0,
+            counts: Counts::default(),
+            ending: None,
+            draining_since: None,
+            consumer,
+            pump,
+        }
+    }
+
+    /// Runs until it is told to stop or cannot go on. Then nothing is held any more, and the consumer is closed.
+    pub(super) async fn run(mut self) -> Ended {
+        loop {
+            let control = *self.control.borrow_and_update();
+            if control == Control::StopNow {
+                return Ended::Stopped;
+            }
+            if control == Control::Drain && self.ending.is_none() {
+                self.ending = Some(Ended::Stopped);
+            }
+            if self.ending.is_some() {
+                self.drain();
+            }
+            if control != Control::Pause || self.ending.is_some() {
+                self.start().await;
+            }
+            self.give_back_released();
+            let settled = self.lanes.flush(self.elapsed()).await;
+            self.take_in(settled);
+            self.pump.counters.add(&std::mem::take(&mut self.counts));
+            if self.ending.is_some() && (self.is_drained() || self.drain_time_is_over()) {
+                return self.leave().await;
+            }
+            if control == Control::Run && self.ending.is_none() {
+                self.receive();
+            } else {
+                self.receiving = None;
+            }
+            self.wait().await;
+        }
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.pump.seams.clock.elapsed()
+    }
+
+    /// Waits until there is something to do, and takes in what has come.
+    async fn wait(&mut self) {
+        let timer = self.wake_in().map(|pause| self.pump.seams.clock.sleep(pause));
+        let timer = async {
+            match timer {
+                Some(timer) => timer.await,
+                None => std::future::pending().await,
+            }
+        };
+        let receiving = async {
+            match &mut self.receiving {
+                Some(receiving) => receiving.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = self.control.changed() => {}
+            Some(finished) = self.runs.next(), if !self.runs.is_empty() => self.finished_and_more(finished).await,
+            batch = self.lanes.next() => {
+                let settled = self.lanes.settled(batch, self.pump.seams.clock.elapsed());
+                self.take_in(settled);
+            }
+            received = receiving => {
+                self.receiving = None;
+                self.received(received);
+                // A broker that always has more, and handlers that are done at once, must not starve the others.
+                tokio::task::yield_now().await;
+            }
+            () = timer => {}
+            () = self.executor.more_room() => {}
+        }
+    }
+
+    /// How long until something is due that nobody will wake us for.
+    fn wake_in(&self) -> Option<Duration> {
+        let now = self.elapsed();
+        let released = self.released.front().map(|(at, ..)| at.saturating_sub(now));
+        let start = self.next_start.filter(|_| !self.waiting.is_empty()).map(|at| at.saturating_sub(now));
+        let drain = self
+            .draining_since
+            .map(|since| (since + self.pump.settings.shutdown_timeout).saturating_sub(now));
+        let receive = (self.receiving.is_none() && self.receive_backoff.holds(now))
+            .then(|| self.receive_backoff.rest(now));
+        [released, start, drain, receive, self.lanes.wake_in(now)].into_iter().flatten().min()
+    }
+
+    // ---- receiving -------------------------------------------------------------------------------------------------
+
+    /// Asks for more, if there is room for it.
+    fn receive(&mut self) {
+        let settings = &self.pump.settings;
+        let now = self.elapsed();
+        let waiting = self.waiting.len() + self.waiting_for_keys;
+        let aside = self.released.len() + self.lanes.stuck();
+        let most_held = 2 * (settings.batch + settings.concurrency);
+        if self.receiving.is_some()
+            || self.receive_backoff.holds(now)
+            || waiting > settings.batch / 2
+            || aside >= MOST_ASIDE
+            || self.held.saturating_sub(aside) >= most_held
+        {
+            return;
+        }
+        let (consumer, max) = (self.consumer.clone(), settings.batch - waiting.min(settings.batch - 1));
+        self.receiving = Some(Box::pin(async move { consumer.receive(max, WAIT, None).await }));
+    }
+
+    fn received(&mut self, received: Result<Vec<Delivery>>) {
+        let now = self.elapsed();
+        let batch = match received {
+            Ok(batch) => batch,
+            Err(error) => return self.receive_failed(error, now),
+        };
+        self.receive_backoff.succeeded();
+        self.pump.set_error(None);
+        if batch.is_empty() {
+            return;
+        }
+        let received_at = self.pump.seams.clock.now();
+        self.counts.received += batch.len() as u64;
+        self.held += batch.len();
+        let mut table = self.slots.lock();
+        for delivery in batch {
+            let slot = table.insert(Slot {
+                message: delivery.message.clone(),
+                lease: delivery.receipt.lease(),
+                received_at,
+                renewed: now,
+                started: None,
+                lost: false,
+            });
+            self.waiting.push_back(Held { slot, delivery });
+        }
+        drop(table);
+        self.slots.filled();
+    }
+
+    fn receive_failed(&mut self, error: Error, now: Duration) {
+        self.counts.receives_failed += 1;
+        let here = self.rules.subscription.address();
+        if error.kind() == ErrorKind::Closed {
+            if self.ending.is_none() {
+                self.ending = Some(Ended::Failed(error));
+            }
+            return;
+        }
+        self.receive_backoff.failed(now);
+        tracing::warn!(subscription = %here, %error, pause = ?self.receive_backoff.rest(now), "could not receive");
+        self.pump.set_error(Some(error.to_string()));
+    }
+
+    // ---- running ---------------------------------------------------------------------------------------------------
+
+    /// Starts as many handlers as there is room for, and takes in those that are done at once.
+    async fn start(&mut self) {
+        self.next_start = None;
+        while self.runs.len() < self.pump.settings.concurrency && self.executor.room() > 0 {
+            let Some(held) = self.waiting.pop_front() else { return };
+            if !self.is_ours(&held) {
+                self.counts.lost += 1;
+                self.forget(held.slot);
+                continue;
+            }
+            let deliveries = held.delivery.deliveries;
+            if let (Some(limit), Some(deliveries)) = (self.pump.quarantine, deliveries)
+                && deliveries > limit
+            {
+                self.decide(Finished { held, verdict: Verdict::Poison, timed_out: false });
+                continue;
+            }
+            let Some(held) = self.claim_key(held) else { continue };
+            let now = self.elapsed();
+            if let Some(pause) = self.pump.rate.take(now) {
+                self.free_key_of(&held);
+                self.waiting.push_front(held);
+                self.next_start = Some(now + pause);
+                return;
+            }
+            self.start_one(held, now).await;
+        }
+    }
+
+    async fn start_one(&mut self, held: Held, now: Duration) {
+        let message = held.delivery.message.clone();
+        let timeout = self.pump.settings.handler_timeout(&message.kind);
+        let started = Started { at: self.pump.seams.clock.now(), elapsed: now, timeout };
+        if let Some(slot) = self.slots.lock().get_mut(held.slot) {
+            slot.started = Some(started);
+        }
+        let context = Context {
+            topic: self.rules.subscription.topic.clone(),
+            subscription: self.rules.subscription.name.clone(),
+            worker: self.rules.worker.clone(),
+            lease: held.delivery.receipt.lease(),
+            deliveries: held.delivery.deliveries,
+            due: held.delivery.due,
+        };
+        let slot = || Slot {
+            message: held.delivery.message.clone(),
+            lease: held.delivery.receipt.lease(),
+            received_at: started.at,
+            renewed: now,
+            started: Some(started),
+            lost: false,
+        };
+        let handler = self.executor.run(message, context, slot);
+        let clock = self.pump.seams.clock.clone();
+        let mut run = Run { held: Some(held), handler, timeout, timer: None, clock };
+        match poll!(&mut run) {
+            Poll::Ready(finished) => self.finished(finished),
+            Poll::Pending => self.runs.push(run),
+        }
+    }
+
+    /// Whether the lease is known to be ours: not lost, and not run out while this process was asleep.
+    fn is_ours(&self, held: &Held) -> bool {
+        let table = self.slots.lock();
+        let Some(slot) = table.get(held.slot) else { return false };
+        let timed = matches!(self.pump.capabilities.lease, Lease::Timed { .. });
+        !(slot.lost || timed && self.elapsed().saturating_sub(slot.renewed) >= self.pump.settings.lease)
+    }
+
+    async fn finished_and_more(&mut self, finished: Finished) {
+        self.finished(finished);
+        while let Poll::Ready(Some(finished)) = poll!(self.runs.next()) {
+            self.finished(finished);
+        }
+    }
+
+    fn finished(&mut self, finished: Finished) {
+        self.free_key_of(&finished.held);
+        self.decide(finished);
+    }
+
+    // ---- one after the other, per key ------------------------------------------------------------------------------
+
+    /// Takes the key of a message, or puts the message behind those that wait for it.
+    fn claim_key(&mut self, held: Held) -> Option<Held> {
+        let settings = &self.pump.settings;
+        if !settings.ordered || settings.concurrency == 1 {
+            return Some(held);
+        }
+        let Some(key) = &held.delivery.message.key else { return Some(held) };
+        if let Some(waiting) = self.keys.get_mut(key) {
+            waiting.push_back(held);
+            self.waiting_for_keys += 1;
+            return None;
+        }
+        self.keys.insert(key.clone(), VecDeque::new());
+        Some(held)
+    }
+
+    fn free_key_of(&mut self, held: &Held) {
+        let Some(key) = &held.delivery.message.key else { return };
+        let Some(waiting) = self.keys.remove(key) else { return };
+        self.waiting_for_keys -= waiting.len();
+        // In front, in order: they came before what was received later.
+        waiting.into_iter().rev().for_each(|held| self.waiting.push_front(held));
+    }
+
+    // ---- settling --------------------------------------------------------------------------------------------------
+
+    fn decide(&mut self, finished: Finished) {
+        let Finished { held: Held { slot, delivery }, verdict, timed_out } = finished;
+        let (clock, random) = (&self.pump.seams.clock, &self.pump.seams.random);
+        let misconfigured = match &verdict {
+            Verdict::Misconfigured(error) => Some(error.clone()),
+            _ => None,
+        };
+        let jitter = if matches!(verdict, Verdict::Fail(_)) { random.symmetric() } else { 0.0 };
+        let decision = decide(delivery, verdict, &self.rules, clock.now(), jitter);
+        self.counts.timed_out += u64::from(timed_out);
+        self.counts.discarded += u64::from(decision.discarded);
+        self.counts.add(decision.settle.note.outcome);
+        self.tell(&decision);
+        let now = self.elapsed();
+        if decision.unacceptable && self.unacceptable.count(now) && self.ending.is_none() {
+            self.ending = Some(Ended::LimitExceeded);
+        }
+        match (misconfigured, &decision.settle.action) {
+            (Some(error), _) => {
+                self.lanes.push(slot, decision.settle);
+                if self.ending.is_none() {
+                    self.ending = Some(Ended::Misconfigured(error));
+                }
+            }
+            (None, Action::Release) => {
+                let at = now + self.pump.settings.release_delay;
+                self.released.push_back((at, slot, decision.settle));
+            }
+            (None, _) => self.lanes.push(slot, decision.settle),
+        }
+    }
+
+    /// Says what became of a message, in the words that people search for; never its payload.
+    fn tell(&self, decision: &Decision) {
+        let Settle { delivery, note, action } = &decision.settle;
+        let message = &delivery.message;
+        let error = note.error.as_deref().unwrap_or_default();
+        let topic = &self.rules.subscription.topic;
+        let subscription = &self.rules.subscription.name;
+        let attempt = message.attempts.handled;
+        if decision.dead {
+            let to = match action {
+                Action::Move { to, .. } => to.to_string(),
+                _ => "nowhere: discarded".into(),
+            };
+            tracing::error!(
+                id = %message.id, kind = %message.kind, %topic, %subscription, attempt, outcome = ?note.outcome, %to,
+                error, "dead-lettered"
+            );
+        } else if matches!(note.outcome, Outcome::Failed) {
+            tracing::warn!(id = %message.id, kind = %message.kind, %topic, %subscription, attempt, error, "failed");
+        }
+    }
+
+    fn give_back_released(&mut self) {
+        let now = self.elapsed();
+        while self.released.front().is_some_and(|(at, ..)| *at <= now) {
+            let (_, slot, settle) = self.released.pop_front().expect("there is one in front");
+            self.lanes.push(slot, settle);
+        }
+    }
+
+    fn take_in(&mut self, settled: Settled) {
+        if let Some(error) = &settled.error {
+            self.counts.settlements_failed += settled.failed;
+            let here = self.rules.subscription.address();
+            tracing::warn!(subscription = %here, %error, messages = settled.failed, "could not settle: trying again");
+        }
+        self.counts.lost += settled.lost;
+        self.held -= settled.slots.len();
+        if settled.slots.is_empty() {
+            return;
+        }
+        let mut table = self.slots.lock();
+        settled.slots.into_iter().for_each(|slot| table.remove(slot));
+    }
+
+    fn forget(&mut self, slot: usize) {
+        self.held -= 1;
+        self.slots.lock().remove(slot);
+    }
+
+    // ---- ending ----------------------------------------------------------------------------------------------------
+
+    /// Lets go of what has not begun. A broker that takes messages back gets them at once. One that does not would
+    /// redeliver what was settled behind them as well: there, what was received is still run.
+    fn drain(&mut self) {
+        if self.draining_since.is_none() {
+            self.draining_since = Some(self.elapsed());
+            self.receiving = None;
+        }
+        if !self.pump.capabilities.release {
+            return;
+        }
+        let keys = std::mem::take(&mut self.keys);
+        let mut behind: Vec<_> = keys.into_values().flatten().collect();
+        self.waiting_for_keys = 0;
+        behind.sort_by_key(|held| held.delivery.receipt.lease().fence);
+        for held in std::mem::take(&mut self.waiting).into_iter().chain(behind) {
+            let decision = decide(
+                held.delivery,
+                Verdict::Release("stopping".into()),
+                &self.rules,
+                self.pump.seams.clock.now(),
+                0.0,
+            );
+            self.lanes.push(held.slot, decision.settle);
+        }
+        for (_, slot, settle) in std::mem::take(&mut self.released) {
+            self.lanes.push(slot, settle);
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.runs.is_empty()
+            && self.waiting.is_empty()
+            && self.waiting_for_keys == 0
+            && self.lanes.is_empty()
+            && self.released.is_empty()
+    }
+
+    fn drain_time_is_over(&self) -> bool {
+        self.draining_since.is_some_and(|since| self.elapsed() >= since + self.pump.settings.shutdown_timeout)
+    }
+
+    /// Gives up on what did not end in time, and closes.
+    async fn leave(mut self) -> Ended {
+        let here = self.rules.subscription.address();
+        if !self.is_drained() {
+            tracing::warn!(
+                subscription = %here, running = self.runs.len(), unsettled = self.held,
+                "did not end within `shutdown_timeout`: the broker will redeliver them"
+            );
+            self.release_running().await;
+        }
+        if let Err(error) = self.consumer.close().await {
+            tracing::warn!(subscription = %here, %error, "could not leave in order");
+        }
+        self.pump.counters.add(&self.counts);
+        self.ending.take().unwrap_or(Ended::Stopped)
+    }
+
+    /// Drops what still runs, and gives it back where the broker takes it.
+    async fn release_running(&mut self) {
+        let runs = std::mem::take(&mut self.runs);
+        if !self.pump.capabilities.release {
+            return;
+        }
+        let now = self.pump.seams.clock.now();
+        for held in runs.into_iter().filter_map(|mut run| run.held.take()) {
+            let decision =
+                decide(held.delivery, Verdict::Release("stopped while it ran".into()), &self.rules, now, 0.0);
+            self.lanes.push(held.slot, decision.settle);
+        }
+        let settled = self.lanes.flush(self.elapsed()).await;
+        self.take_in(settled);
+    }
+}

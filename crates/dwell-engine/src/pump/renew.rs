@@ -1,0 +1,42 @@
+//! Keeps what a performer holds: everything, running or waiting, in one batch each third of a lease.
+//!
+//! A task of its own, so that a handler which keeps the performer busy does not cost it its leases.
+
+use super::slots::Slots;
+use dwell_core::{Address, Clock, Consumer};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+pub(super) async fn renew(
+    slots: Arc<Slots>,
+    consumer: Arc<dyn Consumer>,
+    clock: Arc<dyn Clock>,
+    lease: Duration,
+    of: Address,
+) {
+    loop {
+        slots.until_filled().await;
+        clock.sleep(lease / 3).await;
+        let leases: Vec<_> = slots.lock().iter().filter(|slot| !slot.lost).map(|slot| slot.lease).collect();
+        if leases.is_empty() {
+            continue;
+        }
+        // Counted from before the call: the broker cannot have started the new lease earlier.
+        let now = clock.elapsed();
+        match consumer.extend(leases.clone(), None).await {
+            Ok(lost) => {
+                let (lost, renewed): (BTreeSet<_>, BTreeSet<_>) =
+                    (lost.into_iter().collect(), leases.into_iter().collect());
+                let mut table = slots.lock();
+                for slot in table.iter_mut().filter(|slot| renewed.contains(&slot.lease)) {
+                    if lost.contains(&slot.lease) {
+                        slot.lost = true;
+                        tracing::warn!(id = %slot.message.id, subscription = %of, "lost its lease while it was held");
+                    } else {
+                        slot.renewed = now;
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(subscription = %of, %error, "could not renew leases"),
+        }
+    }
+}

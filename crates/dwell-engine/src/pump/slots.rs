@@ -1,0 +1,113 @@
+//! What a performer holds. The same table is the live part of the monitor and the list of leases to renew.
+
+use dwell_core::{LeaseId, Message, Timestamp};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+/// One delivery in a performer's hands.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    pub(crate) message: Message,
+    pub(crate) lease: LeaseId,
+    pub(crate) received_at: Timestamp,
+    /// When the lease was last known to be ours, in elapsed time.
+    pub(crate) renewed: Duration,
+    /// When its handler was started, and how long it may run.
+    pub(crate) started: Option<Started>,
+    /// The lease is known to be lost: somebody else has it, or soon will.
+    pub(crate) lost: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Started {
+    pub(crate) at: Timestamp,
+    pub(crate) elapsed: Duration,
+    pub(crate) timeout: Duration,
+}
+
+/// Runs of blocking handlers that were given up and have not come back. People see them until they do.
+#[derive(Debug, Default)]
+pub(crate) struct Abandoned(Mutex<BTreeMap<u64, Slot>>);
+
+impl Abandoned {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Slot>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The slots of one performer: locked once per batch, by the performer, the renewal and whoever looks.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    table: Mutex<Table>,
+    filled: Notify,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    slots: Vec<Option<Slot>>,
+    free: Vec<usize>,
+}
+
+impl Slots {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that something was put in.
+    pub(crate) fn filled(&self) {
+        self.filled.notify_one();
+    }
+
+    /// Completes once there is something to renew.
+    pub(crate) async fn until_filled(&self) {
+        while self.lock().iter().next().is_none() {
+            self.filled.notified().await;
+        }
+    }
+}
+
+impl Table {
+    pub(crate) fn insert(&mut self, slot: Slot) -> usize {
+        match self.free.pop() {
+            Some(index) => {
+                self.slots[index] = Some(slot);
+                index
+            }
+            None => {
+                self.slots.push(Some(slot));
+                self.slots.len() - 1
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&Slot> {
+        self.slots.get(index).and_then(Option::as_ref)
+    }
+
+    pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Slot> {
+        self.slots.get_mut(index).and_then(Option::as_mut)
+    }
+
+    pub(crate) fn remove(&mut self, index: usize) {
+        if self.slots.get_mut(index).and_then(Option::take).is_some() {
+            self.free.push(index);
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().flatten()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
+        self.slots.iter_mut().flatten()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.slots.clear();
+        self.free.clear();
+    }
+}

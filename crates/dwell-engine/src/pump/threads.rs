@@ -1,0 +1,187 @@
+//! Threads for blocking handlers.
+//!
+//! Each performer has as many threads as its concurrency, started when first needed. A run that is abandoned (its
+//! future was dropped: it overran its timeout) leaves its thread stuck; a new one takes its place, as long as no more
+//! than another concurrency's worth of threads is stuck. Beyond that the performer waits for one to come back: threads
+//! without end would only move the failure elsewhere.
+
+use super::{
+    executor::run_blocking,
+    slots::{Abandoned, Slot},
+};
+use crate::{BlockingHandler, Context, Verdict};
+use dwell_core::{BoxFuture, Busy, Clock, Message};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+use tokio::sync::{Notify, oneshot};
+
+pub(super) struct Threads {
+    shared: Arc<Shared>,
+    clock: Arc<dyn Clock>,
+    concurrency: usize,
+    name: String,
+}
+
+struct Shared {
+    handler: Arc<dyn BlockingHandler>,
+    state: Mutex<State>,
+    work: Condvar,
+    room: Notify,
+    abandoned: Arc<Abandoned>,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Job>,
+    /// Runs whose outcome is still awaited, in the queue or on a thread.
+    open: BTreeSet<u64>,
+    next: u64,
+    /// Threads that take part, stuck ones not included.
+    threads: usize,
+    /// Of those, threads that wait for work.
+    idle: usize,
+    /// Threads whose run was abandoned and has not come back.
+    stuck: usize,
+    closed: bool,
+}
+
+struct Job {
+    id: u64,
+    message: Message,
+    context: Context,
+    outcome: oneshot::Sender<Verdict>,
+    busy: Busy,
+}
+
+impl Threads {
+    pub(super) fn new(
+        handler: Arc<dyn BlockingHandler>,
+        clock: Arc<dyn Clock>,
+        concurrency: usize,
+        name: &str,
+        abandoned: Arc<Abandoned>,
+    ) -> Self {
+        let shared =
+            Shared { handler, state: Mutex::default(), work: Condvar::new(), room: Notify::new(), abandoned };
+        Self { shared: Arc::new(shared), clock, concurrency, name: name.to_owned() }
+    }
+
+    pub(super) fn run(&self, message: Message, context: Context, slot: Slot) -> BoxFuture<'static, Verdict> {
+        let (outcome, result) = oneshot::channel();
+        let busy = self.clock.busy();
+        let id = {
+            let mut state = self.shared.lock();
+            let id = state.next;
+            state.next += 1;
+            state.open.insert(id);
+            state.queue.push_back(Job { id, message, context, outcome, busy });
+            if state.idle < state.queue.len() && state.threads < self.concurrency {
+                self.start_thread(&mut state);
+            }
+            id
+        };
+        self.shared.work.notify_one();
+        let abandon = Abandon { shared: self.shared.clone(), id, slot: Some(slot) };
+        Box::pin(async move {
+            let verdict = result.await;
+            drop(abandon);
+            verdict.unwrap_or_else(|_| Verdict::fail("the handler's thread is gone"))
+        })
+    }
+
+    /// How many more runs find a thread.
+    pub(super) fn room(&self) -> usize {
+        let state = self.shared.lock();
+        let threads = self.concurrency.min((2 * self.concurrency).saturating_sub(state.stuck));
+        threads.saturating_sub(state.open.len())
+    }
+
+    pub(super) async fn more_room(&self) {
+        self.shared.room.notified().await;
+    }
+
+    fn start_thread(&self, state: &mut State) {
+        let shared = self.shared.clone();
+        let started = thread::Builder::new().name(self.name.clone()).spawn(move || shared.work());
+        match started {
+            Ok(_) => state.threads += 1,
+            Err(error) => tracing::error!(%error, "could not start a thread for a blocking handler"),
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.work.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            let Some(job) = state.queue.pop_front() else {
+                if state.closed {
+                    return;
+                }
+                state.idle += 1;
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+                continue;
+            };
+            drop(state);
+            let verdict = run_blocking(&*self.handler, job.message, job.context);
+            state = self.lock();
+            if state.open.remove(&job.id) {
+                drop(state);
+                // Nobody listens any more if the performer is gone: that is fine.
+                let _ = job.outcome.send(verdict);
+                drop(job.busy);
+                state = self.lock();
+                continue;
+            }
+            // Abandoned: another thread has taken this one's place.
+            state.stuck -= 1;
+            drop(state);
+            self.abandoned.lock().remove(&job.id);
+            self.room.notify_one();
+            return;
+        }
+    }
+}
+
+/// A run that is dropped before its outcome has come: taken back if it never started, else its thread is stuck.
+struct Abandon {
+    shared: Arc<Shared>,
+    id: u64,
+    slot: Option<Slot>,
+}
+
+impl Drop for Abandon {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        if !state.open.remove(&self.id) {
+            return;
+        }
+        let queued = state.queue.iter().position(|job| job.id == self.id);
+        let job = queued.and_then(|at| state.queue.remove(at));
+        if job.is_none() {
+            state.stuck += 1;
+            state.threads -= 1;
+            // Under the same lock that the thread takes before it looks for it here.
+            let slot = self.slot.take();
+            self.shared.abandoned.lock().extend(slot.map(|slot| (self.id, slot)));
+        }
+        drop(state);
+        drop(job);
+        self.shared.room.notify_one();
+    }
+}

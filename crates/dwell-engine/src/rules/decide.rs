@@ -1,0 +1,189 @@
+//! One decision for each row of the outcome table.
+
+use super::{
+    Rejection, Verdict,
+    reject::{stamp, stamp_error},
+};
+use crate::settings::{MaxRuns, OnUnknown, SubscriptionSettings};
+use dwell_core::{
+    Action, Delivery, Due, Note, Outcome, RetryPolicies, RetryPolicy, Settle, Subscription, Text, Timestamp,
+    wire,
+};
+use std::time::Duration;
+
+/// What `decide` needs to know about a subscription.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// Where it is, and where its failures go.
+    pub subscription: Subscription,
+    /// How often a message may run in all.
+    pub max_runs: MaxRuns,
+    /// How long a deferral waits that does not say.
+    pub defer_delay: Duration,
+    /// When failures are tried again.
+    pub retry: RetryPolicies,
+    /// What becomes of types that nobody here handles.
+    pub on_unknown: OnUnknown,
+    /// Who runs it, for the record.
+    pub worker: Text,
+}
+
+impl Rules {
+    /// The rules of a subscription, run by `worker`.
+    pub fn new(settings: &SubscriptionSettings, worker: impl Into<Text>) -> Self {
+        Self {
+            subscription: settings.subscription(),
+            max_runs: settings.max_runs,
+            defer_delay: settings.defer_delay,
+            retry: settings.retry_policies(),
+            on_unknown: settings.on_unknown,
+            worker: worker.into(),
+        }
+    }
+
+    /// The policy for a message: its own limit over its type's over the subscription's.
+    fn policy(&self, delivery: &Delivery) -> RetryPolicy {
+        let policy = self.retry.of(&delivery.message.kind);
+        let own = delivery.message.headers.get_text(wire::MAX_RETRIES).and_then(|limit| limit.parse().ok());
+        RetryPolicy { max_retries: own.unwrap_or(policy.max_retries), ..policy }
+    }
+}
+
+/// What is to be done with a delivery.
+#[derive(Debug)]
+pub struct Decision {
+    /// For the transport.
+    pub settle: Settle,
+    /// It was given up for good: worth a line at error level.
+    pub dead: bool,
+    /// It was given up with nowhere to go, because `discard` was asked for.
+    pub discarded: bool,
+    /// Counts toward the subscription's `unacceptable_message_limit`.
+    pub unacceptable: bool,
+}
+
+/// Decides. `jitter` is a number in `-1.0 ..= 1.0`.
+///
+/// Both counts only ever go up here. Nothing is acknowledged because nobody caught it: an `Ack` is a success, a type
+/// that was left alone on purpose, or a discard that a setting asked for.
+pub fn decide(delivery: Delivery, verdict: Verdict, rules: &Rules, now: Timestamp, jitter: f64) -> Decision {
+    let case = Case { delivery, rules, now };
+    match verdict {
+        Verdict::Ack { result } => case.plain(Action::Ack { result }, Outcome::Handled, None),
+        Verdict::Defer { due, reason } => case.defer(due, reason),
+        Verdict::Fail(error) => case.fail(error, jitter),
+        Verdict::Release(reason) => {
+            case.unacceptable(|case| case.plain(Action::Release, Outcome::Released, Some(reason)))
+        }
+        Verdict::Misconfigured(error) => case.plain(Action::Release, Outcome::Released, Some(error)),
+        Verdict::Reject(reason) => {
+            case.unacceptable(|case| case.give_up(Rejection::DeliveryError, Outcome::Rejected, reason))
+        }
+        Verdict::Invalid(reason) => {
+            case.unacceptable(|case| case.give_up(Rejection::Unacceptable, Outcome::Invalid, reason))
+        }
+        Verdict::Unknown if rules.on_unknown == OnUnknown::Skip => {
+            case.plain(Action::ACK, Outcome::Skipped, None)
+        }
+        Verdict::Unknown => {
+            let text = format!(
+                "nobody handles messages of type `{}` in {}",
+                case.delivery.message.kind,
+                rules.subscription.address()
+            );
+            case.unacceptable(|case| case.give_up(Rejection::Unacceptable, Outcome::Invalid, text.into()))
+        }
+        Verdict::Poison => {
+            let text = format!(
+                "handed out {} times without an outcome: its worker crashed or lost it each time",
+                case.delivery.deliveries.unwrap_or_default().saturating_sub(1)
+            );
+            case.give_up(Rejection::Poison, Outcome::Poison, text.into())
+        }
+    }
+}
+
+struct Case<'a> {
+    delivery: Delivery,
+    rules: &'a Rules,
+    now: Timestamp,
+}
+
+impl Case<'_> {
+    fn plain(self, action: Action, outcome: Outcome, error: Option<Text>) -> Decision {
+        let note = Note { outcome, error, worker: self.rules.worker.clone() };
+        let settle = Settle { delivery: self.delivery, action, note };
+        Decision { settle, dead: false, discarded: false, unacceptable: false }
+    }
+
+    fn unacceptable(self, decide: impl FnOnce(Self) -> Decision) -> Decision {
+        Decision { unacceptable: true, ..decide(self) }
+    }
+
+    /// Again, to this subscription alone.
+    fn again(self, due: Due, outcome: Outcome, error: Option<Text>) -> Decision {
+        let to = self.rules.subscription.address();
+        self.plain(Action::Move { to, due }, outcome, error)
+    }
+
+    fn defer(mut self, due: Option<Due>, reason: Option<Text>) -> Decision {
+        let handled = self.count_run();
+        if self.rules.max_runs.is_reached(handled) {
+            let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+            let text = format!("gave up after {handled} runs, the last one deferred it again{why}");
+            return self.give_up(Rejection::DeliveryError, Outcome::Exhausted, text.into());
+        }
+        let due = due.unwrap_or(Due::After(self.rules.defer_delay));
+        self.again(due, Outcome::Deferred, reason)
+    }
+
+    fn fail(mut self, error: Text, jitter: f64) -> Decision {
+        let policy = self.rules.policy(&self.delivery);
+        let handled = self.count_run();
+        let failed = self.delivery.message.attempts.failed.saturating_add(1);
+        self.delivery.message.attempts.failed = failed;
+        stamp_error(&mut self.delivery.message, &error);
+        if policy.is_exhausted(failed) || self.rules.max_runs.is_reached(handled) {
+            return self.give_up(Rejection::DeliveryError, Outcome::Exhausted, error);
+        }
+        let delay = policy.delay(failed - 1, jitter);
+        self.again(Due::After(delay), Outcome::Failed, Some(error))
+    }
+
+    fn count_run(&mut self) -> u32 {
+        let attempts = &mut self.delivery.message.attempts;
+        attempts.handled = attempts.handled.saturating_add(1);
+        attempts.handled
+    }
+
+    /// To the channel for it. A dead-letter channel's own consumer has none: it tries again, at the longest delay.
+    fn give_up(mut self, reason: Rejection, outcome: Outcome, description: Text) -> Decision {
+        let subscription = &self.rules.subscription;
+        let channel = match reason {
+            Rejection::Unacceptable => subscription.invalid.as_ref().or(subscription.dead_letter.as_ref()),
+            _ => subscription.dead_letter.as_ref(),
+        };
+        let Some(to) = channel.cloned() else {
+            return self.without_channel(outcome, description);
+        };
+        let (topic, name) = (subscription.topic.clone(), subscription.name.clone());
+        stamp(&mut self.delivery.message, reason, &description, &topic, Some(&name), self.now);
+        if self.delivery.message.headers.get(wire::LAST_ERROR).is_none() {
+            stamp_error(&mut self.delivery.message, &description);
+        }
+        let decision = self.plain(Action::Move { to, due: Due::NOW }, outcome, Some(description));
+        Decision { dead: true, ..decision }
+    }
+
+    fn without_channel(mut self, outcome: Outcome, description: Text) -> Decision {
+        if wire::is_dead_letter_topic(&self.rules.subscription.topic) {
+            let delay = self.rules.policy(&self.delivery).max_delay;
+            if !matches!(outcome, Outcome::Exhausted) {
+                self.count_run();
+            }
+            return self.again(Due::After(delay), Outcome::Failed, Some(description));
+        }
+        let decision = self.plain(Action::ACK, outcome, Some(description));
+        Decision { dead: true, discarded: true, ..decision }
+    }
+}

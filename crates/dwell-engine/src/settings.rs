@@ -1,0 +1,267 @@
+//! What can be set about a subscription: plain values with defaults, checked before anything starts.
+
+use dwell_core::{
+    Address, Capabilities, Error, ErrorKind, OnMissing, Result, RetryOverride, RetryPolicies, RetryPolicy,
+    Subscription, Text, duration::serde_text,
+};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+/// How often a message may run in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxRuns {
+    /// So many runs.
+    Limited(u32),
+    /// For ever: must be written as `unlimited`.
+    Unlimited,
+}
+
+impl MaxRuns {
+    /// Whether a message that ran so often is given up.
+    pub fn is_reached(self, handled: u32) -> bool {
+        matches!(self, Self::Limited(runs) if handled >= runs)
+    }
+}
+
+impl Serialize for MaxRuns {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Limited(runs) => serializer.serialize_u32(*runs),
+            Self::Unlimited => serializer.serialize_str("unlimited"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for MaxRuns {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Runs;
+        impl de::Visitor<'_> for Runs {
+            type Value = MaxRuns;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of runs from 1, or `unlimited`")
+            }
+            fn visit_u64<E: de::Error>(self, runs: u64) -> Result<MaxRuns, E> {
+                u32::try_from(runs)
+                    .map(MaxRuns::Limited)
+                    .map_err(|_| E::invalid_value(de::Unexpected::Unsigned(runs), &self))
+            }
+            fn visit_i64<E: de::Error>(self, runs: i64) -> Result<MaxRuns, E> {
+                let unsigned =
+                    u64::try_from(runs).map_err(|_| E::invalid_value(de::Unexpected::Signed(runs), &self))?;
+                self.visit_u64(unsigned)
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<MaxRuns, E> {
+                match text.parse() {
+                    Ok(runs) => Ok(MaxRuns::Limited(runs)),
+                    Err(_) if text == "unlimited" => Ok(MaxRuns::Unlimited),
+                    Err(_) => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Runs)
+    }
+}
+
+/// What becomes of a type that nobody here handles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnknown {
+    /// To the invalid channel, as something unreadable.
+    #[default]
+    Invalid,
+    /// Acked and counted, for topics that are shared with others.
+    Skip,
+}
+
+/// Where messages go that are given up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeadLetter {
+    /// To `{topic}.dlq`.
+    #[default]
+    Default,
+    /// To this topic.
+    Topic(Text),
+    /// Nowhere: logged at error level, and gone. Must be asked for.
+    Discard,
+}
+
+/// One subscription: what it reads, how it runs, and what becomes of what fails.
+///
+/// ```
+/// use dwell_engine::SubscriptionSettings;
+///
+/// let mail = SubscriptionSettings { concurrency: 8, ..SubscriptionSettings::new("orders", "mail") };
+/// assert_eq!(mail.subscription().dead_letter.unwrap().to_string(), "orders.dlq");
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SubscriptionSettings {
+    /// What it subscribes to.
+    pub topic: Text,
+    /// One copy of each message per name.
+    pub name: Text,
+    /// Consumers, each with a loop of its own.
+    pub performers: usize,
+    /// Handlers that run at one time, for each performer.
+    pub concurrency: usize,
+    /// Messages received at one time, at most.
+    pub batch: usize,
+    /// Runs started per second, at most, over all performers of this process.
+    pub rate: Option<f64>,
+    /// Whether messages with one key are handled one after the other.
+    pub ordered: bool,
+    /// How often a message may run in all.
+    #[serde(alias = "requeue_count")]
+    pub max_runs: MaxRuns,
+    /// How long a deferral waits that does not say.
+    #[serde(alias = "requeue_delay", with = "serde_text")]
+    pub defer_delay: Duration,
+    /// When failures are tried again.
+    pub retry: RetryPolicy,
+    /// What single types do differently, by their full type name.
+    pub overrides: BTreeMap<String, RetryOverride>,
+    /// So many rejected, invalid or released messages stop the performer; 0 is off.
+    pub unacceptable_message_limit: u32,
+    /// The limit counts within this time; `None` is since the start.
+    #[serde(with = "serde_text::option")]
+    pub unacceptable_message_window: Option<Duration>,
+    /// The pause after a failed receive or settlement; doubled each time, up to a minute.
+    #[serde(with = "serde_text")]
+    pub channel_failure_delay: Duration,
+    /// A released message is not given back before this.
+    #[serde(with = "serde_text")]
+    pub release_delay: Duration,
+    /// How long a handler may run; a type's override beats it.
+    #[serde(with = "serde_text")]
+    pub handler_timeout: Duration,
+    /// How long a stop waits for what is running.
+    #[serde(with = "serde_text")]
+    pub shutdown_timeout: Duration,
+    /// How long a delivery is ours without renewal. It is renewed while held.
+    #[serde(with = "serde_text")]
+    pub lease: Duration,
+    /// What to do about topics and queues that are not there.
+    pub on_missing: OnMissing,
+    /// Where messages go that are given up.
+    pub dead_letter: DeadLetter,
+    /// Where unreadable messages go; with the dead letters if absent.
+    pub invalid: Option<Text>,
+    /// What becomes of a type that nobody here handles.
+    pub on_unknown: OnUnknown,
+    /// So many deliveries without an outcome send a message to the dead letters; 0 is off, absent is 10 where the
+    /// broker counts deliveries.
+    pub quarantine_after: Option<u32>,
+}
+
+impl Default for SubscriptionSettings {
+    fn default() -> Self {
+        Self {
+            topic: "".into(),
+            name: "".into(),
+            performers: 1,
+            concurrency: 1,
+            batch: 10,
+            rate: None,
+            ordered: true,
+            max_runs: MaxRuns::Limited(1000),
+            defer_delay: Duration::from_secs(1),
+            retry: RetryPolicy::default(),
+            overrides: BTreeMap::new(),
+            unacceptable_message_limit: 0,
+            unacceptable_message_window: None,
+            channel_failure_delay: Duration::from_secs(1),
+            release_delay: Duration::from_secs(1),
+            handler_timeout: Duration::from_secs(30),
+            shutdown_timeout: Duration::from_secs(10),
+            lease: Duration::from_secs(30),
+            on_missing: OnMissing::Create,
+            dead_letter: DeadLetter::Default,
+            invalid: None,
+            on_unknown: OnUnknown::Invalid,
+            quarantine_after: None,
+        }
+    }
+}
+
+impl SubscriptionSettings {
+    /// The defaults, for this subscription.
+    pub fn new(topic: impl Into<Text>, name: impl Into<Text>) -> Self {
+        Self { topic: topic.into(), name: name.into(), ..Self::default() }
+    }
+
+    /// What the transport needs of it.
+    pub fn subscription(&self) -> Subscription {
+        let plain = Subscription::new(self.topic.clone(), self.name.clone());
+        let dead_letter = match &self.dead_letter {
+            DeadLetter::Default => plain.dead_letter.clone(),
+            DeadLetter::Topic(topic) => Some(Address::Topic(topic.clone())),
+            DeadLetter::Discard => None,
+        };
+        let invalid = self.invalid.clone().map(Address::Topic);
+        Subscription { lease: self.lease, ordered: self.ordered, dead_letter, invalid, ..plain }
+    }
+
+    /// The policy of all types, and of single ones.
+    pub fn retry_policies(&self) -> RetryPolicies {
+        RetryPolicies { default: self.retry, overrides: self.overrides.clone() }
+    }
+
+    /// How long a handler of this type may run.
+    pub fn handler_timeout(&self, kind: &str) -> Duration {
+        self.overrides.get(kind).and_then(|special| special.handler_timeout).unwrap_or(self.handler_timeout)
+    }
+
+    /// After how many deliveries without an outcome a message is given up, on a transport that can do this much.
+    pub fn quarantine(&self, capabilities: &Capabilities) -> Option<u32> {
+        match self.quarantine_after {
+            Some(0) => None,
+            Some(after) => Some(after),
+            None => capabilities.counts_deliveries.then_some(10),
+        }
+    }
+
+    /// The longest delay that these settings can ask for by themselves.
+    pub fn longest_delay(&self) -> Duration {
+        let types = self.overrides.values().filter_map(|special| special.max_delay);
+        types.fold(self.retry.max_delay.max(self.defer_delay), Duration::max)
+    }
+
+    /// Whether these settings can work on a transport that can do this much. The error names the setting.
+    pub fn validate(&self, capabilities: &Capabilities) -> Result<()> {
+        let here = format!("subscription {}/{}", self.topic, self.name);
+        let refuse = |setting: &str, why: &str| {
+            Err(Error::new(ErrorKind::Config, format!("{here}: `{setting}` {why}")))
+        };
+        for (setting, value) in
+            [("performers", self.performers), ("concurrency", self.concurrency), ("batch", self.batch)]
+        {
+            if value == 0 {
+                return refuse(setting, "is 0: at least 1 is needed");
+            }
+        }
+        if self.max_runs.is_reached(0) {
+            return refuse("max_runs", "is 0, so that nothing would ever run: at least 1, or `unlimited`");
+        }
+        if self.lease.is_zero() {
+            return refuse("lease", "is zero: messages would be redelivered at once");
+        }
+        if self.handler_timeout.is_zero() {
+            return refuse("handler_timeout", "is zero: every run would time out");
+        }
+        if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
+            return refuse("rate", "must be above 0");
+        }
+        let jitters = self.overrides.values().filter_map(|special| special.jitter);
+        if jitters.chain([self.retry.jitter]).any(|jitter| !(0.0..=1.0).contains(&jitter)) {
+            return refuse("retry.jitter", "must lie between 0 and 1");
+        }
+        if !capabilities.counts_deliveries && self.quarantine_after.is_some_and(|after| after > 0) {
+            return refuse(
+                "quarantine_after",
+                "cannot work here: this transport does not count deliveries; set it to 0 or leave it out",
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! Tasks that a virtual clock knows about, and what stops them.
+
+use crate::backoff::Backoff;
+use dwell_core::{Clock, Result};
+use futures_util::FutureExt;
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use tokio::{sync::watch, task::JoinHandle};
+
+/// Spawns a task whose wake-ups the clock counts.
+pub(crate) fn spawn(clock: &dyn Clock, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(clock.track(Box::pin(task)))
+}
+
+/// The outcome of `work`, or `None` once `stop` says so; at once if it has already.
+pub(crate) async fn or_stop<T>(work: impl Future<Output = T>, stop: &mut watch::Receiver<bool>) -> Option<T> {
+    tokio::select! {
+        biased;
+        // The sender is gone: whoever could have stopped us in order is no more.
+        _ = stop.wait_for(|stop| *stop) => None,
+        done = work => Some(done),
+    }
+}
+
+/// Keeps a service running until it is stopped: one that ends with an error or panics is started again, after a pause
+/// that grows while it keeps failing. A scheduler that dies must never die in silence.
+pub(crate) async fn supervise<F>(
+    name: String,
+    clock: Arc<dyn Clock>,
+    mut stop: watch::Receiver<bool>,
+    mut start: impl FnMut() -> F,
+) where
+    F: Future<Output = Result<()>> + Send,
+{
+    let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+    loop {
+        let started = clock.elapsed();
+        let ended = AssertUnwindSafe(start()).catch_unwind().await;
+        match ended {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => {
+                tracing::error!(service = %name, %error, "stopped with an error: starting it again")
+            }
+            Err(panic) => {
+                tracing::error!(service = %name, panic = panic_text(&*panic), "panicked: starting it again");
+            }
+        }
+        let now = clock.elapsed();
+        if now.saturating_sub(started) > Duration::from_secs(60) {
+            backoff.succeeded();
+        }
+        backoff.failed(now);
+        if or_stop(clock.sleep(backoff.rest(now)), &mut stop).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without a text")
+}

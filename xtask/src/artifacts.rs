@@ -1,0 +1,84 @@
+//! The test executables that cargo builds.
+//!
+//! Cargo builds them for the whole workspace at once, so that every step shares one build with one set of features,
+//! and says where they are; we run them ourselves, because cargo cannot leave out a single one.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::process::{Output, Program};
+use crate::workspace::{Package, Workspace};
+
+/// A test executable that runs longer than this hangs.
+const LIMIT: Duration = Duration::from_mins(10);
+
+/// One test executable of one package.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TestBinary {
+    pub(crate) package: String,
+    pub(crate) kind: String,
+    pub(crate) target: String,
+    version: String,
+    directory: PathBuf,
+    executable: PathBuf,
+}
+
+impl fmt::Display for TestBinary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind.as_str() {
+            "lib" | "proc-macro" => write!(f, "{} ({})", self.package, self.kind),
+            kind => write!(f, "{} ({kind} {})", self.package, self.target),
+        }
+    }
+}
+
+impl TestBinary {
+    /// Runs it where cargo would, and with what cargo would tell it about its package.
+    pub(crate) fn program(&self, arguments: &[&str]) -> Program {
+        Program::new(self.executable.as_os_str(), &self.to_string(), arguments)
+            .directory(&self.directory)
+            .variable("CARGO_MANIFEST_DIR", &self.directory)
+            .variable("CARGO_PKG_NAME", &self.package)
+            .variable("CARGO_PKG_VERSION", &self.version)
+            .limit(LIMIT)
+    }
+}
+
+/// Builds the test executables that cargo's `selection` (`--lib`, `--test NAME`, …) names, in any package.
+pub(crate) fn build(
+    workspace: &Workspace,
+    selection: &[&str],
+    run: &mut dyn FnMut(Program) -> Result<Output, String>,
+) -> Result<Vec<TestBinary>, String> {
+    let mut arguments =
+        vec!["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"];
+    arguments.extend(selection);
+    let output = run(Program::cargo(arguments).machine_readable())?;
+    if !output.ending.is_success() {
+        return Err(output.problem());
+    }
+    let mut binaries: Vec<_> =
+        output.stdout.iter().filter_map(|message| test_binary(workspace, message)).collect();
+    binaries.sort();
+    Ok(binaries)
+}
+
+/// Reads one of cargo's messages, if it announces a test executable.
+fn test_binary(workspace: &Workspace, message: &str) -> Option<TestBinary> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+    let executable = PathBuf::from(message["executable"].as_str().filter(|_| is_test)?);
+    let Package { name, version, directory, .. } =
+        workspace.package(message["package_id"].as_str()?)?.clone();
+    Some(TestBinary {
+        package: name,
+        kind: message["target"]["kind"][0].as_str()?.to_owned(),
+        target: message["target"]["name"].as_str()?.to_owned(),
+        version,
+        directory,
+        executable,
+    })
+}

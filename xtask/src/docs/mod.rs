@@ -1,0 +1,132 @@
+//! `cargo xtask docs`: keeps the Markdown files true. Tables that the code can print are printed into them, links
+//! within the repository lead somewhere, and no file names a directory of the machine it was written on.
+
+mod blocks;
+mod files;
+mod links;
+mod markdown;
+mod paths;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::process::{Output, Program};
+use crate::workspace::{self, Workspace};
+
+/// Prints the content of one generated block as Markdown.
+struct Generator {
+    block: &'static str,
+    package: &'static str,
+    binary: &'static str,
+}
+
+const GENERATORS: &[Generator] =
+    &[Generator { block: "capabilities", package: "dwell-conformance", binary: "capabilities" }];
+
+/// Write the generated parts of the Markdown files, and check their links.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Change nothing, and fail if a file would change
+    #[arg(long)]
+    check: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
+    let report = keep(options.check, &mut |program| program.sharing_stderr().run(&mut |_| ()))?;
+    for file in &report.changed {
+        println!("wrote {file}");
+    }
+    for problem in &report.problems {
+        eprintln!("error: {problem}");
+    }
+    if report.problems.is_empty() {
+        println!("{}", report.summary());
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(ExitCode::FAILURE)
+}
+
+/// What was found and done.
+#[derive(Default)]
+pub(crate) struct Report {
+    pub(crate) problems: Vec<String>,
+    changed: Vec<String>,
+    blocks: usize,
+    links: usize,
+}
+
+impl Report {
+    pub(crate) fn summary(&self) -> String {
+        format!("{} generated blocks up to date, {} links lead somewhere", self.blocks, self.links)
+    }
+}
+
+/// Brings every Markdown file up to date, or with `check` says which one is not; and checks what they say.
+pub(crate) fn keep(
+    check: bool,
+    run: &mut dyn FnMut(Program) -> Result<Output, String>,
+) -> Result<Report, String> {
+    let root = workspace::root();
+    let mut generated = BTreeMap::new();
+    let mut generate = |name: &str| {
+        if !generated.contains_key(name) {
+            generated.insert(name.to_owned(), output_of(name, run)?);
+        }
+        Ok(generated[name].clone())
+    };
+
+    let mut report = Report::default();
+    for file in files::all(&root)? {
+        let path = root.join(&file);
+        let bytes =
+            std::fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let Ok(text) = String::from_utf8(bytes) else { continue };
+        let shown = file.display();
+
+        report.problems.extend(paths::check(&text).into_iter().map(|problem| format!("{shown}:{problem}")));
+        if file.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        match blocks::fill(&text, &mut generate) {
+            Ok(filled) if filled.text == text => report.blocks += filled.count,
+            Ok(_) if check => {
+                report.problems.push(format!("{shown} is not up to date; run `cargo xtask docs`"));
+            }
+            Ok(filled) => {
+                write(&path, &filled.text)?;
+                report.changed.push(shown.to_string());
+                report.blocks += filled.count;
+            }
+            Err(problem) => report.problems.push(format!("{shown}:{problem}")),
+        }
+        let links = links::check(&root, &file, &text);
+        report.links += links.count;
+        report.problems.extend(links.problems.into_iter().map(|problem| format!("{shown}:{problem}")));
+    }
+    Ok(report)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+fn output_of(name: &str, run: &mut dyn FnMut(Program) -> Result<Output, String>) -> Result<String, String> {
+    let Some(Generator { package, binary, .. }) = GENERATORS.iter().find(|generator| generator.block == name)
+    else {
+        let known: Vec<_> = GENERATORS.iter().map(|generator| generator.block).collect();
+        return Err(format!("nothing generates a block `{name}`; there is {}", known.join(", ")));
+    };
+    Workspace::members()?.require(package, "bin", binary)?;
+    let program = Program::cargo(["run", "--quiet", "--package", package, "--bin", binary]);
+    let output = run(program.machine_readable())?;
+    if !output.ending.is_success() {
+        return Err(output.problem());
+    }
+    if output.stdout.is_empty() {
+        return Err(format!("`{}` printed nothing", output.shown));
+    }
+    Ok(output.stdout.join("\n"))
+}

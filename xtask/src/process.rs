@@ -1,0 +1,328 @@
+//! Running other programs: their lines as they come, and an end to what hangs.
+//!
+//! A program stays in our process group, so that Ctrl-C on the terminal reaches it, and everything it started, too.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use crate::{clock, workspace};
+
+/// Longer than any build or run should take: beyond it, something hangs.
+const LIMIT: Duration = Duration::from_mins(20);
+/// How often a watcher hears of a program that prints nothing.
+const TICK: Duration = Duration::from_millis(100);
+/// How long lines may still arrive after a program's end: one it left behind may hold the pipe open for ever.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How many of the last lines are kept, to be shown where the program fails.
+const TAIL: usize = 40;
+
+/// Which of its two outputs a program printed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// What there is to see while a program runs.
+pub(crate) enum Seen<'a> {
+    Line(Stream, &'a str),
+    /// Still running, with nothing to say.
+    Tick,
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Code(i32),
+    Signal,
+    /// Stopped by us, at its limit.
+    TimedOut(Duration),
+}
+
+impl Ending {
+    pub(crate) fn is_success(self) -> bool {
+        self == Ending::Code(0)
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ending::Code(code) => write!(f, "ended with exit code {code}"),
+            Ending::Signal => write!(f, "was killed by a signal"),
+            Ending::TimedOut(limit) => {
+                write!(f, "was stopped because it still ran after {} seconds", limit.as_secs())
+            }
+        }
+    }
+}
+
+impl From<ExitStatus> for Ending {
+    fn from(status: ExitStatus) -> Self {
+        status.code().map_or(Ending::Signal, Ending::Code)
+    }
+}
+
+/// What is left of a program that has ended.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) ending: Ending,
+    /// All lines of standard output.
+    pub(crate) stdout: Vec<String>,
+    /// The last lines of both outputs, as they came.
+    pub(crate) tail: Vec<String>,
+    /// The program, as one would type it.
+    pub(crate) shown: String,
+}
+
+impl Output {
+    /// Says what failed, with the last lines before it did.
+    pub(crate) fn problem(&self) -> String {
+        let mut text = format!("`{}` {}", self.shown, self.ending);
+        for line in &self.tail {
+            text.push_str("\n  ");
+            text.push_str(line);
+        }
+        text
+    }
+}
+
+/// A program that is yet to run, at the root of the repository unless told otherwise.
+pub(crate) struct Program {
+    command: Command,
+    shown: String,
+    limit: Duration,
+    shares_stderr: bool,
+    machine_readable: bool,
+}
+
+impl Program {
+    /// The cargo that runs this command.
+    pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Self {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+        Program::new(&cargo, "cargo", arguments)
+    }
+
+    /// An executable, shown under another name than its path.
+    pub(crate) fn new<S: AsRef<OsStr>>(
+        executable: &OsStr,
+        name: &str,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Self {
+        let mut command = Command::new(executable);
+        command.args(arguments).current_dir(workspace::root()).stdin(Stdio::null());
+        // `cargo run` describes this package in the environment, which would be wrong for any other.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+                command.env_remove(&name);
+            }
+        }
+        let mut shown = name.to_owned();
+        for argument in command.get_args() {
+            shown.push(' ');
+            shown.push_str(&argument.to_string_lossy());
+        }
+        Program { command, shown, limit: LIMIT, shares_stderr: false, machine_readable: false }
+    }
+
+    pub(crate) fn directory(mut self, directory: &Path) -> Self {
+        self.command.current_dir(directory);
+        self
+    }
+
+    pub(crate) fn variable(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    pub(crate) fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Its standard error is ours: cargo then shows its own progress bar.
+    pub(crate) fn sharing_stderr(mut self) -> Self {
+        self.shares_stderr = true;
+        self
+    }
+
+    /// Its standard output is meant for a program: no log and no tail of it.
+    pub(crate) fn machine_readable(mut self) -> Self {
+        self.machine_readable = true;
+        self
+    }
+
+    pub(crate) fn is_machine_readable(&self) -> bool {
+        self.machine_readable
+    }
+
+    /// The program, as one would type it.
+    pub(crate) fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// Runs it on our own terminal, and says how it ended.
+    pub(crate) fn pass_through(mut self) -> Result<Ending, String> {
+        let status = self.command.status().map_err(|error| cannot_start(&self.shown, &error))?;
+        Ok(status.into())
+    }
+
+    /// Runs it to its end, showing each line as it comes.
+    pub(crate) fn run(mut self, see: &mut dyn FnMut(Seen<'_>)) -> Result<Output, String> {
+        let stderr = if self.shares_stderr { Stdio::inherit() } else { Stdio::piped() };
+        self.command.stdout(Stdio::piped()).stderr(stderr);
+        if !self.shares_stderr {
+            self.command.env("CARGO_TERM_COLOR", "never");
+        }
+        let mut child = self.command.spawn().map_err(|error| cannot_start(&self.shown, &error))?;
+
+        let mut stdout = Vec::new();
+        let mut tail = VecDeque::with_capacity(TAIL);
+        let watched = watch(&mut child, self.limit, &mut |seen| {
+            if let Seen::Line(stream, line) = seen {
+                if stream == Stream::Stdout {
+                    stdout.push(line.to_owned());
+                }
+                if stream == Stream::Stderr || !self.machine_readable {
+                    if tail.len() == TAIL {
+                        tail.pop_front();
+                    }
+                    tail.push_back(line.to_owned());
+                }
+            }
+            see(seen);
+        });
+        let ending = watched.map_err(|error| format!("cannot watch `{}`: {error}", self.shown))?;
+        Ok(Output { ending, stdout, tail: tail.into(), shown: self.shown })
+    }
+}
+
+fn cannot_start(shown: &str, error: &std::io::Error) -> String {
+    format!("cannot start `{shown}`: {error}; is it installed and on the PATH?")
+}
+
+/// A line, or the end of the stream.
+type Message = (Stream, Option<String>);
+
+/// Shows the child's lines until it has ended, or stops it at the limit.
+fn watch(child: &mut Child, limit: Duration, see: &mut dyn FnMut(Seen<'_>)) -> std::io::Result<Ending> {
+    let started = clock::now();
+    let (sender, receiver) = mpsc::channel();
+    let mut open = 0;
+    if let Some(stdout) = child.stdout.take() {
+        forward(Stream::Stdout, stdout, sender.clone());
+        open += 1;
+    }
+    if let Some(stderr) = child.stderr.take() {
+        forward(Stream::Stderr, stderr, sender.clone());
+        open += 1;
+    }
+
+    let mut ended: Option<(Instant, ExitStatus)> = None;
+    let mut asked = started;
+    let mut stopped = false;
+    loop {
+        // With both outputs at their end there is nothing to wait for but the exit itself.
+        let patience = if open == 0 { Duration::from_millis(2) } else { TICK };
+        match receiver.recv_timeout(patience) {
+            Ok((stream, Some(line))) => see(Seen::Line(stream, &line)),
+            Ok((_, None)) => open -= 1,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => see(Seen::Tick),
+        }
+        if ended.is_none() && (open == 0 || asked.elapsed() >= TICK) {
+            asked = clock::now();
+            ended = child.try_wait()?.map(|status| (asked, status));
+        }
+        if let Some((at, status)) = ended
+            && (open == 0 || at.elapsed() > DRAIN)
+        {
+            return Ok(if stopped { Ending::TimedOut(limit) } else { status.into() });
+        }
+        if !stopped && ended.is_none() && started.elapsed() > limit {
+            child.kill()?;
+            stopped = true;
+        }
+    }
+}
+
+/// Reads lines in a thread of their own; what is no UTF-8 is shown as well as can be.
+fn forward(stream: Stream, source: impl Read + Send + 'static, sender: Sender<Message>) {
+    std::thread::spawn(move || {
+        let mut source = BufReader::new(source);
+        let mut bytes = Vec::new();
+        while matches!(source.read_until(b'\n', &mut bytes), Ok(read) if read > 0) {
+            let line = String::from_utf8_lossy(&bytes);
+            if sender.send((stream, Some(line.trim_end_matches(['\n', '\r']).to_owned()))).is_err() {
+                return;
+            }
+            bytes.clear();
+        }
+        // The watcher may be gone by now; then nobody asks.
+        let _ = sender.send((stream, None));
+    });
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Program {
+        Program::new(OsStr::new("sh"), "sh", ["-c", script])
+    }
+
+    #[test]
+    fn lines_of_both_outputs_are_seen_and_the_exit_code_is_kept() {
+        let mut seen = Vec::new();
+        let output = shell("echo one; echo two >&2; printf three; exit 7")
+            .run(&mut |event| {
+                if let Seen::Line(stream, line) = event {
+                    seen.push((stream, line.to_owned()));
+                }
+            })
+            .unwrap();
+        assert_eq!(output.ending, Ending::Code(7));
+        assert_eq!(output.stdout, ["one", "three"]);
+        assert!(seen.contains(&(Stream::Stderr, "two".to_owned())), "{seen:?}");
+        assert_eq!(output.tail.len(), 3);
+        assert!(output.problem().contains("ended with exit code 7"), "{}", output.problem());
+    }
+
+    #[test]
+    fn only_the_last_lines_are_kept_for_the_report() {
+        let output = shell("i=0; while [ $i -lt 100 ]; do echo line $i; i=$((i+1)); done; exit 1")
+            .run(&mut |_| ())
+            .unwrap();
+        assert_eq!(output.stdout.len(), 100);
+        assert_eq!(output.tail.len(), TAIL);
+        assert_eq!(output.tail.last().unwrap(), "line 99");
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_stopped_at_its_limit() {
+        let limit = Duration::from_millis(200);
+        let output = shell("echo before; exec sleep 60").limit(limit).run(&mut |_| ()).unwrap();
+        assert_eq!(output.ending, Ending::TimedOut(limit));
+        assert_eq!(output.stdout, ["before"]);
+    }
+
+    #[test]
+    fn output_meant_for_a_program_stays_out_of_the_tail() {
+        let output = shell("echo '{}'; echo broken >&2; exit 1").machine_readable().run(&mut |_| ()).unwrap();
+        assert_eq!(output.tail, ["broken"]);
+        assert_eq!(output.stdout, ["{}"]);
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_is_named() {
+        let missing = Program::new(OsStr::new("no-such-program"), "no-such-program", ["--now"]);
+        let problem = missing.run(&mut |_| ()).unwrap_err();
+        assert!(problem.starts_with("cannot start `no-such-program --now`"), "{problem}");
+    }
+}

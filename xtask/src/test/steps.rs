@@ -1,0 +1,162 @@
+//! The steps, in their order: what is quick and often wrong first.
+
+use crate::process::Program;
+use crate::{artifacts, bench, columns, conformance, docs, licences, simulate, workspace};
+
+use super::job::Job;
+use super::outcome::Outcome;
+use super::tally::Tally;
+
+/// One named step. An error means that the step itself could not do its work, and counts as one failed test.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&mut Job<'_>) -> Result<Outcome, String>,
+    /// Left out by `--quick`.
+    pub(crate) is_long: bool,
+}
+
+/// The step that the columns belong to.
+pub(crate) const CONFORMANCE: &str = "conformance";
+
+const fn step(name: &'static str, run: fn(&mut Job<'_>) -> Result<Outcome, String>) -> Step {
+    Step { name, run, is_long: false }
+}
+
+pub(crate) const STEPS: &[Step] = &[
+    step("format", format),
+    step("clippy", clippy),
+    step("unit", unit),
+    step("doc", doc),
+    step(CONFORMANCE, conformance_suite),
+    step("simulation", simulation),
+    Step { name: "bench-smoke", run: bench_smoke, is_long: true },
+    step("tour", tour),
+    step("docs", docs_drift),
+    step("licences", licences_and_sources),
+    step("deny", deny),
+];
+
+/// The names a person may give.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    STEPS.iter().map(|step| step.name)
+}
+
+fn format(job: &mut Job<'_>) -> Result<Outcome, String> {
+    job.check(Program::cargo(["fmt", "--all", "--check"]))?;
+    Ok(Outcome::passed())
+}
+
+fn clippy(job: &mut Job<'_>) -> Result<Outcome, String> {
+    job.check(Program::cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    Ok(Outcome::passed())
+}
+
+/// Every test executable, but for the columns of the conformance suite, which have a step of their own.
+fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
+    let workspace = job.workspace;
+    let binaries =
+        artifacts::build(workspace, &["--lib", "--bins", "--tests"], &mut |program| job.check(program))?;
+    let mut outcome = Outcome::default();
+    for binary in &binaries {
+        let is_column = |column: &columns::Column| {
+            column.package == binary.package && column.target == binary.target && binary.kind == "test"
+        };
+        if columns::COLUMNS.iter().any(is_column) {
+            continue;
+        }
+        let output = job.run(binary.program(&[]))?;
+        // The last one, because a test may run a harness of its own and show what that said.
+        let counted = output.stdout.iter().rev().find_map(|line| Tally::of_line(line));
+        outcome.add_harness(&output, counted);
+    }
+    Ok(outcome)
+}
+
+/// The examples in the documentation, and the documentation itself.
+fn doc(job: &mut Job<'_>) -> Result<Outcome, String> {
+    let mut outcome = Outcome::default();
+    let examples = job.run(Program::cargo(["test", "--workspace", "--doc", "--no-fail-fast"]))?;
+    let counted = examples.stdout.iter().filter_map(|line| Tally::of_line(line)).sum();
+    outcome.add_harness(&examples, Some(counted));
+
+    let pages = Program::cargo(["doc", "--workspace", "--no-deps"]).variable("RUSTDOCFLAGS", "-D warnings");
+    match job.check(pages) {
+        Ok(_) => outcome.tally += Tally::PASSED,
+        Err(problem) => outcome.fail(problem),
+    }
+    Ok(outcome)
+}
+
+fn conformance_suite(job: &mut Job<'_>) -> Result<Outcome, String> {
+    let (chosen, left_out) = job.options.selection().columns();
+    let mut outcome = Outcome::default();
+    for column in left_out {
+        outcome.tally += Tally::SKIPPED;
+        outcome.notes.push(format!("{} is left out by name", column.name));
+    }
+    if chosen.is_empty() {
+        return Ok(outcome);
+    }
+    let workspace = job.workspace;
+    let binaries = conformance::build(workspace, &chosen, &mut |program| job.check(program))?;
+    for (column, binary) in chosen.iter().zip(&binaries) {
+        let output = job.run(binary.program(&["--json"]))?;
+        let (results, problems) = conformance::judge(column, &output);
+        results.iter().for_each(|result| outcome.add_case(result));
+        problems.into_iter().for_each(|problem| outcome.fail(problem));
+    }
+    Ok(outcome)
+}
+
+/// All seeds together are one test; the planted bugs that the checker must find are tests of its package.
+fn simulation(job: &mut Job<'_>) -> Result<Outcome, String> {
+    let seeds = if job.options.quick { 100 } else { 1_000 };
+    let output = job.check(simulate::program(seeds, 0))?;
+    let said = output.stdout.last().cloned().unwrap_or_else(|| format!("{seeds} seeds"));
+    Ok(Outcome::passed().with_note(said))
+}
+
+fn bench_smoke(job: &mut Job<'_>) -> Result<Outcome, String> {
+    let mut problems = Vec::new();
+    for program in bench::programs(job.workspace, &[], true)? {
+        let output = job.run(program)?;
+        problems.extend(bench::judge(&output));
+    }
+    if problems.is_empty() { Ok(Outcome::passed()) } else { Err(problems.join("\n")) }
+}
+
+/// The README's first command, as it stands there.
+fn tour(job: &mut Job<'_>) -> Result<Outcome, String> {
+    job.workspace.require("dwell-server", "bin", "dwell")?;
+    let output = job.check(Program::cargo(["run", "--release"]))?;
+    let last = output.stdout.iter().rev().find(|line| !line.trim().is_empty());
+    let last = last.ok_or_else(|| format!("`{}` printed nothing", output.shown))?;
+    Ok(Outcome::passed().with_note(last.trim()))
+}
+
+fn docs_drift(job: &mut Job<'_>) -> Result<Outcome, String> {
+    let report = docs::keep(true, &mut |program| job.run(program))?;
+    if report.problems.is_empty() {
+        Ok(Outcome::passed().with_note(report.summary()))
+    } else {
+        Err(report.problems.join("\n"))
+    }
+}
+
+fn licences_and_sources(_: &mut Job<'_>) -> Result<Outcome, String> {
+    let count = licences::check(&workspace::root())?;
+    Ok(Outcome::passed().with_note(format!("{count} packages")))
+}
+
+/// Its check of advisories is left out: their database may be out of reach.
+fn deny(job: &mut Job<'_>) -> Result<Outcome, String> {
+    if !job.run(Program::cargo(["deny", "--version"]))?.ending.is_success() {
+        if !job.options.install_deny {
+            let reason = "cargo-deny is not installed; `cargo xtask test --install-deny` builds it, which takes minutes";
+            return Ok(Outcome::skipped(reason));
+        }
+        job.check(Program::cargo(["install", "cargo-deny", "--locked"]))?;
+    }
+    job.check(Program::cargo(["deny", "check", "bans", "licenses", "sources"]))?;
+    Ok(Outcome::passed())
+}

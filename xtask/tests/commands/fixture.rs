@@ -1,0 +1,169 @@
+//! A small workspace of the same shape as the real one, whose programs speak as the real ones do.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The workspace, in a directory of its own.
+pub(crate) struct Fixture {
+    root: PathBuf,
+}
+
+impl Fixture {
+    /// Writes it anew under the given name.
+    pub(crate) fn new(name: &str) -> Self {
+        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        if root.exists() {
+            fs::remove_dir_all(&root).unwrap();
+        }
+        let fixture = Fixture { root };
+        fixture.write(
+            "Cargo.toml",
+            "[workspace]\nresolver = '3'\nmembers = ['crates/*']\ndefault-members = ['crates/dwell-server']\n",
+        );
+        fixture.package("dwell-server", "[[bin]]\nname = 'dwell'\npath = 'src/main.rs'\n");
+        fixture.write("crates/dwell-server/src/main.rs", &program(&["never early"], 0));
+
+        fixture.package("dwell-simulation", "");
+        fixture.write("crates/dwell-simulation/src/main.rs", SIMULATION);
+
+        fixture.package("dwell-core", "[[bench]]\nname = 'wheel'\nharness = false\n");
+        fixture.write("crates/dwell-core/src/lib.rs", TESTS);
+        let insert =
+            r#"{"bench":"wheel","case":"insert","ours":2500000,"raw":2000000,"ratio":1.25,"unit":"/s"}"#;
+        fixture.write("crates/dwell-core/benches/wheel.rs", &program(&[insert], 0));
+
+        fixture.package("dwell-engine", "[[bench]]\nname = 'engine'\nharness = false\n");
+        fixture.write("crates/dwell-engine/src/lib.rs", "");
+        // The name of a column, in another package: it must be taken for the unit test that it is.
+        fixture.write("crates/dwell-engine/tests/memory.rs", "#[test]\nfn passes() {}\n");
+        let late = r#"{"bench":"engine","case":"late","p50_ms":0.5,"p99_ms":1.5,"max_ms":2,"early":0}"#;
+        fixture.write("crates/dwell-engine/benches/engine.rs", &program(&[late], 0));
+
+        let targets = "[[test]]\nname = 'memory'\nharness = false\n[[test]]\nname = 'log'\nharness = false\n";
+        fixture.package("dwell-conformance", targets);
+        fixture.write("crates/dwell-conformance/src/lib.rs", "");
+        let table = ["| transport | delay |", "|---|---|", "| memory | native |"];
+        fixture.write("crates/dwell-conformance/src/bin/capabilities.rs", &program(&table, 0));
+        fixture.column("memory", &[("ack removes", "pass"), ("release returns", "pass")]);
+        fixture
+            .column("log", &[("ack removes", "pass"), ("release returns", "refused"), ("kill", "skipped")]);
+        fixture
+    }
+
+    pub(crate) fn write(&self, file: &str, text: &str) {
+        let path = self.root.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    pub(crate) fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.root.join(file)).unwrap()
+    }
+
+    /// Writes the test of a column, with the results that it prints.
+    pub(crate) fn column(&self, transport: &str, results: &[(&str, &str)]) {
+        let lines: Vec<_> = results
+            .iter()
+            .map(|(case, result)| {
+                format!(
+                    r#"{{"transport":"{transport}","case":"{case}","group":"Settling","result":"{result}","detail":"seen"}}"#
+                )
+            })
+            .collect();
+        let failed = results.iter().any(|(_, result)| *result == "fail");
+        let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+        self.write(
+            &format!("crates/dwell-conformance/tests/{transport}.rs"),
+            &program(&lines, i32::from(failed)),
+        );
+    }
+
+    /// Runs `cargo xtask` there with arguments as one types them.
+    pub(crate) fn xtask(&self, arguments: &str) -> Ran {
+        self.xtask_with(arguments, &[])
+    }
+
+    pub(crate) fn xtask_with(&self, arguments: &str, variables: &[(&str, &str)]) -> Ran {
+        let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
+            .args(arguments.split_whitespace())
+            .env("CARGO_MANIFEST_DIR", self.root.join("xtask"))
+            .env("CARGO_TARGET_DIR", self.root.join("target"))
+            .env("CARGO_NET_OFFLINE", "true")
+            .envs(variables.iter().copied())
+            .output()
+            .unwrap();
+        Ran::from(output)
+    }
+
+    fn package(&self, name: &str, targets: &str) {
+        let manifest = format!(
+            "[package]\nname = '{name}'\nversion = '0.1.0'\nedition = '2024'\nlicense = 'MIT'\n{targets}"
+        );
+        self.write(&format!("crates/{name}/Cargo.toml"), &manifest);
+    }
+}
+
+/// A command that has ended.
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    pub(crate) fn last_line(&self) -> &str {
+        self.stdout.lines().last().unwrap_or_default()
+    }
+
+    /// Everything it said, to be shown where a test fails.
+    pub(crate) fn all(&self) -> String {
+        format!("exit code {}\n{}\n{}", self.code, self.stdout, self.stderr)
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Ran {
+            code: output.status.code().unwrap(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+/// Three tests: one looks around, one fails on demand, one is ignored.
+const TESTS: &str = r#"
+#[test]
+fn runs_where_cargo_would_run_it() {
+    assert_eq!(std::env::var("CARGO_MANIFEST_DIR").as_deref(), Ok(env!("CARGO_MANIFEST_DIR")));
+    assert_eq!(std::env::var("CARGO_PKG_NAME").as_deref(), Ok("dwell-core"));
+    assert!(std::path::Path::new("src/lib.rs").exists());
+}
+#[test]
+fn fails_on_demand() {
+    assert!(std::env::var_os("FIXTURE_FAILS").is_none(), "asked to fail");
+}
+#[test]
+#[ignore]
+fn ignored() {}
+"#;
+
+/// Says what it was asked for, and fails from seed 13 on.
+const SIMULATION: &str = r#"
+fn main() {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    println!("{}", arguments.join(" "));
+    std::process::exit(if arguments[3] == "13" { 3 } else { 0 });
+}
+"#;
+
+/// A program that prints these lines.
+fn program(lines: &[&str], code: i32) -> String {
+    let mut text = String::from("fn main() {\n");
+    for line in lines {
+        text.push_str(&format!("    println!(\"{{}}\", r##\"{line}\"##);\n"));
+    }
+    text.push_str(&format!("    std::process::exit({code});\n}}\n"));
+    text
+}

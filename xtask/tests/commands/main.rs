@@ -1,0 +1,138 @@
+//! The commands as a person runs them, on a small workspace of the same shape as the real one.
+
+mod fixture;
+
+use fixture::Fixture;
+
+const STEPS: u64 = 11;
+
+#[test]
+fn tests_are_counted_over_all_steps_and_what_is_left_out_is_skipped() {
+    let fixture = Fixture::new("counted");
+    let ran = fixture.xtask("test --install --only unit,log");
+    assert_eq!(ran.code, 0, "{}", ran.all());
+    assert!(ran.stdout.starts_with("nothing to install"), "{}", ran.all());
+    // Unit: 3 passed (the namesake of a column among them), 1 ignored. The column log: 2 passed, 1 skipped.
+    // The column memory and all other steps: skipped.
+    assert_eq!(
+        ran.last_line(),
+        format!("5 passed, 0 failed, {} skipped", 2 + 1 + STEPS - 2),
+        "{}",
+        ran.all()
+    );
+    assert!(ran.stdout.contains("memory is left out by name"), "{}", ran.all());
+}
+
+#[test]
+fn a_failed_step_shows_why_and_the_rest_still_runs() {
+    let fixture = Fixture::new("failed");
+    fixture.column("memory", &[("ack removes", "fail"), ("release returns", "pass")]);
+    let ran = fixture.xtask_with("test --only unit,memory,licences", &[("FIXTURE_FAILS", "1")]);
+    assert_eq!(ran.code, 1, "{}", ran.all());
+    assert!(ran.stdout.contains("asked to fail"), "{}", ran.all());
+    assert!(ran.stdout.contains("memory: ack removes"), "{}", ran.all());
+    // There is no deny.toml in this workspace.
+    assert!(ran.stdout.contains("cannot read the allowed licences"), "{}", ran.all());
+    assert_eq!(
+        ran.last_line(),
+        format!("3 passed, 3 failed, {} skipped", 1 + 1 + STEPS - 3),
+        "{}",
+        ran.all()
+    );
+    assert!(fixture.read("target/xtask/logs/unit.log").contains("asked to fail"));
+}
+
+#[test]
+fn a_quick_run_leaves_the_benchmarks_out_and_asks_for_fewer_seeds() {
+    let fixture = Fixture::new("quick");
+    let ran = fixture.xtask("test --quick --only simulation,bench-smoke,tour");
+    assert_eq!(ran.code, 0, "{}", ran.all());
+    assert!(ran.stdout.contains("--seeds 100 --from"), "{}", ran.all());
+    assert!(ran.stdout.contains("left out by --quick"), "{}", ran.all());
+    assert!(ran.stdout.contains("never early"), "{}", ran.all());
+    assert_eq!(ran.last_line(), format!("2 passed, 0 failed, {} skipped", STEPS - 2), "{}", ran.all());
+}
+
+#[test]
+fn the_matrix_shows_each_column_and_the_exit_code_tells_of_failures() {
+    let fixture = Fixture::new("matrix");
+    let ran = fixture.xtask("conformance");
+    assert_eq!(ran.code, 0, "{}", ran.all());
+    assert!(ran.stdout.contains("  ack removes      ✓       ✓\n"), "{}", ran.all());
+    assert!(ran.stdout.contains("  release returns  ✓       refused\n"), "{}", ran.all());
+    assert!(ran.stdout.contains("  kill                     skipped\n"), "{}", ran.all());
+
+    let ran = fixture.xtask("conformance log --json");
+    assert_eq!((ran.code, ran.stdout.lines().count()), (0, 3), "{}", ran.all());
+    assert!(ran.stdout.starts_with(r#"{"transport":"log","case":"ack removes""#), "{}", ran.all());
+
+    fixture.column("log", &[("ack removes", "fail")]);
+    let ran = fixture.xtask("conformance memory,log");
+    assert_eq!(ran.code, 1, "{}", ran.all());
+    assert!(ran.stdout.contains("FAIL log: ack removes\n  seen\n"), "{}", ran.all());
+}
+
+#[test]
+fn a_column_or_step_that_does_not_exist_is_refused() {
+    let fixture = Fixture::new("refused");
+    for arguments in ["conformance rabbit", "test --only rabbit", "test --skip unit,rabbit", "bench rabbit"] {
+        let ran = fixture.xtask(arguments);
+        assert_eq!(ran.code, 2, "{}", ran.all());
+        assert!(ran.stderr.contains("possible values"), "{}", ran.all());
+    }
+}
+
+#[test]
+fn a_missing_target_is_named() {
+    let fixture = Fixture::new("missing");
+    fixture.write(
+        "crates/dwell-conformance/Cargo.toml",
+        "[package]\nname = 'dwell-conformance'\nautotests = false\n",
+    );
+    let ran = fixture.xtask("conformance memory");
+    assert_eq!(ran.code, 1, "{}", ran.all());
+    assert!(ran.stderr.contains("has no test target `memory`"), "{}", ran.all());
+}
+
+#[test]
+fn benchmarks_are_shown_as_tables_or_passed_through() {
+    let fixture = Fixture::new("bench");
+    let ran = fixture.xtask("bench core --smoke");
+    assert_eq!(ran.code, 0, "{}", ran.all());
+    assert!(ran.stdout.contains("wheel  insert  2,500,000  2,000,000   1.25  /s\n"), "{}", ran.all());
+    assert!(ran.stdout.contains("engine  late      0.50      1.50         2      0\n"), "{}", ran.all());
+
+    let ran = fixture.xtask("bench --json");
+    assert_eq!((ran.code, ran.stdout.lines().count()), (0, 2), "{}", ran.all());
+}
+
+#[test]
+fn a_simulation_passes_its_words_and_exit_code_through() {
+    let fixture = Fixture::new("simulation");
+    let ran = fixture.xtask("simulate --seeds 5 --from 13");
+    assert_eq!((ran.code, ran.stdout.as_str()), (3, "--seeds 5 --from 13\n"), "{}", ran.all());
+}
+
+#[test]
+fn generated_blocks_are_written_and_drift_is_found() {
+    let fixture = Fixture::new("docs");
+    fixture.write("README.md", "# Title\n\n<!-- generated: capabilities -->\nold\n<!-- end -->\n");
+    let ran = fixture.xtask("docs --check");
+    assert_eq!(ran.code, 1, "{}", ran.all());
+    assert!(ran.stderr.contains("README.md is not up to date"), "{}", ran.all());
+    assert!(fixture.read("README.md").contains("\nold\n"));
+
+    let ran = fixture.xtask("docs");
+    assert_eq!(ran.code, 0, "{}", ran.all());
+    assert!(
+        fixture
+            .read("README.md")
+            .contains("-->\n\n| transport | delay |\n|---|---|\n| memory | native |\n\n<!--")
+    );
+    assert_eq!(fixture.xtask("docs --check").code, 0);
+
+    fixture.write("docs/more.md", "[gone](gone.md)\n");
+    let ran = fixture.xtask("docs --check");
+    assert_eq!(ran.code, 1, "{}", ran.all());
+    assert!(ran.stderr.contains("docs/more.md:1: the link `gone.md` leads nowhere"), "{}", ran.all());
+}
