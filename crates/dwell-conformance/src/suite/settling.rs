@@ -1,7 +1,7 @@
 //! Settling: a delivery is settled once, by whoever has it, and otherwise comes back.
 
 use super::{Case, Member, Outcome, Stage, case};
-use dwell_core::{Action, Attempts, Delivery, Due, ErrorKind};
+use dwell_core::{Action, Attempts, Delivery, Due, Envelope, ErrorKind, Message, Subscription};
 use futures_util::poll;
 use std::{collections::BTreeSet, task::Poll};
 
@@ -43,8 +43,13 @@ async fn ack_removes(stage: Stage) -> Outcome {
 }
 
 async fn deliveries_are_settled_out_of_order(stage: Stage) -> Outcome {
-    let mail = stage.subscribe("orders", "mail").await?;
-    stage.send("orders", &["a", "b", "c", "d", "e", "f"]).await?;
+    // One key, so that a log has them all in one partition, and no order, so that all are given out at once.
+    let subscription = Subscription { ordered: false, ..stage.subscription("orders", "mail") };
+    stage.declare(&subscription).await?;
+    let mail = stage.join(&subscription).await?;
+    let keyed = |id| Message { key: Some("k".into()), ..stage.message(id) };
+    let batch = ["a", "b", "c", "d", "e", "f"].map(|id| Envelope::new(stage.to("orders"), keyed(id)));
+    stage.send_all(&batch).await?;
     let [a, b, c, d, e, f] = mail.take().await?;
     mail.ack_all([e, a, c]).await?;
     mail.ack_all([f, b]).await?;
