@@ -7,6 +7,7 @@ mod attempt;
 mod carrying;
 mod command;
 mod declaring;
+mod filling;
 mod living;
 mod member;
 mod need;
@@ -55,10 +56,15 @@ use case;
 
 /// All of them, in the order of the matrix.
 fn cases() -> Vec<Case> {
-    [declaring::cases(), carrying::cases(), settling::cases(), waiting::cases(), living::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let groups = [
+        declaring::cases(),
+        carrying::cases(),
+        settling::cases(),
+        filling::cases(),
+        waiting::cases(),
+        living::cases(),
+    ];
+    groups.into_iter().flatten().collect()
 }
 
 /// A failure in words.

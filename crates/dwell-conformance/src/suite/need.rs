@@ -37,6 +37,8 @@ pub(super) enum Need {
     Timed,
     /// Leases end with their session.
     Session,
+    /// No move is one step, so that it takes a copy and an ack.
+    Copies,
     /// A limit on bodies that a test can reach.
     BodyLimit,
     /// A foreign client.
@@ -87,6 +89,7 @@ impl Need {
             Self::FanOut => declared(can.fan_out),
             Self::Timed => fact(matches!(can.lease, Lease::Timed { .. })),
             Self::Session => fact(can.lease == Lease::Session),
+            Self::Copies => fact(can.atomic_move == AtomicMove::No),
             Self::BodyLimit => fact(can.max_body <= LARGEST_BODY),
             Self::Foreign => fact(abilities.foreign),
             Self::BadUrls => fact(*bad_urls),
