@@ -28,14 +28,15 @@ use crate::{
     backoff::Backoff,
     gaps::Gaps,
     rules::{Decision, Rules, Verdict, decide},
+    spawn::yield_now,
 };
 use bytes::Bytes;
 use dwell_core::{
-    Action, BoxFuture, Consumer, Delivery, Error, ErrorKind, Lease, Outcome, Result, Settle, Text,
+    Action, BoxFuture, Consumer, Delivery, Error, ErrorKind, Lease, Outcome, Result, Settle, Text, Timestamp,
 };
 use futures_util::{StreamExt, poll, stream::FuturesUnordered};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
     task::Poll,
     time::Duration,
@@ -46,6 +47,8 @@ use tokio::sync::watch;
 const WAIT: Duration = Duration::from_secs(24 * 3600);
 /// The longest pause between failing receives.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long the last settlements of a performer may take, once its time is over.
+const LAST_WAIT: Duration = Duration::from_secs(1);
 /// What may wait outside the handlers, before nothing more is received.
 const MOST_ASIDE: usize = 1000;
 
@@ -73,7 +76,7 @@ pub(super) struct Performer {
     receive_backoff: Backoff,
     waiting: VecDeque<Held>,
     /// Keys that are being run, and what waits for each.
-    keys: HashMap<Bytes, VecDeque<Held>>,
+    keys: BTreeMap<Bytes, VecDeque<Held>>,
     waiting_for_keys: usize,
     runs: FuturesUnordered<Run>,
     lanes: Lanes,
@@ -85,6 +88,8 @@ pub(super) struct Performer {
     counts: Counts,
     ending: Option<Ended>,
     draining_since: Option<Duration>,
+    /// Nobody is left who could tell us to stop.
+    orphaned: bool,
 }
 
 impl Performer {
@@ -116,7 +121,7 @@ impl Performer {
             receiving: None,
             receive_backoff: Backoff::new(settings.channel_failure_delay, LONGEST_PAUSE),
             waiting: VecDeque::new(),
-            keys: HashMap::new(),
+            keys: BTreeMap::new(),
             waiting_for_keys: 0,
             runs: FuturesUnordered::new(),
             lanes: Lanes::new(gaps, settings.channel_failure_delay),
@@ -130,6 +135,7 @@ impl Performer {
             counts: Counts::default(),
             ending: None,
             draining_since: None,
+            orphaned: false,
             consumer,
             pump,
         }
@@ -142,11 +148,13 @@ impl Performer {
             if control == Control::StopNow {
                 return Ended::Stopped;
             }
-            if control == Control::Drain && self.ending.is_none() {
+            if (control == Control::Drain || self.orphaned) && self.ending.is_none() {
                 self.ending = Some(Ended::Stopped);
             }
             if self.ending.is_some() {
                 self.drain();
+            } else if control == Control::Pause {
+                self.give_back_waiting();
             }
             if control != Control::Pause || self.ending.is_some() {
                 self.start().await;
@@ -188,7 +196,7 @@ impl Performer {
         };
         tokio::select! {
             biased;
-            _ = self.control.changed() => {}
+            changed = self.control.changed(), if !self.orphaned => self.orphaned = changed.is_err(),
             Some(finished) = self.runs.next(), if !self.runs.is_empty() => self.finished_and_more(finished).await,
             batch = self.lanes.next() => {
                 let settled = self.lanes.settled(batch, self.pump.seams.clock.elapsed());
@@ -198,7 +206,7 @@ impl Performer {
                 self.receiving = None;
                 self.received(received);
                 // A broker that always has more, and handlers that are done at once, must not starve the others.
-                tokio::task::yield_now().await;
+                yield_now().await;
             }
             () = timer => {}
             () = self.executor.more_room() => {}
@@ -250,19 +258,11 @@ impl Performer {
         if batch.is_empty() {
             return;
         }
-        let received_at = self.pump.seams.clock.now();
         self.counts.received += batch.len() as u64;
         self.held += batch.len();
         let mut table = self.slots.lock();
         for delivery in batch {
-            let slot = table.insert(Slot {
-                message: delivery.message.clone(),
-                lease: delivery.receipt.lease(),
-                received_at,
-                renewed: now,
-                started: None,
-                lost: false,
-            });
+            let slot = table.insert(Slot::of(&delivery, now));
             self.waiting.push_back(Held { slot, delivery });
         }
         drop(table);
@@ -290,11 +290,6 @@ impl Performer {
         self.next_start = None;
         while self.runs.len() < self.pump.settings.concurrency && self.executor.room() > 0 {
             let Some(held) = self.waiting.pop_front() else { return };
-            if !self.is_ours(&held) {
-                self.counts.lost += 1;
-                self.forget(held.slot);
-                continue;
-            }
             let deliveries = held.delivery.deliveries;
             if let (Some(limit), Some(deliveries)) = (self.pump.quarantine, deliveries)
                 && deliveries > limit
@@ -310,48 +305,47 @@ impl Performer {
                 self.next_start = Some(now + pause);
                 return;
             }
-            self.start_one(held, now).await;
+            let timeout = self.pump.settings.handler_timeout(&held.delivery.message.kind);
+            let started = Started { at: now, timeout };
+            if self.set_started(&held, started) {
+                self.start_one(held, started).await;
+            } else {
+                self.free_key_of(&held);
+                self.counts.lost += 1;
+                self.forget(held.slot);
+            }
         }
     }
 
-    async fn start_one(&mut self, held: Held, now: Duration) {
-        let message = held.delivery.message.clone();
-        let timeout = self.pump.settings.handler_timeout(&message.kind);
-        let started = Started { at: self.pump.seams.clock.now(), elapsed: now, timeout };
-        if let Some(slot) = self.slots.lock().get_mut(held.slot) {
-            slot.started = Some(started);
-        }
+    /// Marks it as running, unless its lease is no longer known to be ours: lost, or run out while this process was
+    /// asleep.
+    fn set_started(&self, held: &Held, started: Started) -> bool {
+        let mut table = self.slots.lock();
+        let Some(slot) = table.get_mut(held.slot) else { return false };
+        let timed = matches!(self.pump.capabilities.lease, Lease::Timed { .. });
+        let lapsed = timed && started.at.saturating_sub(slot.renewed) >= self.pump.settings.lease;
+        slot.started = Some(started);
+        !(slot.lost || lapsed)
+    }
+
+    async fn start_one(&mut self, held: Held, started: Started) {
+        let delivery = &held.delivery;
         let context = Context {
             topic: self.rules.subscription.topic.clone(),
             subscription: self.rules.subscription.name.clone(),
             worker: self.rules.worker.clone(),
-            lease: held.delivery.receipt.lease(),
-            deliveries: held.delivery.deliveries,
-            due: held.delivery.due,
+            lease: delivery.receipt.lease(),
+            deliveries: delivery.deliveries,
+            due: delivery.due,
         };
-        let slot = || Slot {
-            message: held.delivery.message.clone(),
-            lease: held.delivery.receipt.lease(),
-            received_at: started.at,
-            renewed: now,
-            started: Some(started),
-            lost: false,
-        };
-        let handler = self.executor.run(message, context, slot);
+        let slot = || Slot { started: Some(started), ..Slot::of(delivery, started.at) };
+        let handler = self.executor.run(delivery.message.clone(), context, slot);
         let clock = self.pump.seams.clock.clone();
-        let mut run = Run { held: Some(held), handler, timeout, timer: None, clock };
+        let mut run = Run { held: Some(held), handler, timeout: started.timeout, timer: None, clock };
         match poll!(&mut run) {
             Poll::Ready(finished) => self.finished(finished),
             Poll::Pending => self.runs.push(run),
         }
-    }
-
-    /// Whether the lease is known to be ours: not lost, and not run out while this process was asleep.
-    fn is_ours(&self, held: &Held) -> bool {
-        let table = self.slots.lock();
-        let Some(slot) = table.get(held.slot) else { return false };
-        let timed = matches!(self.pump.capabilities.lease, Lease::Timed { .. });
-        !(slot.lost || timed && self.elapsed().saturating_sub(slot.renewed) >= self.pump.settings.lease)
     }
 
     async fn finished_and_more(&mut self, finished: Finished) {
@@ -401,14 +395,15 @@ impl Performer {
             Verdict::Misconfigured(error) => Some(error.clone()),
             _ => None,
         };
-        let jitter = if matches!(verdict, Verdict::Fail(_)) { random.symmetric() } else { 0.0 };
-        let decision = decide(delivery, verdict, &self.rules, clock.now(), jitter);
+        // Success, which is most of them, needs neither time nor dice.
+        let succeeded = matches!(verdict, Verdict::Ack { .. });
+        let (now, jitter) = if succeeded { (Timestamp(0), 0.0) } else { (clock.now(), random.symmetric()) };
+        let decision = decide(delivery, verdict, &self.rules, now, jitter);
         self.counts.timed_out += u64::from(timed_out);
         self.counts.discarded += u64::from(decision.discarded);
         self.counts.add(decision.settle.note.outcome);
         self.tell(&decision);
-        let now = self.elapsed();
-        if decision.unacceptable && self.unacceptable.count(now) && self.ending.is_none() {
+        if decision.unacceptable && self.unacceptable.count(self.elapsed()) && self.ending.is_none() {
             self.ending = Some(Ended::LimitExceeded);
         }
         match (misconfigured, &decision.settle.action) {
@@ -419,7 +414,7 @@ impl Performer {
                 }
             }
             (None, Action::Release) => {
-                let at = now + self.pump.settings.release_delay;
+                let at = self.elapsed() + self.pump.settings.release_delay;
                 self.released.push_back((at, slot, decision.settle));
             }
             (None, _) => self.lanes.push(slot, decision.settle),
@@ -478,33 +473,42 @@ impl Performer {
 
     // ---- ending ----------------------------------------------------------------------------------------------------
 
-    /// Lets go of what has not begun. A broker that takes messages back gets them at once. One that does not would
-    /// redeliver what was settled behind them as well: there, what was received is still run.
+    /// Receives nothing more, and lets go of what has not begun.
     fn drain(&mut self) {
         if self.draining_since.is_none() {
             self.draining_since = Some(self.elapsed());
             self.receiving = None;
         }
-        if !self.pump.capabilities.release {
+        self.give_back_waiting();
+        if self.pump.capabilities.release {
+            for (_, slot, settle) in std::mem::take(&mut self.released) {
+                self.lanes.push(slot, settle);
+            }
+        }
+    }
+
+    /// A broker that takes messages back gets at once what has not begun. One that does not would redeliver what was
+    /// settled behind them as well: there, what was received is still run.
+    fn give_back_waiting(&mut self) {
+        if !self.pump.capabilities.release || self.waiting.is_empty() && self.waiting_for_keys == 0 {
             return;
         }
-        let keys = std::mem::take(&mut self.keys);
-        let mut behind: Vec<_> = keys.into_values().flatten().collect();
+        let mut waiting: Vec<_> = std::mem::take(&mut self.waiting).into();
+        for behind in self.keys.values_mut() {
+            waiting.extend(behind.drain(..));
+        }
         self.waiting_for_keys = 0;
-        behind.sort_by_key(|held| held.delivery.receipt.lease().fence);
-        for held in std::mem::take(&mut self.waiting).into_iter().chain(behind) {
-            let decision = decide(
-                held.delivery,
-                Verdict::Release("stopping".into()),
-                &self.rules,
-                self.pump.seams.clock.now(),
-                0.0,
-            );
-            self.lanes.push(held.slot, decision.settle);
+        // In the order in which they were handed out.
+        waiting.sort_by_key(|held| held.delivery.receipt.lease().fence);
+        for Held { slot, delivery } in waiting {
+            self.release(slot, delivery, "stopping");
         }
-        for (_, slot, settle) in std::mem::take(&mut self.released) {
-            self.lanes.push(slot, settle);
-        }
+    }
+
+    fn release(&mut self, slot: usize, delivery: Delivery, reason: &str) {
+        let now = self.pump.seams.clock.now();
+        let decision = decide(delivery, Verdict::Release(reason.into()), &self.rules, now, 0.0);
+        self.lanes.push(slot, decision.settle);
     }
 
     fn is_drained(&self) -> bool {
@@ -542,13 +546,21 @@ impl Performer {
         if !self.pump.capabilities.release {
             return;
         }
-        let now = self.pump.seams.clock.now();
         for held in runs.into_iter().filter_map(|mut run| run.held.take()) {
-            let decision =
-                decide(held.delivery, Verdict::Release("stopped while it ran".into()), &self.rules, now, 0.0);
-            self.lanes.push(held.slot, decision.settle);
+            self.release(held.slot, held.delivery, "stopped while it ran");
         }
         let settled = self.lanes.flush(self.elapsed()).await;
         self.take_in(settled);
+        let mut patience = self.pump.seams.clock.sleep(LAST_WAIT);
+        while !self.lanes.is_empty() {
+            tokio::select! {
+                biased;
+                batch = self.lanes.next() => {
+                    let settled = self.lanes.settled(batch, self.pump.seams.clock.elapsed());
+                    self.take_in(settled);
+                }
+                () = &mut patience => return,
+            }
+        }
     }
 }
