@@ -1,3 +1,5 @@
+//! A message that waits, and a handler that asks for it again.
+
 use dwell_core::{Address, Due, Envelope, Message, Seams};
 use dwell_engine::memory::{Memory, MemorySettings};
 use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work};
@@ -27,7 +29,7 @@ async fn main() -> dwell_core::Result<()> {
     // Due in 100 ms. Until then it can be listed, rescheduled and cancelled by its id.
     let order = Message::new("order-42", "orders.placed", r#"{"order":42}"#);
     let order = Envelope::new(Address::topic("orders"), order).due(Due::After(Duration::from_millis(100)));
-    let sent = engine.send(vec![order]).await.remove(0)?;
+    let sent = engine.send(&[order]).await.remove(0)?;
     println!("order-42 is due at {}", sent.due.expect("it waits").to_rfc3339());
 
     let message = told.recv().await.expect("the handler tells");

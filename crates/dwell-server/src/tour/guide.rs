@@ -78,9 +78,11 @@ impl Guide {
 
     /// Sends, and shows nothing.
     pub(super) async fn post(&self, envelope: Envelope) -> Result<Sent> {
-        let id = envelope.message.id.clone();
-        let result = self.engine.send(vec![envelope]).await.pop();
-        result.unwrap_or_else(|| Ok(Sent::default())).map_err(|error| format!("{id} was not sent: {error}"))
+        match self.engine.send(std::slice::from_ref(&envelope)).await.pop() {
+            Some(Ok(sent)) => Ok(sent),
+            Some(Err(error)) => Err(format!("{} was not sent: {error}", envelope.message.id)),
+            None => Err(format!("nobody says whether {} was sent", envelope.message.id)),
+        }
     }
 
     /// Waits until a message was handled there, and shows what the handlers tell meanwhile.

@@ -48,7 +48,7 @@ async fn send(guide: &mut Guide) -> Result<()> {
         guide.books.sent(&id.as_str().into(), &[inbox()], Some(due.resolve(now)));
         batch.push(envelope("reminders", &id, "reminder", "{}", now).due(due));
     }
-    let results = guide.engine.send(batch).await;
+    let results = guide.engine.send(&batch).await;
     let confirmed = results.iter().filter(|result| result.is_ok()).count();
     guide.screen.line(Mark::Sent, "reminders", "1000", &format!("sent in one batch, {confirmed} confirmed"));
     match results.into_iter().find_map(Result::err) {
