@@ -1,0 +1,242 @@
+//! A member of a group: receives, acks in any order, leaves.
+
+use super::{
+    broker::{LogBroker, State, closed, missing, stopped},
+    group::group_name,
+    record::rejection_channel,
+    transport::Session,
+};
+use dwell_core::{
+    Action, BoxFuture, Clock, Consumer, Delivery, Error, ErrorKind, LeaseId, Receipt, Result, Settle,
+    Subscription, Text, Unsettled, ready,
+};
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+/// A receipt's position is its lane in these upper bits, and its offset below.
+const LANE_SHIFT: u32 = 48;
+
+pub(super) struct LogConsumer {
+    broker: LogBroker,
+    clock: Arc<dyn Clock>,
+    session: Arc<Session>,
+    subscription: Subscription,
+    group: Text,
+    member: u64,
+    closed: AtomicBool,
+    wake: Arc<Notify>,
+}
+
+impl LogConsumer {
+    /// Joins the group. `NotFound` if it was never provisioned.
+    pub(super) fn join(
+        broker: LogBroker,
+        clock: Arc<dyn Clock>,
+        session: Arc<Session>,
+        subscription: Subscription,
+    ) -> Result<Self> {
+        let group = group_name(&subscription.topic, &subscription.name);
+        let member = broker.numbers().fetch_add(1, Ordering::Relaxed);
+        let wake = {
+            let mut state = broker.running()?;
+            let joined = state.groups.get_mut(&group).filter(|group| group.is_of(&subscription));
+            let joined = joined.ok_or_else(|| unknown(&subscription))?;
+            joined.join(member, session.number, broker.numbers());
+            joined.wake.clone()
+        };
+        Ok(Self { broker, clock, session, subscription, group, member, closed: AtomicBool::new(false), wake })
+    }
+
+    /// What can be had now. Nothing is awaited after a record was taken, so a dropped receive loses none.
+    fn take(&self, max: usize) -> Result<Vec<Delivery>> {
+        if self.closed.load(Ordering::SeqCst) || self.session.is_closed() {
+            return Err(closed());
+        }
+        let mut state = self.broker.running()?;
+        let group = state.groups.get_mut(&self.group).filter(|group| group.is_of(&self.subscription));
+        let group = group.ok_or_else(|| unknown(&self.subscription))?;
+        if !group.is_member(self.member) {
+            group.join(self.member, self.session.number, self.broker.numbers());
+        }
+        let (mut batch, mut held_up) = (vec![], None);
+        for lane in group.lanes_of(self.member) {
+            if let Err(error) = self.take_from(&mut state, lane, max, &mut batch) {
+                held_up = Some(error);
+            }
+        }
+        match held_up {
+            // The others go on; who has nothing to do hears why.
+            Some(error) if batch.is_empty() => Err(error),
+            _ => Ok(batch),
+        }
+    }
+
+    fn take_from(&self, state: &mut State, lane: usize, max: usize, batch: &mut Vec<Delivery>) -> Result<()> {
+        while batch.len() < max {
+            let State { topics, groups, .. } = &mut *state;
+            let Some(group) = groups.get_mut(&self.group) else { return Ok(()) };
+            let (topic, partition) = group.place(lane);
+            let Some(claim) = group.claim(lane) else { return Ok(()) };
+            let offset = claim.next;
+            let record = topics.get(&topic).and_then(|log| log.partitions[partition].get(offset as usize));
+            let Some(record) = record.filter(|_| claim.tracker.span() < self.broker.settings().max_span)
+            else {
+                return Ok(());
+            };
+            match record.message((&topic, partition, offset)) {
+                Ok(message) => {
+                    let receipt = Receipt::new((lane as u64) << LANE_SHIFT | offset, claim.epoch);
+                    batch.push(Delivery { message, deliveries: None, due: record.at, receipt });
+                    claim.next += 1;
+                    claim.tracker.received(offset);
+                }
+                Err(why) => {
+                    let now = self.clock.now();
+                    let stamped = record.rejected((&topic, partition, offset), &self.subscription, &why, now);
+                    if let Some(channel) = rejection_channel(&self.subscription) {
+                        let to = state.topic_of(&channel)?;
+                        state.append(&to, stamped)?;
+                    }
+                    tracing::error!(%topic, partition, offset, %why, "a record that cannot be read was rejected");
+                    self.skip(state, lane, offset);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits past a record that nobody is given.
+    fn skip(&self, state: &mut State, lane: usize, offset: u64) {
+        let Some(group) = state.groups.get_mut(&self.group) else { return };
+        if let Some(claim) = group.claim(lane) {
+            claim.next = offset + 1;
+            claim.tracker.received(offset);
+        }
+        group.complete(lane, offset);
+    }
+
+    fn settle_one(&self, state: &mut State, settle: &Settle) -> Result<()> {
+        let of = &self.subscription.address();
+        let undeclared = match &settle.action {
+            Action::Ack { result: None } => None,
+            Action::Ack { result: Some(_) } => Some("keep a result: it has no ledger"),
+            Action::Release => Some("release: move it to its own subscription instead"),
+            Action::Move { .. } => Some("move in one step: copy, confirm, then ack instead"),
+        };
+        if let Some(what) = undeclared {
+            return Err(Error::new(ErrorKind::Unsupported, format!("the log cannot {what} (`{of}`)")));
+        }
+        if state.failing_settles > 0 {
+            state.failing_settles -= 1;
+            let text = format!("the log could not commit for `{of}`: settle it again");
+            return Err(Error::new(ErrorKind::Unavailable, text));
+        }
+        let LeaseId { position, fence } = settle.delivery.receipt.lease();
+        let (lane, offset) = split(position);
+        let stale = || {
+            let id = &settle.delivery.message.id;
+            let text =
+                format!("`{id}` is no longer this consumer's in `{of}`: its partition was assigned anew");
+            Error::new(ErrorKind::Stale, text)
+        };
+        let max_span = self.broker.settings().max_span;
+        let group = state.groups.get_mut(&self.group).ok_or_else(stale)?;
+        let claim = group.claim_of(lane, self.member, fence).ok_or_else(stale)?;
+        if !claim.tracker.is_open(offset) {
+            return Err(stale());
+        }
+        let was_full = claim.tracker.span() >= max_span;
+        group.complete(lane, offset);
+        if was_full {
+            group.wake.notify_waiters();
+        }
+        Ok(())
+    }
+
+    fn leave(&self) {
+        if !self.closed.swap(true, Ordering::SeqCst) {
+            if let Some(group) = self.broker.lock().groups.get_mut(&self.group) {
+                group.leave(self.member, self.broker.numbers());
+            }
+            self.wake.notify_waiters();
+        }
+    }
+}
+
+impl Consumer for LogConsumer {
+    fn receive(
+        &self,
+        max: usize,
+        wait: Duration,
+        _lease: Option<Duration>,
+    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        Box::pin(async move {
+            let mut give_up = self.clock.sleep(wait);
+            loop {
+                // Before looking, so that a record that comes right after is not missed.
+                let mut woken = pin!(self.wake.notified());
+                woken.as_mut().enable();
+                let batch = self.take(max)?;
+                if !batch.is_empty() || wait.is_zero() || max == 0 {
+                    return Ok(batch);
+                }
+                tokio::select! {
+                    biased;
+                    () = woken => {}
+                    () = &mut give_up => return Ok(vec![]),
+                }
+            }
+        })
+    }
+
+    fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {
+        let unsettled = batch.into_iter().filter_map(|settle| {
+            let done = match self.broker.running() {
+                Ok(mut state) => self.settle_one(&mut state, &settle),
+                Err(_) => Err(stopped()),
+            };
+            done.err().map(|error| Unsettled { settle, error })
+        });
+        ready(unsettled.collect())
+    }
+
+    /// Nothing to renew; says which deliveries were lost with their partition.
+    fn extend(&self, leases: Vec<LeaseId>, _by: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
+        ready(self.broker.running().map(|mut state| {
+            let mut group = state.groups.get_mut(&self.group);
+            let lost = |lease: &LeaseId| {
+                let (lane, offset) = split(lease.position);
+                let claim = group.as_mut().and_then(|group| group.claim_of(lane, self.member, lease.fence));
+                claim.is_none_or(|claim| !claim.tracker.is_open(offset))
+            };
+            leases.into_iter().filter(lost).collect()
+        }))
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        self.leave();
+        ready(Ok(()))
+    }
+}
+
+/// A consumer that is dropped without `close` ends its session as a crash does: nothing more is committed.
+impl Drop for LogConsumer {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+fn split(position: u64) -> (usize, u64) {
+    ((position >> LANE_SHIFT) as usize, position & ((1 << LANE_SHIFT) - 1))
+}
+
+fn unknown(subscription: &Subscription) -> Error {
+    missing(&format!("subscription `{}`", subscription.address()))
+}

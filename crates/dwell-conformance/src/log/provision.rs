@@ -1,0 +1,163 @@
+//! Making sure that topics, groups and retry topics are there.
+
+use super::{
+    broker::{LogBroker, State, TopicLog, missing},
+    group::{Group, group_name, retry_topic},
+};
+use dwell_core::{Address, Error, ErrorKind, OnMissing, Result, Subscription, Text, Topic, Unclaimed};
+
+/// What has to be there: topics, with what was said about unclaimed messages, and subscriptions.
+#[derive(Default)]
+struct Wanted {
+    topics: Vec<(Text, Option<Unclaimed>)>,
+    subscriptions: Vec<(Text, Text)>,
+}
+
+impl Wanted {
+    fn new(topics: &[Topic], subscriptions: &[Subscription]) -> Self {
+        let mut wanted = Self::default();
+        wanted.topics.extend(topics.iter().map(|topic| (topic.name.clone(), Some(topic.unclaimed))));
+        for subscription in subscriptions {
+            wanted.address(&subscription.address(), None);
+            for channel in subscription.channels() {
+                wanted.address(channel, Some(Unclaimed::Keep));
+            }
+        }
+        wanted
+    }
+
+    fn address(&mut self, address: &Address, unclaimed: Option<Unclaimed>) {
+        let topic = address.topic_name();
+        if !self.topics.iter().any(|(name, _)| name == topic) {
+            self.topics.push((topic.clone(), unclaimed));
+        }
+        if let Some(name) = address.subscription_name() {
+            self.subscriptions.push((topic.clone(), name.clone()));
+        }
+    }
+}
+
+impl LogBroker {
+    /// Looks at everything before it makes anything, so that a conflict leaves no half of it behind.
+    pub(super) fn provision(
+        &self,
+        topics: &[Topic],
+        subscriptions: &[Subscription],
+        on_missing: OnMissing,
+    ) -> Result<()> {
+        let mut state = self.running()?;
+        if on_missing == OnMissing::Assume {
+            return Ok(());
+        }
+        let wanted = Wanted::new(topics, subscriptions);
+        state.check_conflicts(topics, &wanted)?;
+        if on_missing == OnMissing::Validate {
+            return state.check_missing(&wanted);
+        }
+        let partitions = self.settings().partitions;
+        for (topic, unclaimed) in &wanted.topics {
+            state.create_topic(topic, *unclaimed, partitions);
+        }
+        for (topic, name) in &wanted.subscriptions {
+            state.create_group(topic, name, partitions);
+        }
+        // Only now, because a topic that is subscribed to in the same call needs no default subscription.
+        for (topic, _) in &wanted.topics {
+            if state.keeps(topic) && !state.is_claimed(topic) {
+                state.insert_group(Group::new(topic, topic, false, vec![0; partitions]), partitions);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn check_conflicts(&self, topics: &[Topic], wanted: &Wanted) -> Result<()> {
+        for (index, topic) in topics.iter().enumerate() {
+            let exists = self.topics.get(&topic.name).and_then(|log| log.unclaimed);
+            let asked = topics[..index].iter().find(|other| other.name == topic.name);
+            let declared = exists.or(asked.map(|other| other.unclaimed));
+            if let Some(declared) = declared.filter(|declared| *declared != topic.unclaimed) {
+                let (name, other) = (&topic.name, topic.unclaimed);
+                return Err(conflict(format!(
+                    "the topic `{name}` exists with `unclaimed = {declared:?}`, and `{other:?}` was asked for: \
+                     declare it alike everywhere"
+                )));
+            }
+        }
+        for (index, (topic, name)) in wanted.subscriptions.iter().enumerate() {
+            let group = group_name(topic, name);
+            let exists = self.groups.get(&group).map(|group| (&group.topic, &group.subscription));
+            let asked = wanted.subscriptions[..index].iter().map(|(topic, name)| (topic, name));
+            let mut others = exists.into_iter().chain(asked.filter(|(t, n)| group_name(t, n) == group));
+            if let Some((other, of)) = others.find(|other| *other != (topic, name)) {
+                return Err(conflict(format!(
+                    "the subscriptions `{topic}/{name}` and `{other}/{of}` would share the group `{group}`: \
+                     rename one of them"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_missing(&self, wanted: &Wanted) -> Result<()> {
+        let topics = wanted.topics.iter().map(|(topic, _)| topic);
+        let topics = topics.filter(|topic| !self.topics.contains_key(*topic));
+        let subscriptions = wanted.subscriptions.iter();
+        let subscriptions =
+            subscriptions.filter(|(topic, name)| !self.groups.contains_key(&group_name(topic, name)));
+        let all: Vec<_> = topics
+            .map(|topic| format!("topic `{topic}`"))
+            .chain(subscriptions.map(|(topic, name)| format!("subscription `{topic}/{name}`")))
+            .collect();
+        if all.is_empty() { Ok(()) } else { Err(missing(&all.join(", "))) }
+    }
+
+    fn create_topic(&mut self, name: &Text, unclaimed: Option<Unclaimed>, partitions: usize) {
+        let log = self.topics.entry(name.clone()).or_insert_with(|| TopicLog::new(partitions, None));
+        log.unclaimed = log.unclaimed.or(unclaimed);
+    }
+
+    fn create_group(&mut self, topic: &Text, name: &Text, partitions: usize) {
+        if let Some(group) = self.groups.get_mut(&group_name(topic, name)) {
+            group.declared = true;
+            return;
+        }
+        let default = group_name(topic, topic);
+        let default = self.groups.get(&default).filter(|group| group.topic == *topic && !group.declared);
+        let Some(default) = default.map(Group::name).and_then(|name| self.groups.remove(&name)) else {
+            let from_the_start = self.keeps(topic);
+            let start = if from_the_start { vec![0; partitions] } else { self.topics[topic].ends() };
+            return self.insert_group(Group::new(topic, name, true, start), partitions);
+        };
+        let start = default.committed[..partitions].to_vec();
+        self.insert_group(Group::new(topic, name, true, start), partitions);
+        self.adopt_retries(&default, &group_name(topic, name));
+        default.wake.notify_waiters();
+    }
+
+    /// What was addressed to the default subscription alone, and not yet committed, goes to the one that adopts it.
+    fn adopt_retries(&mut self, default: &Group, by: &str) {
+        let Some(log) = self.topics.remove(&retry_topic(&default.name())) else { return };
+        let committed = &default.committed[log.partitions.len()..];
+        let held = log.partitions.into_iter().zip(committed);
+        let Some(to) = self.topics.get_mut(&retry_topic(by)) else { return };
+        for (partition, (records, committed)) in held.enumerate() {
+            to.partitions[partition].extend(records.into_iter().skip(*committed as usize));
+        }
+    }
+
+    fn insert_group(&mut self, group: Group, partitions: usize) {
+        let retries = TopicLog::new(partitions, Some(Unclaimed::Discard));
+        self.topics.entry(retry_topic(&group.name())).or_insert(retries);
+        self.groups.insert(group.name(), group);
+    }
+
+    fn is_claimed(&self, topic: &Text) -> bool {
+        self.groups.values().any(|group| group.topic == *topic)
+    }
+}
+
+fn conflict(text: String) -> Error {
+    Error::new(ErrorKind::Conflict, text)
+}
