@@ -10,6 +10,7 @@
 mod address;
 mod capabilities;
 mod clock;
+mod content_type;
 mod delivery;
 pub mod duration;
 mod error;
@@ -32,11 +33,13 @@ mod time;
 mod time_text;
 mod transport;
 mod url;
+pub mod wheel;
 pub mod wire;
 
 pub use address::Address;
 pub use capabilities::{AtomicMove, Capabilities, Lease};
 pub use clock::{Busy, Clock, SystemClock, VirtualClock};
+pub use content_type::ContentType;
 pub use delivery::{Action, Delivery, LeaseId, Note, Outcome, Receipt, Settle, Unsettled};
 pub use duration::{format_duration, parse_duration};
 pub use error::{BoxError, Error, ErrorKind, Result};

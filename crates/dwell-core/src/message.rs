@@ -1,6 +1,6 @@
 //! The values that travel: cheap to clone, plain to read.
 
-use crate::{Address, Due, Headers, MessageId, OnConflict, Text, Timestamp};
+use crate::{Address, ContentType, Due, Headers, MessageId, OnConflict, Text, Timestamp};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +24,7 @@ pub struct Message {
     /// Business key, and the key that order is kept by.
     pub key: Option<Bytes>,
     /// What `body` is, such as `application/json`.
-    pub content_type: Text,
+    pub content_type: ContentType,
     /// When it was first sent, on the sender's clock; unknown for some foreign messages.
     pub sent_at: Option<Timestamp>,
     /// The user's headers.
@@ -42,7 +42,7 @@ impl Message {
             id: id.into(),
             kind: kind.into(),
             key: None,
-            content_type: JSON.with(Clone::clone),
+            content_type: ContentType::JSON,
             sent_at: None,
             headers: Headers::default(),
             body: body.into(),
@@ -72,11 +72,6 @@ impl Message {
         }
         hash
     }
-}
-
-thread_local! {
-    // Shared, because an allocation for each message of the most common type would be felt.
-    static JSON: Text = "application/json".into();
 }
 
 /// A message on its way. `due` is per message: a batch of retries has as many due times as messages.

@@ -2,7 +2,8 @@
 //! have no field of their own for them.
 
 use crate::{
-    Address, Attempts, Envelope, Error, ErrorKind, Headers, Message, MessageId, Result, Text, Timestamp,
+    Address, Attempts, ContentType, Envelope, Error, ErrorKind, Headers, Message, MessageId, Result, Text,
+    Timestamp,
 };
 use bytes::Bytes;
 
@@ -96,7 +97,7 @@ pub fn from_headers(
     Ok(Message {
         id: text(ID).filter(|id| !id.is_empty()).map_or_else(position, MessageId::from),
         kind: text(TYPE).unwrap_or_default().into(),
-        content_type: text(CONTENT_TYPE).unwrap_or_else(|| "application/octet-stream".into()).into(),
+        content_type: text(CONTENT_TYPE).map_or(ContentType::BYTES, ContentType::from),
         key,
         sent_at,
         headers,

@@ -161,25 +161,26 @@ impl Engine {
 
     /// Sends what a user sends: checked, each by the way that its due time asks for. One result per envelope, in
     /// order; items fail alone.
-    pub async fn send(&self, batch: Vec<Envelope>) -> Vec<Result<Sent>> {
-        let mut results: Vec<Option<Result<Sent>>> = batch.iter().map(|_| None).collect();
-        let (mut sending, mut storing) = (vec![], vec![]);
-        for (index, envelope) in batch.into_iter().enumerate() {
-            match self.check(&envelope).and_then(|()| self.0.delay.route(envelope.due)) {
-                Ok(Route::Now | Route::Native) => sending.push((index, envelope)),
-                Ok(Route::Detour) => storing.push((index, envelope)),
+    pub async fn send(&self, batch: &[Envelope]) -> Vec<Result<Sent>> {
+        let routes =
+            batch.iter().map(|envelope| self.check(envelope).and_then(|()| self.0.delay.route(envelope.due)));
+        let routes: Vec<_> = routes.collect();
+        if routes.iter().all(|route| matches!(route, Ok(Route::Now | Route::Native))) {
+            return self.send_natively(batch).await;
+        }
+        let (mut results, mut sending, mut storing): (Vec<_>, Vec<_>, Vec<_>) = Default::default();
+        for (route, envelope) in routes.into_iter().zip(batch) {
+            let index = results.len();
+            results.push(None);
+            match route {
+                Ok(Route::Now | Route::Native) => sending.push((index, envelope.clone())),
+                Ok(Route::Detour) => storing.push((index, envelope.clone())),
                 Err(error) => results[index] = Some(Err(error)),
             }
         }
         if !sending.is_empty() {
             let (indexes, envelopes): (Vec<_>, Vec<_>) = sending.into_iter().unzip();
-            match self.0.transport.producer().await {
-                Ok(producer) => place(&mut results, indexes, producer.send(&envelopes).await),
-                Err(error) => {
-                    let failed = indexes.iter().map(|_| Err(error.again())).collect();
-                    place(&mut results, indexes, failed);
-                }
-            }
+            place(&mut results, indexes, self.send_natively(&envelopes).await);
         }
         if let Some(detour) = self.0.delay.detour().filter(|_| !storing.is_empty()) {
             let (indexes, envelopes): (Vec<_>, Vec<_>) =
@@ -187,6 +188,15 @@ impl Engine {
             place(&mut results, indexes, detour.scheduler.schedule(envelopes).await);
         }
         results.into_iter().map(|result| result.unwrap_or_else(|| Err(unconfirmed()))).collect()
+    }
+
+    async fn send_natively(&self, batch: &[Envelope]) -> Vec<Result<Sent>> {
+        let mut results = match self.0.transport.producer().await {
+            Ok(producer) => producer.send(batch).await,
+            Err(error) => batch.iter().map(|_| Err(error.again())).collect(),
+        };
+        results.resize_with(batch.len(), || Err(unconfirmed()));
+        results
     }
 
     /// What no user may send, and what no broker behind us would take: found out now, not when it is due.

@@ -12,6 +12,7 @@ mod engine;
 mod forward;
 mod gaps;
 mod handler;
+pub mod memory;
 mod monitor;
 mod pump;
 mod rules;

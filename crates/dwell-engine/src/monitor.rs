@@ -95,15 +95,17 @@ impl Monitor {
     /// What the handlers of this process have in their hands, blocking ones included that were given up and have not
     /// come back.
     pub fn in_flight(&self) -> Vec<Seen> {
-        let elapsed = self.0.clock.elapsed();
+        let (now, elapsed) = (self.0.clock.now(), self.0.clock.elapsed());
         let pumps = self.pumps();
         let mut seen = vec![];
         for pump in &pumps {
             for seat in pump.shared.seats() {
-                seen.extend(seat.slots.lock().iter().map(|slot| live(&pump.shared, slot, elapsed)));
+                seen.extend(seat.slots.lock().iter().map(|slot| live(&pump.shared, slot, now, elapsed)));
                 let abandoned = seat.abandoned.lock();
                 seen.extend(
-                    abandoned.values().map(|slot| Seen { hung: true, ..live(&pump.shared, slot, elapsed) }),
+                    abandoned
+                        .values()
+                        .map(|slot| Seen { hung: true, ..live(&pump.shared, slot, now, elapsed) }),
                 );
             }
         }
@@ -176,20 +178,20 @@ pub(crate) fn best(answers: impl IntoIterator<Item = Changed>) -> Changed {
     })
 }
 
-fn live(pump: &PumpShared, slot: &Slot, elapsed: Duration) -> Seen {
-    let message = &slot.message;
+fn live(pump: &PumpShared, slot: &Slot, now: Timestamp, elapsed: Duration) -> Seen {
+    let wall = |at: Duration| Timestamp(now.0.saturating_sub(elapsed.saturating_sub(at).as_millis() as i64));
     Seen {
-        id: message.id.clone(),
-        kind: message.kind.clone(),
+        id: slot.id.clone(),
+        kind: slot.kind.clone(),
         topic: pump.settings.topic.clone(),
         subscription: Some(pump.settings.name.clone()),
         stage: if slot.started.is_some() { Stage::Processing } else { Stage::Enqueued },
-        retry_count: message.attempts.failed,
-        last_error: message.headers.get_text(wire::LAST_ERROR).map(Text::from),
+        retry_count: slot.attempts.failed,
+        last_error: slot.last_error.clone(),
         next_retry_at: None,
-        enqueued_at: slot.received_at,
-        processing_started_at: slot.started.map(|started| started.at),
-        hung: slot.started.is_some_and(|started| elapsed.saturating_sub(started.elapsed) > started.timeout),
+        enqueued_at: wall(slot.received),
+        processing_started_at: slot.started.map(|started| wall(started.at)),
+        hung: slot.started.is_some_and(|started| elapsed.saturating_sub(started.at) > started.timeout),
     }
 }
 

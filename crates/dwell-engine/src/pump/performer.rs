@@ -28,10 +28,11 @@ use crate::{
     backoff::Backoff,
     gaps::Gaps,
     rules::{Decision, Rules, Verdict, decide},
+    spawn::yield_now,
 };
 use bytes::Bytes;
 use dwell_core::{
-    Action, BoxFuture, Consumer, Delivery, Error, ErrorKind, Lease, Outcome, Result, Settle, Text,
+    Action, BoxFuture, Consumer, Delivery, Error, ErrorKind, Lease, Outcome, Result, Settle, Text, Timestamp,
 };
 use futures_util::{StreamExt, poll, stream::FuturesUnordered};
 use std::{
@@ -198,7 +199,7 @@ impl Performer {
                 self.receiving = None;
                 self.received(received);
                 // A broker that always has more, and handlers that are done at once, must not starve the others.
-                tokio::task::yield_now().await;
+                yield_now().await;
             }
             () = timer => {}
             () = self.executor.more_room() => {}
@@ -250,19 +251,11 @@ impl Performer {
         if batch.is_empty() {
             return;
         }
-        let received_at = self.pump.seams.clock.now();
         self.counts.received += batch.len() as u64;
         self.held += batch.len();
         let mut table = self.slots.lock();
         for delivery in batch {
-            let slot = table.insert(Slot {
-                message: delivery.message.clone(),
-                lease: delivery.receipt.lease(),
-                received_at,
-                renewed: now,
-                started: None,
-                lost: false,
-            });
+            let slot = table.insert(Slot::of(&delivery, now));
             self.waiting.push_back(Held { slot, delivery });
         }
         drop(table);
@@ -290,11 +283,6 @@ impl Performer {
         self.next_start = None;
         while self.runs.len() < self.pump.settings.concurrency && self.executor.room() > 0 {
             let Some(held) = self.waiting.pop_front() else { return };
-            if !self.is_ours(&held) {
-                self.counts.lost += 1;
-                self.forget(held.slot);
-                continue;
-            }
             let deliveries = held.delivery.deliveries;
             if let (Some(limit), Some(deliveries)) = (self.pump.quarantine, deliveries)
                 && deliveries > limit
@@ -310,48 +298,47 @@ impl Performer {
                 self.next_start = Some(now + pause);
                 return;
             }
-            self.start_one(held, now).await;
+            let timeout = self.pump.settings.handler_timeout(&held.delivery.message.kind);
+            let started = Started { at: now, timeout };
+            if self.set_started(&held, started) {
+                self.start_one(held, started).await;
+            } else {
+                self.free_key_of(&held);
+                self.counts.lost += 1;
+                self.forget(held.slot);
+            }
         }
     }
 
-    async fn start_one(&mut self, held: Held, now: Duration) {
-        let message = held.delivery.message.clone();
-        let timeout = self.pump.settings.handler_timeout(&message.kind);
-        let started = Started { at: self.pump.seams.clock.now(), elapsed: now, timeout };
-        if let Some(slot) = self.slots.lock().get_mut(held.slot) {
-            slot.started = Some(started);
-        }
+    /// Marks it as running, unless its lease is no longer known to be ours: lost, or run out while this process was
+    /// asleep.
+    fn set_started(&self, held: &Held, started: Started) -> bool {
+        let mut table = self.slots.lock();
+        let Some(slot) = table.get_mut(held.slot) else { return false };
+        let timed = matches!(self.pump.capabilities.lease, Lease::Timed { .. });
+        let lapsed = timed && started.at.saturating_sub(slot.renewed) >= self.pump.settings.lease;
+        slot.started = Some(started);
+        !(slot.lost || lapsed)
+    }
+
+    async fn start_one(&mut self, held: Held, started: Started) {
+        let delivery = &held.delivery;
         let context = Context {
             topic: self.rules.subscription.topic.clone(),
             subscription: self.rules.subscription.name.clone(),
             worker: self.rules.worker.clone(),
-            lease: held.delivery.receipt.lease(),
-            deliveries: held.delivery.deliveries,
-            due: held.delivery.due,
+            lease: delivery.receipt.lease(),
+            deliveries: delivery.deliveries,
+            due: delivery.due,
         };
-        let slot = || Slot {
-            message: held.delivery.message.clone(),
-            lease: held.delivery.receipt.lease(),
-            received_at: started.at,
-            renewed: now,
-            started: Some(started),
-            lost: false,
-        };
-        let handler = self.executor.run(message, context, slot);
+        let slot = || Slot { started: Some(started), ..Slot::of(delivery, started.at) };
+        let handler = self.executor.run(delivery.message.clone(), context, slot);
         let clock = self.pump.seams.clock.clone();
-        let mut run = Run { held: Some(held), handler, timeout, timer: None, clock };
+        let mut run = Run { held: Some(held), handler, timeout: started.timeout, timer: None, clock };
         match poll!(&mut run) {
             Poll::Ready(finished) => self.finished(finished),
             Poll::Pending => self.runs.push(run),
         }
-    }
-
-    /// Whether the lease is known to be ours: not lost, and not run out while this process was asleep.
-    fn is_ours(&self, held: &Held) -> bool {
-        let table = self.slots.lock();
-        let Some(slot) = table.get(held.slot) else { return false };
-        let timed = matches!(self.pump.capabilities.lease, Lease::Timed { .. });
-        !(slot.lost || timed && self.elapsed().saturating_sub(slot.renewed) >= self.pump.settings.lease)
     }
 
     async fn finished_and_more(&mut self, finished: Finished) {
@@ -401,14 +388,15 @@ impl Performer {
             Verdict::Misconfigured(error) => Some(error.clone()),
             _ => None,
         };
-        let jitter = if matches!(verdict, Verdict::Fail(_)) { random.symmetric() } else { 0.0 };
-        let decision = decide(delivery, verdict, &self.rules, clock.now(), jitter);
+        // Success, which is most of them, needs neither time nor dice.
+        let succeeded = matches!(verdict, Verdict::Ack { .. });
+        let (now, jitter) = if succeeded { (Timestamp(0), 0.0) } else { (clock.now(), random.symmetric()) };
+        let decision = decide(delivery, verdict, &self.rules, now, jitter);
         self.counts.timed_out += u64::from(timed_out);
         self.counts.discarded += u64::from(decision.discarded);
         self.counts.add(decision.settle.note.outcome);
         self.tell(&decision);
-        let now = self.elapsed();
-        if decision.unacceptable && self.unacceptable.count(now) && self.ending.is_none() {
+        if decision.unacceptable && self.unacceptable.count(self.elapsed()) && self.ending.is_none() {
             self.ending = Some(Ended::LimitExceeded);
         }
         match (misconfigured, &decision.settle.action) {
@@ -419,7 +407,7 @@ impl Performer {
                 }
             }
             (None, Action::Release) => {
-                let at = now + self.pump.settings.release_delay;
+                let at = self.elapsed() + self.pump.settings.release_delay;
                 self.released.push_back((at, slot, decision.settle));
             }
             (None, _) => self.lanes.push(slot, decision.settle),

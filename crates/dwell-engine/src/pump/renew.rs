@@ -30,7 +30,7 @@ pub(super) async fn renew(
                 for slot in table.iter_mut().filter(|slot| renewed.contains(&slot.lease)) {
                     if lost.contains(&slot.lease) {
                         slot.lost = true;
-                        tracing::warn!(id = %slot.message.id, subscription = %of, "lost its lease while it was held");
+                        tracing::warn!(id = %slot.id, subscription = %of, "lost its lease while it was held");
                     } else {
                         slot.renewed = now;
                     }

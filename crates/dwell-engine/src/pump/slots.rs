@@ -1,6 +1,6 @@
 //! What a performer holds. The same table is the live part of the monitor and the list of leases to renew.
 
-use dwell_core::{LeaseId, Message, Timestamp};
+use dwell_core::{Attempts, Delivery, LeaseId, MessageId, Text, wire};
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -8,12 +8,16 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// One delivery in a performer's hands.
+/// One delivery in a performer's hands: no more than people want to see, because every message pays for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
-    pub(crate) message: Message,
+    pub(crate) id: MessageId,
+    pub(crate) kind: Text,
+    pub(crate) attempts: Attempts,
+    pub(crate) last_error: Option<Text>,
     pub(crate) lease: LeaseId,
-    pub(crate) received_at: Timestamp,
+    /// When it was received, in elapsed time.
+    pub(crate) received: Duration,
     /// When the lease was last known to be ours, in elapsed time.
     pub(crate) renewed: Duration,
     /// When its handler was started, and how long it may run.
@@ -22,10 +26,27 @@ pub(crate) struct Slot {
     pub(crate) lost: bool,
 }
 
+impl Slot {
+    pub(crate) fn of(delivery: &Delivery, now: Duration) -> Self {
+        let message = &delivery.message;
+        Self {
+            id: message.id.clone(),
+            kind: message.kind.clone(),
+            attempts: message.attempts,
+            last_error: message.headers.get_text(wire::LAST_ERROR).map(Text::from),
+            lease: delivery.receipt.lease(),
+            received: now,
+            renewed: now,
+            started: None,
+            lost: false,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Started {
-    pub(crate) at: Timestamp,
-    pub(crate) elapsed: Duration,
+    /// In elapsed time.
+    pub(crate) at: Duration,
     pub(crate) timeout: Duration,
 }
 
@@ -82,10 +103,6 @@ impl Table {
                 self.slots.len() - 1
             }
         }
-    }
-
-    pub(crate) fn get(&self, index: usize) -> Option<&Slot> {
-        self.slots.get(index).and_then(Option::as_ref)
     }
 
     pub(crate) fn get_mut(&mut self, index: usize) -> Option<&mut Slot> {

@@ -1,0 +1,54 @@
+//! The engine on the memory transport, beside the bare thing that does the same work, in the same run.
+//!
+//! `cargo xtask bench core` runs it; `--json` prints one object per line, `--smoke` only shows that it works.
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+
+mod lateness;
+mod output;
+mod pending;
+mod throughput;
+
+use output::Output;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let output = Output { json: has("--json") };
+    let scale = if has("--smoke") { Scale::SMOKE } else { Scale::FULL };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build();
+    let runtime = runtime.expect("a runtime can be started");
+    runtime.block_on(async {
+        throughput::run(&output, &scale).await;
+        lateness::run(&output, &scale).await;
+        pending::run(&output, &scale).await;
+    });
+}
+
+/// How much work a run does.
+struct Scale {
+    messages: usize,
+    rounds: usize,
+    due_per_second: usize,
+    seconds: usize,
+    burst: usize,
+    pending: &'static [usize],
+}
+
+impl Scale {
+    const FULL: Self = Self {
+        messages: 2_000_000,
+        rounds: 5,
+        due_per_second: 100_000,
+        seconds: 5,
+        burst: 1_000_000,
+        pending: &[10_000, 1_000_000, 10_000_000],
+    };
+    const SMOKE: Self = Self {
+        messages: 20_000,
+        rounds: 2,
+        due_per_second: 5_000,
+        seconds: 1,
+        burst: 10_000,
+        pending: &[1_000, 10_000],
+    };
+}

@@ -1,0 +1,112 @@
+//! From send to handled, beside a bounded channel that moves the same struct between two tasks.
+
+use crate::{
+    Scale,
+    output::{Output, median},
+};
+use bytes::Bytes;
+use dwell_core::{Address, BoxFuture, Envelope, Message, Seams, ready};
+use dwell_engine::{
+    Context, Engine, Handler, SubscriptionSettings, Verdict, Work,
+    memory::{Memory, MemorySettings},
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+use tokio::sync::{Notify, mpsc};
+
+const BATCH: usize = 100;
+const CAPACITY: usize = 10_000;
+
+pub(crate) async fn run(output: &Output, scale: &Scale) {
+    let (mut ours, mut raw) = (vec![], vec![]);
+    for _ in 0..scale.rounds {
+        ours.push(engine(scale.messages).await);
+        raw.push(channel(scale.messages).await);
+    }
+    let (ours, raw) = (median(ours), median(raw));
+    output.ratio(
+        "send, pump, handled (100 bytes, monitor on) / channel",
+        ours,
+        raw,
+        ours / raw,
+        "messages/s",
+    );
+}
+
+fn envelope(seams: &Seams, body: &Bytes) -> Envelope {
+    let message = Message::new(seams.ids.next(), "bench.message", body.clone());
+    Envelope::new(Address::topic("bench"), message)
+}
+
+struct Count {
+    left: AtomicUsize,
+    done: Notify,
+}
+
+impl Handler for Count {
+    fn handle(&self, _: Message, _: Context) -> BoxFuture<'static, Verdict> {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.done.notify_one();
+        }
+        ready(Verdict::ACK)
+    }
+}
+
+async fn engine(messages: usize) -> f64 {
+    let seams = Seams::system("bench");
+    let settings = MemorySettings { capacity: CAPACITY, ..MemorySettings::default() };
+    let memory = Arc::new(Memory::new(seams.clone(), settings));
+    let engine = Engine::builder(memory, seams.clone()).build().await.expect("memory needs no store");
+    let handler = Arc::new(Count { left: AtomicUsize::new(messages), done: Notify::new() });
+    let settings = SubscriptionSettings { batch: 200, ..SubscriptionSettings::new("bench", "bench") };
+    engine.subscribe(settings, Work::Async(handler.clone())).await.expect("the settings are fine");
+    let body = Bytes::from(vec![b'x'; 100]);
+    let start = Instant::now();
+    let sender = tokio::spawn({
+        let engine = engine.clone();
+        async move {
+            for _ in 0..messages / BATCH {
+                let mut batch: Vec<_> = (0..BATCH).map(|_| envelope(&seams, &body)).collect();
+                // The bounded queue pushes back: what it refused is sent again.
+                while !batch.is_empty() {
+                    let results = engine.send(&batch).await;
+                    let mut results = results.into_iter();
+                    batch.retain(|_| results.next().is_none_or(|result| result.is_err()));
+                    if !batch.is_empty() {
+                        tokio::task::yield_now().await;
+                    }
+                }
+            }
+        }
+    });
+    handler.done.notified().await;
+    let rate = messages as f64 / start.elapsed().as_secs_f64();
+    sender.await.expect("the sender has sent");
+    engine.shutdown().await.expect("memory closes");
+    rate
+}
+
+async fn channel(messages: usize) -> f64 {
+    let seams = Seams::system("bench");
+    let (send, mut receive) = mpsc::channel::<Envelope>(CAPACITY);
+    let body = Bytes::from(vec![b'x'; 100]);
+    let start = Instant::now();
+    let sender = tokio::spawn(async move {
+        for _ in 0..messages {
+            send.send(envelope(&seams, &body)).await.expect("the receiver listens");
+        }
+    });
+    let mut received = 0;
+    while receive.recv().await.is_some() {
+        received += 1;
+    }
+    assert_eq!(received, messages);
+    let rate = messages as f64 / start.elapsed().as_secs_f64();
+    sender.await.expect("the sender has sent");
+    rate
+}

@@ -1,0 +1,156 @@
+//! Taking in what users and copies send: every check comes before the first change, so that what is refused has changed
+//! nothing.
+
+use super::{
+    ids::Known,
+    item::Item,
+    state::{QueueAt, State, Target, TopicAt},
+};
+use dwell_core::{
+    Envelope, Error, ErrorKind, Message, OnConflict, Result, ScheduleId, Sent, Timestamp, Unclaimed,
+    wheel::Key, wire,
+};
+
+/// The hash of what a user sends under an id of the user's own. It reads the whole body, so not under the lock.
+pub(super) fn content(envelope: &Envelope) -> Option<u128> {
+    envelope.once.map(|_| envelope.message.content_hash(envelope.to.topic_name()))
+}
+
+impl State {
+    /// Takes in one envelope; `content` is its [`content`].
+    pub(super) fn accept(
+        &mut self,
+        envelope: &Envelope,
+        content: Option<u128>,
+        now: Timestamp,
+    ) -> Result<Sent> {
+        let target = self.target(&envelope.to)?;
+        self.check_size(&envelope.message)?;
+        let topic = target.topic();
+        let due = envelope.due.resolve(now);
+        let waits = due > now;
+        let chosen = envelope.once.zip(content);
+        let waiting = (waits || chosen.is_some())
+            .then(|| self.topics[topic.0].waiting.find(&ScheduleId::of(envelope)))
+            .flatten();
+        if let Some((OnConflict::Fail, content)) = chosen
+            && let Some(sent) = self.sent_before(topic, waiting, &envelope.message, content)?
+        {
+            return Ok(sent);
+        }
+        self.check_room(target, waits, waiting, &envelope.message)?;
+
+        if let Some(key) = waiting {
+            self.unhold(topic, key);
+        }
+        if let Some((_, content)) = chosen.filter(|_| !waits) {
+            let known = Known { content: Some(content), due: None };
+            self.ids.remember(topic, envelope.message.id.0.clone(), known);
+        }
+        let item = Item::new(envelope.message.clone(), self.next(), due.max(now), now);
+        self.put(target, item, || ScheduleId::of(envelope), chosen, now);
+        Ok(Sent { due: waits.then_some(due), duplicate: false })
+    }
+
+    pub(super) fn check_size(&self, message: &Message) -> Result<()> {
+        let (size, most) = (message.body.len(), self.settings.max_body);
+        if size <= most {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::TooLarge,
+            format!(
+                "the body of `{}` has {size} bytes, and this memory transport takes at most {most}: \
+                 send less, or raise `max_body`",
+                message.id
+            ),
+        ))
+    }
+
+    /// Whether this is a second send under an id that is known: what became of the first, or a conflict.
+    fn sent_before(
+        &self,
+        topic: TopicAt,
+        waiting: Option<Key>,
+        message: &Message,
+        content: u128,
+    ) -> Result<Option<Sent>> {
+        let of = &self.topics[topic.0];
+        let (is_same, due) = if let Some((due, first)) = waiting.and_then(|key| of.waiting.get(key)) {
+            (is_same_content(&first.item.message, message), Some(due))
+        } else if let Some(Known { content: Some(first), due }) = self.ids.get(topic, &message.id.0) {
+            (first == content, due)
+        } else {
+            return Ok(None);
+        };
+        if is_same {
+            return Ok(Some(Sent { due, duplicate: true }));
+        }
+        Err(Error::new(
+            ErrorKind::Conflict,
+            format!(
+                "`{}` was sent to `{}` before, with other content: choose another id, or ask to replace it",
+                message.id, of.name
+            ),
+        ))
+    }
+
+    /// Whether all that would hold the message have room for it. What it replaces makes room.
+    fn check_room(
+        &self,
+        target: Target,
+        waits: bool,
+        replaced: Option<Key>,
+        message: &Message,
+    ) -> Result<()> {
+        let of = &self.topics[target.topic().0];
+        let most = self.settings.capacity;
+        let replaced = replaced
+            .and_then(|key| of.waiting.get(key))
+            .map(|(_, waiting)| waiting.queue.map(|queue| self.adopter(queue)));
+        let check = |queue: QueueAt| {
+            let held = self.queues[queue.0].len() - usize::from(replaced == Some(Some(queue)));
+            if held < most || is_copy(message) {
+                return Ok(());
+            }
+            let name = &self.queues[queue.0].name;
+            Err(full(format!("the subscription `{}/{name}` holds {held} messages", of.name)))
+        };
+        match target {
+            Target::Queue(_, queue) => check(queue),
+            Target::Topic(_) if waits => {
+                let held = of.publishes.total() - usize::from(replaced == Some(None));
+                if held < most || is_copy(message) {
+                    return Ok(());
+                }
+                Err(full(format!("{held} publishes wait in the topic `{}`", of.name)))
+            }
+            Target::Topic(_) if of.subscribed.is_empty() => match of.kept {
+                Some(kept) if of.unclaimed == Unclaimed::Keep => check(kept),
+                _ => Ok(()),
+            },
+            Target::Topic(_) => of.subscribed.iter().try_for_each(|queue| check(*queue)),
+        }
+    }
+}
+
+fn full(what: String) -> Error {
+    let remedy = "as many as `capacity` allows: try again once its consumers have caught up, or raise it";
+    Error::new(ErrorKind::Full, format!("{what}, {remedy}"))
+}
+
+/// Whether this is not a user's own send but something that is already on its way: a retry, a dead letter, a message
+/// for a forwarder. Such a message is never refused for want of room, because it has nowhere else to be.
+fn is_copy(message: &Message) -> bool {
+    let attempts = message.attempts;
+    let is_stamped = |name: &&str| message.headers.get(name).is_some();
+    attempts.handled > 0
+        || attempts.failed > 0
+        || wire::REJECTION_STAMPS.iter().any(is_stamped)
+        || is_stamped(&wire::TO_TOPIC)
+}
+
+/// The same content as [`Message::content_hash`] sees, in one topic.
+fn is_same_content(a: &Message, b: &Message) -> bool {
+    (&a.kind, &a.key, &a.content_type, &a.body) == (&b.kind, &b.key, &b.content_type, &b.body)
+}

@@ -1,0 +1,281 @@
+//! The end that hands messages out.
+
+use super::{
+    flow::CHUNK,
+    queue::Signal,
+    settle::Released,
+    shared::{Shared, closed, yield_now},
+    state::{QueueAt, State},
+};
+use dwell_core::{
+    BoxFuture, Consumer, Delivery, Error, ErrorKind, LeaseId, Receipt, Result, Settle, Subscription,
+    Timestamp, Unsettled,
+};
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+/// The most that one `receive` hands out.
+const MOST: usize = 10 * CHUNK;
+
+/// A queue with this much ready takes in no more of what is due than it hands out.
+const BACKLOG: usize = 4 * CHUNK;
+
+/// A receiver that waits looks again at least this often, whatever it was told.
+const SAFETY_TICK: Duration = Duration::from_secs(1);
+
+pub(super) struct MemoryConsumer {
+    shared: Arc<Shared>,
+    of: Subscription,
+    queue: QueueAt,
+    receivers: Arc<Notify>,
+    /// Its number: never given to another.
+    number: u64,
+    is_closed: AtomicBool,
+}
+
+/// What a receiver that found nothing waits for.
+enum Look {
+    Found(Vec<Delivery>),
+    /// There is more to do than fits one hold of the lock.
+    Again,
+    /// Nothing: not before something is due, or a lease runs out.
+    Nothing {
+        due: Option<Timestamp>,
+        expiry: Option<Duration>,
+    },
+}
+
+/// Who receives, and how much.
+struct Ask {
+    queue: QueueAt,
+    consumer: u64,
+    max: usize,
+    lease: Duration,
+}
+
+impl MemoryConsumer {
+    pub(super) fn open(shared: Arc<Shared>, of: Subscription) -> Result<Self> {
+        let (queue, number, receivers) = shared.open(|state| {
+            let topic = state.topic(&of.topic)?;
+            let queue = state.queue(topic, &of.name)?;
+            let found = &state.queues[queue.0];
+            if found.name != of.name {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!(
+                        "what `{}` kept for itself was adopted by its subscription `{}`: consume that one",
+                        of.topic, found.name
+                    ),
+                ));
+            }
+            let receivers = found.receivers.clone();
+            Ok((queue, state.next(), receivers))
+        })??;
+        Ok(Self { shared, of, queue, receivers, number, is_closed: AtomicBool::new(false) })
+    }
+
+    async fn receive(&self, max: usize, wait: Duration, lease: Duration) -> Result<Vec<Delivery>> {
+        let ask = Ask { queue: self.queue, consumer: self.number, max: max.min(MOST), lease };
+        // Most find something at once, and need nothing that follows.
+        match self.look(&ask)? {
+            Look::Found(deliveries) => return Ok(deliveries),
+            Look::Nothing { .. } if wait.is_zero() => return Ok(Vec::new()),
+            Look::Again | Look::Nothing { .. } => {}
+        }
+        let clock = &self.shared.seams.clock;
+        let deadline = clock.elapsed().saturating_add(wait);
+        loop {
+            // Registered before looking: what comes after the look wakes us, and what came before it is found. A
+            // signal that we got and do not need, tokio passes on when `told` is dropped.
+            let mut told = pin!(self.receivers.notified());
+            told.as_mut().enable();
+            let (due, expiry) = match self.look(&ask)? {
+                Look::Found(deliveries) => return Ok(deliveries),
+                Look::Again => {
+                    yield_now().await;
+                    continue;
+                }
+                Look::Nothing { due, expiry } => (due, expiry),
+            };
+            let elapsed = clock.elapsed();
+            if elapsed >= deadline {
+                return Ok(Vec::new());
+            }
+            let until = expiry.map_or(deadline, |expiry| expiry.min(deadline));
+            let mut timers = [
+                Some(clock.sleep(until.saturating_sub(elapsed))),
+                due.map(|due| clock.sleep_until(due)),
+                Some(clock.tick(SAFETY_TICK)),
+            ];
+            poll_fn(|cx| {
+                let is_told = told.as_mut().poll(cx).is_ready();
+                let mut timers = timers.iter_mut().flatten();
+                if is_told || timers.any(|timer| timer.as_mut().poll(cx).is_ready()) {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
+            })
+            .await;
+        }
+    }
+
+    fn look(&self, ask: &Ask) -> Result<Look> {
+        let (now, elapsed) = (self.shared.now(), self.shared.elapsed());
+        self.shared.with(|state| {
+            if state.is_closed {
+                return Err(closed());
+            }
+            if self.is_closed.load(Ordering::SeqCst) {
+                let name = self.of.address();
+                let text = format!("this consumer of `{name}` was closed: open another");
+                return Err(Error::new(ErrorKind::Closed, text));
+            }
+            Ok(state.look(ask, now, elapsed))
+        })
+    }
+}
+
+impl State {
+    /// Hands out what is ready, having made ready what is due and what was lost.
+    fn look(&mut self, ask: &Ask, now: Timestamp, elapsed: Duration) -> Look {
+        let at = ask.queue;
+        let topic = self.queues[at.0].topic;
+        let adopted = self.queues[at.0].adopted;
+        let backlog = self.queues[at.0].ready() >= BACKLOG;
+        let limit = if backlog { ask.max.clamp(1, CHUNK) } else { CHUNK };
+        let is_more_due = self.promote(topic, now, limit);
+        for queue in adopted.into_iter().chain([at]) {
+            let expired = self.queues[queue.0].leases.take_expired(elapsed);
+            self.give_back(queue, expired);
+        }
+
+        let mut steps = CHUNK;
+        let deliveries = self.hand_out(ask, now, elapsed, &mut steps);
+        if !deliveries.is_empty() {
+            return Look::Found(deliveries);
+        }
+        if ask.max > 0 && (is_more_due || steps == 0) {
+            return Look::Again;
+        }
+        let of = &mut self.topics[topic.0];
+        of.told = of.waiting.next_due();
+        let due = of.told;
+        let leases =
+            adopted.into_iter().chain([at]).filter_map(|queue| self.queues[queue.0].leases.earliest());
+        Look::Nothing { due, expiry: leases.min() }
+    }
+
+    fn hand_out(&mut self, ask: &Ask, now: Timestamp, elapsed: Duration, steps: &mut usize) -> Vec<Delivery> {
+        let until = elapsed.saturating_add(ask.lease);
+        let mut deliveries = Vec::with_capacity(ask.max.min(self.queues[ask.queue.0].ready()));
+        while deliveries.len() < ask.max {
+            let fence = self.next();
+            let queue = &mut self.queues[ask.queue.0];
+            let Some(mut item) = queue.pop(ask.consumer, steps) else { break };
+            item.deliveries = item.deliveries.saturating_add(1);
+            item.updated_at = now;
+            let (message, due, count) = (item.message.clone(), item.due, item.deliveries);
+            let position = queue.leases.put(fence, until, ask.consumer, item);
+            deliveries.push(Delivery {
+                message,
+                deliveries: Some(count),
+                due: Some(due),
+                receipt: Receipt::new(position, fence),
+            });
+        }
+        if !deliveries.is_empty() {
+            self.expect_expiry(ask.queue, until);
+            if self.queues[ask.queue.0].has_ready() {
+                self.signal(ask.queue, Signal::One);
+            }
+        }
+        deliveries
+    }
+
+    /// A lease of this queue runs out then: those who wait may have to look earlier than they meant to.
+    fn expect_expiry(&mut self, at: QueueAt, until: Duration) {
+        if self.queues[at.0].leases.expect(until) {
+            self.signal(self.adopter(at), Signal::All);
+        }
+    }
+}
+
+impl Consumer for MemoryConsumer {
+    fn receive(
+        &self,
+        max: usize,
+        wait: Duration,
+        lease: Option<Duration>,
+    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        Box::pin(self.receive(max, wait, lease.unwrap_or(self.of.lease)))
+    }
+
+    fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {
+        Box::pin(async move {
+            let now = self.shared.now();
+            let mut failed = Vec::new();
+            self.shared.with(|state| {
+                let mut released = Released::default();
+                for (index, settle) in batch.iter().enumerate() {
+                    let result = match state.is_closed {
+                        true => Err(closed()),
+                        false => state.settle(self.queue, settle, now, &mut released),
+                    };
+                    failed.extend(result.err().map(|error| (index, error)));
+                }
+                state.put_back(self.queue, released);
+            });
+            // The batch is dropped only here: its messages are the last of their kind, and freeing them takes time.
+            if failed.is_empty() {
+                return Vec::new();
+            }
+            let mut batch: Vec<_> = batch.into_iter().map(Some).collect();
+            let failed = failed.into_iter();
+            failed.filter_map(|(at, error)| Some(Unsettled { settle: batch[at].take()?, error })).collect()
+        })
+    }
+
+    fn extend(&self, leases: Vec<LeaseId>, by: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
+        Box::pin(async move {
+            let until = self.shared.elapsed().saturating_add(by.unwrap_or(self.of.lease));
+            self.shared.open(|state| {
+                let mut lost = leases;
+                let before = lost.len();
+                lost.retain(|lease| match state.queues[self.queue.0].leases.get_mut(*lease) {
+                    Some(lease) => {
+                        lease.until = until;
+                        false
+                    }
+                    None => true,
+                });
+                if lost.len() < before {
+                    state.expect_expiry(self.queue, until);
+                }
+                lost
+            })
+        })
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let now = self.shared.now();
+            self.shared.with(|state| {
+                if !self.is_closed.swap(true, Ordering::SeqCst) && !state.is_closed {
+                    state.give_back_from(self.queue, self.number, now);
+                    state.signal(self.queue, Signal::All);
+                }
+            });
+            Ok(())
+        })
+    }
+}

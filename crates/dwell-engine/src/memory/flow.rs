@@ -1,0 +1,154 @@
+//! How messages flow: into queues at once, or into the wheel and out of it when they are due.
+
+use super::{
+    ids::Known,
+    item::Item,
+    provision::Plan,
+    queue::Signal,
+    records::Ending,
+    state::{QueueAt, State, Target, TopicAt},
+    waiting::Waiting,
+};
+use dwell_core::{OnConflict, ScheduleId, State as MessageState, Timestamp, Unclaimed, wheel::Key};
+
+/// How much work is done under one hold of the lock, in messages: a million due at one instant do not keep others out.
+pub(super) const CHUNK: usize = 1000;
+
+impl State {
+    /// Puts a message where it goes: into the queues if it is due, else among what waits, under `id`.
+    pub(super) fn put(
+        &mut self,
+        target: Target,
+        item: Item,
+        id: impl FnOnce() -> ScheduleId,
+        chosen: Option<(OnConflict, u128)>,
+        now: Timestamp,
+    ) {
+        if item.due > now {
+            self.hold(target, item, id(), chosen);
+        } else {
+            self.deliver(target, item, now);
+        }
+    }
+
+    /// Makes a message ready, for one subscription or for all that there are.
+    pub(super) fn deliver(&mut self, target: Target, mut item: Item, now: Timestamp) {
+        let topic = match target {
+            Target::Queue(_, queue) => return self.push(queue, item),
+            Target::Topic(topic) => topic,
+        };
+        let subscribed = self.topics[topic.0].subscribed.len();
+        if subscribed == 0 {
+            return self.deliver_unclaimed(topic, item, now);
+        }
+        for index in 1..subscribed {
+            let queue = self.topics[topic.0].subscribed[index];
+            let copy = Item { serial: self.next(), ..item.clone() };
+            self.push(queue, copy);
+        }
+        item.updated_at = now;
+        self.push(self.topics[topic.0].subscribed[0], item);
+    }
+
+    fn deliver_unclaimed(&mut self, at: TopicAt, item: Item, now: Timestamp) {
+        let topic = &mut self.topics[at.0];
+        if topic.unclaimed == Unclaimed::Keep {
+            let kept = self.kept(at);
+            return self.push(kept, item);
+        }
+        topic.discarded += 1;
+        if topic.discarded == 1 {
+            self.warnings.push(topic.name.clone());
+        }
+        self.finish(at, None, item, Ending::new(MessageState::Discarded, now));
+    }
+
+    fn push(&mut self, queue: QueueAt, item: Item) {
+        let queue = self.adopter(queue);
+        self.entered(self.queues[queue.0].topic, Some(queue), &item.message);
+        self.queues[queue.0].push(item);
+        self.signal(queue, Signal::One);
+    }
+
+    /// Lets a message wait until it is due. Nothing else may wait under its id.
+    fn hold(&mut self, target: Target, item: Item, id: ScheduleId, chosen: Option<(OnConflict, u128)>) {
+        let (at, queue, due) = (target.topic(), target.queue(), item.due);
+        let outcome = item.last_run.as_ref().map(|run| run.outcome);
+        let state = MessageState::of_waiting(item.message.attempts, outcome);
+        self.entered(at, queue, &item.message);
+        match queue {
+            Some(queue) => self.queues[queue.0].waits.add(state),
+            None => self.topics[at.0].publishes.add(state),
+        }
+        let topic = &mut self.topics[at.0];
+        topic.waiting.insert(due, Waiting { id, queue, chosen, state, item });
+        if topic.expect(due) {
+            self.signal_topic(at);
+        }
+    }
+
+    /// What waits will never fire.
+    pub(super) fn unhold(&mut self, at: TopicAt, key: Key) -> Option<Waiting> {
+        let waiting = self.topics[at.0].waiting.remove(key)?;
+        self.unheld(at, &waiting);
+        Some(waiting)
+    }
+
+    fn unheld(&mut self, at: TopicAt, waiting: &Waiting) {
+        // What waited for a queue that was adopted is counted, and goes, with the adopter.
+        let queue = waiting.queue.map(|queue| self.adopter(queue));
+        self.left(at, queue, &waiting.item.message);
+        match queue {
+            Some(queue) => self.queues[queue.0].waits.remove(waiting.state),
+            None => self.topics[at.0].publishes.remove(waiting.state),
+        }
+    }
+
+    /// What waits is due then.
+    pub(super) fn reschedule(&mut self, at: TopicAt, key: Key, due: Timestamp, now: Timestamp) {
+        let topic = &mut self.topics[at.0];
+        topic.waiting.reschedule(key, due, now);
+        if topic.expect(due) {
+            self.signal_topic(at);
+        }
+    }
+
+    /// Makes what is due ready, up to about `limit` messages. Returns whether there is more.
+    pub(super) fn promote(&mut self, at: TopicAt, now: Timestamp, limit: usize) -> bool {
+        let topic = &mut self.topics[at.0];
+        let mut due = std::mem::take(&mut self.due);
+        topic.waiting.pop_due(now, (limit / topic.subscribed.len().max(1)).max(1), &mut due);
+        for (when, waiting) in due.drain(..) {
+            self.fire(at, when, *waiting, now);
+        }
+        self.due = due;
+        self.is_due(at, now)
+    }
+
+    /// Makes some of what is due ready, in any topic. Returns whether there was any.
+    pub(super) fn promote_any(&mut self, now: Timestamp) -> bool {
+        let due = (0..self.topics.len()).map(TopicAt).find(|at| self.is_due(*at, now));
+        due.inspect(|at| _ = self.promote(*at, now, CHUNK)).is_some()
+    }
+
+    /// Makes some of what is due ready, in the topics that are about to get a new subscription. Returns whether there
+    /// was any.
+    pub(super) fn promote_before(&mut self, plan: &Plan, now: Timestamp) -> bool {
+        let topics: Vec<_> = plan.subscribes_to().filter_map(|name| self.topic(name).ok()).collect();
+        let due = topics.into_iter().find(|at| self.is_due(*at, now));
+        due.inspect(|at| _ = self.promote(*at, now, CHUNK)).is_some()
+    }
+
+    /// Whether anything waits in this topic that need not.
+    pub(super) fn is_due(&mut self, at: TopicAt, now: Timestamp) -> bool {
+        self.topics[at.0].waiting.next_due().is_some_and(|due| due <= now)
+    }
+
+    fn fire(&mut self, at: TopicAt, due: Timestamp, waiting: Waiting, now: Timestamp) {
+        self.unheld(at, &waiting);
+        let content = waiting.chosen.map(|(_, content)| content);
+        self.ids.remember(at, waiting.id.0, Known { content, due: Some(due) });
+        let target = waiting.queue.map_or(Target::Topic(at), |queue| Target::Queue(at, queue));
+        self.deliver(target, Item { due, updated_at: now, ..waiting.item }, now);
+    }
+}

@@ -1,0 +1,287 @@
+//! Every message that is held, and what people may do about it.
+
+use super::{
+    item::Item,
+    records::{Ending, Held, Place, present},
+    shared::Shared,
+    state::{QueueAt, State, Target, TopicAt},
+};
+use bytes::Bytes;
+use dwell_core::{
+    Address, Answer, Attempts, BoxFuture, Change, Changed, Count, Cursor, Error, ErrorKind, Ledger, Message,
+    MessageId, Page, Record, RecordQuery, Result, State as MessageState, Text, Timestamp, wheel::Key, wire,
+};
+use std::{sync::Arc, time::Duration};
+
+/// The ledger of a memory transport.
+///
+/// There is no index of what is ready or in somebody's hands, because every message would pay for it: to find one by its
+/// id, or to make a page, is to look at all of them. What waits is found by its id at once. Of the past it keeps only
+/// how each message came to be what it is.
+pub(super) struct MemoryLedger(pub(super) Arc<Shared>);
+
+impl Ledger for MemoryLedger {
+    fn get<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Vec<Record>>> {
+        Box::pin(async move {
+            self.0.promote_all().await?;
+            let (now, elapsed) = (self.0.now(), self.0.elapsed());
+            self.0.open(|state| state.records_of(id, now, elapsed))
+        })
+    }
+
+    fn list(&self, query: RecordQuery) -> BoxFuture<'_, Result<Page<Record>>> {
+        Box::pin(async move {
+            self.0.promote_all().await?;
+            super::page::list(&self.0, &query)
+        })
+    }
+
+    fn counts(&self) -> BoxFuture<'_, Result<Vec<Count>>> {
+        Box::pin(async move {
+            self.0.promote_all().await?;
+            self.0.open(|state| state.counts())
+        })
+    }
+
+    fn change<'a>(
+        &'a self,
+        id: &'a MessageId,
+        subscription: Option<&'a str>,
+        change: Change,
+        by: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<Answer>>> {
+        Box::pin(async move {
+            self.0.promote_all().await?;
+            let now = self.0.now();
+            self.0.open(|state| state.change(id, subscription, &change, &by.into(), now))?
+        })
+    }
+}
+
+/// One record that a change is asked of.
+struct Found {
+    topic: TopicAt,
+    queue: Option<QueueAt>,
+    spot: Spot,
+    home: (Text, Option<Text>),
+    state: MessageState,
+    created_at: Timestamp,
+    serial: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Spot {
+    Waiting(Key),
+    Ready,
+    /// In somebody's hands, or gone: nothing can be done about it.
+    Away,
+}
+
+impl State {
+    fn records_of(&self, id: &MessageId, now: Timestamp, elapsed: Duration) -> Vec<Record> {
+        let held = self.held_of(id).into_iter().map(|(_, held)| {
+            let mut record = self.record(&held, now, elapsed);
+            record.history = present(&record);
+            (held.item().serial, record)
+        });
+        let finished = self.finished.iter().filter(|(_, record)| record.message.id == *id);
+        let finished = finished.map(|(serial, record)| (serial, record.clone()));
+        let mut records: Vec<_> = held.chain(finished).collect();
+        records.sort_by_key(|(serial, record)| (record.created_at, *serial));
+        records.into_iter().map(|(_, record)| record).collect()
+    }
+
+    /// All that is held of this message; with its key, what waits.
+    fn held_of(&self, id: &MessageId) -> Vec<(Option<Key>, Held<'_>)> {
+        let waiting = self.topics.iter().enumerate().flat_map(|(index, topic)| {
+            let keys = topic.waiting.of_message(id).into_iter();
+            keys.filter_map(move |key| {
+                let (due, waiting) = topic.waiting.get(key)?;
+                Some((Some(key), self.waiting(TopicAt(index), due, waiting)))
+            })
+        });
+        let held = self.held_by_queues().filter(|held| held.item().message.id == *id);
+        waiting.chain(held.map(|held| (None, held))).collect()
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        let mut counts = Vec::new();
+        for topic in self.topics.iter().filter(|topic| !topic.is_dead) {
+            let mut count = |subscription: Option<&Text>, state, count: usize| {
+                if count > 0 {
+                    let (topic, subscription) = (topic.name.clone(), subscription.cloned());
+                    counts.push(Count { topic, subscription, state, count: count as u64 });
+                }
+            };
+            for (state, waiting) in topic.publishes.by_state() {
+                count(None, state, waiting);
+            }
+            for queue in topic.subscribed.iter().chain(&topic.kept).map(|at| &self.queues[at.0]) {
+                count(Some(&queue.name), MessageState::Ready, queue.ready());
+                count(Some(&queue.name), MessageState::Processing, queue.leases.len());
+                for (state, waiting) in queue.waits.by_state() {
+                    count(Some(&queue.name), state, waiting);
+                }
+            }
+        }
+        counts.extend(self.dead.counts().chain(self.finished.counts()));
+        counts
+    }
+
+    fn change(
+        &mut self,
+        id: &MessageId,
+        subscription: Option<&str>,
+        change: &Change,
+        by: &Text,
+        now: Timestamp,
+    ) -> Result<Vec<Answer>> {
+        let found = self.found(id, subscription);
+        let targets = match change {
+            Change::Replay(body) => self.replay_targets(id, &found, body.as_ref())?,
+            _ => vec![None; found.len()],
+        };
+        let mut answers = Vec::new();
+        let mut dead: Vec<(Text, Option<Text>)> = Vec::new();
+        for (found, target) in found.into_iter().zip(targets) {
+            let answer = |changed| Answer { subscription: found.home.1.clone(), changed };
+            let is_dead = found.state == MessageState::Dead;
+            let done = match (change, found.spot) {
+                (Change::Cancel, Spot::Waiting(key)) if !is_dead => {
+                    self.cancel(found.topic, key, now, Some(by.clone()));
+                    true
+                }
+                (Change::Reschedule(due), Spot::Waiting(key)) if !is_dead => {
+                    self.reschedule(found.topic, key, due.resolve(now), now);
+                    true
+                }
+                (Change::Replay(_) | Change::Discard, Spot::Waiting(_) | Spot::Ready) if is_dead => {
+                    let Some(item) = self.take_out(&found) else { continue };
+                    // Where several read the dead letters, each has a copy of its own: it is still one record.
+                    if dead.contains(&found.home) {
+                        continue;
+                    }
+                    dead.push(found.home.clone());
+                    match (change, target) {
+                        (Change::Replay(body), Some(target)) => {
+                            self.replay(target, item, body.clone(), now);
+                        }
+                        _ => {
+                            let ending =
+                                Ending { by: Some(by.clone()), ..Ending::new(MessageState::Discarded, now) };
+                            self.finish(found.topic, found.queue, item, ending);
+                        }
+                    }
+                    true
+                }
+                _ => false,
+            };
+            answers.push(answer(if done { Changed::Done } else { Changed::TooLate }));
+        }
+        Ok(answers)
+    }
+
+    /// Every record of this message, or that of one subscription.
+    fn found(&self, id: &MessageId, subscription: Option<&str>) -> Vec<Found> {
+        let held = self.held_of(id).into_iter().map(|(key, held)| Found {
+            topic: held.topic,
+            queue: held.queue,
+            spot: match (key, held.place) {
+                (Some(key), _) => Spot::Waiting(key),
+                (None, Place::Ready(_)) => Spot::Ready,
+                (None, _) => Spot::Away,
+            },
+            home: self.home(held.topic, held.queue, &held.item().message),
+            state: self.state_of(&held),
+            created_at: held.item().created_at,
+            serial: held.item().serial,
+        });
+        let finished = self.finished.iter().filter(|(_, record)| record.message.id == *id);
+        let finished = finished.map(|(serial, record)| Found {
+            topic: TopicAt(0),
+            queue: None,
+            spot: Spot::Away,
+            home: (record.topic.clone(), record.subscription.clone()),
+            state: record.state,
+            created_at: record.created_at,
+            serial,
+        });
+        let is_asked = |found: &Found| subscription.is_none_or(|name| found.home.1.as_deref() == Some(name));
+        let mut found: Vec<_> = held.chain(finished).filter(is_asked).collect();
+        found.sort_by_key(|found| (found.created_at, found.serial));
+        found
+    }
+
+    /// Where each dead record goes back to; an error if one has nowhere to go, before any has gone.
+    fn replay_targets(
+        &mut self,
+        id: &MessageId,
+        found: &[Found],
+        body: Option<&Bytes>,
+    ) -> Result<Vec<Option<Target>>> {
+        if let Some(body) = body {
+            self.check_size(&Message::new(id.clone(), "", body.clone()))?;
+        }
+        let mut target = |found: &Found| {
+            if found.state != MessageState::Dead {
+                return Ok(None);
+            }
+            let (topic, Some(name)) = found.home.clone() else { return Err(homeless(id)) };
+            if topic == self.topics[found.topic.0].name {
+                return Err(homeless(id));
+            }
+            let to = Address::Subscription { topic, name };
+            self.target(&to).map(Some)
+        };
+        found.iter().map(&mut target).collect()
+    }
+
+    /// Takes a message that is in nobody's hands out of where it is.
+    fn take_out(&mut self, found: &Found) -> Option<Item> {
+        match (found.spot, found.queue) {
+            (Spot::Waiting(key), _) => self.unhold(found.topic, key).map(|waiting| waiting.item),
+            (Spot::Ready, Some(queue)) => {
+                let item = self.queues[queue.0].remove(found.serial)?;
+                self.left(found.topic, found.queue, &item.message);
+                Some(item)
+            }
+            _ => None,
+        }
+    }
+
+    /// Starts a dead message anew.
+    fn replay(&mut self, target: Target, item: Item, body: Option<Bytes>, now: Timestamp) {
+        let mut message = item.message;
+        for stamp in wire::REJECTION_STAMPS {
+            message.headers.take(stamp);
+        }
+        message.attempts = Attempts::default();
+        message.body = body.unwrap_or(message.body);
+        let item = Item { created_at: item.created_at, ..Item::new(message, item.serial, now, now) };
+        self.deliver(target, item, now);
+    }
+
+    /// What waits will never fire, and is remembered as cancelled.
+    pub(super) fn cancel(&mut self, at: TopicAt, key: Key, now: Timestamp, by: Option<Text>) {
+        let due = self.topics[at.0].waiting.get(key).map(|(due, _)| due);
+        if let Some((due, waiting)) = due.zip(self.unhold(at, key)) {
+            let queue = waiting.queue.map(|queue| self.adopter(queue));
+            let ending = Ending { by, ..Ending::new(MessageState::Cancelled, now) };
+            self.finish(at, queue, Item { due, ..waiting.item }, ending);
+        }
+    }
+}
+
+fn homeless(id: &MessageId) -> Error {
+    let (topic, subscription) = (wire::ORIGINAL_TOPIC, wire::SUBSCRIPTION);
+    let text = format!(
+        "the dead letter `{id}` does not say where it came from: it has no `{topic}` or no `{subscription}`"
+    );
+    Error::new(ErrorKind::Invalid, format!("{text}; send its content anew"))
+}
+
+/// The cursor behind a record.
+pub(super) fn cursor(record: &Record, serial: u64) -> Cursor {
+    let place = format!("{serial:016x}").into();
+    Cursor { created_at: record.created_at, id: record.message.id.clone(), place }
+}

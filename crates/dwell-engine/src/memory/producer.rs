@@ -1,0 +1,40 @@
+//! The end that takes messages in.
+
+use super::{
+    accept::content,
+    flow::CHUNK,
+    shared::{Shared, closed, yield_now},
+};
+use dwell_core::{BoxFuture, Envelope, Producer, Result, Sent};
+use std::sync::Arc;
+
+pub(super) struct MemoryProducer(pub(super) Arc<Shared>);
+
+impl Producer for MemoryProducer {
+    fn send<'a>(&'a self, batch: &'a [Envelope]) -> BoxFuture<'a, Vec<Result<Sent>>> {
+        Box::pin(accept(&self.0, batch))
+    }
+}
+
+/// Takes in a batch, a chunk at a time.
+pub(super) async fn accept(shared: &Shared, batch: &[Envelope]) -> Vec<Result<Sent>> {
+    let mut results = Vec::with_capacity(batch.len());
+    for (index, chunk) in batch.chunks(CHUNK).enumerate() {
+        if index > 0 {
+            yield_now().await;
+        }
+        let any_chosen = chunk.iter().any(|envelope| envelope.once.is_some());
+        let contents: Vec<_> = if any_chosen { chunk.iter().map(content).collect() } else { Vec::new() };
+        let now = shared.now();
+        shared.with(|state| {
+            for (index, envelope) in chunk.iter().enumerate() {
+                let content = contents.get(index).copied().flatten();
+                results.push(match state.is_closed {
+                    true => Err(closed()),
+                    false => state.accept(envelope, content, now),
+                });
+            }
+        });
+    }
+    results
+}

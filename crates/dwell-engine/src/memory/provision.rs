@@ -1,0 +1,206 @@
+//! Making topics and subscriptions: all that is asked for is checked before anything is made.
+
+use super::{
+    item::Item,
+    queue::Queue,
+    state::{QueueAt, State, TopicAt},
+    topic::Topic,
+};
+use dwell_core::{
+    Address, Error, ErrorKind, Result, Subscription, Text, Topic as DeclaredTopic, Unclaimed,
+    duration::format_duration,
+};
+use std::collections::BTreeMap;
+
+/// What is to be made, by name. Made in the order of the names, so that the same request gives the same transport.
+#[derive(Default)]
+pub(super) struct Plan {
+    topics: BTreeMap<Text, Unclaimed>,
+    subscriptions: Vec<Subscription>,
+}
+
+impl Plan {
+    /// The topics that get a new subscription.
+    pub(super) fn subscribes_to(&self) -> impl Iterator<Item = &Text> {
+        self.subscriptions.iter().map(|subscription| &subscription.topic)
+    }
+
+    /// An error that names all that is missing, if anything is.
+    pub(super) fn is_all_there(&self) -> Result<()> {
+        let topics = self.topics.keys().map(|name| format!("the topic `{name}`"));
+        let subscriptions =
+            self.subscriptions.iter().map(|missing| format!("the subscription `{}`", missing.address()));
+        let missing: Vec<_> = topics.chain(subscriptions).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::NotFound,
+            format!("not in this memory transport: {}; provision them with `Create`", missing.join(", ")),
+        ))
+    }
+}
+
+impl State {
+    /// What is missing of all that these need. `Conflict` if something is there with other settings.
+    pub(super) fn plan(&self, topics: &[DeclaredTopic], subscriptions: &[Subscription]) -> Result<Plan> {
+        let mut plan = Plan::default();
+        for topic in topics {
+            match self.unclaimed(&plan, &topic.name) {
+                Some(unclaimed) if unclaimed != topic.unclaimed => {
+                    return Err(conflict(
+                        &format!("topic `{}`", topic.name),
+                        "unclaimed",
+                        &format!("{unclaimed:?}").to_lowercase(),
+                        &format!("{:?}", topic.unclaimed).to_lowercase(),
+                    ));
+                }
+                Some(_) => {}
+                None => _ = plan.topics.insert(topic.name.clone(), topic.unclaimed),
+            }
+        }
+        for subscription in subscriptions {
+            self.plan_subscription(
+                &mut plan,
+                subscription,
+                &DeclaredTopic::named(subscription.topic.clone()),
+            )?;
+        }
+        for channel in subscriptions.iter().flat_map(Subscription::channels) {
+            let topic = DeclaredTopic::named(channel.topic_name().clone()).keep();
+            match channel {
+                Address::Topic(_) => self.plan_topic(&mut plan, &topic),
+                Address::Subscription { topic: of, name } => {
+                    if self.declared(&plan, of, name).is_none() {
+                        let wanted = Subscription::new(of.clone(), name.clone());
+                        self.plan_subscription(&mut plan, &wanted, &topic)?;
+                    }
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    fn plan_topic(&self, plan: &mut Plan, topic: &DeclaredTopic) {
+        if self.unclaimed(plan, &topic.name).is_none() {
+            plan.topics.insert(topic.name.clone(), topic.unclaimed);
+        }
+    }
+
+    fn plan_subscription(&self, plan: &mut Plan, wanted: &Subscription, topic: &DeclaredTopic) -> Result<()> {
+        if let Some(found) = self.declared(plan, &wanted.topic, &wanted.name) {
+            return check_same(found, wanted);
+        }
+        self.plan_topic(plan, topic);
+        plan.subscriptions.push(wanted.clone());
+        Ok(())
+    }
+
+    /// What a topic that is there, or planned, does with what nobody subscribed to.
+    fn unclaimed(&self, plan: &Plan, name: &Text) -> Option<Unclaimed> {
+        let there = self.names.get(name).map(|at| self.topics[at.0].unclaimed);
+        there.or_else(|| plan.topics.get(name).copied())
+    }
+
+    /// The settings of a subscription that is there, or planned.
+    fn declared<'a>(&'a self, plan: &'a Plan, topic: &Text, name: &Text) -> Option<&'a Subscription> {
+        let there = self.names.get(topic).and_then(|at| self.topics[at.0].names.get(name));
+        let there = there.and_then(|queue| self.queues[queue.0].declared.as_ref());
+        let mut planned = plan.subscriptions.iter();
+        there.or_else(|| planned.find(|planned| planned.topic == *topic && planned.name == *name))
+    }
+
+    /// Makes what was planned.
+    pub(super) fn make(&mut self, plan: Plan) {
+        for (name, unclaimed) in plan.topics {
+            self.names.insert(name.clone(), TopicAt(self.topics.len()));
+            self.topics.push(Topic::new(DeclaredTopic { name, unclaimed }));
+        }
+        for subscription in plan.subscriptions {
+            if let Some(at) = self.names.get(&subscription.topic).copied() {
+                self.subscribe(at, subscription);
+            }
+        }
+    }
+
+    fn subscribe(&mut self, at: TopicAt, subscription: Subscription) {
+        let name = subscription.name.clone();
+        let is_first = self.topics[at.0].subscribed.is_empty();
+        let kept = self.topics[at.0].kept.filter(|_| is_first);
+        let queue = match kept.filter(|_| name == self.topics[at.0].name) {
+            // It is the queue of what nobody wanted that somebody wants.
+            Some(kept) => {
+                self.topics[at.0].kept = None;
+                self.queues[kept.0].declare(subscription);
+                kept
+            }
+            None => {
+                self.queues.push(Queue::new(at, name.clone(), Some(subscription)));
+                let queue = QueueAt(self.queues.len() - 1);
+                if let Some(kept) = kept {
+                    self.adopt_all(kept, queue);
+                }
+                queue
+            }
+        };
+        let topic = &mut self.topics[at.0];
+        topic.subscribed.push(queue);
+        topic.names.insert(name, queue);
+    }
+
+    /// The first subscription takes over what was kept for it: what is ready now, what waits, and what is in somebody's
+    /// hands if it comes back.
+    fn adopt_all(&mut self, from: QueueAt, to: QueueAt) {
+        let topic = self.queues[from.0].topic;
+        if self.topics[topic.0].is_dead {
+            let waiting = self.topics[topic.0].waiting.iter();
+            let waiting = waiting.filter(|(_, waiting)| waiting.queue == Some(from));
+            let messages: Vec<_> = waiting.map(|(_, waiting)| waiting.item.message.clone()).collect();
+            for message in messages {
+                self.left(topic, Some(from), &message);
+                self.entered(topic, Some(to), &message);
+            }
+        }
+        let waits = std::mem::take(&mut self.queues[from.0].waits);
+        self.queues[to.0].waits.absorb(waits);
+        self.queues[from.0].adopted_by = Some(to);
+        self.queues[to.0].adopted = Some(from);
+        let ready = self.queues[from.0].drain();
+        self.adopt(from, to, ready);
+    }
+
+    /// Puts messages of a queue that was adopted in front of its adopter.
+    pub(super) fn adopt(&mut self, from: QueueAt, to: QueueAt, items: Vec<Item>) {
+        let topic = self.queues[from.0].topic;
+        for item in &items {
+            self.left(topic, Some(from), &item.message);
+            self.entered(topic, Some(to), &item.message);
+        }
+        self.queues[to.0].adopt(items);
+    }
+}
+
+fn check_same(found: &Subscription, wanted: &Subscription) -> Result<()> {
+    let channel = |address: &Option<Address>| address.as_ref().map_or("none".to_owned(), Address::to_string);
+    let settings = [
+        ("lease", format_duration(found.lease), format_duration(wanted.lease)),
+        ("ordered", found.ordered.to_string(), wanted.ordered.to_string()),
+        ("dead_letter", channel(&found.dead_letter), channel(&wanted.dead_letter)),
+        ("invalid", channel(&found.invalid), channel(&wanted.invalid)),
+    ];
+    match settings.into_iter().find(|(_, found, wanted)| found != wanted) {
+        None => Ok(()),
+        Some((setting, is, wanted)) => {
+            Err(conflict(&format!("subscription `{}`", found.address()), setting, &is, &wanted))
+        }
+    }
+}
+
+fn conflict(what: &str, setting: &str, is: &str, wanted: &str) -> Error {
+    Error::new(
+        ErrorKind::Conflict,
+        format!(
+            "the {what} is there with `{setting}` {is}, and not {wanted}: ask for what is there, or use another name"
+        ),
+    )
+}

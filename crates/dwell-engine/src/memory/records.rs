@@ -1,0 +1,160 @@
+//! What the ledger shows: every message that is held, as a record.
+
+use super::{
+    item::Item,
+    leases::Lease,
+    state::{QueueAt, State, TopicAt},
+    waiting::Waiting,
+};
+use bytes::Bytes;
+use dwell_core::{Record, State as MessageState, Text, Timestamp, Transition};
+use std::time::Duration;
+
+/// Where a held message is.
+#[derive(Clone, Copy)]
+pub(super) enum Place<'a> {
+    Waiting(Timestamp, &'a Waiting),
+    Ready(&'a Item),
+    Leased(&'a Lease),
+}
+
+/// One message that is held, before it is made a record.
+#[derive(Clone, Copy)]
+pub(super) struct Held<'a> {
+    pub(super) topic: TopicAt,
+    /// `None` for a publish that waits.
+    pub(super) queue: Option<QueueAt>,
+    pub(super) place: Place<'a>,
+}
+
+impl<'a> Held<'a> {
+    pub(super) fn item(&self) -> &'a Item {
+        match self.place {
+            Place::Waiting(_, waiting) => &waiting.item,
+            Place::Ready(item) => item,
+            Place::Leased(lease) => &lease.item,
+        }
+    }
+
+    pub(super) fn due(&self) -> Timestamp {
+        match self.place {
+            Place::Waiting(due, _) => due,
+            Place::Ready(item) => item.due,
+            Place::Leased(lease) => lease.item.due,
+        }
+    }
+}
+
+/// How a message ended.
+pub(super) struct Ending {
+    pub(super) state: MessageState,
+    pub(super) at: Timestamp,
+    pub(super) by: Option<Text>,
+    pub(super) error: Option<Text>,
+    pub(super) result: Option<Bytes>,
+}
+
+impl Ending {
+    pub(super) fn new(state: MessageState, at: Timestamp) -> Self {
+        Self { state, at, by: None, error: None, result: None }
+    }
+}
+
+impl State {
+    /// All that is held, in no order.
+    pub(super) fn held(&self) -> impl Iterator<Item = Held<'_>> {
+        let waiting = self.topics.iter().enumerate().flat_map(move |(index, topic)| {
+            topic.waiting.iter().map(move |(due, waiting)| self.waiting(TopicAt(index), due, waiting))
+        });
+        waiting.chain(self.held_by_queues())
+    }
+
+    /// What is ready or in a consumer's hands, in no order.
+    pub(super) fn held_by_queues(&self) -> impl Iterator<Item = Held<'_>> {
+        self.queues.iter().enumerate().flat_map(|(index, queue)| {
+            let ready = queue.iter_ready().map(Place::Ready);
+            let places = ready.chain(queue.leases.iter().map(Place::Leased));
+            places.map(move |place| Held { topic: queue.topic, queue: Some(QueueAt(index)), place })
+        })
+    }
+
+    pub(super) fn waiting<'a>(&self, topic: TopicAt, due: Timestamp, waiting: &'a Waiting) -> Held<'a> {
+        let queue = waiting.queue.map(|queue| self.adopter(queue));
+        Held { topic, queue, place: Place::Waiting(due, waiting) }
+    }
+
+    pub(super) fn state_of(&self, held: &Held<'_>) -> MessageState {
+        match held.place {
+            _ if self.topics[held.topic.0].is_dead => MessageState::Dead,
+            Place::Waiting(_, waiting) => waiting.state,
+            Place::Ready(_) => MessageState::Ready,
+            Place::Leased(_) => MessageState::Processing,
+        }
+    }
+
+    /// The record of what is held, without its history. `now` and `elapsed` tell the end of its lease in wall time.
+    pub(super) fn record(&self, held: &Held<'_>, now: Timestamp, elapsed: Duration) -> Record {
+        let item = held.item();
+        let (topic, subscription) = self.home(held.topic, held.queue, &item.message);
+        let last_run = item.last_run.as_deref();
+        let (worker, lease_until) = match held.place {
+            Place::Leased(lease) => {
+                let worker = format!("{}#{}", self.instance, lease.consumer).into();
+                (Some(worker), Some(now.after(lease.until.saturating_sub(elapsed))))
+            }
+            _ => (last_run.map(|run| run.worker.clone()), None),
+        };
+        Record {
+            message: item.message.clone(),
+            topic,
+            subscription,
+            state: self.state_of(held),
+            due: Some(held.due()),
+            created_at: item.created_at,
+            updated_at: item.updated_at,
+            deliveries: item.deliveries,
+            worker,
+            lease_until,
+            error: last_run.and_then(|run| run.error.clone()),
+            result: None,
+            history: Vec::new(),
+        }
+    }
+
+    /// A message is gone: its record is kept if the settings say so.
+    pub(super) fn finish(&mut self, topic: TopicAt, queue: Option<QueueAt>, item: Item, ending: Ending) {
+        if !self.finished.keeps_any() {
+            return;
+        }
+        let (topic, subscription) = self.home(topic, queue, &item.message);
+        let last_run = item.last_run;
+        let mut record = Record {
+            topic,
+            subscription,
+            state: ending.state,
+            due: Some(item.due),
+            created_at: item.created_at,
+            updated_at: ending.at,
+            deliveries: item.deliveries,
+            worker: ending.by.clone().or_else(|| last_run.as_ref().map(|run| run.worker.clone())),
+            lease_until: None,
+            error: ending.error.or_else(|| last_run.and_then(|run| run.error)),
+            result: ending.result,
+            history: Vec::new(),
+            message: item.message,
+        };
+        record.history = present(&record);
+        self.finished.push(item.serial, record);
+    }
+}
+
+/// The history that a memory transport keeps: how a message came to be what it is now, and nothing before.
+pub(super) fn present(record: &Record) -> Vec<Transition> {
+    vec![Transition {
+        at: record.updated_at,
+        state: record.state,
+        by: record.worker.clone(),
+        error: record.error.clone(),
+        attempts: record.message.attempts,
+    }]
+}

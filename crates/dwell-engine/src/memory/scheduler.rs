@@ -1,0 +1,188 @@
+//! Control over what waits.
+
+use super::{
+    producer::accept,
+    shared::Shared,
+    state::{State, TopicAt},
+    waiting::Waiting,
+};
+use dwell_core::{
+    Address, BoxFuture, Changed, Due, Envelope, Pending, Query, Result, ScheduleId, Scheduler, Sent,
+    Timestamp, wheel::Key, wire,
+};
+use std::{collections::BinaryHeap, sync::Arc};
+
+pub(super) struct MemoryScheduler(pub(super) Arc<Shared>);
+
+impl Scheduler for MemoryScheduler {
+    fn schedule(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>> {
+        Box::pin(async move { accept(&self.0, &entries).await })
+    }
+
+    fn cancel<'a>(&'a self, id: &'a ScheduleId) -> BoxFuture<'a, Result<Changed>> {
+        Box::pin(async move {
+            let now = self.0.now();
+            self.0.open(|state| {
+                state.change_waiting(id, now, |state, at, key| state.cancel(at, key, now, None))
+            })
+        })
+    }
+
+    fn reschedule<'a>(&'a self, id: &'a ScheduleId, due: Due) -> BoxFuture<'a, Result<Changed>> {
+        Box::pin(async move {
+            let now = self.0.now();
+            let due = due.resolve(now);
+            self.0.open(|state| {
+                state.change_waiting(id, now, |state, at, key| state.reschedule(at, key, due, now))
+            })
+        })
+    }
+
+    fn pending(&self, query: Query) -> BoxFuture<'_, Result<Vec<Pending>>> {
+        Box::pin(async move {
+            let now = self.0.now();
+            self.0.open(|state| state.pending(&query, now))
+        })
+    }
+}
+
+impl State {
+    /// Changes what waits under this id, in every topic, and gives the best answer.
+    fn change_waiting(
+        &mut self,
+        id: &ScheduleId,
+        now: Timestamp,
+        change: impl Fn(&mut Self, TopicAt, Key),
+    ) -> Changed {
+        let mut best = Changed::NotFound;
+        for at in (0..self.topics.len()).map(TopicAt) {
+            let found = self.topics[at.0].waiting.find(id);
+            let due = found.and_then(|key| self.topics[at.0].waiting.get(key)).map(|(due, _)| due);
+            match found.zip(due) {
+                Some((key, due)) if due > now => {
+                    change(self, at, key);
+                    best = Changed::Done;
+                }
+                // Due, and only not yet moved on.
+                Some(_) if best == Changed::NotFound => best = Changed::TooLate,
+                None if best == Changed::NotFound && self.ids.get(at, &id.0).is_some() => {
+                    best = Changed::TooLate;
+                }
+                _ => {}
+            }
+        }
+        best
+    }
+
+    /// One page of what waits. Looks at every entry, unless it is asked for one message: with a million of them that
+    /// is some ten milliseconds, most of them left out by their due time alone.
+    fn pending(&self, query: &Query, now: Timestamp) -> Vec<Pending> {
+        let mut page = Page { query, now, best: BinaryHeap::new() };
+        for (index, topic) in self.topics.iter().enumerate() {
+            let at = TopicAt(index);
+            match &query.message {
+                Some(message) => {
+                    let found = topic.waiting.of_message(message).into_iter();
+                    found
+                        .filter_map(|key| topic.waiting.get(key))
+                        .for_each(|entry| page.offer(self, at, entry));
+                }
+                None => topic.waiting.iter().for_each(|entry| page.offer(self, at, entry)),
+            }
+        }
+        let entries = page.best.into_sorted_vec();
+        entries.into_iter().map(|entry| self.show(entry.topic, entry.due, entry.waiting)).collect()
+    }
+
+    fn show(&self, at: TopicAt, due: Timestamp, waiting: &Waiting) -> Pending {
+        let envelope = Envelope {
+            to: self.address(at, waiting),
+            due: Due::At(due),
+            once: waiting.chosen.map(|(on_conflict, _)| on_conflict),
+            message: waiting.item.message.clone(),
+        };
+        Pending { id: waiting.id.clone(), due, envelope }
+    }
+
+    fn address(&self, at: TopicAt, waiting: &Waiting) -> Address {
+        let topic = self.topics[at.0].name.clone();
+        match waiting.queue.map(|queue| self.adopter(queue)) {
+            Some(queue) => Address::Subscription { topic, name: self.queues[queue.0].name.clone() },
+            None => Address::Topic(topic),
+        }
+    }
+}
+
+/// The first entries of a page that were found so far; the last of them is on top.
+struct Page<'a> {
+    query: &'a Query,
+    now: Timestamp,
+    best: BinaryHeap<Entry<'a>>,
+}
+
+struct Entry<'a> {
+    due: Timestamp,
+    waiting: &'a Waiting,
+    topic: TopicAt,
+}
+
+impl Entry<'_> {
+    /// Two topics may hold one id; then the older topic comes first.
+    fn rank(&self) -> (Timestamp, &ScheduleId, usize) {
+        (self.due, &self.waiting.id, self.topic.0)
+    }
+}
+
+impl<'a> Page<'a> {
+    fn offer(&mut self, state: &State, topic: TopicAt, (due, waiting): (Timestamp, &'a Waiting)) {
+        let is_full = self.best.len() >= self.query.limit;
+        if due <= self.now || is_full && self.best.peek().is_none_or(|last| due > last.due) {
+            return;
+        }
+        let entry = Entry { due, waiting, topic };
+        if self.query.after.as_ref().is_some_and(|(at, id)| (due, &waiting.id) <= (*at, id))
+            || is_full && self.best.peek().is_some_and(|last| entry >= *last)
+            || !self.matches(state, &entry)
+        {
+            return;
+        }
+        if is_full {
+            self.best.pop();
+        }
+        self.best.push(entry);
+    }
+
+    fn matches(&self, state: &State, entry: &Entry<'_>) -> bool {
+        let Query { to, key, message, .. } = self.query;
+        let of = &entry.waiting.item.message;
+        message.as_ref().is_none_or(|message| *message == of.id)
+            && key.as_ref().is_none_or(|key| of.key.as_ref() == Some(key))
+            && to.as_ref().is_none_or(|to| {
+                let here = state.address(entry.topic, entry.waiting);
+                match of.headers.get(wire::TO_TOPIC) {
+                    None => here == *to,
+                    Some(_) => wire::final_destination(&Envelope::new(here, of.clone())) == *to,
+                }
+            })
+    }
+}
+
+impl PartialEq for Entry<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+}
+
+impl Eq for Entry<'_> {}
+
+impl PartialOrd for Entry<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry<'_> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}

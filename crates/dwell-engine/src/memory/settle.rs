@@ -1,0 +1,139 @@
+//! Settling what consumers hold: each settlement is one step, whatever it moves where.
+
+use super::{
+    item::{Item, LastRun},
+    queue::Signal,
+    records::Ending,
+    state::{QueueAt, State},
+};
+use dwell_core::{
+    Action, Envelope, Error, ErrorKind, LeaseId, Note, Outcome, Result, ScheduleId, Settle,
+    State as MessageState, Timestamp,
+};
+
+/// What a batch of settlements puts back. It goes back when the batch is done, so that it keeps its order.
+#[derive(Default)]
+pub(super) struct Released(Vec<(u64, Item)>);
+
+impl State {
+    /// Settles one delivery of this queue, or changes nothing.
+    pub(super) fn settle(
+        &mut self,
+        at: QueueAt,
+        settle: &Settle,
+        now: Timestamp,
+        released: &mut Released,
+    ) -> Result<()> {
+        let lease = settle.delivery.receipt.lease();
+        let note = &settle.note;
+        match &settle.action {
+            Action::Ack { result } => {
+                let item = self.take_leased(at, lease)?;
+                if let Some(state) = end_of(note.outcome, self.topics[self.queues[at.0].topic.0].is_dead) {
+                    let (by, error) = (Some(note.worker.clone()), note.error.clone());
+                    let ending = Ending { state, at: now, by, error, result: result.clone() };
+                    self.finish(self.queues[at.0].topic, Some(at), item, ending);
+                }
+            }
+            Action::Release => {
+                let mut item = self.queues[at.0].leases.take(lease).ok_or_else(|| self.stale(at))?;
+                item.deliveries = item.deliveries.saturating_sub(1);
+                item.updated_at = now;
+                released.0.push((lease.fence, item));
+            }
+            Action::Move { to, due } => {
+                // Looked for first: where there is nowhere to go, nothing moves.
+                let target = match self.queues[at.0].leases.get_mut(lease) {
+                    Some(_) => self.target(to)?,
+                    None => return Err(self.stale(at)),
+                };
+                let held = self.take_leased(at, lease)?;
+                let envelope = Envelope::new(to.clone(), settle.delivery.message.clone()).due(*due);
+                let due = due.resolve(now).max(now);
+                let id = ScheduleId::of(&envelope);
+                if due > now
+                    && let Some(key) = self.topics[target.topic().0].waiting.find(&id)
+                {
+                    self.unhold(target.topic(), key);
+                }
+                let item = Item {
+                    created_at: held.created_at,
+                    last_run: Some(Box::new(last_run(note))),
+                    ..Item::new(envelope.message, held.serial, due, now)
+                };
+                self.put(target, item, || id, None, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts back what a batch released, in the order in which it was handed out.
+    pub(super) fn put_back(&mut self, at: QueueAt, released: Released) {
+        let mut items = released.0;
+        items.sort_unstable_by_key(|(fence, _)| *fence);
+        self.give_back(at, items.into_iter().map(|(_, item)| item).collect());
+    }
+
+    /// Gives back all that a consumer holds, as it came.
+    pub(super) fn give_back_from(&mut self, at: QueueAt, consumer: u64, now: Timestamp) {
+        let mut items = self.queues[at.0].leases.take_from(consumer);
+        for item in &mut items {
+            item.deliveries = item.deliveries.saturating_sub(1);
+            item.updated_at = now;
+        }
+        self.give_back(at, items);
+    }
+
+    /// Puts messages from consumers' hands in front of their queue, or of the one that adopted it.
+    pub(super) fn give_back(&mut self, at: QueueAt, items: Vec<Item>) {
+        if items.is_empty() {
+            return;
+        }
+        let adopter = self.adopter(at);
+        if adopter == at {
+            self.queues[at.0].give_back(items);
+        } else {
+            for item in &items {
+                self.queues[at.0].left(item);
+            }
+            self.adopt(at, adopter, items);
+        }
+        self.signal(adopter, Signal::One);
+    }
+
+    /// Takes a message out of a consumer's hands for good.
+    fn take_leased(&mut self, at: QueueAt, lease: LeaseId) -> Result<Item> {
+        let queue = &mut self.queues[at.0];
+        let Some(item) = queue.leases.take(lease) else { return Err(self.stale(at)) };
+        if queue.left(&item) {
+            self.signal(at, Signal::One);
+        }
+        self.left(self.queues[at.0].topic, Some(at), &item.message);
+        Ok(item)
+    }
+
+    fn stale(&self, at: QueueAt) -> Error {
+        let queue = &self.queues[at.0];
+        Error::new(
+            ErrorKind::Stale,
+            format!(
+                "this delivery of `{}/{}` was settled before, given back, or its lease ran out: \
+                 drop it, the message is in other hands",
+                self.topics[queue.topic.0].name, queue.name
+            ),
+        )
+    }
+}
+
+fn last_run(note: &Note) -> LastRun {
+    LastRun { outcome: note.outcome, error: note.error.clone(), worker: note.worker.clone() }
+}
+
+/// What an acked message became; `None` if it lives on as a copy. Who acks a dead letter drops it.
+fn end_of(outcome: Outcome, is_dead: bool) -> Option<MessageState> {
+    match outcome {
+        Outcome::Deferred | Outcome::Failed | Outcome::Released => None,
+        Outcome::Handled | Outcome::Forwarded if !is_dead => Some(MessageState::Done),
+        _ => Some(MessageState::Discarded),
+    }
+}

@@ -1,0 +1,103 @@
+//! What all handles of one memory transport share: the lock, and the clock.
+
+use super::{Held, MemorySettings, state::State};
+use dwell_core::{Error, ErrorKind, Result, Seams, Timestamp};
+use std::{
+    future::poll_fn,
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::Poll,
+    time::Duration,
+};
+
+pub(super) struct Shared {
+    state: Mutex<State>,
+    pub(super) seams: Seams,
+    pub(super) settings: MemorySettings,
+}
+
+impl Shared {
+    pub(super) fn new(seams: Seams, settings: MemorySettings) -> Self {
+        let state = Mutex::new(State::new(settings, seams.instance.clone()));
+        Self { state, seams, settings }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Works under the lock, and tells receivers and the log when it is free again.
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
+        let (result, after) = {
+            let mut state = self.lock();
+            let result = work(&mut state);
+            (result, state.after())
+        };
+        after.run();
+        result
+    }
+
+    /// The same, unless the transport was closed.
+    pub(super) fn open<R>(&self, work: impl FnOnce(&mut State) -> R) -> Result<R> {
+        self.with(|state| if state.is_closed { Err(closed()) } else { Ok(work(state)) })
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.seams.clock.now()
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        self.seams.clock.elapsed()
+    }
+
+    /// Drops all that is held, and wakes everybody to hear of it. Idempotent.
+    pub(super) fn close(&self) {
+        let held = self.with(State::close);
+        // Not under the lock: freeing a million messages takes time.
+        held.wake_all();
+        report(held.held_now());
+    }
+
+    /// Makes ready all that is due by now, a chunk at a time, so that what is looked at afterwards is as it should be
+    /// even where no consumer is there to care.
+    pub(super) async fn promote_all(&self) -> Result<()> {
+        let now = self.now();
+        while self.open(|state| state.promote_any(now))? {
+            yield_now().await;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        report(self.state.get_mut().unwrap_or_else(PoisonError::into_inner).held_now());
+    }
+}
+
+fn report(Held { waiting, ready, leased }: Held) {
+    if waiting + ready + leased > 0 {
+        tracing::warn!(
+            waiting,
+            ready,
+            leased,
+            "a memory transport was closed with messages in it: they are lost; use a durable one to keep them"
+        );
+    }
+}
+
+pub(super) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "this memory transport was closed: connect again")
+}
+
+/// Lets others run.
+pub(super) async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

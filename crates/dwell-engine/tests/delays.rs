@@ -1,0 +1,185 @@
+//! How a message waits, and what is refused when an engine is built.
+
+mod common;
+use common::{poor::Poor, *};
+use dwell_core::*;
+use dwell_engine::{
+    memory::{Memory, MemorySettings},
+    *,
+};
+use std::{sync::Arc, time::Duration};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn poor() -> (VirtualClock, Seams, Arc<Poor>) {
+    let clock = VirtualClock::new();
+    let seams = Seams::virtual_time(clock.clone(), 1);
+    let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    (clock, seams, Arc::new(Poor::new(memory)))
+}
+
+#[tokio::test]
+async fn five_days_pass_in_a_moment_on_the_production_path() {
+    let world = World::new().await;
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    let sent = world.send(order("a").due(Due::After(DAY * 5))).await;
+    assert_eq!(sent.due, Some(world.clock.now().after(DAY * 5)));
+    world.advance(DAY * 5 - Duration::from_millis(1)).await;
+    assert!(world.ids().is_empty());
+    world.advance(Duration::from_millis(1)).await;
+    assert_eq!(world.ids(), ["a"]);
+}
+
+#[tokio::test]
+async fn without_native_delay_and_without_a_store_a_subscription_is_refused_naming_the_setting() {
+    let (_, seams, poor) = poor();
+    let engine = Engine::builder(poor, seams).build().await.unwrap();
+    let work = Work::Async(Arc::new(|_: Message, _: Context| async { Verdict::ACK }));
+    let error = engine.subscribe(orders(), work).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    let text = error.to_string();
+    assert!(text.contains("[scheduler] url") && text.contains("orders/mail"), "{text}");
+    let error = engine.send(&[order("a").due(Due::After(SECOND))]).await.pop().unwrap().unwrap_err();
+    assert!(error.to_string().contains("[scheduler] url"), "{error}");
+    let past = order("b").due(Due::At(Timestamp(0)));
+    engine.provision(&[Topic::named("orders")], OnMissing::Create).await.unwrap();
+    assert!(engine.send(&[past]).await[0].is_ok(), "what is due needs no store");
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_wait_or_forgets_is_refused_unless_allowed_by_name() {
+    let (_, seams, poor) = poor();
+    let error = Engine::builder(poor.clone(), seams.clone()).store(poor.clone()).build().await.unwrap_err();
+    assert!(error.to_string().contains("[scheduler] url"), "{error}");
+
+    struct Durable(Arc<Poor>);
+    impl Transport for Durable {
+        fn capabilities(&self) -> Capabilities {
+            Capabilities { durable: true, ..self.0.capabilities() }
+        }
+        fn provision<'a>(
+            &'a self,
+            t: &'a [Topic],
+            s: &'a [Subscription],
+            o: OnMissing,
+        ) -> BoxFuture<'a, Result<()>> {
+            self.0.provision(t, s, o)
+        }
+        fn producer(&self) -> BoxFuture<'_, Result<Arc<dyn Producer>>> {
+            self.0.producer()
+        }
+        fn consumer(&self, of: Subscription) -> BoxFuture<'_, Result<Arc<dyn Consumer>>> {
+            self.0.consumer(of)
+        }
+        fn close(&self) -> BoxFuture<'_, Result<()>> {
+            self.0.close()
+        }
+    }
+    let durable = Arc::new(Durable(poor.clone()));
+    let store = || Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    let error = Engine::builder(durable.clone(), seams.clone()).store(store()).build().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("allow_volatile"), "{error}");
+    Engine::builder(durable, seams.clone()).store(store()).allow_volatile(true).build().await.unwrap();
+}
+
+#[tokio::test]
+async fn delay_by_scheduler_without_a_store_is_refused() {
+    let (_, seams, poor) = poor();
+    let error = Engine::builder(poor, seams).delay(DelayMode::Scheduler).build().await.unwrap_err();
+    assert!(error.to_string().contains("[scheduler] url"), "{error}");
+}
+
+#[tokio::test]
+async fn what_waits_for_a_poor_transport_can_be_listed_cancelled_and_rescheduled_in_its_store() {
+    let (clock, seams, poor) = poor();
+    let store = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    let engine = Engine::builder(poor.clone(), seams).store(store).build().await.unwrap();
+    let world = World { clock, memory: poor.inner.clone(), engine, ran: Arc::default() };
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    for id in ["a", "b", "c"] {
+        world.send(order(id).due(Due::After(DAY))).await;
+    }
+    let pending = world.engine.pending(Query { limit: 10, ..Query::default() }).await.unwrap();
+    assert_eq!(pending.iter().map(|pending| &*pending.id.0).collect::<Vec<_>>(), ["a", "b", "c"]);
+    let to = Query { to: Some(Address::topic("orders")), limit: 10, ..Query::default() };
+    assert_eq!(world.engine.pending(to).await.unwrap().len(), 3, "found by where it goes in the end");
+    assert_eq!(world.engine.cancel(&"a".into()).await.unwrap(), Changed::Done);
+    assert_eq!(world.engine.reschedule(&"b".into(), Due::After(SECOND)).await.unwrap(), Changed::Done);
+    assert_eq!(world.engine.cancel(&"nobody".into()).await.unwrap(), Changed::NotFound);
+    world.advance(SECOND * 2).await;
+    assert_eq!(world.ids(), ["b"]);
+    assert_eq!(world.engine.cancel(&"b".into()).await.unwrap(), Changed::TooLate);
+    world.advance(DAY).await;
+    assert_eq!(world.ids(), ["b", "c"]);
+}
+
+#[tokio::test]
+async fn without_anyone_who_can_list_the_answer_is_unsupported_and_not_not_found() {
+    let (_, seams, poor) = poor();
+    let engine = Engine::builder(poor, seams).build().await.unwrap();
+    let error = engine.cancel(&"a".into()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("delay = \"scheduler\""), "{error}");
+}
+
+#[tokio::test]
+async fn bad_sends_are_refused_one_by_one_and_lose_nothing() {
+    let world = World::new().await;
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    let mut reserved = order("reserved");
+    reserved.message.headers.append("HandledCount", "0");
+    let mut named = order("named");
+    named.message.headers.append("not allowed", "x");
+    let big = vec![0; world.engine.capabilities().max_body + 1];
+    let big = Envelope::new(Address::topic("orders"), Message::new("big", "t", big));
+    let unknown = Envelope { to: Address::topic("nobody-knows"), ..order("unknown") };
+    let results = world
+        .engine
+        .send(&[
+            reserved,
+            order("a"),
+            named,
+            order("bad id"),
+            big,
+            unknown,
+            order("b").due(Due::At(Timestamp(0))),
+        ])
+        .await;
+    let kinds: Vec<_> = results.iter().map(|result| result.as_ref().err().map(Error::kind)).collect();
+    let invalid = Some(ErrorKind::Invalid);
+    assert_eq!(
+        kinds,
+        [invalid, None, invalid, invalid, Some(ErrorKind::TooLarge), Some(ErrorKind::NotFound), None]
+    );
+    world.idle().await;
+    assert_eq!(world.ids(), ["a", "b"], "a past time is at once");
+}
+
+#[tokio::test]
+async fn settings_that_cannot_work_are_refused_by_name() {
+    let world = World::new().await;
+    type Change = fn(&mut SubscriptionSettings);
+    let table: [(&str, Change); 8] = [
+        ("performers", |s| s.performers = 0),
+        ("concurrency", |s| s.concurrency = 0),
+        ("batch", |s| s.batch = 0),
+        ("max_runs", |s| s.max_runs = MaxRuns::Limited(0)),
+        ("lease", |s| s.lease = Duration::ZERO),
+        ("handler_timeout", |s| s.handler_timeout = Duration::ZERO),
+        ("rate", |s| s.rate = Some(f64::NAN)),
+        ("retry.jitter", |s| s.retry.jitter = 1.5),
+    ];
+    for (name, change) in table {
+        let mut settings = orders();
+        change(&mut settings);
+        let error = settings.validate(&world.engine.capabilities()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().contains(name), "{error}");
+    }
+    let settings = SubscriptionSettings { quarantine_after: Some(3), ..orders() };
+    let error = settings.validate(&Capabilities::LEAST).unwrap_err();
+    assert!(error.to_string().contains("quarantine_after"), "{error}");
+    assert_eq!(orders().quarantine(&Capabilities::LEAST), None);
+    assert_eq!(orders().quarantine(&world.engine.capabilities()), Some(10));
+}

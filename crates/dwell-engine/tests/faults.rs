@@ -1,0 +1,329 @@
+//! What happens when the broker does not do what it should.
+
+mod common;
+use common::{
+    poor::{Broken, Poor},
+    *,
+};
+use dwell_core::*;
+use dwell_engine::{
+    memory::{Memory, MemorySettings},
+    *,
+};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+/// A world on a poor transport, with another memory as its store.
+async fn poor_world() -> (World, Poor, Arc<Memory>) {
+    let clock = VirtualClock::new();
+    let seams = Seams::virtual_time(clock.clone(), 1);
+    let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    let store = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    let poor = Poor::new(memory.clone());
+    let engine = Engine::builder(Arc::new(poor.clone()), seams)
+        .store(store.clone())
+        .via("poor")
+        .build()
+        .await
+        .unwrap();
+    (World { clock, memory, engine, ran: Arc::default() }, poor, store)
+}
+
+async fn rich_world() -> (World, Poor) {
+    let clock = VirtualClock::new();
+    let memory = Arc::new(Memory::new(Seams::virtual_time(clock.clone(), 1), MemorySettings::default()));
+    let rich = Poor::rich(memory.clone());
+    (World::on(Arc::new(rich.clone()), memory, clock).await, rich)
+}
+
+#[tokio::test]
+async fn a_poor_transport_defers_retries_and_releases_by_way_of_copies_and_a_store() {
+    let (world, ..) = poor_world().await;
+    let pump = world
+        .handle(orders(), |_, run| match run {
+            0 => Verdict::defer(SECOND * 30),
+            1 => Verdict::fail("boom"),
+            2 => Verdict::Release("not now".into()),
+            3 => Verdict::defer(Duration::ZERO),
+            _ => Verdict::ACK,
+        })
+        .await;
+    world.send(order("a").due(Due::After(SECOND * 10))).await;
+    world.advance(SECOND * 3600).await;
+    assert_eq!(world.times(), [10.0, 40.0, 45.0, 46.0, 46.0]);
+    let attempts: Vec<_> =
+        world.ran().iter().map(|ran| (ran.attempts.handled, ran.attempts.failed)).collect();
+    assert_eq!(attempts, [(0, 0), (1, 0), (2, 1), (2, 1), (3, 1)], "both counts survive every hop");
+    assert_eq!(pump.counts().handled, 1);
+}
+
+#[tokio::test]
+async fn the_producer_for_copies_is_opened_on_first_use_alone() {
+    let (world, poor, _) = poor_world().await;
+    world
+        .handle(orders(), |_, run| if run == 1 { Verdict::defer(Duration::ZERO) } else { Verdict::ACK })
+        .await;
+    let direct = world.memory.producer().await.unwrap();
+    direct.send(&[order("a")]).await.pop().unwrap().unwrap();
+    world.idle().await;
+    assert_eq!(poor.faults.producers.load(Ordering::SeqCst), 0);
+    direct.send(&[order("b")]).await.pop().unwrap().unwrap();
+    world.idle().await;
+    assert_eq!(world.ids(), ["a", "b", "b"]);
+    assert_eq!(poor.faults.producers.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_failed_settlement_is_tried_again_and_never_acked_in_its_place() {
+    let (world, rich) = rich_world().await;
+    let pump =
+        world.handle(orders(), |_, run| if run == 0 { Verdict::defer(SECOND) } else { Verdict::ACK }).await;
+    rich.faults.settles.store(5, Ordering::SeqCst);
+    world.send(order("a")).await;
+    world.advance(SECOND * 300).await;
+    assert_eq!(world.ids(), ["a", "a"]);
+    assert_eq!(world.ran()[1].attempts.handled, 1);
+    assert_eq!((pump.counts().settlements_failed, pump.counts().handled), (5, 1));
+}
+
+#[tokio::test]
+async fn a_failed_dead_letter_send_does_not_ack_and_holds_back_nobody_else() {
+    let (world, poor, _) = poor_world().await;
+    let pump = world
+        .handle(orders(), |message: &Message, _| match &*message.id.0 {
+            "bad" => Verdict::Reject("no".into()),
+            _ => Verdict::ACK,
+        })
+        .await;
+    for broken in [Broken::Error(ErrorKind::Unavailable), Broken::NoAnswer, Broken::Hangs] {
+        poor.break_topic("orders.dlq", Some(broken));
+        world.send(order("bad")).await;
+        world.advance(SECOND * 90).await;
+        let before = pump.counts().handled;
+        world.engine.send(&(0..30).map(|n| order(&format!("good-{n}"))).collect::<Vec<_>>()).await;
+        world.advance(SECOND).await;
+        assert_eq!(pump.counts().handled, before + 30, "{broken:?}");
+        assert!(world.in_state(State::Dead).await.is_empty(), "{broken:?}");
+        assert_eq!(world.memory.held().leased, 1, "{broken:?}: the original is still ours");
+        if broken == Broken::Hangs {
+            break;
+        }
+        poor.break_topic("orders.dlq", None);
+        world.advance(SECOND * 120).await;
+        assert_eq!(world.in_state(State::Dead).await.len(), 1, "{broken:?}");
+        world.engine.monitor();
+        let dead = world.memory.ledger().unwrap();
+        dead.change(&"bad".into(), None, Change::Discard, "test").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_copy_that_was_confirmed_is_not_made_again_when_the_ack_fails() {
+    let (world, poor, _) = poor_world().await;
+    let pump = world
+        .handle(orders(), |_, run| if run == 0 { Verdict::defer(Duration::ZERO) } else { Verdict::ACK })
+        .await;
+    poor.faults.settles.store(3, Ordering::SeqCst);
+    world.send(order("a")).await;
+    world.advance(SECOND * 300).await;
+    assert_eq!(world.ids(), ["a", "a"], "one copy");
+    assert_eq!(pump.counts().handled, 1);
+}
+
+#[tokio::test]
+async fn failing_receives_back_off_and_the_pump_stays_alive() {
+    let (world, rich) = rich_world().await;
+    *rich.faults.receives.lock().unwrap() = vec![ErrorKind::Unavailable; 4];
+    let pump = world.handle(orders(), |_, _| Verdict::ACK).await;
+    world.idle().await;
+    assert!(pump.last_error().unwrap().contains("broken on purpose"));
+    world.send(order("a")).await;
+    world.advance(SECOND * 14).await;
+    assert!(world.ids().is_empty(), "1 + 2 + 4 + 8 seconds of patience");
+    world.advance(SECOND * 2).await;
+    assert_eq!(world.ids(), ["a"]);
+    assert_eq!((pump.counts().receives_failed, pump.last_error()), (4, None));
+}
+
+#[tokio::test]
+async fn a_closed_consumer_is_replaced_and_a_panicking_one_too() {
+    let (world, rich) = rich_world().await;
+    rich.faults.receives.lock().unwrap().push(ErrorKind::Closed);
+    rich.faults.panics.store(1, Ordering::SeqCst);
+    let pump = world.handle(orders(), |_, _| Verdict::ACK).await;
+    world.idle().await;
+    assert!(matches!(&pump.status()[..], [Status::Restarting(_)]), "{:?}", pump.status());
+    world.send(order("a")).await;
+    world.advance(SECOND * 10).await;
+    assert_eq!((world.ids().len(), pump.counts().restarts), (1, 2));
+    assert_eq!(pump.status(), [Status::Running]);
+}
+
+#[tokio::test]
+async fn a_target_that_is_away_holds_up_only_itself_and_everything_arrives_in_the_end() {
+    let (world, poor, _) = poor_world().await;
+    let other =
+        SubscriptionSettings { retry: orders().retry, ..SubscriptionSettings::new("invoices", "mail") };
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    world.handle(other, |_, _| Verdict::ACK).await;
+    poor.break_topic("orders", Some(Broken::Error(ErrorKind::Unavailable)));
+    let invoice = |id: &str| Envelope { to: Address::topic("invoices"), ..order(id) };
+    for n in 0..20 {
+        world.send(order(&format!("order-{n}")).due(Due::After(SECOND))).await;
+        world.send(invoice(&format!("invoice-{n}")).due(Due::After(SECOND))).await;
+    }
+    world.advance(SECOND * 2).await;
+    assert_eq!(world.ids().len(), 20);
+    assert!(world.ids().iter().all(|id| id.starts_with("invoice")));
+    world.advance(SECOND * 600).await;
+    assert_eq!(world.ids().len(), 20);
+    poor.break_topic("orders", None);
+    world.advance(SECOND * 61).await;
+    assert_eq!(world.ids().len(), 40, "an absence never exhausts a forward");
+}
+
+#[tokio::test]
+async fn what_can_never_be_sent_is_parked_visibly_and_can_be_replayed() {
+    let (world, poor, store) = poor_world().await;
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    for kind in [ErrorKind::TooLarge, ErrorKind::NotFound, ErrorKind::Unsupported] {
+        poor.break_topic("orders", Some(Broken::Error(kind)));
+        world.send(order(&format!("{kind:?}")).due(Due::After(SECOND))).await;
+        world.advance(SECOND * 2).await;
+    }
+    let dead = world.engine.monitor().dead(10).await.unwrap();
+    assert_eq!(dead.len(), 3);
+    let headers = &dead[0].message.headers;
+    assert_eq!(headers.get_text(wire::REJECTION_REASON), Some("unroutable"));
+    assert_eq!(store.held().ready, 3, "kept where people can find it");
+    poor.break_topic("orders", None);
+    let replayed = world.engine.monitor().replay(&"TooLarge".into(), None, "ada").await.unwrap();
+    assert_eq!(replayed, Changed::Done);
+    world.advance(SECOND).await;
+    assert_eq!(world.ids(), ["TooLarge"]);
+}
+
+#[tokio::test]
+async fn refusals_and_closures_are_waited_out_and_never_park_a_message() {
+    for kind in [ErrorKind::Denied, ErrorKind::Config, ErrorKind::Closed, ErrorKind::Full, ErrorKind::Timeout]
+    {
+        let (world, poor, _) = poor_world().await;
+        world.handle(orders(), |_, _| Verdict::ACK).await;
+        poor.break_topic("orders", Some(Broken::Error(kind)));
+        world.send(order("a").due(Due::After(SECOND))).await;
+        world.advance(SECOND * 3600).await;
+        assert!(world.engine.monitor().dead(10).await.unwrap().is_empty(), "{kind:?}");
+        poor.break_topic("orders", None);
+        world.advance(SECOND * 121).await;
+        assert_eq!(world.ids(), ["a"], "{kind:?}");
+    }
+}
+
+#[tokio::test]
+async fn two_forwarders_on_one_store_fire_each_message_once() {
+    let (world, poor, store) = poor_world().await;
+    let seams = Seams::virtual_time(world.clock.clone(), 2);
+    let second = Engine::builder(Arc::new(poor), seams).store(store).via("poor").build().await.unwrap();
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    let batch: Vec<_> = (0..500).map(|n| order(&n.to_string()).due(Due::After(SECOND))).collect();
+    assert!(second.send(&batch).await.iter().all(Result::is_ok));
+    world.advance(SECOND * 10).await;
+    let mut ids = world.ids();
+    ids.sort();
+    ids.dedup();
+    assert_eq!((ids.len(), world.ran().len()), (500, 500));
+}
+
+#[tokio::test]
+async fn a_store_that_goes_away_in_the_middle_keeps_the_original_unsettled_until_it_is_back() {
+    let clock = VirtualClock::new();
+    let seams = Seams::virtual_time(clock.clone(), 1);
+    let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    let store = Poor::rich(Arc::new(Memory::new(seams.clone(), MemorySettings::default())));
+    let away = AwayStore::new(store);
+    let engine = Engine::builder(Arc::new(Poor::new(memory.clone())), seams)
+        .store(Arc::new(away.clone()))
+        .build()
+        .await
+        .unwrap();
+    let world = World { clock, memory, engine, ran: Arc::default() };
+    world.handle(orders(), |_, run| if run == 0 { Verdict::defer(SECOND) } else { Verdict::ACK }).await;
+    away.set(true);
+    world.send(order("a")).await;
+    world.advance(SECOND * 100).await;
+    assert_eq!((world.ids().len(), world.memory.held().leased), (1, 1));
+    let error = world.engine.send(&[order("b").due(Due::After(SECOND))]).await.pop().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    away.set(false);
+    world.advance(SECOND * 100).await;
+    assert_eq!(world.ids(), ["a", "a"]);
+}
+
+/// A store whose scheduler can be out of reach.
+#[derive(Clone)]
+struct AwayStore {
+    inner: Poor,
+    away: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl AwayStore {
+    fn new(inner: Poor) -> Self {
+        Self { inner, away: Arc::default() }
+    }
+    fn set(&self, away: bool) {
+        self.away.store(away, Ordering::SeqCst);
+    }
+}
+
+impl Transport for AwayStore {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    fn provision<'a>(
+        &'a self,
+        topics: &'a [Topic],
+        subscriptions: &'a [Subscription],
+        on_missing: OnMissing,
+    ) -> BoxFuture<'a, Result<()>> {
+        self.inner.provision(topics, subscriptions, on_missing)
+    }
+    fn producer(&self) -> BoxFuture<'_, Result<Arc<dyn Producer>>> {
+        self.inner.producer()
+    }
+    fn consumer(&self, of: Subscription) -> BoxFuture<'_, Result<Arc<dyn Consumer>>> {
+        self.inner.consumer(of)
+    }
+    fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
+        let inner = self.inner.scheduler()?;
+        Some(Arc::new(AwayScheduler { inner, away: self.away.clone() }))
+    }
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        self.inner.close()
+    }
+}
+
+struct AwayScheduler {
+    inner: Arc<dyn Scheduler>,
+    away: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Scheduler for AwayScheduler {
+    fn schedule(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>> {
+        if self.away.load(Ordering::SeqCst) {
+            let away = |_| Err(Error::new(ErrorKind::Unavailable, "the store is away"));
+            return ready(entries.into_iter().map(away).collect());
+        }
+        self.inner.schedule(entries)
+    }
+    fn cancel<'a>(&'a self, id: &'a ScheduleId) -> BoxFuture<'a, Result<Changed>> {
+        self.inner.cancel(id)
+    }
+    fn reschedule<'a>(&'a self, id: &'a ScheduleId, due: Due) -> BoxFuture<'a, Result<Changed>> {
+        self.inner.reschedule(id, due)
+    }
+    fn pending(&self, query: Query) -> BoxFuture<'_, Result<Vec<Pending>>> {
+        self.inner.pending(query)
+    }
+}

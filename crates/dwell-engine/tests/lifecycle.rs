@@ -1,0 +1,291 @@
+//! Starting, stopping, pausing, renewing, restarting.
+
+mod common;
+use common::*;
+use dwell_core::*;
+use dwell_engine::{
+    memory::{Memory, MemorySettings},
+    *,
+};
+use std::{
+    sync::{Arc, atomic::AtomicUsize, atomic::Ordering},
+    time::Duration,
+};
+use tokio::sync::Semaphore;
+
+/// A handler that waits for a permit.
+fn gated(world: &World, gate: &Arc<Semaphore>) -> Work {
+    let (world, gate) = (world.clone(), gate.clone());
+    Work::Async(Arc::new(move |message: Message, context: Context| {
+        world.record(&message, &context);
+        let gate = gate.clone();
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Verdict::ACK
+        }
+    }))
+}
+
+#[tokio::test]
+async fn a_handler_longer_than_its_lease_keeps_its_message() {
+    let world = World::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let settings = SubscriptionSettings { handler_timeout: SECOND * 1000, ..orders() };
+    let pump = world.engine.subscribe(settings, gated(&world, &gate)).await.unwrap();
+    let other = world.engine.subscribe(orders(), gated(&world, &gate)).await.unwrap();
+    world.send(order("a")).await;
+    world.advance(SECOND * 500).await;
+    assert_eq!(world.ids().len(), 1);
+    gate.add_permits(1);
+    world.advance(SECOND * 500).await;
+    assert_eq!(world.ids().len(), 1);
+    assert_eq!(pump.counts().handled + other.counts().handled, 1);
+}
+
+#[tokio::test]
+async fn what_waits_behind_a_slow_handler_keeps_its_lease_too() {
+    let world = World::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let settings = SubscriptionSettings { handler_timeout: SECOND * 1000, ..orders() };
+    world.engine.subscribe(settings, gated(&world, &gate)).await.unwrap();
+    for id in ["a", "b", "c"] {
+        world.send(order(id)).await;
+    }
+    world.advance(SECOND * 300).await;
+    gate.add_permits(3);
+    world.advance(SECOND * 300).await;
+    assert_eq!(world.ids(), ["a", "b", "c"]);
+    assert!(world.ran().iter().all(|ran| ran.attempts == Attempts::default()));
+}
+
+#[tokio::test]
+async fn a_stop_waits_for_what_runs_gives_back_the_rest_and_leaves_no_duplicate() {
+    let world = World::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let pump = world.engine.subscribe(orders(), gated(&world, &gate)).await.unwrap();
+    for id in ["a", "b", "c"] {
+        world.send(order(id)).await;
+    }
+    world.idle().await;
+    let stopping = tokio::spawn({
+        let pump = pump.clone();
+        async move { pump.stop().await }
+    });
+    world.idle().await;
+    assert!(!stopping.is_finished());
+    gate.add_permits(1);
+    stopping.await.unwrap();
+    assert_eq!(pump.status(), [Status::Stopped]);
+    assert_eq!(pump.counts().handled, 1);
+    let ready = world.in_state(State::Ready).await;
+    assert_eq!(ready.len(), 2);
+
+    let again = world.handle(orders(), |_, _| Verdict::ACK).await;
+    world.advance(SECOND * 100).await;
+    assert_eq!(world.ids(), ["a", "b", "c"]);
+    assert_eq!(again.counts().handled, 2);
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_longer_than_its_timeout_and_loses_nothing() {
+    let world = World::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let settings = SubscriptionSettings { shutdown_timeout: SECOND * 4, ..orders() };
+    let pump = world.engine.subscribe(settings, gated(&world, &gate)).await.unwrap();
+    world.send(order("a")).await;
+    world.idle().await;
+    let stopping = tokio::spawn({
+        let pump = pump.clone();
+        async move { pump.stop().await }
+    });
+    world.advance(SECOND * 3).await;
+    assert!(!stopping.is_finished());
+    world.advance(SECOND * 2).await;
+    stopping.await.unwrap();
+    let ready = world.in_state(State::Ready).await;
+    assert_eq!((ready.len(), ready[0].message.attempts), (1, Attempts::default()));
+}
+
+#[tokio::test]
+async fn a_second_signal_stops_at_once() {
+    let world = World::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let pump = world.engine.subscribe(orders(), gated(&world, &gate)).await.unwrap();
+    world.send(order("a")).await;
+    world.idle().await;
+    let stopping = tokio::spawn({
+        let pump = pump.clone();
+        async move { pump.stop().await }
+    });
+    world.idle().await;
+    pump.stop_now();
+    stopping.await.unwrap();
+    assert_eq!(world.clock.elapsed(), Duration::ZERO, "no time has passed");
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    world.advance(SECOND * 31).await;
+    assert_eq!(world.ids(), ["a", "a"], "redelivered when its lease ran out");
+}
+
+#[tokio::test]
+async fn a_paused_pump_starts_nothing_until_it_is_resumed() {
+    let world = World::new().await;
+    let pump = world.handle(orders(), |_, _| Verdict::ACK).await;
+    world.idle().await;
+    pump.pause();
+    world.idle().await;
+    assert_eq!(pump.status(), [Status::Paused]);
+    world.send(order("a")).await;
+    world.advance(SECOND * 3600).await;
+    assert!(world.ids().is_empty());
+    pump.resume();
+    world.idle().await;
+    assert_eq!(world.ids(), ["a"]);
+}
+
+#[tokio::test]
+async fn messages_of_one_key_run_one_after_the_other_and_others_beside_them() {
+    let world = World::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let settings = SubscriptionSettings { concurrency: 10, ..orders() };
+    world.engine.subscribe(settings, gated(&world, &gate)).await.unwrap();
+    let batch = [keyed("a1", "a"), keyed("a2", "a"), keyed("b1", "b"), keyed("a3", "a"), order("free")];
+    world.engine.send(&batch).await;
+    world.idle().await;
+    assert_eq!(world.ids(), ["a1", "b1", "free"]);
+    gate.add_permits(5);
+    world.idle().await;
+    let order: Vec<_> = world.ids().into_iter().filter(|id| id.starts_with('a')).collect();
+    assert_eq!(order, ["a1", "a2", "a3"]);
+}
+
+#[tokio::test]
+async fn unordered_messages_of_one_key_run_beside_each_other() {
+    let world = World::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let settings = SubscriptionSettings { concurrency: 10, ordered: false, ..orders() };
+    world.engine.subscribe(settings, gated(&world, &gate)).await.unwrap();
+    world.engine.send(&[keyed("a1", "a"), keyed("a2", "a")]).await;
+    world.idle().await;
+    assert_eq!(world.ids(), ["a1", "a2"]);
+}
+
+#[tokio::test]
+async fn concurrency_is_never_exceeded_and_performers_share() {
+    let world = World::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let settings = SubscriptionSettings { concurrency: 3, performers: 2, ..orders() };
+    let pump = world.engine.subscribe(settings, gated(&world, &gate)).await.unwrap();
+    world.engine.send(&(0..50).map(|n| order(&n.to_string())).collect::<Vec<_>>()).await;
+    world.idle().await;
+    assert_eq!(world.ids().len(), 6);
+    assert_eq!(
+        world.engine.monitor().in_flight().iter().filter(|seen| seen.stage == Stage::Processing).count(),
+        6
+    );
+    gate.add_permits(50);
+    world.idle().await;
+    let mut ids = world.ids();
+    ids.sort();
+    ids.dedup();
+    assert_eq!((ids.len(), pump.counts().handled), (50, 50));
+    assert!(world.engine.monitor().in_flight().is_empty());
+}
+
+#[tokio::test]
+async fn a_rate_spaces_the_runs_of_a_subscription() {
+    let world = World::new().await;
+    let settings = SubscriptionSettings { rate: Some(2.0), concurrency: 5, performers: 2, ..orders() };
+    world.handle(settings, |_, _| Verdict::ACK).await;
+    world.engine.send(&(0..5).map(|n| order(&n.to_string())).collect::<Vec<_>>()).await;
+    world.advance(SECOND * 10).await;
+    let times = world.times();
+    assert_eq!(times.len(), 5);
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= 0.49), "{times:?}");
+}
+
+#[tokio::test]
+async fn a_message_that_keeps_killing_its_worker_is_quarantined_as_poison() {
+    let world = World::new().await;
+    world.memory.provision(&[], &[orders().subscription()], OnMissing::Create).await.unwrap();
+    world.send(order("a")).await;
+    // Three workers take it and vanish.
+    for _ in 0..3 {
+        let consumer = world.memory.consumer(orders().subscription()).await.unwrap();
+        let taken = consumer.receive(1, Duration::ZERO, Some(SECOND)).await.unwrap();
+        assert_eq!(taken.len(), 1);
+        drop((taken, consumer));
+        world.advance(SECOND * 2).await;
+    }
+    let settings = SubscriptionSettings { quarantine_after: Some(3), ..orders() };
+    let pump = world.handle(settings, |_, _| Verdict::ACK).await;
+    world.advance(SECOND).await;
+    assert!(world.ids().is_empty(), "it was never run again");
+    let dead = world.in_state(State::Dead).await;
+    assert_eq!(dead[0].message.headers.get_text(wire::REJECTION_REASON), Some("poison"));
+    assert_eq!((pump.counts().poison, dead[0].message.attempts), (1, Attempts::default()));
+}
+
+#[tokio::test]
+async fn a_pump_requeues_into_its_own_full_queue() {
+    let world = World::with(MemorySettings { capacity: 2, ..MemorySettings::default() }).await;
+    let gate = Arc::new(Semaphore::new(0));
+    let runs = Arc::new(AtomicUsize::new(0));
+    let work = {
+        let (gate, runs) = (gate.clone(), runs.clone());
+        Work::Async(Arc::new(move |_: Message, _: Context| {
+            let (gate, run) = (gate.clone(), runs.fetch_add(1, Ordering::SeqCst));
+            async move {
+                gate.acquire().await.unwrap().forget();
+                if run == 0 { Verdict::defer(Duration::ZERO) } else { Verdict::ACK }
+            }
+        }))
+    };
+    let pump = world.engine.subscribe(orders(), work).await.unwrap();
+    world.send(order("a")).await;
+    world.send(order("b")).await;
+    world.idle().await;
+    let full = world.engine.send(&[order("c")]).await.pop().unwrap().unwrap_err();
+    assert_eq!((full.kind(), full.is_retryable()), (ErrorKind::Full, true));
+    gate.add_permits(10);
+    world.advance(SECOND).await;
+    assert_eq!((pump.counts().deferred, pump.counts().handled), (1, 2));
+    world.send(order("c")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hung_blocking_handler_is_abandoned_its_thread_replaced_and_its_late_outcome_dropped() {
+    let seams = Seams::system("test");
+    let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    let engine = Engine::builder(memory.clone(), seams).build().await.unwrap();
+    let (free, hang) = std::sync::mpsc::channel::<()>();
+    let hang = std::sync::Mutex::new(hang);
+    let handled = Arc::new(Semaphore::new(0));
+    let signal = handled.clone();
+    let handler = move |message: Message, _: Context| {
+        if &*message.id.0 == "hangs" && message.attempts.handled == 0 {
+            let _ = hang.lock().unwrap().recv();
+            return Verdict::Reject("too late to say this".into());
+        }
+        signal.add_permits(1);
+        Verdict::ACK
+    };
+    let settings = SubscriptionSettings {
+        handler_timeout: Duration::from_millis(50),
+        retry: RetryPolicy { base_delay: Duration::from_millis(1), ..RetryPolicy::default() },
+        ..orders()
+    };
+    let pump = engine.subscribe(settings, Work::Blocking(Arc::new(handler))).await.unwrap();
+    let sent = engine.send(&[order("hangs"), order("next")]).await;
+    assert!(sent.iter().all(Result::is_ok));
+    handled.acquire_many(2).await.unwrap().forget();
+    let hung = engine.monitor().hung();
+    assert_eq!(
+        hung.iter().map(|seen| &*seen.id.0).collect::<Vec<_>>(),
+        ["hangs"],
+        "flagged until it comes back"
+    );
+    free.send(()).unwrap();
+    engine.shutdown().await.unwrap();
+    let counts = pump.counts();
+    assert_eq!((counts.timed_out, counts.handled, counts.rejected), (1, 2, 0));
+}
