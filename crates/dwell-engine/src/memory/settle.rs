@@ -1,7 +1,7 @@
 //! Settling what consumers hold: each settlement is one step, whatever it moves where.
 
 use super::{
-    item::{Item, LastRun},
+    item::{Item, LastRun, new_item},
     queue::Signal,
     records::Ending,
     state::{QueueAt, State},
@@ -50,18 +50,19 @@ impl State {
                 let held = self.take_leased(at, lease)?;
                 let envelope = Envelope::new(to.clone(), settle.delivery.message.clone()).due(*due);
                 let due = due.resolve(now).max(now);
-                let id = ScheduleId::of(&envelope);
-                if due > now
-                    && let Some(key) = self.topics[target.topic().0].waiting.find(&id)
-                {
-                    self.unhold(target.topic(), key);
+                let id = (due > now).then(|| self.hasher.of(&ScheduleId::of(&envelope).0));
+                let mut item = new_item(envelope.message, held.serial, due, now);
+                item.created_at = held.created_at;
+                item.last_run = Some(Box::new(last_run(note)));
+                match id {
+                    Some(id) => {
+                        if let Some(key) = self.topics[target.topic().0].waiting.find(&id) {
+                            self.unhold(target.topic(), key);
+                        }
+                        self.hold(target, item, id, None);
+                    }
+                    None => self.deliver(target, item, now),
                 }
-                let item = Item {
-                    created_at: held.created_at,
-                    last_run: Some(Box::new(last_run(note))),
-                    ..Item::new(envelope.message, held.serial, due, now)
-                };
-                self.put(target, item, || id, None, now);
             }
         }
         Ok(())
