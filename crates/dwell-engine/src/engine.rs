@@ -11,14 +11,18 @@ use crate::{
 };
 use dwell_core::{
     Capabilities, Changed, Due, Envelope, Error, ErrorKind, MessageId, OnMissing, Pending, Query, Result,
-    Scheduler, Seams, Sent, Text, Topic, Transport, check_id, check_topic,
+    ScheduleId, Scheduler, Seams, Sent, Text, Topic, Transport, check_id, check_topic,
 };
 use futures_util::future::join_all;
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 use tokio::{sync::watch, task::JoinHandle};
+
+/// How long a shutdown waits for forwarder and background work.
+const LAST_WAIT: Duration = Duration::from_secs(10);
 
 /// What an engine is made of.
 pub struct EngineBuilder {
@@ -202,7 +206,14 @@ impl Engine {
     /// What no user may send, and what no broker behind us would take: found out now, not when it is due.
     fn check(&self, envelope: &Envelope) -> Result<()> {
         let message = &envelope.message;
-        check_topic(envelope.to.topic_name())?;
+        let topic = envelope.to.topic_name();
+        check_topic(topic)?;
+        if topic.starts_with("dwell.") {
+            let text = format!(
+                "the topic `{topic}` is for Dwell itself: names that start with `dwell.` are reserved"
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
         check_id(&message.id.0)?;
         message.headers.check()?;
         if message.body.len() > self.0.capabilities.max_body {
@@ -247,7 +258,8 @@ impl Engine {
             // The name under which a user's own send waits, too: what is no longer pending may be remembered.
             let mut names: Vec<_> =
                 scheduler.pending(query).await?.into_iter().map(|pending| pending.id).collect();
-            names.push(dwell_core::ScheduleId(id.0.clone()));
+            names.push(ScheduleId(id.0.clone()));
+            names.sort();
             names.dedup();
             for name in names {
                 answers.push(match due {
@@ -288,13 +300,26 @@ impl Engine {
         let pumps = self.0.monitor.pumps();
         join_all(pumps.iter().map(Pump::stop)).await;
         self.0.stop.send_replace(true);
-        let services = std::mem::take(&mut *self.0.services.lock().unwrap_or_else(PoisonError::into_inner));
-        join_all(services).await;
+        self.services_stopped().await;
         let store = match &self.0.store {
             Some(store) => store.close().await,
             None => Ok(()),
         };
         self.0.transport.close().await.and(store)
+    }
+
+    /// Waits until the services have ended, but not for ever: a broker that never answers must not keep us here.
+    async fn services_stopped(&self) {
+        let mut services =
+            std::mem::take(&mut *self.0.services.lock().unwrap_or_else(PoisonError::into_inner));
+        tokio::select! {
+            biased;
+            _ = join_all(&mut services) => {}
+            () = self.0.seams.clock.sleep(LAST_WAIT) => {
+                tracing::warn!("background work did not end in time: what it was sending may be sent again");
+                services.iter().for_each(JoinHandle::abort);
+            }
+        }
     }
 
     /// Stops at once, without waiting for anything: what runs is dropped, and redelivered by the broker.

@@ -7,8 +7,8 @@
 //! What can go wrong, and what happens then:
 //!
 //! * The target does not answer, refuses us, or is full: the message waits, without limit, since it is not its fault.
-//!   One topic that fails holds up only itself: its messages come due again after a backoff of that topic. If nothing
-//!   at all goes through, the broker is away: the forwarder probes with a few messages and leaves the rest unleased.
+//!   Each topic is sent to by itself: one that fails or hangs holds up only its own messages, which come due again
+//!   after a pause that grows up to a minute.
 //! * The message itself can never be sent (too large, no such target): it is parked among the dead letters of
 //!   [`FORWARD_TOPIC`], with the reason `unroutable`, where people see it and can replay it.
 //! * Sent, but the settlement failed: it is sent again after the lease. That duplicate is explained by the fault.
@@ -21,22 +21,30 @@ use crate::{
     spawn::or_stop,
 };
 use dwell_core::{
-    Action, Address, Consumer, Delivery, Due, Envelope, Error, ErrorKind, LeaseId, Note, OnMissing, Outcome,
-    Producer, Result, Seams, Sent, Settle, Subscription, Text, Transport, wire,
+    Action, Address, BoxFuture, Clock, Consumer, Delivery, Due, Envelope, Error, ErrorKind, Note, OnMissing,
+    Outcome, Producer, Result, Seams, Sent, Settle, Subscription, Text, Transport, wire,
 };
-use futures_util::future::{Either, select};
-use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
+use futures_util::{
+    StreamExt,
+    future::{Either, select},
+    stream::FuturesUnordered,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::sync::watch;
 
 /// Messages leased at one time.
 const BATCH: usize = 1000;
-/// Messages tried while the broker is away.
-const PROBE: usize = 10;
 /// How long a receive waits; the store wakes it when something is due.
 const WAIT: Duration = Duration::from_secs(24 * 3600);
 /// The first pause after a failure; doubled up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// A topic that has not answered by then no longer keeps the others waiting.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Sends what is due in a store to one broker.
 pub struct Forwarder {
@@ -45,26 +53,29 @@ pub struct Forwarder {
     seams: Seams,
     /// What failed lately, by target topic.
     held: BTreeMap<Text, Backoff>,
-    /// What failed lately as a whole.
-    away: Backoff,
+    /// Topics that are being sent to.
+    busy: BTreeSet<Text>,
+    sending: FuturesUnordered<BoxFuture<'static, Group>>,
 }
 
-/// What one turn came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turn {
-    /// Sent on and settled, or sent on and to be sent again.
-    pub forwarded: usize,
-    /// Given up, visibly.
-    pub parked: usize,
-    /// Put back for later.
-    pub held: usize,
+/// The messages of one batch for one topic, and what became of them.
+struct Group {
+    topic: Text,
+    messages: Vec<(Delivery, Address)>,
+    results: Vec<Result<Sent>>,
 }
 
 impl Forwarder {
     /// From the store behind `detour` to `target`.
     pub fn new(detour: Detour, target: Arc<dyn Transport>, seams: Seams) -> Self {
-        let backoff = || Backoff::new(PAUSE, LONGEST_PAUSE);
-        Self { detour, target, seams, held: BTreeMap::new(), away: backoff() }
+        Self {
+            detour,
+            target,
+            seams,
+            held: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            sending: FuturesUnordered::new(),
+        }
     }
 
     /// The subscription in the store that messages for `via` wait in.
@@ -81,69 +92,122 @@ impl Forwarder {
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<()> {
         let from = self.detour.store.consumer(Self::subscription(self.detour.via.clone())).await?;
         let result = loop {
-            if let Some(pause) = self.away.pause() {
-                or_stop(self.seams.clock.sleep(pause), &mut stop).await;
-            }
-            let max = if self.away.is_failing() { PROBE } else { BATCH };
-            let Some(batch) = or_stop(from.receive(max, WAIT, None), &mut stop).await else { break Ok(()) };
-            match batch {
-                Ok(batch) if batch.is_empty() => {}
-                Ok(batch) => {
-                    self.turn(&*from, batch).await;
-                }
-                Err(error) => break Err(error),
+            let turn = async {
+                self.take_in_what_comes(&*from).await;
+                self.receive_beside_the_slow(&from).await
+            };
+            match or_stop(turn, &mut stop).await {
+                None => break Ok(()),
+                Some(Err(error)) => break Err(error),
+                Some(Ok(batch)) => self.send(&from, batch).await,
             }
         };
+        // What is on its way may still arrive: better settled than sent twice.
+        self.take_in_what_comes(&*from).await;
         let closed = from.close().await;
         result.and(closed)
     }
 
-    /// Sends one batch on and settles it.
-    pub async fn turn(&mut self, from: &dyn Consumer, batch: Vec<Delivery>) -> Turn {
-        let now = self.seams.clock.elapsed();
-        let mut sending = vec![];
-        let mut settles = vec![];
-        let mut turn = Turn::default();
-        for delivery in batch {
-            match unwrap(&delivery) {
-                // A topic that failed a moment ago is not asked again before its pause is over.
-                Some(envelope)
-                    if self.held.get(envelope.to.topic_name()).is_some_and(|held| held.holds(now)) =>
-                {
-                    settles.push(self.hold(delivery, &envelope, None));
-                    turn.held += 1;
+    /// Waits for the topics that are being sent to, as long as patience lasts, and settles what they answered.
+    async fn take_in_what_comes(&mut self, from: &dyn Consumer) {
+        let mut patience = self.seams.clock.sleep(PATIENCE);
+        while !self.sending.is_empty() {
+            match select(self.sending.next(), patience).await {
+                Either::Left((Some(group), rest)) => {
+                    patience = rest;
+                    self.settle(from, group).await;
                 }
-                Some(envelope) => sending.push((delivery, envelope)),
-                None => {
-                    let text = format!("it has no `{}` header: nobody knows where it is for", wire::TO_TOPIC);
-                    settles.push(self.park(delivery, None, &Error::new(ErrorKind::Invalid, text)));
-                    turn.parked += 1;
+                Either::Left((None, _)) | Either::Right(_) => return,
+            }
+        }
+    }
+
+    /// What is due next. Topics that are slow to answer are settled when they do.
+    async fn receive_beside_the_slow(&mut self, from: &Arc<dyn Consumer>) -> Result<Vec<Delivery>> {
+        let mut receiving = from.receive(BATCH, WAIT, None);
+        loop {
+            if self.sending.is_empty() {
+                return receiving.await;
+            }
+            match select(receiving, self.sending.next()).await {
+                Either::Left((batch, _)) => return batch,
+                Either::Right((group, rest)) => {
+                    receiving = rest;
+                    if let Some(group) = group {
+                        self.settle(&**from, group).await;
+                    }
                 }
             }
         }
-        let (deliveries, envelopes): (Vec<_>, Vec<_>) = sending.into_iter().unzip();
-        let results = self.send(from, &deliveries, &envelopes).await;
-        for ((delivery, envelope), result) in deliveries.into_iter().zip(&envelopes).zip(results) {
-            settles.push(match result {
-                Ok(_) => {
-                    self.held.remove(envelope.to.topic_name());
-                    turn.forwarded += 1;
-                    let note = self.note(Outcome::Forwarded, None);
-                    Settle { delivery, action: Action::ACK, note }
+    }
+
+    /// Sends a batch on, each topic by itself.
+    async fn send(&mut self, from: &Arc<dyn Consumer>, batch: Vec<Delivery>) {
+        let now = self.seams.clock.elapsed();
+        let mut groups: BTreeMap<Text, Vec<(Delivery, Envelope)>> = BTreeMap::new();
+        let mut aside = vec![];
+        for delivery in batch {
+            match unwrap(&delivery) {
+                Some(envelope) => {
+                    let topic = envelope.to.topic_name().clone();
+                    let rest = self.held.get(&topic).map_or(Duration::ZERO, |held| held.rest(now));
+                    if self.busy.contains(&topic) {
+                        aside.push(self.hold(delivery, rest.max(PAUSE), None));
+                    } else if !rest.is_zero() {
+                        aside.push(self.hold(delivery, rest, None));
+                    } else {
+                        groups.entry(topic).or_default().push((delivery, envelope));
+                    }
                 }
-                Err(error) if error.is_of_the_message() => {
-                    turn.parked += 1;
-                    self.park(delivery, Some(&envelope.to), &error)
+                None => {
+                    let text = format!("it has no `{}` header: nobody knows where it is for", wire::TO_TOPIC);
+                    aside.push(self.park(delivery, None, &Error::new(ErrorKind::Invalid, text)));
                 }
-                Err(error) => {
-                    turn.held += 1;
-                    self.hold(delivery, envelope, Some(&error))
-                }
-            });
+            }
         }
-        match turn.forwarded + turn.parked {
-            0 => self.away.failed(self.seams.clock.elapsed()),
-            _ => self.away.succeeded(),
+        for (topic, messages) in groups {
+            self.busy.insert(topic.clone());
+            let (clock, target) = (self.seams.clock.clone(), self.target.clone());
+            self.sending.push(Box::pin(send_group(from.clone(), target, clock, topic, messages)));
+        }
+        self.settle_all(&**from, aside).await;
+    }
+
+    /// Settles what one topic answered.
+    async fn settle(&mut self, from: &dyn Consumer, group: Group) {
+        let Group { topic, messages, results } = group;
+        self.busy.remove(&topic);
+        let now = self.seams.clock.elapsed();
+        let failure = results
+            .iter()
+            .find_map(|result| result.as_ref().err().filter(|error| !error.is_of_the_message()));
+        match failure {
+            None => {
+                self.held.remove(&topic);
+            }
+            Some(error) => {
+                let held =
+                    self.held.entry(topic.clone()).or_insert_with(|| Backoff::new(PAUSE, LONGEST_PAUSE));
+                held.failed(now);
+                tracing::warn!(
+                    via = %self.detour.via, %topic, %error, pause = ?held.rest(now),
+                    "the target of a forward cannot take messages now: they wait"
+                );
+            }
+        }
+        let pause = self.held.get(&topic).map_or(PAUSE, |held| held.rest(now));
+        let settles = messages.into_iter().zip(results).map(|((delivery, to), result)| match result {
+            Ok(_) => Settle { delivery, action: Action::ACK, note: self.note(Outcome::Forwarded, None) },
+            Err(error) if error.is_of_the_message() => self.park(delivery, Some(&to), &error),
+            Err(error) => self.hold(delivery, pause, Some(&error)),
+        });
+        let settles: Vec<_> = settles.collect();
+        self.settle_all(from, settles).await;
+    }
+
+    async fn settle_all(&mut self, from: &dyn Consumer, settles: Vec<Settle>) {
+        if settles.is_empty() {
+            return;
         }
         for unsettled in from.settle(settles).await {
             tracing::warn!(
@@ -151,69 +215,12 @@ impl Forwarder {
                 "a forwarded message was not settled in the store: it will be sent again"
             );
         }
-        turn
-    }
-
-    /// Sends, and keeps the leases meanwhile: a slow broker must not make the store hand them to another.
-    async fn send(
-        &self,
-        from: &dyn Consumer,
-        deliveries: &[Delivery],
-        envelopes: &[Envelope],
-    ) -> Vec<Result<Sent>> {
-        if envelopes.is_empty() {
-            return vec![];
-        }
-        let leases: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.lease()).collect();
-        let producer = match self.target.producer().await {
-            Ok(producer) => producer,
-            Err(error) => return envelopes.iter().map(|_| Err(error.again())).collect(),
-        };
-        let mut results = self.send_renewing(from, &leases, &*producer, envelopes).await;
-        results.resize_with(envelopes.len(), || Err(unconfirmed()));
-        results
-    }
-
-    async fn send_renewing(
-        &self,
-        from: &dyn Consumer,
-        leases: &[LeaseId],
-        producer: &dyn Producer,
-        envelopes: &[Envelope],
-    ) -> Vec<Result<Sent>> {
-        let third = Self::subscription("").lease / 3;
-        let mut sending = producer.send(envelopes);
-        loop {
-            match select(sending, pin!(self.seams.clock.sleep(third))).await {
-                Either::Left((results, _)) => return results,
-                Either::Right((_, still)) => {
-                    sending = still;
-                    if let Err(error) = from.extend(leases.to_vec(), None).await {
-                        tracing::warn!(via = %self.detour.via, %error, "could not renew the leases of a slow forward");
-                    }
-                }
-            }
-        }
     }
 
     /// Back to where it waited, due after a pause of its target.
-    fn hold(&mut self, delivery: Delivery, envelope: &Envelope, error: Option<&Error>) -> Settle {
-        let topic = envelope.to.topic_name();
-        let now = self.seams.clock.elapsed();
-        let held = self.held.entry(topic.clone()).or_insert_with(|| Backoff::new(PAUSE, LONGEST_PAUSE));
-        if let Some(error) = error
-            && !held.holds(now)
-        {
-            held.failed(now);
-            tracing::warn!(
-                via = %self.detour.via, %topic, %error, pause = ?held.rest(now),
-                "the target of a forward cannot take messages now: they wait"
-            );
-        }
-        let due = Due::After(held.rest(now));
-        let error = error.map(|error| error.to_string().into());
-        let note = self.note(Outcome::Released, error);
-        Settle { delivery, action: Action::Move { to: self.detour.address(), due }, note }
+    fn hold(&self, delivery: Delivery, pause: Duration, error: Option<&Error>) -> Settle {
+        let note = self.note(Outcome::Released, error.map(|error| error.to_string().into()));
+        Settle { delivery, action: Action::Move { to: self.detour.address(), due: Due::After(pause) }, note }
     }
 
     /// Among the dead letters, visible.
@@ -242,6 +249,47 @@ impl Forwarder {
 
     fn note(&self, outcome: Outcome, error: Option<Text>) -> Note {
         Note { outcome, error, worker: self.seams.incarnation.clone() }
+    }
+}
+
+/// Sends to one topic, and keeps the leases meanwhile: a slow broker must not make the store hand them to another.
+async fn send_group(
+    from: Arc<dyn Consumer>,
+    target: Arc<dyn Transport>,
+    clock: Arc<dyn Clock>,
+    topic: Text,
+    messages: Vec<(Delivery, Envelope)>,
+) -> Group {
+    let (deliveries, envelopes): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
+    let mut results = match target.producer().await {
+        Ok(producer) => send_renewing(&*from, &deliveries, &*producer, &envelopes, &*clock).await,
+        Err(error) => envelopes.iter().map(|_| Err(error.again())).collect(),
+    };
+    results.resize_with(envelopes.len(), || Err(unconfirmed()));
+    let messages = deliveries.into_iter().zip(envelopes.into_iter().map(|envelope| envelope.to)).collect();
+    Group { topic, messages, results }
+}
+
+async fn send_renewing(
+    from: &dyn Consumer,
+    deliveries: &[Delivery],
+    producer: &dyn Producer,
+    envelopes: &[Envelope],
+    clock: &dyn Clock,
+) -> Vec<Result<Sent>> {
+    let third = Forwarder::subscription("").lease / 3;
+    let mut sending = producer.send(envelopes);
+    loop {
+        match select(sending, clock.sleep(third)).await {
+            Either::Left((results, _)) => return results,
+            Either::Right((_, still)) => {
+                sending = still;
+                let leases = deliveries.iter().map(|delivery| delivery.receipt.lease()).collect();
+                if let Err(error) = from.extend(leases, None).await {
+                    tracing::warn!(%error, "could not renew the leases of a slow forward");
+                }
+            }
+        }
     }
 }
 

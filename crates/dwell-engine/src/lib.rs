@@ -21,7 +21,7 @@ mod spawn;
 
 pub use delay::{Delay, DelayMode, Detour, FORWARD_TOPIC, Route};
 pub use engine::{Engine, EngineBuilder};
-pub use forward::{Forwarder, Turn};
+pub use forward::Forwarder;
 pub use gaps::{Gaps, Lane, settle_with_gaps};
 pub use handler::{BlockingHandler, Context, Handler};
 pub use monitor::{Monitor, Seen, Stage};

@@ -185,6 +185,39 @@ async fn a_target_that_is_away_holds_up_only_itself_and_everything_arrives_in_th
 }
 
 #[tokio::test]
+async fn a_target_that_hangs_or_has_a_long_backlog_keeps_no_other_waiting() {
+    for broken in [Broken::Hangs, Broken::Error(ErrorKind::Unavailable)] {
+        let (world, poor, _) = poor_world().await;
+        world.handle(orders(), |_, _| Verdict::ACK).await;
+        world.handle(SubscriptionSettings::new("invoices", "mail"), |_, _| Verdict::ACK).await;
+        poor.break_topic("orders", Some(broken));
+        let backlog: Vec<_> =
+            (0..5_000).map(|n| order(&format!("order-{n}")).due(Due::After(SECOND))).collect();
+        assert!(world.engine.send(&backlog).await.iter().all(Result::is_ok));
+        let invoice = Envelope { to: Address::topic("invoices"), ..order("invoice") };
+        world.send(invoice.due(Due::After(SECOND * 2))).await;
+        world.advance(SECOND * 10).await;
+        assert_eq!(world.ids(), ["invoice"], "{broken:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_ever_for_a_target_that_hangs() {
+    let (world, poor, store) = poor_world().await;
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    poor.break_topic("orders", Some(Broken::Hangs));
+    world.send(order("a").due(Due::After(SECOND))).await;
+    world.advance(SECOND * 2).await;
+    assert_eq!(store.held().leased, 1, "it is being sent");
+    let stopping = tokio::spawn({
+        let engine = world.engine.clone();
+        async move { engine.shutdown().await }
+    });
+    world.advance(SECOND * 20).await;
+    stopping.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn what_can_never_be_sent_is_parked_visibly_and_can_be_replayed() {
     let (world, poor, store) = poor_world().await;
     world.handle(orders(), |_, _| Verdict::ACK).await;

@@ -143,6 +143,37 @@ async fn a_paused_pump_starts_nothing_until_it_is_resumed() {
 }
 
 #[tokio::test]
+async fn a_paused_pump_gives_back_what_it_has_not_begun_so_that_others_take_it() {
+    let world = World::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let pump = world.engine.subscribe(orders(), gated(&world, &gate)).await.unwrap();
+    world.engine.send(&["a", "b", "c"].map(order)).await;
+    world.idle().await;
+    pump.pause();
+    world.idle().await;
+    assert_eq!(world.in_state(State::Ready).await.len(), 2);
+    let other = world.handle(orders(), |_, _| Verdict::ACK).await;
+    world.idle().await;
+    assert_eq!(other.counts().handled, 2);
+}
+
+#[tokio::test]
+async fn a_pump_that_nobody_holds_any_more_stops_in_order() {
+    let world = World::new().await;
+    let memory = world.memory.clone();
+    let seams = Seams::virtual_time(world.clock.clone(), 2);
+    let engine = Engine::builder(memory.clone(), seams).build().await.unwrap();
+    let work = Work::Async(Arc::new(|_: Message, _: Context| std::future::pending()));
+    drop(engine.subscribe(orders(), work).await.unwrap());
+    engine.send(&["a", "b"].map(order)).await;
+    world.idle().await;
+    assert_eq!(memory.held().leased, 2);
+    drop(engine);
+    world.advance(SECOND * 20).await;
+    assert_eq!((memory.held().leased, memory.held().ready), (0, 2));
+}
+
+#[tokio::test]
 async fn messages_of_one_key_run_one_after_the_other_and_others_beside_them() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));

@@ -52,6 +52,29 @@ impl Member {
         Ok(batch)
     }
 
+    /// Exactly this many deliveries, and not before `delay` has passed since `start`, on the monotonic clock. On virtual
+    /// time, to the millisecond.
+    pub(super) async fn take_after<const COUNT: usize>(
+        &self,
+        start: Duration,
+        delay: Duration,
+    ) -> Result<[Delivery; COUNT], BoxError> {
+        const MILLISECOND: Duration = Duration::from_millis(1);
+        let clock = self.stage.clock();
+        if let Time::Virtual(time) = self.stage.rig().time() {
+            let left = (start + delay).saturating_sub(clock.elapsed());
+            time.advance(left.saturating_sub(MILLISECOND)).await;
+            self.nothing().await?;
+            time.advance(MILLISECOND).await;
+        }
+        let batch = self.take().await?;
+        let waited = clock.elapsed().saturating_sub(start);
+        if waited < delay {
+            return Err(failure(format!("early: after {waited:?} in place of {delay:?}")));
+        }
+        Ok(batch)
+    }
+
     /// What is there, up to `max`; possibly nothing.
     pub(super) async fn some(&self, max: usize) -> Result<Vec<Delivery>> {
         if let Time::Virtual(clock) = self.stage.rig().time() {

@@ -9,7 +9,13 @@ use super::{
 use crate::{Namespace, Rig};
 use dwell_core::{BoxError, Clock, Result, SystemClock};
 use futures_util::{StreamExt, stream};
-use std::{any::Any, error::Error as StdError, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    collections::{BTreeMap, VecDeque},
+    error::Error as StdError,
+    sync::Arc,
+    time::Duration,
+};
 
 /// Which cases to run, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +63,8 @@ impl Case {
     }
 }
 
-/// Runs the suite on what `factory` makes, a rig for each case. `seen` hears of each result as it comes.
+/// Runs the suite on what `factory` makes, a rig for each case. `seen` hears of each result, in the
+/// order of the matrix.
 ///
 /// Cases run at once, up to [`Options::parallel`]; those that restart the broker come last, one after the other. A
 /// panic is a failure, and so is a case that does not end in time.
@@ -91,8 +98,8 @@ pub async fn run_all<R: Rig>(
         if case.runs_alone() { alone.push((row, case, fate)) } else { together.push((row, case, fate)) }
     }
 
-    let mut cells = vec![];
     for (parallel, jobs) in [(options.parallel.max(1), together), (1, alone)] {
+        let mut rows: VecDeque<_> = jobs.iter().map(|(row, ..)| *row).collect();
         let jobs = jobs.into_iter().map(|(row, case, fate)| {
             let (facts, factory, run, transport) = (&facts, &factory, &run, &transport);
             async move {
@@ -109,14 +116,18 @@ pub async fn run_all<R: Rig>(
                 (row, CaseReport { transport, case: name, group: case.group, verdict, detail })
             }
         });
+        // They end in any order and are reported in that of the matrix.
+        let mut ended = BTreeMap::new();
         let mut results = stream::iter(jobs).buffer_unordered(parallel);
         while let Some((row, cell)) = results.next().await {
-            seen(&cell);
-            cells.push((row, cell));
+            ended.insert(row, cell);
+            while let Some(cell) = rows.front().and_then(|row| ended.remove(row)) {
+                rows.pop_front();
+                seen(&cell);
+                report.cases.push(cell);
+            }
         }
     }
-    cells.sort_by_key(|(row, _)| *row);
-    report.cases = cells.into_iter().map(|(_, cell)| cell).collect();
     report
 }
 

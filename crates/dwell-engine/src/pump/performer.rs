@@ -36,7 +36,7 @@ use dwell_core::{
 };
 use futures_util::{StreamExt, poll, stream::FuturesUnordered};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
     task::Poll,
     time::Duration,
@@ -47,6 +47,8 @@ use tokio::sync::watch;
 const WAIT: Duration = Duration::from_secs(24 * 3600);
 /// The longest pause between failing receives.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long the last settlements of a performer may take, once its time is over.
+const LAST_WAIT: Duration = Duration::from_secs(1);
 /// What may wait outside the handlers, before nothing more is received.
 const MOST_ASIDE: usize = 1000;
 
@@ -74,7 +76,7 @@ pub(super) struct Performer {
     receive_backoff: Backoff,
     waiting: VecDeque<Held>,
     /// Keys that are being run, and what waits for each.
-    keys: HashMap<Bytes, VecDeque<Held>>,
+    keys: BTreeMap<Bytes, VecDeque<Held>>,
     waiting_for_keys: usize,
     runs: FuturesUnordered<Run>,
     lanes: Lanes,
@@ -86,6 +88,8 @@ pub(super) struct Performer {
     counts: Counts,
     ending: Option<Ended>,
     draining_since: Option<Duration>,
+    /// Nobody is left who could tell us to stop.
+    orphaned: bool,
 }
 
 impl Performer {
@@ -117,7 +121,7 @@ impl Performer {
             receiving: None,
             receive_backoff: Backoff::new(settings.channel_failure_delay, LONGEST_PAUSE),
             waiting: VecDeque::new(),
-            keys: HashMap::new(),
+            keys: BTreeMap::new(),
             waiting_for_keys: 0,
             runs: FuturesUnordered::new(),
             lanes: Lanes::new(gaps, settings.channel_failure_delay),
@@ -131,6 +135,7 @@ impl Performer {
             counts: Counts::default(),
             ending: None,
             draining_since: None,
+            orphaned: false,
             consumer,
             pump,
         }
@@ -143,11 +148,13 @@ impl Performer {
             if control == Control::StopNow {
                 return Ended::Stopped;
             }
-            if control == Control::Drain && self.ending.is_none() {
+            if (control == Control::Drain || self.orphaned) && self.ending.is_none() {
                 self.ending = Some(Ended::Stopped);
             }
             if self.ending.is_some() {
                 self.drain();
+            } else if control == Control::Pause {
+                self.give_back_waiting();
             }
             if control != Control::Pause || self.ending.is_some() {
                 self.start().await;
@@ -189,7 +196,7 @@ impl Performer {
         };
         tokio::select! {
             biased;
-            _ = self.control.changed() => {}
+            changed = self.control.changed(), if !self.orphaned => self.orphaned = changed.is_err(),
             Some(finished) = self.runs.next(), if !self.runs.is_empty() => self.finished_and_more(finished).await,
             batch = self.lanes.next() => {
                 let settled = self.lanes.settled(batch, self.pump.seams.clock.elapsed());
@@ -466,33 +473,42 @@ impl Performer {
 
     // ---- ending ----------------------------------------------------------------------------------------------------
 
-    /// Lets go of what has not begun. A broker that takes messages back gets them at once. One that does not would
-    /// redeliver what was settled behind them as well: there, what was received is still run.
+    /// Receives nothing more, and lets go of what has not begun.
     fn drain(&mut self) {
         if self.draining_since.is_none() {
             self.draining_since = Some(self.elapsed());
             self.receiving = None;
         }
-        if !self.pump.capabilities.release {
+        self.give_back_waiting();
+        if self.pump.capabilities.release {
+            for (_, slot, settle) in std::mem::take(&mut self.released) {
+                self.lanes.push(slot, settle);
+            }
+        }
+    }
+
+    /// A broker that takes messages back gets at once what has not begun. One that does not would redeliver what was
+    /// settled behind them as well: there, what was received is still run.
+    fn give_back_waiting(&mut self) {
+        if !self.pump.capabilities.release || self.waiting.is_empty() && self.waiting_for_keys == 0 {
             return;
         }
-        let keys = std::mem::take(&mut self.keys);
-        let mut behind: Vec<_> = keys.into_values().flatten().collect();
+        let mut waiting: Vec<_> = std::mem::take(&mut self.waiting).into();
+        for behind in self.keys.values_mut() {
+            waiting.extend(behind.drain(..));
+        }
         self.waiting_for_keys = 0;
-        behind.sort_by_key(|held| held.delivery.receipt.lease().fence);
-        for held in std::mem::take(&mut self.waiting).into_iter().chain(behind) {
-            let decision = decide(
-                held.delivery,
-                Verdict::Release("stopping".into()),
-                &self.rules,
-                self.pump.seams.clock.now(),
-                0.0,
-            );
-            self.lanes.push(held.slot, decision.settle);
+        // In the order in which they were handed out.
+        waiting.sort_by_key(|held| held.delivery.receipt.lease().fence);
+        for Held { slot, delivery } in waiting {
+            self.release(slot, delivery, "stopping");
         }
-        for (_, slot, settle) in std::mem::take(&mut self.released) {
-            self.lanes.push(slot, settle);
-        }
+    }
+
+    fn release(&mut self, slot: usize, delivery: Delivery, reason: &str) {
+        let now = self.pump.seams.clock.now();
+        let decision = decide(delivery, Verdict::Release(reason.into()), &self.rules, now, 0.0);
+        self.lanes.push(slot, decision.settle);
     }
 
     fn is_drained(&self) -> bool {
@@ -530,13 +546,21 @@ impl Performer {
         if !self.pump.capabilities.release {
             return;
         }
-        let now = self.pump.seams.clock.now();
         for held in runs.into_iter().filter_map(|mut run| run.held.take()) {
-            let decision =
-                decide(held.delivery, Verdict::Release("stopped while it ran".into()), &self.rules, now, 0.0);
-            self.lanes.push(held.slot, decision.settle);
+            self.release(held.slot, held.delivery, "stopped while it ran");
         }
         let settled = self.lanes.flush(self.elapsed()).await;
         self.take_in(settled);
+        let mut patience = self.pump.seams.clock.sleep(LAST_WAIT);
+        while !self.lanes.is_empty() {
+            tokio::select! {
+                biased;
+                batch = self.lanes.next() => {
+                    let settled = self.lanes.settled(batch, self.pump.seams.clock.elapsed());
+                    self.take_in(settled);
+                }
+                () = &mut patience => return,
+            }
+        }
     }
 }
