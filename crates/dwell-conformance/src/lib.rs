@@ -1,5 +1,43 @@
 //! The suite that every transport of Dwell passes, for any transport, and [`log`]: a partitioned log with nothing but
 //! append and ack, to test what is built above transports.
+//!
+//! A transport's crate describes its server as a [`Rig`], and has a test target with `harness = false` whose `main` is
+//! [`main`]. Each case gives one of `pass`, `refused` (declared absent, and seen to be refused), `fail` or `skipped`
+//! (left out by name, or the server is not ours to restart); a case that has no meaning for what the transport declares
+//! gives none.
+//!
+//! ```
+//! use dwell_conformance::{Namespace, Options, Rig, Time, log::{Log, LogBroker, LogSettings}, run_all};
+//! use dwell_core::{BoxFuture, Result, Seams, Transport, VirtualClock, ready};
+//! use std::sync::Arc;
+//!
+//! struct LogRig { clock: VirtualClock, broker: LogBroker }
+//!
+//! impl Rig for LogRig {
+//!     fn name(&self) -> &str { "log" }
+//!     fn time(&self) -> Time { Time::Virtual(self.clock.clone()) }
+//!     fn seams(&self) -> Seams { Seams::virtual_time(self.clock.clone(), 1) }
+//!     fn connect<'a>(&'a self, _: &'a Namespace, seams: Seams) -> BoxFuture<'a, Result<Arc<dyn Transport>>> {
+//!         ready(Log::connect(&self.broker, seams).map(|log| Arc::new(log) as Arc<dyn Transport>))
+//!     }
+//! }
+//!
+//! # #[tokio::main] async fn main() {
+//! let rig = || LogRig { clock: VirtualClock::new(), broker: LogBroker::new(LogSettings::default()) };
+//! let options = Options { filters: vec!["ack removes".into()], ..Options::default() };
+//! let report = run_all(rig, &options, |case| println!("{}: {:?}", case.case, case.verdict)).await;
+//! assert!(report.is_ok());
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
+pub mod faults;
 pub mod log;
+mod namespace;
+mod rig;
+mod skew;
+mod suite;
+
+pub use namespace::Namespace;
+pub use rig::{Abilities, BadUrl, Foreign, Pace, Rig, Time};
+pub use suite::{CaseReport, Group, Options, Report, Verdict, main, run_all};

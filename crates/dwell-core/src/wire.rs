@@ -93,17 +93,23 @@ pub fn from_headers(
     let handled = take_number(&mut headers, HANDLED_COUNT)?.unwrap_or(0);
     let failed = take_number(&mut headers, FAILED_COUNT)?.unwrap_or(0);
     let sent_at = take_number(&mut headers, SENT_AT)?.map(Timestamp);
-    let mut text = |name| headers.take(name).map(|value| String::from_utf8_lossy(&value).into_owned());
+    // The first alone: a user may have a header of that name as well, and it comes behind ours.
+    let content_type = headers.take_first(CONTENT_TYPE);
+    let mut text = |name| headers.take(name).map(lossy);
     Ok(Message {
         id: text(ID).filter(|id| !id.is_empty()).map_or_else(position, MessageId::from),
         kind: text(TYPE).unwrap_or_default().into(),
-        content_type: text(CONTENT_TYPE).map_or(ContentType::BYTES, ContentType::from),
+        content_type: content_type.map_or(ContentType::BYTES, |value| lossy(value).into()),
         key,
         sent_at,
         headers,
         body,
         attempts: Attempts { handled, failed },
     })
+}
+
+fn lossy(value: Bytes) -> String {
+    String::from_utf8_lossy(&value).into_owned()
 }
 
 fn take_number<N: std::str::FromStr>(headers: &mut Headers, name: &str) -> Result<Option<N>> {
@@ -166,6 +172,14 @@ mod tests {
         let headers = to_headers(&message());
         let back = from_headers(headers, None, "42".into(), || unreachable!("it has an id")).unwrap();
         assert_eq!(back, message());
+    }
+
+    #[test]
+    fn a_users_own_content_type_header_is_kept_beside_the_messages() {
+        let mut sent = message();
+        sent.headers.append("Content-Type", "text/mine");
+        let back = from_headers(to_headers(&sent), None, "42".into(), || unreachable!("it has an id")).unwrap();
+        assert_eq!(back, sent);
     }
 
     #[test]

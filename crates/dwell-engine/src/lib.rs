@@ -4,6 +4,10 @@
 //! [`Engine`] puts them together. Below it, from a message to its end: a [`Pump`] receives, a [`Handler`] runs and says
 //! a [`Verdict`], [`decide`] turns it into an action, [`settle_with_gaps`] carries that out on any transport, and a
 //! [`Forwarder`] brings back what had to wait elsewhere.
+//!
+//! ```
+#![doc = include_str!("../examples/first_message.rs")]
+//! ```
 #![forbid(unsafe_code)]
 
 mod backoff;

@@ -417,7 +417,7 @@ async fn a_foreign_record_gets_an_id_of_allowed_letters_that_it_keeps() {
     let setup = one_partition();
     let long = "o.".repeat(60);
     let subscription = Subscription::new(&*long, "mail");
-    setup.create(&[], &[subscription.clone()]).await;
+    setup.create(&[], std::slice::from_ref(&subscription)).await;
     let consumer = setup.consumer(subscription.clone()).await;
     setup.broker.append_foreign(&long, None, Headers::default(), "body").unwrap();
     let id = receive(&consumer).await.pop().unwrap().message.id;
@@ -435,7 +435,7 @@ async fn a_foreign_record_gets_an_id_of_allowed_letters_that_it_keeps() {
 async fn a_record_with_unreadable_counts_lands_stamped_in_the_dead_letters_and_the_next_arrives() {
     let (setup, consumer) = one_partition().reading().await;
     let dead = Subscription::new("orders.dlq", "audit");
-    setup.create(&[], &[dead.clone()]).await;
+    setup.create(&[], std::slice::from_ref(&dead)).await;
     let bad = [(wire::HANDLED_COUNT, "three"), (wire::FAILED_COUNT, "2"), ("mine", "kept")];
     setup.broker.append_foreign("orders", Some("k".into()), Headers::from_iter(bad), "body").unwrap();
     setup.orders(&["next"]).await;
@@ -464,7 +464,7 @@ async fn a_record_with_unreadable_counts_lands_stamped_in_the_dead_letters_and_t
 async fn an_unreadable_record_in_a_dead_letter_channel_comes_back_readable_to_its_own_reader() {
     let setup = one_partition();
     let dead = Subscription::new("orders.dlq", "audit");
-    setup.create(&[], &[dead.clone()]).await;
+    setup.create(&[], std::slice::from_ref(&dead)).await;
     let auditor = setup.consumer(dead).await;
     let bad = Headers::from_iter([(wire::HANDLED_COUNT, "three")]);
     setup.broker.append_foreign("orders.dlq", None, bad, "body").unwrap();
@@ -506,7 +506,7 @@ async fn the_first_named_subscription_goes_on_where_the_default_one_stands() {
     let done = receive(&default).await.into_iter().next().unwrap();
     ack(&default, done).await;
     let named = Subscription::new("jobs", "worker");
-    setup.create(&[], &[named.clone()]).await;
+    setup.create(&[], std::slice::from_ref(&named)).await;
     assert_eq!(receive_ids(&setup.consumer(named).await).await, ids(&["open"]));
 }
 
@@ -514,7 +514,7 @@ async fn the_first_named_subscription_goes_on_where_the_default_one_stands() {
 async fn a_default_subscription_that_was_declared_is_not_adopted() {
     let setup = one_partition();
     let declared = Subscription::new("jobs", "jobs");
-    setup.create(&[Topic::named("jobs").keep()], &[declared.clone()]).await;
+    setup.create(&[Topic::named("jobs").keep()], std::slice::from_ref(&declared)).await;
     setup.send(Address::topic("jobs"), &["a"]).await;
     setup.create(&[], &[Subscription::new("jobs", "other")]).await;
     assert_eq!(receive_ids(&setup.consumer(declared).await).await, ids(&["a"]));

@@ -2,13 +2,14 @@
 //! nothing.
 
 use super::{
+    hashed::HashedId,
     ids::Known,
-    item::Item,
+    item::new_item,
     state::{QueueAt, State, Target, TopicAt},
+    waiting::Chosen,
 };
 use dwell_core::{
-    Envelope, Error, ErrorKind, Message, OnConflict, Result, ScheduleId, Sent, Timestamp, Unclaimed,
-    wheel::Key, wire,
+    Envelope, Error, ErrorKind, Message, OnConflict, Result, Sent, Timestamp, Unclaimed, wheel::Key, wire,
 };
 
 /// The hash of what a user sends under an id of the user's own. It reads the whole body, so not under the lock.
@@ -29,12 +30,11 @@ impl State {
         let topic = target.topic();
         let due = envelope.due.resolve(now);
         let waits = due > now;
-        let chosen = envelope.once.zip(content);
-        let waiting = (waits || chosen.is_some())
-            .then(|| self.topics[topic.0].waiting.find(&ScheduleId::of(envelope)))
-            .flatten();
-        if let Some((OnConflict::Fail, content)) = chosen
-            && let Some(sent) = self.sent_before(topic, waiting, &envelope.message, content)?
+        let chosen = envelope.once.zip(content).map(|(on_conflict, content)| Chosen { on_conflict, content });
+        let id = (waits || chosen.is_some()).then(|| self.hasher.of_envelope(envelope));
+        let waiting = id.as_ref().and_then(|id| self.topics[topic.0].waiting.find(id));
+        if let (Some(id), Some(Chosen { on_conflict: OnConflict::Fail, content })) = (&id, chosen)
+            && let Some(sent) = self.sent_before(topic, id, &envelope.message, content)?
         {
             return Ok(sent);
         }
@@ -43,12 +43,15 @@ impl State {
         if let Some(key) = waiting {
             self.unhold(topic, key);
         }
-        if let Some((_, content)) = chosen.filter(|_| !waits) {
-            let known = Known { content: Some(content), due: None };
-            self.ids.remember(topic, envelope.message.id.0.clone(), known);
+        let item = new_item(envelope.message.clone(), self.next(), due.max(now), now);
+        match (id, chosen) {
+            (Some(id), chosen) if waits => self.hold(target, item, id, chosen),
+            (Some(id), Some(chosen)) => {
+                self.ids.remember(topic, id, Known { content: Some(chosen.content), due: None });
+                self.deliver(target, item, now);
+            }
+            _ => self.deliver(target, item, now),
         }
-        let item = Item::new(envelope.message.clone(), self.next(), due.max(now), now);
-        self.put(target, item, || ScheduleId::of(envelope), chosen, now);
         Ok(Sent { due: waits.then_some(due), duplicate: false })
     }
 
@@ -71,14 +74,15 @@ impl State {
     fn sent_before(
         &self,
         topic: TopicAt,
-        waiting: Option<Key>,
+        id: &HashedId,
         message: &Message,
         content: u128,
     ) -> Result<Option<Sent>> {
         let of = &self.topics[topic.0];
-        let (is_same, due) = if let Some((due, first)) = waiting.and_then(|key| of.waiting.get(key)) {
+        let waiting = of.waiting.find(id).and_then(|key| of.waiting.get(key));
+        let (is_same, due) = if let Some((due, first)) = waiting {
             (is_same_content(&first.item.message, message), Some(due))
-        } else if let Some(Known { content: Some(first), due }) = self.ids.get(topic, &message.id.0) {
+        } else if let Some(Known { content: Some(first), due }) = self.ids.get(topic, id) {
             (first == content, due)
         } else {
             return Ok(None);

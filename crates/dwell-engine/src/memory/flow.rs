@@ -1,36 +1,21 @@
 //! How messages flow: into queues at once, or into the wheel and out of it when they are due.
 
 use super::{
+    hashed::HashedId,
     ids::Known,
     item::Item,
     provision::Plan,
     queue::Signal,
     records::Ending,
     state::{QueueAt, State, Target, TopicAt},
-    waiting::Waiting,
+    waiting::{Chosen, Waiting},
 };
-use dwell_core::{OnConflict, ScheduleId, State as MessageState, Timestamp, Unclaimed, wheel::Key};
+use dwell_core::{State as MessageState, Timestamp, Unclaimed, wheel::Key};
 
 /// How much work is done under one hold of the lock, in messages: a million due at one instant do not keep others out.
 pub(super) const CHUNK: usize = 1000;
 
 impl State {
-    /// Puts a message where it goes: into the queues if it is due, else among what waits, under `id`.
-    pub(super) fn put(
-        &mut self,
-        target: Target,
-        item: Item,
-        id: impl FnOnce() -> ScheduleId,
-        chosen: Option<(OnConflict, u128)>,
-        now: Timestamp,
-    ) {
-        if item.due > now {
-            self.hold(target, item, id(), chosen);
-        } else {
-            self.deliver(target, item, now);
-        }
-    }
-
     /// Makes a message ready, for one subscription or for all that there are.
     pub(super) fn deliver(&mut self, target: Target, mut item: Item, now: Timestamp) {
         let topic = match target {
@@ -43,7 +28,8 @@ impl State {
         }
         for index in 1..subscribed {
             let queue = self.topics[topic.0].subscribed[index];
-            let copy = Item { serial: self.next(), ..item.clone() };
+            let mut copy = item.clone();
+            copy.serial = self.next();
             self.push(queue, copy);
         }
         item.updated_at = now;
@@ -71,7 +57,7 @@ impl State {
     }
 
     /// Lets a message wait until it is due. Nothing else may wait under its id.
-    fn hold(&mut self, target: Target, item: Item, id: ScheduleId, chosen: Option<(OnConflict, u128)>) {
+    pub(super) fn hold(&mut self, target: Target, item: Item, id: HashedId, chosen: Option<Chosen>) {
         let (at, queue, due) = (target.topic(), target.queue(), item.due);
         let outcome = item.last_run.as_ref().map(|run| run.outcome);
         let state = MessageState::of_waiting(item.message.attempts, outcome);
@@ -81,7 +67,8 @@ impl State {
             None => self.topics[at.0].publishes.add(state),
         }
         let topic = &mut self.topics[at.0];
-        topic.waiting.insert(due, Waiting { id, queue, chosen, state, item });
+        let chosen = chosen.map(Box::new);
+        topic.waiting.insert(due, Waiting { id, queue, chosen, state, item }, &self.hasher);
         if topic.expect(due) {
             self.signal_topic(at);
         }
@@ -89,7 +76,7 @@ impl State {
 
     /// What waits will never fire.
     pub(super) fn unhold(&mut self, at: TopicAt, key: Key) -> Option<Waiting> {
-        let waiting = self.topics[at.0].waiting.remove(key)?;
+        let waiting = self.topics[at.0].waiting.remove(key, &self.hasher)?;
         self.unheld(at, &waiting);
         Some(waiting)
     }
@@ -117,9 +104,10 @@ impl State {
     pub(super) fn promote(&mut self, at: TopicAt, now: Timestamp, limit: usize) -> bool {
         let topic = &mut self.topics[at.0];
         let mut due = std::mem::take(&mut self.due);
-        topic.waiting.pop_due(now, (limit / topic.subscribed.len().max(1)).max(1), &mut due);
+        let max = (limit / topic.subscribed.len().max(1)).max(1);
+        topic.waiting.pop_due(now, max, &mut due, &self.hasher);
         for (when, waiting) in due.drain(..) {
-            self.fire(at, when, *waiting, now);
+            self.fire(at, when, waiting, now);
         }
         self.due = due;
         self.is_due(at, now)
@@ -146,9 +134,11 @@ impl State {
 
     fn fire(&mut self, at: TopicAt, due: Timestamp, waiting: Waiting, now: Timestamp) {
         self.unheld(at, &waiting);
-        let content = waiting.chosen.map(|(_, content)| content);
-        self.ids.remember(at, waiting.id.0, Known { content, due: Some(due) });
+        let content = waiting.chosen.map(|chosen| chosen.content);
+        self.ids.remember(at, waiting.id, Known { content, due: Some(due) });
         let target = waiting.queue.map_or(Target::Topic(at), |queue| Target::Queue(at, queue));
-        self.deliver(target, Item { due, updated_at: now, ..waiting.item }, now);
+        let mut item = waiting.item;
+        (item.due, item.updated_at) = (due, now);
+        self.deliver(target, item, now);
     }
 }

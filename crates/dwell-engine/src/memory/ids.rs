@@ -1,10 +1,11 @@
 //! The ids that are remembered, oldest forgotten first.
 
-use super::state::TopicAt;
-use dwell_core::{Text, Timestamp};
-use std::collections::{HashMap, VecDeque};
-
-type Key = (TopicAt, Text);
+use super::{
+    hashed::{HashedId, IdMap},
+    state::TopicAt,
+};
+use dwell_core::Timestamp;
+use std::collections::VecDeque;
 
 /// What is known about an id of a topic.
 #[derive(Clone, Copy)]
@@ -18,90 +19,120 @@ pub(super) struct Known {
 /// A bounded memory of ids that went on their way. What still waits is not here: it is never forgotten.
 pub(super) struct Ids {
     capacity: usize,
-    known: HashMap<Key, (u64, Known)>,
+    /// By topic.
+    known: Vec<IdMap<(u64, Known)>>,
+    /// How many are in `known`.
+    len: usize,
     /// From old to new. One whose generation is not that in `known` was remembered again since.
-    order: VecDeque<(u64, Key)>,
+    order: VecDeque<(u64, TopicAt, HashedId)>,
     generation: u64,
 }
 
 impl Ids {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { capacity, known: HashMap::new(), order: VecDeque::new(), generation: 0 }
+        Self { capacity, known: Vec::new(), len: 0, order: VecDeque::new(), generation: 0 }
     }
 
-    pub(super) fn get(&self, topic: TopicAt, id: &Text) -> Option<Known> {
-        self.known.get(&(topic, id.clone())).map(|(_, known)| *known)
+    pub(super) fn get(&self, topic: TopicAt, id: &HashedId) -> Option<Known> {
+        self.known.get(topic.0)?.get(id).map(|(_, known)| *known)
     }
 
-    /// Remembers an id, in place of what was known about it.
-    pub(super) fn remember(&mut self, topic: TopicAt, id: Text, known: Known) {
+    /// Remembers an id. What the content was is not forgotten by one who does not know.
+    pub(super) fn remember(&mut self, topic: TopicAt, id: HashedId, known: Known) {
         if self.capacity == 0 {
             return;
         }
+        if self.known.len() <= topic.0 {
+            self.known.resize_with(topic.0 + 1, IdMap::default);
+        }
         self.generation += 1;
-        let key = (topic, id);
-        self.known.insert(key.clone(), (self.generation, known));
-        self.order.push_back((self.generation, key));
-        while self.known.len() > self.capacity {
-            let Some((generation, key)) = self.order.pop_front() else { break };
-            if self.is_current(generation, &key) {
-                self.known.remove(&key);
+        self.order.push_back((self.generation, topic, id.clone()));
+        match self.known[topic.0].get_mut(&id) {
+            Some((generation, old)) => {
+                *generation = self.generation;
+                *old = Known { content: known.content.or(old.content), due: known.due };
+            }
+            None => {
+                self.known[topic.0].insert(id, (self.generation, known));
+                self.len += 1;
             }
         }
-        if self.order.len() > 2 * self.capacity {
-            let mut order = std::mem::take(&mut self.order);
-            order.retain(|(generation, key)| self.is_current(*generation, key));
-            self.order = order;
-        }
+        self.forget();
     }
 
-    fn is_current(&self, generation: u64, key: &Key) -> bool {
-        self.known.get(key).is_some_and(|(current, _)| *current == generation)
+    fn forget(&mut self) {
+        while self.len > self.capacity {
+            let Some((generation, topic, id)) = self.order.pop_front() else { break };
+            let forgotten = self.known[topic.0].remove_if(id, |(current, _)| *current == generation);
+            self.len -= usize::from(forgotten.is_some());
+        }
+        if self.order.len() > 2 * self.capacity {
+            let known = &self.known;
+            self.order.retain(|(generation, topic, id)| {
+                known[topic.0].get(id).is_some_and(|(current, _)| current == generation)
+            });
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::hashed::IdHasher, *};
 
     const TOPIC: TopicAt = TopicAt(0);
 
-    fn remember(ids: &mut Ids, id: &str, content: u128) {
-        ids.remember(TOPIC, id.into(), Known { content: Some(content), due: None });
-    }
+    struct Remembered(Ids, IdHasher);
 
-    fn content(ids: &Ids, id: &str) -> Option<u128> {
-        ids.get(TOPIC, &id.into()).and_then(|known| known.content)
+    impl Remembered {
+        fn new(capacity: usize) -> Self {
+            Self(Ids::new(capacity), IdHasher::default())
+        }
+
+        fn remember(&mut self, id: &str, content: Option<u128>) {
+            self.0.remember(TOPIC, self.1.of(&id.into()), Known { content, due: None });
+        }
+
+        fn content(&self, topic: TopicAt, id: &str) -> Option<u128> {
+            self.0.get(topic, &self.1.of(&id.into())).and_then(|known| known.content)
+        }
     }
 
     #[test]
     fn the_oldest_are_forgotten_first_and_remembering_again_makes_young() {
-        let mut ids = Ids::new(2);
-        remember(&mut ids, "a", 1);
-        remember(&mut ids, "b", 2);
-        remember(&mut ids, "a", 3);
-        remember(&mut ids, "c", 4);
-        assert_eq!(["a", "b", "c"].map(|id| content(&ids, id)), [Some(3), None, Some(4)]);
+        let mut ids = Remembered::new(2);
+        ids.remember("a", Some(1));
+        ids.remember("b", Some(2));
+        ids.remember("a", Some(3));
+        ids.remember("c", Some(4));
+        assert_eq!(["a", "b", "c"].map(|id| ids.content(TOPIC, id)), [Some(3), None, Some(4)]);
     }
 
     #[test]
     fn remembering_one_id_for_ever_forgets_no_other_and_takes_no_room() {
-        let mut ids = Ids::new(2);
-        remember(&mut ids, "a", 1);
+        let mut ids = Remembered::new(2);
+        ids.remember("a", Some(1));
         for n in 0..1000 {
-            remember(&mut ids, "b", n);
+            ids.remember("b", Some(n));
         }
-        assert_eq!((content(&ids, "a"), content(&ids, "b")), (Some(1), Some(999)));
-        assert!(ids.order.len() <= 5, "{}", ids.order.len());
+        assert_eq!((ids.content(TOPIC, "a"), ids.content(TOPIC, "b")), (Some(1), Some(999)));
+        assert!(ids.0.order.len() <= 5, "{}", ids.0.order.len());
+    }
+
+    #[test]
+    fn the_content_of_a_chosen_id_outlives_a_firing_under_the_same_id() {
+        let mut ids = Remembered::new(2);
+        ids.remember("a", Some(1));
+        ids.remember("a", None);
+        assert_eq!(ids.content(TOPIC, "a"), Some(1));
     }
 
     #[test]
     fn topics_do_not_share_ids_and_a_memory_of_none_remembers_none() {
-        let mut ids = Ids::new(2);
-        remember(&mut ids, "a", 1);
-        assert!(ids.get(TopicAt(1), &"a".into()).is_none());
-        let mut none = Ids::new(0);
-        remember(&mut none, "a", 1);
-        assert_eq!(content(&none, "a"), None);
+        let mut ids = Remembered::new(2);
+        ids.remember("a", Some(1));
+        assert_eq!(ids.content(TopicAt(1), "a"), None);
+        let mut none = Remembered::new(0);
+        none.remember("a", Some(1));
+        assert_eq!(none.content(TOPIC, "a"), None);
     }
 }

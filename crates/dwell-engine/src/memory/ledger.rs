@@ -1,7 +1,7 @@
 //! Every message that is held, and what people may do about it.
 
 use super::{
-    item::Item,
+    item::{Item, new_item},
     records::{Ending, Held, Place, present},
     shared::Shared,
     state::{QueueAt, State, Target, TopicAt},
@@ -73,7 +73,7 @@ struct Found {
 enum Spot {
     Waiting(Key),
     Ready,
-    /// In somebody's hands, or gone: nothing can be done about it.
+    /// In somebody's hands, on its way there, or gone: nothing can be done about it.
     Away,
 }
 
@@ -94,7 +94,7 @@ impl State {
     /// All that is held of this message; with its key, what waits.
     fn held_of(&self, id: &MessageId) -> Vec<(Option<Key>, Held<'_>)> {
         let waiting = self.topics.iter().enumerate().flat_map(|(index, topic)| {
-            let keys = topic.waiting.of_message(id).into_iter();
+            let keys = topic.waiting.of_message(id, &self.hasher).into_iter();
             keys.filter_map(move |key| {
                 let (due, waiting) = topic.waiting.get(key)?;
                 Some((Some(key), self.waiting(TopicAt(index), due, waiting)))
@@ -136,16 +136,17 @@ impl State {
         by: &Text,
         now: Timestamp,
     ) -> Result<Vec<Answer>> {
-        let found = self.found(id, subscription);
+        let found = self.found(id, subscription, now);
         let targets = match change {
             Change::Replay(body) => self.replay_targets(id, &found, body.as_ref())?,
             _ => vec![None; found.len()],
         };
         let mut answers = Vec::new();
-        let mut dead: Vec<(Text, Option<Text>)> = Vec::new();
+        // Where several read the dead letters, each has a copy of its own: it is still one record.
+        let mut answered: Vec<(Text, Option<Text>)> = Vec::new();
         for (found, target) in found.into_iter().zip(targets) {
-            let answer = |changed| Answer { subscription: found.home.1.clone(), changed };
             let is_dead = found.state == MessageState::Dead;
+            let is_copy = is_dead && answered.contains(&found.home);
             let done = match (change, found.spot) {
                 (Change::Cancel, Spot::Waiting(key)) if !is_dead => {
                     self.cancel(found.topic, key, now, Some(by.clone()));
@@ -157,18 +158,12 @@ impl State {
                 }
                 (Change::Replay(_) | Change::Discard, Spot::Waiting(_) | Spot::Ready) if is_dead => {
                     let Some(item) = self.take_out(&found) else { continue };
-                    // Where several read the dead letters, each has a copy of its own: it is still one record.
-                    if dead.contains(&found.home) {
-                        continue;
-                    }
-                    dead.push(found.home.clone());
                     match (change, target) {
-                        (Change::Replay(body), Some(target)) => {
-                            self.replay(target, item, body.clone(), now);
-                        }
+                        _ if is_copy => {}
+                        (Change::Replay(body), Some(target)) => self.replay(target, item, body.clone(), now),
                         _ => {
-                            let ending =
-                                Ending { by: Some(by.clone()), ..Ending::new(MessageState::Discarded, now) };
+                            let ending = Ending::new(MessageState::Discarded, now);
+                            let ending = Ending { by: Some(by.clone()), ..ending };
                             self.finish(found.topic, found.queue, item, ending);
                         }
                     }
@@ -176,20 +171,27 @@ impl State {
                 }
                 _ => false,
             };
-            answers.push(answer(if done { Changed::Done } else { Changed::TooLate }));
+            if is_copy {
+                continue;
+            }
+            if is_dead {
+                answered.push(found.home.clone());
+            }
+            let changed = if done { Changed::Done } else { Changed::TooLate };
+            answers.push(Answer { subscription: found.home.1, changed });
         }
         Ok(answers)
     }
 
-    /// Every record of this message, or that of one subscription.
-    fn found(&self, id: &MessageId, subscription: Option<&str>) -> Vec<Found> {
+    /// Every record of this message, or that of one subscription; first those that can be changed.
+    fn found(&self, id: &MessageId, subscription: Option<&str>, now: Timestamp) -> Vec<Found> {
         let held = self.held_of(id).into_iter().map(|(key, held)| Found {
             topic: held.topic,
             queue: held.queue,
             spot: match (key, held.place) {
-                (Some(key), _) => Spot::Waiting(key),
+                (Some(key), _) if held.due() > now => Spot::Waiting(key),
                 (None, Place::Ready(_)) => Spot::Ready,
-                (None, _) => Spot::Away,
+                _ => Spot::Away,
             },
             home: self.home(held.topic, held.queue, &held.item().message),
             state: self.state_of(&held),
@@ -208,7 +210,7 @@ impl State {
         });
         let is_asked = |found: &Found| subscription.is_none_or(|name| found.home.1.as_deref() == Some(name));
         let mut found: Vec<_> = held.chain(finished).filter(is_asked).collect();
-        found.sort_by_key(|found| (found.created_at, found.serial));
+        found.sort_by_key(|found| (matches!(found.spot, Spot::Away), found.created_at, found.serial));
         found
     }
 
@@ -257,17 +259,19 @@ impl State {
         }
         message.attempts = Attempts::default();
         message.body = body.unwrap_or(message.body);
-        let item = Item { created_at: item.created_at, ..Item::new(message, item.serial, now, now) };
-        self.deliver(target, item, now);
+        let mut anew = new_item(message, item.serial, now, now);
+        anew.created_at = item.created_at;
+        self.deliver(target, anew, now);
     }
 
     /// What waits will never fire, and is remembered as cancelled.
     pub(super) fn cancel(&mut self, at: TopicAt, key: Key, now: Timestamp, by: Option<Text>) {
         let due = self.topics[at.0].waiting.get(key).map(|(due, _)| due);
-        if let Some((due, waiting)) = due.zip(self.unhold(at, key)) {
+        if let Some((due, mut waiting)) = due.zip(self.unhold(at, key)) {
             let queue = waiting.queue.map(|queue| self.adopter(queue));
             let ending = Ending { by, ..Ending::new(MessageState::Cancelled, now) };
-            self.finish(at, queue, Item { due, ..waiting.item }, ending);
+            waiting.item.due = due;
+            self.finish(at, queue, waiting.item, ending);
         }
     }
 }

@@ -46,6 +46,7 @@ mod accept;
 mod consumer;
 mod finished;
 mod flow;
+mod hashed;
 mod ids;
 mod inbox;
 mod item;

@@ -7,7 +7,7 @@ use super::{
     waiting::Waiting,
 };
 use dwell_core::{
-    Address, BoxFuture, Changed, Due, Envelope, Pending, Query, Result, ScheduleId, Scheduler, Sent,
+    Address, BoxFuture, Changed, Due, Envelope, Pending, Query, Result, ScheduleId, Scheduler, Sent, Text,
     Timestamp, wheel::Key, wire,
 };
 use std::{collections::BinaryHeap, sync::Arc};
@@ -56,19 +56,21 @@ impl State {
     ) -> Changed {
         let mut best = Changed::NotFound;
         for at in (0..self.topics.len()).map(TopicAt) {
-            let found = self.topics[at.0].waiting.find(id);
-            let due = found.and_then(|key| self.topics[at.0].waiting.get(key)).map(|(due, _)| due);
-            match found.zip(due) {
-                Some((key, due)) if due > now => {
-                    change(self, at, key);
-                    best = Changed::Done;
+            for name in self.topics[at.0].waiting.names(&id.0, &self.hasher) {
+                let found = self.topics[at.0].waiting.find(&name);
+                let due = found.and_then(|key| self.topics[at.0].waiting.get(key)).map(|(due, _)| due);
+                match found.zip(due) {
+                    Some((key, due)) if due > now => {
+                        change(self, at, key);
+                        best = Changed::Done;
+                    }
+                    // Due, and only not yet moved on.
+                    Some(_) if best == Changed::NotFound => best = Changed::TooLate,
+                    None if best == Changed::NotFound && self.ids.get(at, &name).is_some() => {
+                        best = Changed::TooLate;
+                    }
+                    _ => {}
                 }
-                // Due, and only not yet moved on.
-                Some(_) if best == Changed::NotFound => best = Changed::TooLate,
-                None if best == Changed::NotFound && self.ids.get(at, &id.0).is_some() => {
-                    best = Changed::TooLate;
-                }
-                _ => {}
             }
         }
         best
@@ -82,7 +84,7 @@ impl State {
             let at = TopicAt(index);
             match &query.message {
                 Some(message) => {
-                    let found = topic.waiting.of_message(message).into_iter();
+                    let found = topic.waiting.of_message(message, &self.hasher).into_iter();
                     found
                         .filter_map(|key| topic.waiting.get(key))
                         .for_each(|entry| page.offer(self, at, entry));
@@ -98,10 +100,10 @@ impl State {
         let envelope = Envelope {
             to: self.address(at, waiting),
             due: Due::At(due),
-            once: waiting.chosen.map(|(on_conflict, _)| on_conflict),
+            once: waiting.chosen.as_ref().map(|chosen| chosen.on_conflict),
             message: waiting.item.message.clone(),
         };
-        Pending { id: waiting.id.clone(), due, envelope }
+        Pending { id: ScheduleId(waiting.id.id.clone()), due, envelope }
     }
 
     fn address(&self, at: TopicAt, waiting: &Waiting) -> Address {
@@ -128,8 +130,8 @@ struct Entry<'a> {
 
 impl Entry<'_> {
     /// Two topics may hold one id; then the older topic comes first.
-    fn rank(&self) -> (Timestamp, &ScheduleId, usize) {
-        (self.due, &self.waiting.id, self.topic.0)
+    fn rank(&self) -> (Timestamp, &Text, usize) {
+        (self.due, &self.waiting.id.id, self.topic.0)
     }
 }
 
@@ -140,7 +142,7 @@ impl<'a> Page<'a> {
             return;
         }
         let entry = Entry { due, waiting, topic };
-        if self.query.after.as_ref().is_some_and(|(at, id)| (due, &waiting.id) <= (*at, id))
+        if self.query.after.as_ref().is_some_and(|(at, id)| (due, &waiting.id.id) <= (*at, &id.0))
             || is_full && self.best.peek().is_some_and(|last| entry >= *last)
             || !self.matches(state, &entry)
         {

@@ -1,14 +1,14 @@
 //! Settling what consumers hold: each settlement is one step, whatever it moves where.
 
 use super::{
-    item::{Item, LastRun},
+    item::{Item, LastRun, new_item},
     queue::Signal,
     records::Ending,
     state::{QueueAt, State},
 };
 use dwell_core::{
-    Action, Envelope, Error, ErrorKind, LeaseId, Note, Outcome, Result, ScheduleId, Settle,
-    State as MessageState, Timestamp,
+    Action, Envelope, Error, ErrorKind, LeaseId, Note, Outcome, Result, Settle, State as MessageState,
+    Timestamp,
 };
 
 /// What a batch of settlements puts back. It goes back when the batch is done, so that it keeps its order.
@@ -50,18 +50,19 @@ impl State {
                 let held = self.take_leased(at, lease)?;
                 let envelope = Envelope::new(to.clone(), settle.delivery.message.clone()).due(*due);
                 let due = due.resolve(now).max(now);
-                let id = ScheduleId::of(&envelope);
-                if due > now
-                    && let Some(key) = self.topics[target.topic().0].waiting.find(&id)
-                {
-                    self.unhold(target.topic(), key);
+                let id = (due > now).then(|| self.hasher.of_envelope(&envelope));
+                let mut item = new_item(envelope.message, held.serial, due, now);
+                item.created_at = held.created_at;
+                item.last_run = Some(Box::new(last_run(note)));
+                match id {
+                    Some(id) => {
+                        if let Some(key) = self.topics[target.topic().0].waiting.find(&id) {
+                            self.unhold(target.topic(), key);
+                        }
+                        self.hold(target, item, id, None);
+                    }
+                    None => self.deliver(target, item, now),
                 }
-                let item = Item {
-                    created_at: held.created_at,
-                    last_run: Some(Box::new(last_run(note))),
-                    ..Item::new(envelope.message, held.serial, due, now)
-                };
-                self.put(target, item, || id, None, now);
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 use super::{
     Held, MemorySettings,
     finished::Finished,
+    hashed::IdHasher,
     ids::Ids,
     queue::{Queue, Signal},
     tally::Tally,
@@ -53,6 +54,7 @@ pub(super) struct State {
     pub(super) topics: Vec<Topic>,
     pub(super) names: BTreeMap<Text, TopicAt>,
     pub(super) queues: Vec<Queue>,
+    pub(super) hasher: IdHasher,
     pub(super) ids: Ids,
     /// The dead, by where they came from.
     pub(super) dead: Tally,
@@ -62,7 +64,7 @@ pub(super) struct State {
     /// Topics that dropped a message for the first time.
     pub(super) warnings: Vec<Text>,
     /// Room for what is due, kept from one promotion to the next.
-    pub(super) due: Vec<(Timestamp, Box<Waiting>)>,
+    pub(super) due: Vec<(Timestamp, Waiting)>,
 }
 
 /// What to do once the lock is free.
@@ -100,6 +102,7 @@ impl State {
             topics: Vec::new(),
             names: BTreeMap::new(),
             queues: Vec::new(),
+            hasher: IdHasher::default(),
             ids: Ids::new(settings.ids),
             dead: Tally::default(),
             finished: Finished::new(settings.keep_done),

@@ -1,22 +1,35 @@
 //! What waits in one topic, by due time and by id.
 
-use super::{item::Item, state::QueueAt};
+use super::{
+    hashed::{Destination, HashedId, IdHasher, IdMap},
+    item::Item,
+    state::QueueAt,
+};
 use dwell_core::{
-    MessageId, OnConflict, ScheduleId, State, Timestamp,
+    MessageId, OnConflict, State, Text, Timestamp,
     wheel::{Key, Wheel},
 };
-use std::collections::HashMap;
 
 /// A message that waits.
 pub(super) struct Waiting {
-    pub(super) id: ScheduleId,
+    /// Its schedule id.
+    pub(super) id: HashedId,
     /// The subscription that it is for alone; `None` fans out, when due, to those subscribed then.
     pub(super) queue: Option<QueueAt>,
-    /// For a user's send under an id of the user's own: what a known id meant, and the hash of the content.
-    pub(super) chosen: Option<(OnConflict, u128)>,
+    /// For a user's send under an id of the user's own.
+    pub(super) chosen: Option<Box<Chosen>>,
     /// What it waits for.
     pub(super) state: State,
     pub(super) item: Item,
+}
+
+/// What a user said about an id of the user's own.
+#[derive(Clone, Copy)]
+pub(super) struct Chosen {
+    /// What to do if it is known.
+    pub(super) on_conflict: OnConflict,
+    /// The hash of the content.
+    pub(super) content: u128,
 }
 
 /// How many wait, by what they wait for.
@@ -70,10 +83,13 @@ impl Waits {
 /// both first. The wheel's key is the entry's generation, so nothing that happens to one entry can touch its successor.
 #[derive(Default)]
 pub(super) struct Waitlist {
-    wheel: Wheel<Box<Waiting>>,
-    ids: HashMap<ScheduleId, Key>,
+    wheel: Wheel<Waiting>,
+    ids: IdMap<Key>,
     /// What was handled before waits under an id that is not its message's: found by its message here.
-    copies: HashMap<MessageId, Vec<Key>>,
+    copies: IdMap<Vec<Key>>,
+    /// Where messages are for that have ever waited here for a forwarder: as many as there are topics, so never
+    /// forgotten.
+    destinations: Vec<Destination>,
 }
 
 impl Waitlist {
@@ -82,38 +98,50 @@ impl Waitlist {
     }
 
     /// Nothing may wait under the same id: see [`Waitlist::find`].
-    pub(super) fn insert(&mut self, due: Timestamp, waiting: Waiting) {
-        let id = waiting.id.clone();
-        let message = (id.0 != waiting.item.message.id.0).then(|| waiting.item.message.id.clone());
-        let key = self.wheel.insert(due, Box::new(waiting));
+    pub(super) fn insert(&mut self, due: Timestamp, waiting: Waiting, hasher: &IdHasher) {
+        let (id, copy_of) = (waiting.id.clone(), copy_of(&waiting, hasher));
+        if id.destination != Destination::HERE && !self.destinations.contains(&id.destination) {
+            self.destinations.push(id.destination);
+        }
+        let key = self.wheel.insert(due, waiting);
         let before = self.ids.insert(id, key);
         debug_assert!(before.is_none(), "two entries under one id");
-        if let Some(message) = message {
-            self.copies.entry(message).or_default().push(key);
+        if let Some(message) = copy_of {
+            match self.copies.get_mut(&message) {
+                Some(keys) => keys.push(key),
+                None => _ = self.copies.insert(message, vec![key]),
+            }
         }
     }
 
-    pub(super) fn find(&self, id: &ScheduleId) -> Option<Key> {
+    /// What waits under this schedule id.
+    pub(super) fn find(&self, id: &HashedId) -> Option<Key> {
         self.ids.get(id).copied()
     }
 
+    /// This id, for every destination under which it may be known here.
+    pub(super) fn names(&self, id: &Text, hasher: &IdHasher) -> Vec<HashedId> {
+        let destinations = [Destination::HERE].into_iter().chain(self.destinations.iter().copied());
+        destinations.map(|destination| hasher.within(destination, id)).collect()
+    }
+
     /// All that waits of this message.
-    pub(super) fn of_message(&self, message: &MessageId) -> Vec<Key> {
-        let under_its_own = self
-            .find(&ScheduleId(message.0.clone()))
-            .filter(|key| self.get(*key).is_some_and(|(_, waiting)| waiting.item.message.id == *message));
-        let copies = self.copies.get(message).into_iter().flatten().copied();
-        under_its_own.into_iter().chain(copies).collect()
+    pub(super) fn of_message(&self, message: &MessageId, hasher: &IdHasher) -> Vec<Key> {
+        let is_its =
+            |key: &Key| self.get(*key).is_some_and(|(_, waiting)| waiting.item.message.id == *message);
+        let copies = self.copies.get(&hasher.of(&message.0)).into_iter().flatten().copied();
+        let names = self.names(&message.0, hasher);
+        names.iter().filter_map(|id| self.find(id)).filter(is_its).chain(copies).collect()
     }
 
     pub(super) fn get(&self, key: Key) -> Option<(Timestamp, &Waiting)> {
-        self.wheel.get(key).map(|(due, waiting)| (due, &**waiting))
+        self.wheel.get(key)
     }
 
-    pub(super) fn remove(&mut self, key: Key) -> Option<Waiting> {
+    pub(super) fn remove(&mut self, key: Key, hasher: &IdHasher) -> Option<Waiting> {
         let waiting = self.wheel.cancel(key)?;
-        self.forget(&waiting, |other| other == key);
-        Some(*waiting)
+        self.forget(&waiting, hasher);
+        Some(waiting)
     }
 
     pub(super) fn reschedule(&mut self, key: Key, due: Timestamp, now: Timestamp) {
@@ -128,44 +156,68 @@ impl Waitlist {
     }
 
     /// Takes out up to `max` that are due, in order of their due times.
-    pub(super) fn pop_due(&mut self, now: Timestamp, max: usize, into: &mut Vec<(Timestamp, Box<Waiting>)>) {
+    pub(super) fn pop_due(
+        &mut self,
+        now: Timestamp,
+        max: usize,
+        into: &mut Vec<(Timestamp, Waiting)>,
+        hasher: &IdHasher,
+    ) {
         let before = into.len();
         self.wheel.pop_due(now, max, into);
         for (_, waiting) in &into[before..] {
-            self.ids.remove(&waiting.id);
-        }
-        if !self.copies.is_empty() {
-            for (_, waiting) in &into[before..] {
-                let wheel = &self.wheel;
-                Self::forget_copy(&mut self.copies, waiting, |key| wheel.get(key).is_none());
-            }
+            self.forget(waiting, hasher);
         }
     }
 
     /// In no order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Timestamp, &Waiting)> {
-        self.wheel.iter().map(|(_, due, waiting)| (due, &**waiting))
+        self.wheel.iter().map(|(_, due, waiting)| (due, waiting))
     }
 
-    fn forget(&mut self, waiting: &Waiting, is_it: impl Fn(Key) -> bool) {
+    /// Takes what has left the wheel out of the index.
+    fn forget(&mut self, waiting: &Waiting, hasher: &IdHasher) {
         self.ids.remove(&waiting.id);
-        Self::forget_copy(&mut self.copies, waiting, is_it);
-    }
-
-    fn forget_copy(
-        copies: &mut HashMap<MessageId, Vec<Key>>,
-        waiting: &Waiting,
-        is_it: impl Fn(Key) -> bool,
-    ) {
-        let message = &waiting.item.message.id;
-        if waiting.id.0 == message.0 {
-            return;
-        }
-        if let Some(keys) = copies.get_mut(message) {
-            keys.retain(|key| !is_it(*key));
+        let Some(message) = copy_of(waiting, hasher) else { return };
+        if let Some(keys) = self.copies.get_mut(&message) {
+            keys.retain(|key| self.wheel.get(*key).is_some());
             if keys.is_empty() {
-                copies.remove(message);
+                self.copies.remove(&message);
             }
         }
+    }
+}
+
+/// The message behind an entry that does not wait under its message's id.
+fn copy_of(waiting: &Waiting, hasher: &IdHasher) -> Option<HashedId> {
+    let message: &Text = &waiting.item.message.id.0;
+    (waiting.id.id != *message).then(|| hasher.of(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::item::new_item, *};
+    use dwell_core::Message;
+
+    #[test]
+    fn what_has_left_is_in_no_index() {
+        let (mut list, hasher) = (Waitlist::default(), IdHasher::default());
+        let ids = ["a", "a@orders/mail#1", "a@orders/stock#1"];
+        for id in ids {
+            let item = new_item(Message::new("a", "t", ""), 1, Timestamp(1), Timestamp(0));
+            let id = hasher.of(&id.into());
+            let waiting = Waiting { id, queue: None, chosen: None, state: State::Scheduled, item };
+            list.insert(Timestamp(1), waiting, &hasher);
+        }
+        let message = MessageId::from("a");
+        assert_eq!(list.of_message(&message, &hasher).len(), 3);
+        let key = list.find(&hasher.of(&ids[1].into())).unwrap();
+        assert!(list.remove(key, &hasher).is_some() && list.remove(key, &hasher).is_none());
+        assert_eq!(list.of_message(&message, &hasher).len(), 2);
+        let mut due = Vec::new();
+        list.pop_due(Timestamp(1), 10, &mut due, &hasher);
+        assert_eq!(due.len(), 2);
+        assert!(list.copies.get(&hasher.of(&message.0)).is_none());
+        assert!(ids.iter().all(|id| list.find(&hasher.of(&(*id).into())).is_none()));
     }
 }

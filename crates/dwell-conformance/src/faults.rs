@@ -1,0 +1,379 @@
+//! A transport that fails where a test says so, and counts what is asked of it.
+
+use dwell_core::{
+    Address, BoxFuture, Capabilities, Changed, Consumer, Delivery, Due, Envelope, Error, ErrorKind, Inbox,
+    LeaseId, Ledger, OnMissing, Pending, Producer, Query, Result, ScheduleId, Scheduler, Sent, Settle,
+    Subscription, Topic, Transport, Unsettled, ready,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// What happens to a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendFault {
+    /// It is refused with an error of this kind, and did not happen.
+    Refused(ErrorKind),
+    /// It happened, and its confirmation was lost: `Timeout`.
+    Unconfirmed,
+    /// There is no result for it, nor for what comes after it in its batch: none of them happened.
+    Unanswered,
+    /// The call never ends, and did not happen.
+    Pending,
+}
+
+/// Any transport, with switches that make it fail.
+///
+/// ```
+/// use dwell_conformance::{faults::{Faulty, SendFault}, log::{Log, LogBroker, LogSettings}};
+/// use dwell_core::*;
+/// use std::sync::Arc;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<()> {
+/// let log = Log::connect(&LogBroker::new(LogSettings::default()), Seams::system("doc"))?;
+/// let faulty = Faulty::new(Arc::new(log));
+/// faulty.provision(&[Topic::named("orders")], &[], OnMissing::Create).await?;
+/// let (orders, producer) = (Address::topic("orders"), faulty.producer().await?);
+/// let send = || async { producer.send(&[Envelope::new(orders.clone(), Message::new("a", "t", ""))]).await.remove(0) };
+///
+/// faulty.fail_sends(&orders, SendFault::Refused(ErrorKind::Unavailable));
+/// assert!(send().await.is_err());
+/// faulty.heal();
+/// assert!(send().await.is_ok());
+/// assert_eq!(faulty.sent(&orders), 1);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Faulty {
+    inner: Arc<dyn Transport>,
+    faults: Arc<Mutex<Faults>>,
+}
+
+#[derive(Default)]
+struct Faults {
+    sends: BTreeMap<Address, SendFault>,
+    /// How many of the next settlements, renewals and entries fail.
+    settles: usize,
+    extends: usize,
+    schedules: usize,
+    /// What has reached the transport.
+    sent: BTreeMap<Address, usize>,
+    settled: usize,
+    extended: usize,
+    scheduled: usize,
+}
+
+impl Faulty {
+    /// Nothing fails yet.
+    pub fn new(inner: Arc<dyn Transport>) -> Self {
+        Self { inner, faults: Arc::default() }
+    }
+
+    /// Sends to this address fail until [`Self::heal`].
+    pub fn fail_sends(&self, to: &Address, fault: SendFault) {
+        self.faults().sends.insert(to.clone(), fault);
+    }
+
+    /// The next `count` settlements come back `Unavailable` and change nothing.
+    pub fn fail_settles(&self, count: usize) {
+        self.faults().settles = count;
+    }
+
+    /// The next `count` calls of `extend` are `Unavailable`.
+    pub fn fail_extends(&self, count: usize) {
+        self.faults().extends = count;
+    }
+
+    /// The next `count` entries for the scheduler are `Unavailable` and are not stored.
+    pub fn fail_schedules(&self, count: usize) {
+        self.faults().schedules = count;
+    }
+
+    /// Nothing fails any more. What is pending stays so.
+    pub fn heal(&self) {
+        let mut faults = self.faults();
+        faults.sends.clear();
+        (faults.settles, faults.extends, faults.schedules) = (0, 0, 0);
+    }
+
+    /// How many messages for this address have reached the transport.
+    pub fn sent(&self, to: &Address) -> usize {
+        self.faults().sent.get(to).copied().unwrap_or(0)
+    }
+
+    /// How many settlements have reached the transport, whatever it did with them.
+    pub fn settled(&self) -> usize {
+        self.faults().settled
+    }
+
+    /// How many renewals have reached the transport.
+    pub fn extended(&self) -> usize {
+        self.faults().extended
+    }
+
+    /// How many entries have reached the scheduler.
+    pub fn scheduled(&self) -> usize {
+        self.faults().scheduled
+    }
+
+    fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes `wanted` from a budget of failures, as far as it goes.
+fn take(budget: &mut usize, wanted: usize) -> usize {
+    let taken = wanted.min(*budget);
+    *budget -= taken;
+    taken
+}
+
+fn unavailable(what: &str) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("{what} fails because the test said so"))
+}
+
+impl Transport for Faulty {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn provision<'a>(
+        &'a self,
+        topics: &'a [Topic],
+        subscriptions: &'a [Subscription],
+        on_missing: OnMissing,
+    ) -> BoxFuture<'a, Result<()>> {
+        self.inner.provision(topics, subscriptions, on_missing)
+    }
+
+    fn producer(&self) -> BoxFuture<'_, Result<Arc<dyn Producer>>> {
+        Box::pin(async move {
+            let inner = self.inner.producer().await?;
+            Ok(Arc::new(FaultyProducer { inner, of: self.clone() }) as Arc<dyn Producer>)
+        })
+    }
+
+    fn consumer(&self, of: Subscription) -> BoxFuture<'_, Result<Arc<dyn Consumer>>> {
+        Box::pin(async move {
+            let inner = self.inner.consumer(of).await?;
+            Ok(Arc::new(FaultyConsumer { inner, of: self.clone() }) as Arc<dyn Consumer>)
+        })
+    }
+
+    fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
+        let inner = self.inner.scheduler()?;
+        Some(Arc::new(FaultyScheduler { inner, of: self.clone() }))
+    }
+
+    fn ledger(&self) -> Option<Arc<dyn Ledger>> {
+        self.inner.ledger()
+    }
+
+    fn inbox(&self) -> Option<Arc<dyn Inbox>> {
+        self.inner.inbox()
+    }
+
+    fn background(&self, stop: BoxFuture<'static, ()>) -> Option<BoxFuture<'static, Result<()>>> {
+        self.inner.background(stop)
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        self.inner.close()
+    }
+}
+
+struct FaultyProducer {
+    inner: Arc<dyn Producer>,
+    of: Faulty,
+}
+
+impl Producer for FaultyProducer {
+    fn send<'a>(&'a self, batch: &'a [Envelope]) -> BoxFuture<'a, Vec<Result<Sent>>> {
+        Box::pin(async move {
+            let mut results = vec![];
+            for envelope in batch {
+                let fault = self.of.faults().sends.get(&envelope.to).copied();
+                let result = match fault {
+                    Some(SendFault::Refused(kind)) => {
+                        let to = &envelope.to;
+                        Err(Error::new(kind, format!("sending to `{to}` fails because the test said so")))
+                    }
+                    Some(SendFault::Unanswered) => return results,
+                    Some(SendFault::Pending) => std::future::pending().await,
+                    Some(SendFault::Unconfirmed) => self.pass_on(envelope).await.and_then(|_| {
+                        let text = format!("no confirmation for `{}`, because the test said so", envelope.to);
+                        Err(Error::new(ErrorKind::Timeout, text))
+                    }),
+                    None => self.pass_on(envelope).await,
+                };
+                results.push(result);
+            }
+            results
+        })
+    }
+}
+
+impl FaultyProducer {
+    async fn pass_on(&self, envelope: &Envelope) -> Result<Sent> {
+        *self.of.faults().sent.entry(envelope.to.clone()).or_default() += 1;
+        let result = self.inner.send(std::slice::from_ref(envelope)).await.pop();
+        result.unwrap_or_else(|| Err(unavailable("a send without a result")))
+    }
+}
+
+struct FaultyConsumer {
+    inner: Arc<dyn Consumer>,
+    of: Faulty,
+}
+
+impl Consumer for FaultyConsumer {
+    fn receive(
+        &self,
+        max: usize,
+        wait: Duration,
+        lease: Option<Duration>,
+    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        self.inner.receive(max, wait, lease)
+    }
+
+    fn settle(&self, mut batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {
+        Box::pin(async move {
+            let passed = {
+                let mut faults = self.of.faults();
+                let failing = take(&mut faults.settles, batch.len());
+                let passed = batch.split_off(failing);
+                faults.settled += passed.len();
+                passed
+            };
+            let failed = batch.into_iter().map(|settle| Unsettled { settle, error: unavailable("settling") });
+            let mut unsettled: Vec<_> = failed.collect();
+            if !passed.is_empty() {
+                unsettled.extend(self.inner.settle(passed).await);
+            }
+            unsettled
+        })
+    }
+
+    fn extend(&self, leases: Vec<LeaseId>, by: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
+        let mut faults = self.of.faults();
+        if take(&mut faults.extends, 1) > 0 {
+            return ready(Err(unavailable("renewing a lease")));
+        }
+        faults.extended += leases.len();
+        self.inner.extend(leases, by)
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        self.inner.close()
+    }
+}
+
+struct FaultyScheduler {
+    inner: Arc<dyn Scheduler>,
+    of: Faulty,
+}
+
+impl Scheduler for FaultyScheduler {
+    fn schedule(&self, mut entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>> {
+        Box::pin(async move {
+            let failing = take(&mut self.of.faults().schedules, entries.len());
+            let passed = entries.split_off(failing);
+            self.of.faults().scheduled += passed.len();
+            let mut results: Vec<_> = entries.iter().map(|_| Err(unavailable("scheduling"))).collect();
+            results.extend(self.inner.schedule(passed).await);
+            results
+        })
+    }
+
+    fn cancel<'a>(&'a self, id: &'a ScheduleId) -> BoxFuture<'a, Result<Changed>> {
+        self.inner.cancel(id)
+    }
+
+    fn reschedule<'a>(&'a self, id: &'a ScheduleId, due: Due) -> BoxFuture<'a, Result<Changed>> {
+        self.inner.reschedule(id, due)
+    }
+
+    fn pending(&self, query: Query) -> BoxFuture<'_, Result<Vec<Pending>>> {
+        self.inner.pending(query)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::{Log, LogBroker, LogSettings};
+    use dwell_core::{Action, Message, Note, Outcome, Seams, VirtualClock};
+
+    fn orders() -> Subscription {
+        Subscription::new("orders", "mail")
+    }
+
+    async fn faulty() -> (Faulty, Arc<dyn Producer>, Arc<dyn Consumer>) {
+        let broker = LogBroker::new(LogSettings::default());
+        let log = Log::connect(&broker, Seams::virtual_time(VirtualClock::new(), 1)).unwrap();
+        let faulty = Faulty::new(Arc::new(log));
+        faulty.provision(&[], &[orders()], OnMissing::Create).await.unwrap();
+        let (producer, consumer) =
+            (faulty.producer().await.unwrap(), faulty.consumer(orders()).await.unwrap());
+        (faulty, producer, consumer)
+    }
+
+    fn envelope(to: &str, id: &str) -> Envelope {
+        Envelope::new(Address::topic(to), Message::new(id, "t", ""))
+    }
+
+    async fn received(consumer: &Arc<dyn Consumer>) -> Vec<Delivery> {
+        consumer.receive(10, Duration::ZERO, None).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_send_fails_as_it_is_told_and_at_that_address_alone() {
+        let (faulty, producer, consumer) = faulty().await;
+        let batch = [envelope("orders.dlq", "a"), envelope("orders", "b")];
+        let dead = Address::topic("orders.dlq");
+
+        faulty.fail_sends(&dead, SendFault::Refused(ErrorKind::TooLarge));
+        let results = producer.send(&batch).await;
+        assert_eq!(results[0].as_ref().unwrap_err().kind(), ErrorKind::TooLarge);
+        assert!(results[1].is_ok());
+
+        faulty.fail_sends(&dead, SendFault::Unanswered);
+        assert!(producer.send(&batch).await.is_empty());
+
+        faulty.fail_sends(&dead, SendFault::Pending);
+        assert!(futures_util::poll!(producer.send(&batch)).is_pending());
+        assert_eq!((faulty.sent(&dead), received(&consumer).await.len()), (0, 1));
+
+        faulty.fail_sends(&dead, SendFault::Unconfirmed);
+        let results = producer.send(&batch).await;
+        assert_eq!(results[0].as_ref().unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(faulty.sent(&dead), 1, "it happened");
+
+        faulty.heal();
+        assert!(producer.send(&batch).await.iter().all(Result::is_ok));
+        assert_eq!(faulty.sent(&dead), 2);
+    }
+
+    #[tokio::test]
+    async fn settlements_and_renewals_fail_as_often_as_they_are_told() {
+        let (faulty, producer, consumer) = faulty().await;
+        producer.send(&[envelope("orders", "a"), envelope("orders", "b")]).await;
+        let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into() };
+        let batch = received(&consumer).await.into_iter();
+        let batch: Vec<_> =
+            batch.map(|delivery| Settle { delivery, action: Action::ACK, note: note.clone() }).collect();
+        let leases: Vec<_> = batch.iter().map(|settle| settle.delivery.receipt.lease()).collect();
+
+        faulty.fail_extends(1);
+        assert!(consumer.extend(leases.clone(), None).await.is_err());
+        assert!(consumer.extend(leases, None).await.unwrap().is_empty());
+        faulty.fail_settles(1);
+        let mut unsettled = consumer.settle(batch).await;
+        assert_eq!((unsettled.len(), faulty.settled(), faulty.extended()), (1, 1, 2));
+        let left = unsettled.remove(0);
+        assert!(left.error.is_retryable());
+        assert!(consumer.settle(vec![left.settle]).await.is_empty());
+    }
+}

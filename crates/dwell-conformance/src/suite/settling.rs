@@ -1,0 +1,356 @@
+//! Settling: a delivery is settled once, by whoever has it, and otherwise comes back.
+
+use super::{Case, Member, Outcome, Stage, case};
+use dwell_core::{Action, Attempts, Delivery, Due, Envelope, ErrorKind, Message, Subscription};
+use futures_util::poll;
+use std::{collections::BTreeSet, task::Poll};
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        case!(Settling, ack_removes),
+        case!(Settling, deliveries_are_settled_out_of_order),
+        case!(Settling, release_redelivers, Release),
+        case!(Settling, release_of_one_of_two_messages_leaves_the_other, Release),
+        case!(Settling, a_release_is_not_counted, Release, Counts),
+        case!(Settling, an_unsettled_delivery_comes_back_after_its_lease, Timed),
+        case!(Settling, an_unsettled_delivery_comes_back_after_its_session, Session),
+        case!(Settling, redeliveries_are_counted, Timed, Counts),
+        case!(Settling, a_lease_can_be_chosen_by_the_call, Timed),
+        case!(Settling, extend_keeps_a_delivery_beyond_its_lease, Timed),
+        case!(Settling, a_session_keeps_a_delivery_however_long, Session),
+        case!(Settling, a_stale_receipt_is_refused_after_its_lease, Timed),
+        case!(Settling, a_stale_receipt_moves_nothing, Timed, Move),
+        case!(Settling, a_stale_receipt_is_refused_after_its_session, Session),
+        case!(Settling, a_move_writes_the_message_as_it_stands, Move),
+        case!(Settling, a_move_to_the_subscription_alone_does_not_fan_out, Move, FanOut),
+        case!(Settling, a_move_to_the_dead_letters_removes_the_original, Move),
+        case!(Settling, a_move_to_another_topic, MoveAnywhere),
+        case!(Settling, a_delayed_move_is_absent_before_and_present_after, Move, Delay),
+        case!(Settling, a_receive_that_is_dropped_loses_nothing),
+        case!(Settling, closing_a_consumer_gives_back_what_it_holds),
+    ]
+}
+
+async fn ack_removes(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    stage.send("orders", &["a", "b"]).await?;
+    let batch = mail.take::<2>().await?;
+    mail.ack_all(batch).await?;
+    stage.pass(stage.pace().lease * 2).await;
+    mail.nothing().await?;
+    mail.leave().await?;
+    stage.join(&mail.subscription).await?.nothing().await
+}
+
+async fn deliveries_are_settled_out_of_order(stage: Stage) -> Outcome {
+    // One key, so that a log has them all in one partition, and no order, so that all are given out at once.
+    let subscription = Subscription { ordered: false, ..stage.subscription("orders", "mail") };
+    stage.declare(&subscription).await?;
+    let mail = stage.join(&subscription).await?;
+    let keyed = |id| Message { key: Some("k".into()), ..stage.message(id) };
+    let batch = ["a", "b", "c", "d", "e", "f"].map(|id| Envelope::new(stage.to("orders"), keyed(id)));
+    stage.send_all(&batch).await?;
+    let [a, b, c, d, e, f] = mail.take().await?;
+    mail.ack_all([e, a, c]).await?;
+    mail.ack_all([f, b]).await?;
+    drop(d);
+    stage.pass(stage.pace().lease).await;
+    mail.leave().await?;
+    // What was never settled is never skipped. A log may give more again, as after any fault, and never less.
+    let next = stage.join(&mail.subscription).await?;
+    let mut left = next.take_many(1).await?;
+    left.extend(next.some(10).await?);
+    assert!(left.iter().any(|delivery| &*delivery.message.id.0 == "d"), "`d` was skipped");
+    next.ack_all(left).await?;
+    next.nothing().await
+}
+
+async fn release_redelivers(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    let attempts = Attempts { handled: 2, failed: 1 };
+    let mut envelope = stage.envelope("orders", "a");
+    envelope.message.attempts = attempts;
+    stage.send_all(&[envelope]).await?;
+    let [a] = mail.take().await?;
+    let before = a.message.clone();
+    mail.settled(a, Action::Release).await?;
+    let [again] = mail.take().await?;
+    assert_eq!(again.message, before, "back as it came, not counted as handled");
+    mail.ack(again).await?;
+    mail.nothing().await
+}
+
+async fn release_of_one_of_two_messages_leaves_the_other(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    stage.send("orders", &["a", "b"]).await?;
+    let [a, b] = mail.take().await?;
+    mail.settled(a, Action::Release).await?;
+    mail.ack(b).await?;
+    let [again] = mail.take().await?;
+    assert_eq!(&*again.message.id.0, "a");
+    mail.ack(again).await?;
+    stage.pass(stage.pace().lease).await;
+    mail.nothing().await
+}
+
+async fn a_release_is_not_counted(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    stage.send("orders", &["a"]).await?;
+    for _ in 0..3 {
+        let [a] = mail.take().await?;
+        assert_eq!(a.deliveries, Some(1));
+        mail.settled(a, Action::Release).await?;
+    }
+    Ok(())
+}
+
+async fn an_unsettled_delivery_comes_back_after_its_lease(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    let other = stage.join(&mail.subscription).await?;
+    stage.send("orders", &["a"]).await?;
+    let start = stage.clock().elapsed();
+    let [a] = mail.take().await?;
+    drop(a);
+    let [again] = other.take_after(start, stage.pace().lease).await?;
+    assert_eq!(&*again.message.id.0, "a");
+    other.ack(again).await
+}
+
+async fn an_unsettled_delivery_comes_back_after_its_session(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    stage.send("orders", &["a"]).await?;
+    let transport = stage.connect().await?;
+    mail.leave().await?;
+    let first = stage.join_on(&transport, &mail.subscription).await?;
+    let [held] = first.take().await?;
+    drop((first, held));
+    transport.close().await?;
+    stage.pass(stage.pace().session).await;
+    let next = stage.join(&mail.subscription).await?;
+    let [again] = next.take().await?;
+    assert_eq!(&*again.message.id.0, "a");
+    next.ack(again).await
+}
+
+async fn redeliveries_are_counted(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    stage.send("orders", &["a"]).await?;
+    for count in 1..=3 {
+        let [a] = mail.take().await?;
+        assert_eq!((a.deliveries, a.message.attempts), (Some(count), Attempts::default()));
+        drop(a);
+        stage.pass(stage.pace().lease).await;
+    }
+    Ok(())
+}
+
+async fn a_lease_can_be_chosen_by_the_call(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    let lease = stage.pace().lease;
+    stage.send("orders", &["a"]).await?;
+    stage.settle_down().await;
+    let held = mail.consumer.receive(1, stage.pace().patience, Some(lease * 3)).await?;
+    assert_eq!(held.len(), 1);
+    stage.pass(lease * 2).await;
+    mail.nothing().await?;
+    stage.pass(lease).await;
+    let [again] = mail.take().await?;
+    mail.ack(again).await
+}
+
+async fn extend_keeps_a_delivery_beyond_its_lease(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    let lease = stage.pace().lease;
+    stage.send("orders", &["a", "b"]).await?;
+    let [a, lost] = mail.take().await?;
+    for _ in 0..3 {
+        stage.pass(lease * 2 / 3).await;
+        let gone = mail.consumer.extend(vec![a.receipt.lease()], None).await?;
+        assert!(gone.is_empty(), "it was renewed in time");
+    }
+    let [again] = mail.take().await?;
+    assert_eq!(&*again.message.id.0, "b", "the other one was not renewed");
+    let gone = mail.consumer.extend(vec![a.receipt.lease(), lost.receipt.lease()], Some(lease * 2)).await?;
+    assert_eq!(gone, [lost.receipt.lease()]);
+    mail.ack(again).await?;
+    stage.pass(lease * 3 / 2).await;
+    mail.nothing().await?;
+    mail.ack(a).await
+}
+
+async fn a_session_keeps_a_delivery_however_long(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    let other = stage.join(&mail.subscription).await?;
+    stage.send("orders", &["a"]).await?;
+    let (mut held, mut mine) = (mail.some(1).await?, true);
+    if held.is_empty() {
+        (held, mine) = (other.take_many(1).await?, false);
+    }
+    // Longer than any lease or poll interval, and nobody receives meanwhile.
+    stage.pass(stage.pace().session + stage.pace().lease * 2).await;
+    let (holder, idle) = if mine { (&mail, &other) } else { (&other, &mail) };
+    idle.nothing().await?;
+    holder.nothing().await?;
+    holder.ack_all(held).await
+}
+
+/// A delivery whose lease has run out, and the same message in other hands.
+async fn overtaken(stage: &Stage) -> Result<(Member, Delivery, Member, Delivery), dwell_core::BoxError> {
+    let late = stage.subscribe("orders", "mail").await?;
+    let next = stage.join(&late.subscription).await?;
+    stage.send("orders", &["a"]).await?;
+    let [old] = late.take().await?;
+    stage.pass(stage.pace().lease).await;
+    let [new] = next.take().await?;
+    Ok((late, old, next, new))
+}
+
+async fn a_stale_receipt_is_refused_after_its_lease(stage: Stage) -> Outcome {
+    let (late, old, next, new) = overtaken(&stage).await?;
+    let lost = late.consumer.extend(vec![old.receipt.lease()], None).await?;
+    assert_eq!(lost, [old.receipt.lease()]);
+    late.refused(old, Action::ACK, ErrorKind::Stale).await?;
+    next.nothing().await?;
+    next.ack(new).await?;
+    stage.pass(stage.pace().lease).await;
+    next.nothing().await
+}
+
+async fn a_stale_receipt_moves_nothing(stage: Stage) -> Outcome {
+    let (late, old, next, new) = overtaken(&stage).await?;
+    let to = late.subscription.address();
+    late.refused(old, Action::Move { to, due: Due::NOW }, ErrorKind::Stale).await?;
+    next.nothing().await?;
+    next.ack(new).await?;
+    stage.pass(stage.pace().lease).await;
+    next.nothing().await
+}
+
+async fn a_stale_receipt_is_refused_after_its_session(stage: Stage) -> Outcome {
+    let late = stage.subscribe("orders", "mail").await?;
+    stage.send("orders", &["a"]).await?;
+    let [old] = late.take().await?;
+    late.leave().await?;
+    let next = stage.join(&late.subscription).await?;
+    let [new] = next.take().await?;
+    late.refused(old, Action::ACK, ErrorKind::Stale).await?;
+    drop((next, new));
+    stage.pass(stage.pace().session).await;
+    let last = stage.join(&late.subscription).await?;
+    let [again] = last.take().await?;
+    last.ack(again).await
+}
+
+async fn a_move_writes_the_message_as_it_stands(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    stage.send("orders", &["a"]).await?;
+    let [mut a] = mail.take().await?;
+    a.message.attempts = Attempts { handled: 5, failed: 3 };
+    a.message.headers.append("x-dwell-last-error", "no luck");
+    a.message.headers.append("mine", vec![0, 255]);
+    let written = a.message.clone();
+    mail.settled(a, Action::Move { to: mail.subscription.address(), due: Due::NOW }).await?;
+    let [again] = mail.take().await?;
+    assert_eq!(again.message, written);
+    mail.ack(again).await?;
+    stage.pass(stage.pace().lease).await;
+    mail.nothing().await
+}
+
+async fn a_move_to_the_subscription_alone_does_not_fan_out(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    let stock = stage.subscribe("orders", "stock").await?;
+    stage.send("orders", &["a"]).await?;
+    let [in_stock] = stock.take().await?;
+    stock.ack(in_stock).await?;
+    let [a] = mail.take().await?;
+    mail.settled(a, Action::Move { to: mail.subscription.address(), due: Due::NOW }).await?;
+    stock.nothing().await?;
+    let [again] = mail.take().await?;
+    mail.ack(again).await
+}
+
+async fn a_move_to_the_dead_letters_removes_the_original(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    let audit = stage.subscribe("orders.dlq", "audit").await?;
+    stage.send("orders", &["a"]).await?;
+    let [a] = mail.take().await?;
+    mail.settled(a, Action::Move { to: stage.to("orders.dlq"), due: Due::NOW }).await?;
+    let [dead] = audit.take().await?;
+    assert_eq!(&*dead.message.id.0, "a");
+    audit.ack(dead).await?;
+    stage.pass(stage.pace().lease).await;
+    mail.nothing().await
+}
+
+async fn a_move_to_another_topic(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    let invoices = stage.subscribe("invoices", "mail").await?;
+    stage.send("orders", &["a"]).await?;
+    let [a] = mail.take().await?;
+    mail.settled(a, Action::Move { to: stage.to("invoices"), due: Due::NOW }).await?;
+    let [moved] = invoices.take().await?;
+    invoices.ack(moved).await?;
+    stage.pass(stage.pace().lease).await;
+    mail.nothing().await
+}
+
+async fn a_delayed_move_is_absent_before_and_present_after(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    stage.send("orders", &["a"]).await?;
+    let [mut a] = mail.take().await?;
+    a.message.attempts.handled = 1;
+    let (start, delay) = (stage.clock().elapsed(), stage.pace().delay);
+    let to = mail.subscription.address();
+    mail.settled(a, Action::Move { to, due: Due::After(delay) }).await?;
+    let [again] = mail.take_after(start, delay).await?;
+    assert_eq!(again.message.attempts.handled, 1);
+    mail.ack(again).await
+}
+
+async fn a_receive_that_is_dropped_loses_nothing(stage: Stage) -> Outcome {
+    const ROUNDS: usize = 20;
+    let mail = stage.subscribe("orders", "mail").await?;
+    let names: Vec<_> = (10..10 + ROUNDS).map(|n| n.to_string()).collect();
+    let mut seen = BTreeSet::new();
+    for (round, name) in names.iter().enumerate() {
+        // Dropped before, after or in the middle of the message's arrival.
+        let mut receive = mail.consumer.receive(10, stage.pace().lease, None);
+        let mut batch = poll!(&mut receive);
+        stage.send("orders", &[name]).await?;
+        for _ in 0..round % 4 {
+            if batch.is_pending() {
+                batch = poll!(&mut receive);
+                stage.settle_down().await;
+            }
+        }
+        drop(receive);
+        if let Poll::Ready(batch) = batch {
+            for delivery in batch? {
+                seen.insert(delivery.message.id.to_string());
+                mail.ack(delivery).await?;
+            }
+        }
+    }
+    for delivery in mail.take_many(ROUNDS - seen.len()).await? {
+        assert!(seen.insert(delivery.message.id.to_string()), "`{}` came twice", delivery.message.id);
+        mail.ack(delivery).await?;
+    }
+    assert_eq!(seen, names.into_iter().collect());
+    mail.nothing().await
+}
+
+async fn closing_a_consumer_gives_back_what_it_holds(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    stage.send("orders", &["a"]).await?;
+    let [held] = mail.take().await?;
+    mail.leave().await?;
+    mail.leave().await?;
+    let closed = mail.consumer.receive(1, stage.pace().quiet, None).await;
+    assert_eq!(closed.err().map(|error| error.kind()), Some(ErrorKind::Closed));
+    drop(held);
+    let next = stage.join(&mail.subscription).await?;
+    let [again] = next.take().await?;
+    assert_eq!(&*again.message.id.0, "a");
+    next.ack(again).await
+}

@@ -1,0 +1,316 @@
+//! What a case has at hand.
+
+use super::{Member, failure};
+use crate::{Namespace, Pace, Rig, Time, skew::Skewed};
+use dwell_core::{
+    Address, BoxError, Capabilities, Clock, Envelope, Error, ErrorKind, Message, OnMissing, Producer, Result,
+    RetryPolicy, Seams, Sent, Subscription, Text, Topic, Transport,
+};
+use dwell_engine::{Engine, SubscriptionSettings};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{sync::oneshot, task::JoinHandle};
+
+/// One case's rig, namespace and connection. A clone is the same stage.
+#[derive(Clone)]
+pub(super) struct Stage(Arc<Inner>);
+
+struct Inner {
+    rig: Arc<dyn Rig>,
+    namespace: Namespace,
+    transport: Arc<dyn Transport>,
+    /// Everything that was opened, to be closed in the end.
+    opened: Mutex<Vec<Arc<dyn Transport>>>,
+    /// Every engine, to be stopped before that.
+    engines: Mutex<Vec<Engine>>,
+    /// What was measured.
+    findings: Mutex<Vec<String>>,
+}
+
+impl Stage {
+    /// Connects.
+    pub(super) async fn open(rig: Arc<dyn Rig>, namespace: Namespace) -> Result<Self> {
+        let transport = rig.connect(&namespace, rig.seams()).await?;
+        let opened = Mutex::new(vec![transport.clone()]);
+        let (engines, findings) = Default::default();
+        Ok(Self(Arc::new(Inner { rig, namespace, transport, opened, engines, findings })))
+    }
+
+    /// Stops every engine of the case at once, and closes every connection.
+    pub(super) async fn close(&self) {
+        lock(&self.0.engines).drain(..).for_each(|engine| engine.stop_now());
+        let opened = std::mem::take(&mut *lock(&self.0.opened));
+        for transport in opened {
+            if let Err(error) = transport.close().await {
+                tracing::warn!(%error, namespace = %self.0.namespace, "a connection was not closed cleanly");
+            }
+        }
+    }
+
+    /// Stops this engine when the case has ended.
+    pub(super) fn stop_in_the_end(&self, engine: &Engine) {
+        lock(&self.0.engines).push(engine.clone());
+    }
+
+    /// Tells something that was measured, for the report.
+    pub(super) fn found(&self, finding: impl Into<String>) {
+        lock(&self.0.findings).push(finding.into());
+    }
+
+    /// All that was measured.
+    pub(super) fn findings(&self) -> String {
+        lock(&self.0.findings).join("; ")
+    }
+
+    pub(super) fn rig(&self) -> &Arc<dyn Rig> {
+        &self.0.rig
+    }
+
+    pub(super) fn namespace(&self) -> &Namespace {
+        &self.0.namespace
+    }
+
+    pub(super) fn transport(&self) -> &Arc<dyn Transport> {
+        &self.0.transport
+    }
+
+    pub(super) fn capabilities(&self) -> Capabilities {
+        self.0.transport.capabilities()
+    }
+
+    pub(super) fn pace(&self) -> Pace {
+        self.0.rig.pace()
+    }
+
+    pub(super) fn clock(&self) -> Arc<dyn Clock> {
+        self.0.rig.seams().clock
+    }
+
+    /// Lets time pass.
+    pub(super) async fn pass(&self, time: Duration) {
+        self.0.rig.pass(time).await;
+    }
+
+    /// All that can happen now has happened, as far as one can tell.
+    pub(super) async fn settle_down(&self) {
+        match self.0.rig.time() {
+            Time::Virtual(clock) => clock.idle().await,
+            Time::Real => self.clock().sleep(Duration::from_millis(5)).await,
+        }
+    }
+
+    /// Lets as much of `time` pass as must make no difference to what is due after it: all but its last millisecond on a
+    /// virtual clock, and half of it otherwise. Returns what is left.
+    pub(super) async fn pass_almost(&self, time: Duration) -> Duration {
+        let left = match self.0.rig.time() {
+            Time::Virtual(_) => Duration::from_millis(1),
+            Time::Real => time / 2,
+        };
+        self.pass(time.saturating_sub(left)).await;
+        left
+    }
+
+    /// Waits until it is so, as long as one waits for what must come.
+    pub(super) async fn until(&self, is: impl Fn() -> bool) {
+        let (clock, patience) = (self.clock(), self.pace().patience);
+        let start = clock.elapsed();
+        self.settle_down().await;
+        while !is() && clock.elapsed().saturating_sub(start) < patience {
+            self.settle_down().await;
+        }
+    }
+
+    /// Waits as long as one looks before believing that nothing comes.
+    pub(super) async fn look(&self) {
+        self.settle_down().await;
+        if let Time::Real = self.0.rig.time() {
+            self.pass(self.pace().quiet).await;
+        }
+    }
+
+    /// How much earlier than its time something may seem to come, on a clock that is not the case's own.
+    pub(super) fn blur(&self) -> Duration {
+        match self.0.rig.time() {
+            Time::Virtual(_) => Duration::ZERO,
+            Time::Real => self.capabilities().resolution,
+        }
+    }
+
+    /// A further connection to the same server.
+    pub(super) async fn connect(&self) -> Result<Arc<dyn Transport>> {
+        self.connect_with(self.0.rig.seams()).await
+    }
+
+    /// A further connection, from a machine whose wall clock is off by so many milliseconds.
+    pub(super) async fn connect_skewed(&self, by: i64) -> Result<Arc<dyn Transport>> {
+        let seams = self.0.rig.seams();
+        let clock = Arc::new(Skewed::new(seams.clock.clone(), by));
+        self.connect_with(Seams::new(clock, seams.random, seams.instance)).await
+    }
+
+    pub(super) async fn connect_with(&self, seams: Seams) -> Result<Arc<dyn Transport>> {
+        let transport = self.0.rig.connect(&self.0.namespace, seams).await?;
+        lock(&self.0.opened).push(transport.clone());
+        Ok(transport)
+    }
+
+    /// A connection to the store behind the transport, if it is tested with one.
+    pub(super) async fn store(&self) -> Result<Option<Arc<dyn Transport>>> {
+        self.store_with(self.0.rig.seams()).await
+    }
+
+    pub(super) async fn store_with(&self, seams: Seams) -> Result<Option<Arc<dyn Transport>>> {
+        let store = self.0.rig.store(&self.0.namespace, seams).await?;
+        lock(&self.0.opened).extend(store.clone());
+        Ok(store)
+    }
+
+    /// The topic that this case calls `name`.
+    pub(super) fn topic(&self, name: &str) -> Text {
+        self.0.namespace.topic(name)
+    }
+
+    pub(super) fn to(&self, topic: &str) -> Address {
+        Address::Topic(self.topic(topic))
+    }
+
+    pub(super) fn subscription(&self, topic: &str, name: &str) -> Subscription {
+        Subscription { lease: self.pace().lease, ..Subscription::new(self.topic(topic), name) }
+    }
+
+    /// The settings of a subscription, at the pace of the rig, and without chance. Its own delays are a tenth of one
+    /// that is worth testing.
+    pub(super) fn settings(&self, topic: &str, name: &str) -> SubscriptionSettings {
+        let Pace { lease, delay, .. } = self.pace();
+        let retry = RetryPolicy { base_delay: delay / 10, max_delay: delay, jitter: 0.0, max_retries: 5 };
+        SubscriptionSettings {
+            lease,
+            retry,
+            defer_delay: delay / 10,
+            release_delay: delay / 10,
+            channel_failure_delay: delay / 10,
+            handler_timeout: delay * 100,
+            shutdown_timeout: lease,
+            ..SubscriptionSettings::new(self.topic(topic), name)
+        }
+    }
+
+    /// Makes topics and subscriptions.
+    pub(super) async fn create(&self, topics: &[Topic], subscriptions: &[Subscription]) -> Result<()> {
+        self.0.transport.provision(topics, subscriptions, OnMissing::Create).await
+    }
+
+    /// Makes one subscription.
+    pub(super) async fn declare(&self, subscription: &Subscription) -> Result<()> {
+        self.create(&[], std::slice::from_ref(subscription)).await
+    }
+
+    /// Makes a subscription, and a consumer of it.
+    pub(super) async fn subscribe(&self, topic: &str, name: &str) -> Result<Member> {
+        let subscription = self.subscription(topic, name);
+        self.declare(&subscription).await?;
+        self.join(&subscription).await
+    }
+
+    /// A consumer of a subscription that exists.
+    pub(super) async fn join(&self, subscription: &Subscription) -> Result<Member> {
+        self.join_on(&self.0.transport, subscription).await
+    }
+
+    /// A consumer over another connection.
+    pub(super) async fn join_on(
+        &self,
+        transport: &Arc<dyn Transport>,
+        subscription: &Subscription,
+    ) -> Result<Member> {
+        let consumer = transport.consumer(subscription.clone()).await?;
+        Ok(Member { stage: self.clone(), subscription: subscription.clone(), consumer })
+    }
+
+    pub(super) async fn producer(&self) -> Result<Arc<dyn Producer>> {
+        self.0.transport.producer().await
+    }
+
+    /// A message with its id as its body.
+    pub(super) fn message(&self, id: &str) -> Message {
+        Message { sent_at: Some(self.clock().now()), ..Message::new(id, "suite.message", id.to_owned()) }
+    }
+
+    pub(super) fn envelope(&self, topic: &str, id: &str) -> Envelope {
+        Envelope::new(self.to(topic), self.message(id))
+    }
+
+    /// Sends one message under each id.
+    pub(super) async fn send(&self, topic: &str, ids: &[&str]) -> Result<()> {
+        let batch: Vec<_> = ids.iter().map(|id| self.envelope(topic, id)).collect();
+        self.send_all(&batch).await
+    }
+
+    /// Sends a batch of which every item must be confirmed.
+    pub(super) async fn send_all(&self, batch: &[Envelope]) -> Result<()> {
+        let results = self.producer().await?.send(batch).await;
+        if results.len() != batch.len() {
+            return Err(unanswered(results.len(), batch.len()));
+        }
+        results.into_iter().try_for_each(|result| result.map(drop))
+    }
+
+    /// Sends one.
+    pub(super) async fn try_send(&self, envelope: Envelope) -> Result<Sent> {
+        let mut results = self.producer().await?.send(&[envelope]).await;
+        results.pop().unwrap_or_else(|| Err(unanswered(0, 1)))
+    }
+
+    /// Runs beside the case; a virtual clock waits for it.
+    pub(super) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Running<T> {
+        let (sender, result) = oneshot::channel();
+        let task = async move {
+            // Nobody listens if the case has ended.
+            let _ = sender.send(task.await);
+        };
+        Running { task: tokio::spawn(self.clock().track(Box::pin(task))), result }
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unanswered(answers: usize, sends: usize) -> Error {
+    Error::new(ErrorKind::Timeout, format!("{answers} answers to {sends} sends"))
+}
+
+/// A task beside the case. Dropping it ends it.
+pub(super) struct Running<T> {
+    task: JoinHandle<()>,
+    result: oneshot::Receiver<T>,
+}
+
+impl<T> Running<T> {
+    /// Whether it has ended.
+    pub(super) fn is_finished(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// Its result; a panic in it is a panic here.
+    pub(super) async fn join(mut self) -> Result<T, BoxError> {
+        if let Ok(value) = (&mut self.result).await {
+            return Ok(value);
+        }
+        match (&mut self.task).await {
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            _ => Err(failure("a task of the case was stopped")),
+        }
+    }
+}
+
+impl<T> Drop for Running<T> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

@@ -1,0 +1,145 @@
+//! Waiting: delays, and control over what waits. Ids are remembered, so that a send can be repeated.
+
+use super::{Case, Outcome, Stage, case};
+use dwell_core::{Due, Envelope, ErrorKind, OnConflict, Sent};
+use std::time::Duration;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        case!(Waiting, a_senders_wrong_clock_makes_nothing_early_or_late, Delay),
+        case!(Waiting, the_same_send_again_is_a_duplicate, Ids),
+        case!(Waiting, another_send_under_the_same_id_is_a_conflict, Ids),
+        case!(Waiting, an_id_belongs_to_its_topic, Ids),
+        case!(Waiting, of_many_equal_sends_at_once_one_is_carried, Ids),
+        case!(Waiting, a_duplicate_tells_when_the_first_is_due, Ids, Delay),
+        case!(Waiting, replace_replaces_what_waits, Ids, Delay),
+        case!(Waiting, replace_of_what_has_gone_sends_anew, Ids),
+    ]
+}
+
+async fn a_senders_wrong_clock_makes_nothing_early_or_late(stage: Stage) -> Outcome {
+    const HOUR: i64 = 3_600_000;
+    let mail = stage.subscribe("orders", "mail").await?;
+    let delay = stage.pace().delay;
+    for (id, off) in [("ahead", HOUR), ("behind", -HOUR)] {
+        let wrong = stage.connect_skewed(off).await?;
+        let start = stage.clock().elapsed();
+        let batch = [stage.envelope("orders", id).due(Due::After(delay))];
+        let results = wrong.producer().await?.send(&batch).await;
+        results.into_iter().try_for_each(|result| result.map(drop))?;
+        let [delivery] = mail.take_after(start, delay).await?;
+        assert_eq!(&*delivery.message.id.0, id);
+        mail.ack(delivery).await?;
+    }
+    Ok(())
+}
+
+async fn the_same_send_again_is_a_duplicate(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    let order = stage.envelope("orders", "a").once(OnConflict::Fail);
+    assert_eq!(stage.try_send(order.clone()).await?, Sent::default());
+    let mut again = order.clone();
+    again.message.headers.append("trace", "another");
+    again.message.sent_at = None;
+    assert!(stage.try_send(again).await?.duplicate, "headers are not content");
+    let [a] = mail.take().await?;
+    mail.nothing().await?;
+    mail.ack(a).await?;
+    assert!(stage.try_send(order).await?.duplicate, "remembered when it was handled");
+    mail.nothing().await
+}
+
+async fn another_send_under_the_same_id_is_a_conflict(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    let order = stage.envelope("orders", "a").once(OnConflict::Fail);
+    stage.try_send(order.clone()).await?;
+    let change = |change: fn(&mut Envelope)| {
+        let mut other = order.clone();
+        change(&mut other);
+        other
+    };
+    let others = [
+        change(|other| other.message.body = "other".into()),
+        change(|other| other.message.key = Some("k".into())),
+        change(|other| other.message.kind = "other".into()),
+        change(|other| other.message.content_type = "text/plain".into()),
+    ];
+    for other in others {
+        let result = stage.try_send(other.clone()).await;
+        assert_eq!(result.err().map(|error| error.kind()), Some(ErrorKind::Conflict), "{other:?}");
+    }
+    let [a] = mail.take().await?;
+    assert_eq!(a.message.body, "a", "the first one stays");
+    mail.ack(a).await?;
+    mail.nothing().await
+}
+
+async fn an_id_belongs_to_its_topic(stage: Stage) -> Outcome {
+    let orders = stage.subscribe("orders", "mail").await?;
+    let invoices = stage.subscribe("invoices", "mail").await?;
+    for topic in ["orders", "invoices"] {
+        let sent = stage.try_send(stage.envelope(topic, "a").once(OnConflict::Fail)).await?;
+        assert!(!sent.duplicate, "{topic}");
+    }
+    for member in [orders, invoices] {
+        let [a] = member.take().await?;
+        member.ack(a).await?;
+    }
+    Ok(())
+}
+
+async fn of_many_equal_sends_at_once_one_is_carried(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    let order = stage.envelope("orders", "a").once(OnConflict::Fail);
+    let sends: Vec<_> = (0..10)
+        .map(|_| {
+            let (of, order) = (stage.clone(), order.clone());
+            stage.spawn(async move { of.try_send(order).await })
+        })
+        .collect();
+    let mut first = 0;
+    for send in sends {
+        first += usize::from(!send.join().await??.duplicate);
+    }
+    assert_eq!(first, 1);
+    let [a] = mail.take().await?;
+    mail.ack(a).await?;
+    mail.nothing().await
+}
+
+async fn a_duplicate_tells_when_the_first_is_due(stage: Stage) -> Outcome {
+    stage.create(&[], &[stage.subscription("orders", "mail")]).await?;
+    let order = stage.envelope("orders", "a").once(OnConflict::Fail);
+    let first = stage.try_send(order.clone().due(Due::After(Duration::from_secs(3600)))).await?;
+    assert!(first.due.is_some() && !first.duplicate);
+    let again = stage.try_send(order.due(Due::After(Duration::from_secs(60)))).await?;
+    assert_eq!(again, Sent { due: first.due, duplicate: true });
+    Ok(())
+}
+
+async fn replace_replaces_what_waits(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    let (start, delay) = (stage.clock().elapsed(), stage.pace().delay);
+    let mut order = stage.envelope("orders", "a").once(OnConflict::Replace).due(Due::After(delay));
+    stage.try_send(order.clone()).await?;
+    order.message.body = "new".into();
+    let sent = stage.try_send(order.due(Due::After(delay * 2))).await?;
+    assert!(!sent.duplicate);
+    let [a] = mail.take_after(start, delay * 2).await?;
+    assert_eq!(a.message.body, "new");
+    mail.ack(a).await?;
+    mail.nothing().await
+}
+
+async fn replace_of_what_has_gone_sends_anew(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    let mut order = stage.envelope("orders", "a").once(OnConflict::Replace);
+    stage.try_send(order.clone()).await?;
+    let [first] = mail.take().await?;
+    mail.ack(first).await?;
+    order.message.body = "new".into();
+    assert!(!stage.try_send(order).await?.duplicate);
+    let [second] = mail.take().await?;
+    assert_eq!(second.message.body, "new");
+    mail.ack(second).await
+}

@@ -1,0 +1,132 @@
+//! Ids that know their hash, and maps of them that never stop to think.
+//!
+//! An id is hashed once, when its message comes in, and then goes through several maps. A map that grew at a million ids
+//! would move all of them at once, under the lock; many small ones, each moving its own share, are never felt.
+
+use dwell_core::{Envelope, ScheduleId, Text, wire};
+use std::{
+    collections::{
+        HashMap,
+        hash_map::{Entry, RandomState},
+    },
+    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher},
+    sync::Arc,
+};
+
+/// Hashes ids. Its keys are random: ids are chosen by people, and some choose them to collide.
+#[derive(Default)]
+pub(super) struct IdHasher(RandomState);
+
+impl IdHasher {
+    pub(super) fn of(&self, id: &Text) -> HashedId {
+        self.within(Destination::HERE, id)
+    }
+
+    /// The same id of a message that only waits here, on its way there.
+    pub(super) fn within(&self, destination: Destination, id: &Text) -> HashedId {
+        HashedId { hash: self.0.hash_one(id) ^ destination.0, destination, id: id.clone() }
+    }
+
+    /// The name under which an envelope waits, or is remembered.
+    pub(super) fn of_envelope(&self, envelope: &Envelope) -> HashedId {
+        let destination = match envelope.message.headers.get(wire::TO_TOPIC) {
+            Some(topic) => Destination(self.0.hash_one(topic) | 1),
+            None => Destination::HERE,
+        };
+        self.within(destination, &ScheduleId::of(envelope).0)
+    }
+}
+
+/// Which topic of another broker a message is for that waits here for its forwarder. An id belongs to its topic, and
+/// what waits for two of them must not collide only because it waits in one place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Destination(u64);
+
+impl Destination {
+    /// It stays here.
+    pub(super) const HERE: Self = Self(0);
+}
+
+#[derive(Clone)]
+pub(super) struct HashedId {
+    hash: u64,
+    pub(super) destination: Destination,
+    pub(super) id: Text,
+}
+
+impl PartialEq for HashedId {
+    fn eq(&self, other: &Self) -> bool {
+        // Mostly it is the very same text, and need not be fetched from far away to be compared.
+        self.hash == other.hash
+            && self.destination == other.destination
+            && (Arc::ptr_eq(&self.id, &other.id) || self.id == other.id)
+    }
+}
+
+impl Eq for HashedId {}
+
+impl Hash for HashedId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// Takes the hash that is there.
+#[derive(Default)]
+pub(super) struct GivenHash(u64);
+
+impl Hasher for GivenHash {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = self.0.rotate_left(5) ^ number;
+    }
+}
+
+const SHARDS: usize = 64;
+
+/// A map by id. Its order is random, so there is no way to see it.
+pub(super) struct IdMap<V>([HashMap<HashedId, V, BuildHasherDefault<GivenHash>>; SHARDS]);
+
+impl<V> IdMap<V> {
+    pub(super) fn get(&self, id: &HashedId) -> Option<&V> {
+        self.0[shard(id)].get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: &HashedId) -> Option<&mut V> {
+        self.0[shard(id)].get_mut(id)
+    }
+
+    pub(super) fn insert(&mut self, id: HashedId, value: V) -> Option<V> {
+        self.0[shard(&id)].insert(id, value)
+    }
+
+    /// Takes it out if it is the one that is meant.
+    pub(super) fn remove_if(&mut self, id: HashedId, is_it: impl FnOnce(&V) -> bool) -> Option<V> {
+        match self.0[shard(&id)].entry(id) {
+            Entry::Occupied(entry) if is_it(entry.get()) => Some(entry.remove()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: &HashedId) -> Option<V> {
+        self.0[shard(id)].remove(id)
+    }
+}
+
+impl<V> Default for IdMap<V> {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| HashMap::default()))
+    }
+}
+
+/// By bits in the middle: a map uses those at both ends.
+fn shard(id: &HashedId) -> usize {
+    (id.hash >> 40) as usize % SHARDS
+}
