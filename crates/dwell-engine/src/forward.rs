@@ -22,7 +22,7 @@ use crate::{
 };
 use dwell_core::{
     Action, Address, BoxFuture, Clock, Consumer, Delivery, Due, Envelope, Error, ErrorKind, Note, OnMissing,
-    Outcome, Producer, Result, Seams, Sent, Settle, Subscription, Text, Transport, wire,
+    Outcome, Result, Seams, Sent, Settle, Subscription, Text, Transport, wire,
 };
 use futures_util::{
     StreamExt,
@@ -261,24 +261,27 @@ async fn send_group(
     messages: Vec<(Delivery, Envelope)>,
 ) -> Group {
     let (deliveries, envelopes): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
-    let mut results = match target.producer().await {
-        Ok(producer) => send_renewing(&*from, &deliveries, &*producer, &envelopes, &*clock).await,
-        Err(error) => envelopes.iter().map(|_| Err(error.again())).collect(),
-    };
+    // Opening the producer may take as long as sending.
+    let sending = Box::pin(async {
+        match target.producer().await {
+            Ok(producer) => producer.send(&envelopes).await,
+            Err(error) => envelopes.iter().map(|_| Err(error.again())).collect(),
+        }
+    });
+    let mut results = renewing(&*from, &deliveries, &*clock, sending).await;
     results.resize_with(envelopes.len(), || Err(unconfirmed()));
     let messages = deliveries.into_iter().zip(envelopes.into_iter().map(|envelope| envelope.to)).collect();
     Group { topic, messages, results }
 }
 
-async fn send_renewing(
+/// What `sending` comes to; meanwhile, the leases are kept.
+async fn renewing<T>(
     from: &dyn Consumer,
     deliveries: &[Delivery],
-    producer: &dyn Producer,
-    envelopes: &[Envelope],
     clock: &dyn Clock,
-) -> Vec<Result<Sent>> {
+    mut sending: impl Future<Output = T> + Unpin,
+) -> T {
     let third = Forwarder::subscription("").lease / 3;
-    let mut sending = producer.send(envelopes);
     loop {
         match select(sending, clock.sleep(third)).await {
             Either::Left((results, _)) => return results,

@@ -155,6 +155,6 @@ fn is_copy(message: &Message) -> bool {
 }
 
 /// The same content as [`Message::content_hash`] sees, in one topic.
-fn is_same_content(a: &Message, b: &Message) -> bool {
+pub(super) fn is_same_content(a: &Message, b: &Message) -> bool {
     (&a.kind, &a.key, &a.content_type, &a.body) == (&b.kind, &b.key, &b.content_type, &b.body)
 }
