@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
     pub(super) service: Service,
+    /// The topic that it goes to in the end: an id means something else in another.
     topic: Text,
     schedule: ScheduleId,
     pub(super) subject: Subject,
@@ -64,7 +65,7 @@ impl Entries {
             for other in of_id.iter_mut().filter(|other| {
                 !other.gone
                     && (other.service, &other.topic, &other.schedule)
-                        == (placed.service, &placed.topic, &placed.schedule)
+                        == (placed.service, placed.to.topic_name(), &placed.schedule)
             }) {
                 if other.surely_waits(walls, now) {
                     other.gone = true;
@@ -76,7 +77,7 @@ impl Entries {
         }
         of_id.push(Waiting {
             service: placed.service,
-            topic: placed.topic.clone(),
+            topic: placed.to.topic_name().clone(),
             schedule: placed.schedule.clone(),
             subject: placed.subject.clone(),
             to: placed.to.clone(),
