@@ -17,12 +17,13 @@ use crate::{
     backoff::Backoff,
     delay::{Detour, FORWARD_TOPIC},
     gaps::unconfirmed,
+    planted::{Bug, acks, planted},
     rules::{Rejection, stamp},
     spawn::or_stop,
 };
 use dwell_core::{
-    Action, Address, BoxFuture, Clock, Consumer, Delivery, Due, Envelope, Error, ErrorKind, Note, OnMissing,
-    Outcome, Result, Seams, Sent, Settle, Subscription, Text, Transport, wire,
+    Action, Address, Attempts, BoxFuture, Clock, Consumer, Delivery, Due, Envelope, Error, ErrorKind, Note,
+    OnMissing, Outcome, Result, Seams, Sent, Settle, Subscription, Text, Transport, wire,
 };
 use futures_util::{
     StreamExt,
@@ -166,6 +167,9 @@ impl Forwarder {
             }
         }
         for (topic, messages) in groups {
+            if planted(Bug::ForwarderAcksFirst) {
+                from.settle(acks(messages.iter().map(|(delivery, _)| delivery))).await;
+            }
             self.busy.insert(topic.clone());
             let (clock, target) = (self.seams.clock.clone(), self.target.clone());
             self.sending.push(Box::pin(send_group(from.clone(), target, clock, topic, messages)));
@@ -199,6 +203,9 @@ impl Forwarder {
         let settles = messages.into_iter().zip(results).map(|((delivery, to), result)| match result {
             Ok(_) => Settle { delivery, action: Action::ACK, note: self.note(Outcome::Forwarded, None) },
             Err(error) if error.is_of_the_message() => self.park(delivery, Some(&to), &error),
+            Err(_) if planted(Bug::ForwarderDropsWhatItCannotSend) => {
+                Settle { delivery, action: Action::ACK, note: self.note(Outcome::Forwarded, None) }
+            }
             Err(error) => self.hold(delivery, pause, Some(&error)),
         });
         let settles: Vec<_> = settles.collect();
@@ -300,5 +307,8 @@ async fn renewing<T>(
 fn unwrap(delivery: &Delivery) -> Option<Envelope> {
     let mut message = delivery.message.clone();
     let to = wire::take_destination(&mut message.headers)?;
+    if planted(Bug::CountsLostOnTheWay) {
+        message.attempts = Attempts::default();
+    }
     Some(Envelope::new(to, message))
 }

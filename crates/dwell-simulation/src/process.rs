@@ -97,8 +97,7 @@ impl Processes {
             skew: self.scene.plan.processes[process].skew,
         };
         let seed = self.scene.plan.dice.fork(&format!("seams {who}")).next();
-        let seams =
-            Seams::new(Arc::new(clock), Arc::new(SeededRandom::new(seed)), format!("p{process}"));
+        let seams = Seams::new(Arc::new(clock), Arc::new(SeededRandom::new(seed)), format!("p{process}"));
         let main = self.clone().main(life, seams.clone(), stopping);
         tokio::spawn(seams.clock.track(Box::pin(main)));
     }

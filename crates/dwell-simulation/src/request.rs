@@ -8,9 +8,7 @@ use crate::{
     trace::{Answer, Event, Request},
 };
 use bytes::Bytes;
-use dwell_core::{
-    Changed, Delivery, Envelope, Error, ErrorKind, Result, Subscription, Text,
-};
+use dwell_core::{Changed, Delivery, Envelope, Error, ErrorKind, Result, Subscription, Text};
 use dwell_engine::{Delay, DelayMode, Engine, Gaps, replay, settle_with_gaps};
 use std::{sync::Arc, time::Duration};
 

@@ -2,7 +2,8 @@
 
 use crate::life::Who;
 use dwell_core::{
-    Address, Attempts, Changed, Due, ErrorKind, LeaseId, Message, MessageId, OnConflict, ScheduleId, Timestamp,
+    Address, Attempts, Changed, Due, ErrorKind, LeaseId, Message, MessageId, OnConflict, ScheduleId,
+    Timestamp,
 };
 use std::{fmt, time::Duration};
 

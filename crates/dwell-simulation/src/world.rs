@@ -10,10 +10,12 @@ use crate::{
 };
 use dwell_conformance::log::{Log, LogBroker, LogSettings};
 use dwell_core::{
-    Address, Clock, OnMissing, Result, Seams, SeededRandom, State, Subscription, Topic, Transport,
-    wire,
+    Address, Clock, OnMissing, Result, Seams, SeededRandom, State, Subscription, Topic, Transport, wire,
 };
-use dwell_engine::memory::{Memory, MemorySettings};
+use dwell_engine::{
+    memory::{Memory, MemorySettings},
+    planted,
+};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// Nothing is planned further ahead, retries and all.
@@ -38,7 +40,10 @@ pub fn run(seed: u64, options: Options) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .expect("a runtime without any drivers can always be made");
-    runtime.block_on(live(Arc::new(Plan::draw(seed, options))))
+    planted::set(options.bug);
+    let report = runtime.block_on(live(Arc::new(Plan::draw(seed, options))));
+    planted::set(None);
+    report
 }
 
 async fn live(plan: Arc<Plan>) -> Report {
@@ -139,7 +144,7 @@ fn outage(scene: &Arc<Scene>, processes: &Arc<Processes>, service: Service, paus
     scene.fault(Fault::Outage, None, "outage", vec![]);
     scene.set_outage(service, true);
     // A broker that is down forgets its sessions; one that is out of reach does not.
-    let is_down = service == Service::Target && pause.as_millis() % 2 == 0;
+    let is_down = service == Service::Target && pause.as_millis().is_multiple_of(2);
     if is_down {
         processes.set_log_running(false);
     }
@@ -220,4 +225,3 @@ async fn left(scene: &Scene, brokers: &Brokers) -> Vec<String> {
     }
     left
 }
-

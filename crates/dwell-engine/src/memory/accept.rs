@@ -8,6 +8,7 @@ use super::{
     state::{QueueAt, State, Target, TopicAt},
     waiting::Chosen,
 };
+use crate::planted::{Bug, planted};
 use dwell_core::{
     Envelope, Error, ErrorKind, Message, OnConflict, Result, Sent, Timestamp, Unclaimed, wheel::Key, wire,
 };
@@ -40,7 +41,7 @@ impl State {
         }
         self.check_room(target, waits, waiting, &envelope.message)?;
 
-        if let Some(key) = waiting {
+        if let Some(key) = waiting.filter(|_| !planted(Bug::ReplacedStillFires)) {
             self.unhold(topic, key);
         }
         let item = new_item(envelope.message.clone(), self.next(), due.max(now), now);

@@ -7,6 +7,7 @@ use super::{
     shared::Shared,
     state::{QueueAt, State, Target, TopicAt},
 };
+use crate::planted::{Bug, planted};
 use bytes::Bytes;
 use dwell_core::{
     Address, Answer, Attempts, BoxFuture, Change, Changed, Count, Cursor, Error, ErrorKind, Ledger, Message,
@@ -150,9 +151,9 @@ impl State {
         for (found, target) in found.into_iter().zip(targets) {
             let is_dead = found.state == MessageState::Dead;
             let is_copy = is_dead
-                && answered.iter().any(|(home, message)| {
-                    *home == found.home && is_same_content(message, &found.message)
-                });
+                && answered
+                    .iter()
+                    .any(|(home, message)| *home == found.home && is_same_content(message, &found.message));
             let done = match (change, found.spot) {
                 (Change::Cancel, Spot::Waiting(key)) if !is_dead => {
                     self.cancel(found.topic, key, now, Some(by.clone()));
@@ -269,6 +270,7 @@ impl State {
         message.body = body.unwrap_or(message.body);
         let mut anew = new_item(message, item.serial, now, now);
         anew.created_at = item.created_at;
+        let target = if planted(Bug::ReplayFansOut) { Target::Topic(target.topic()) } else { target };
         self.deliver(target, anew, now);
     }
 

@@ -6,6 +6,7 @@ use super::{
     records::Ending,
     state::{QueueAt, State},
 };
+use crate::planted::{Bug, planted};
 use dwell_core::{
     Action, Envelope, Error, ErrorKind, LeaseId, Note, Outcome, Result, Settle, State as MessageState,
     Timestamp,
@@ -37,7 +38,7 @@ impl State {
             }
             Action::Release => {
                 let mut item = self.queues[at.0].leases.take(lease).ok_or_else(|| self.stale(at))?;
-                item.deliveries = item.deliveries.saturating_sub(1);
+                item.deliveries -= u32::from(!planted(Bug::ReleaseCountedAsCrash)).min(item.deliveries);
                 item.updated_at = now;
                 released.0.push((lease.fence, item));
             }

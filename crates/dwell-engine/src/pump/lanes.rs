@@ -3,8 +3,9 @@
 use crate::{
     backoff::Backoff,
     gaps::{Gaps, Lane, settle_with_gaps},
+    planted::{Bug, planted},
 };
-use dwell_core::{BoxFuture, Error, ErrorKind, LeaseId, Settle};
+use dwell_core::{Action, BoxFuture, Error, ErrorKind, LeaseId, Settle};
 use futures_util::{StreamExt, poll, stream::FuturesUnordered};
 use std::{collections::BTreeMap, sync::Arc, task::Poll, time::Duration};
 
@@ -107,7 +108,7 @@ impl Lanes {
         let Batch { lane, slots, left } = batch;
         let mut failed = false;
         let mut left_slots = vec![];
-        for (settle, error) in left {
+        for (mut settle, error) in left {
             let lease = settle.delivery.receipt.lease();
             let Some((_, slot)) = slots.iter().copied().find(|(at, _)| *at == lease) else { continue };
             if error.kind() == ErrorKind::Stale {
@@ -118,6 +119,9 @@ impl Lanes {
             failed = true;
             settled.failed += 1;
             settled.error = Some(error);
+            if planted(Bug::FailedSettlementAcked) {
+                settle.action = Action::ACK;
+            }
             self.push(slot, settle);
         }
         settled
@@ -141,6 +145,9 @@ impl Lanes {
 
     /// How long until a lane that failed may be tried again.
     pub(super) fn wake_in(&self, now: Duration) -> Option<Duration> {
+        if planted(Bug::FailedSettlementForgotten) {
+            return None;
+        }
         let waiting = self.lanes.values().filter(|lane| !lane.queue.is_empty() && !lane.in_flight);
         waiting.map(|lane| lane.backoff.rest(now)).min()
     }

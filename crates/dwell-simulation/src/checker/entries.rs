@@ -146,9 +146,8 @@ impl Entries {
         let mut cancelled: BTreeMap<Text, &mut Waiting> = BTreeMap::new();
         for entry in Self::named(&mut self.placed, service, schedule) {
             let sure = entry.surely_waits(walls, now);
-            let better = cancelled
-                .get(&entry.topic)
-                .is_none_or(|other| sure || !other.surely_waits(walls, now));
+            let better =
+                cancelled.get(&entry.topic).is_none_or(|other| sure || !other.surely_waits(walls, now));
             if better {
                 cancelled.insert(entry.topic.clone(), entry);
             }

@@ -128,7 +128,6 @@ impl Checker {
     /// A copy that no user asked for: a run asked for it, or it comes from the store.
     fn check_copy(&mut self, placed: &Placed) {
         let Placed { subject, to, attempts, .. } = placed;
-        self.check_second_copy(placed);
         let stored = match placed.service {
             Service::Store => None,
             Service::Target => self.entries.was_due(
@@ -140,19 +139,20 @@ impl Checker {
                 self.now,
             ),
         };
-        if stored == Some(Ok(())) {
-            return;
-        }
-        if attempts.handled == 0 {
-            if let Some(Err(due)) = stored
-                && !self.was_released(placed)
-            {
+        match stored {
+            Some(Ok(())) => {}
+            _ if attempts.handled > 0 => self.check_again(placed),
+            _ if self.was_released(placed) => {}
+            Some(Err(due)) => {
                 let text = format!("it was sent on to {to} before it was due at {} in the store", due.0);
                 self.broken(Promise::NeverEarly, &subject.id, text);
             }
-            return;
+            None => {
+                let text = format!("it goes to {to} as if it had never run, and nobody sent it there");
+                self.broken(Promise::BudgetsHold, &subject.id, text);
+            }
         }
-        self.check_again(placed);
+        self.check_second_copy(placed);
     }
 
     /// Whether it goes back as it came because a run released it, on a broker that cannot take it back.
@@ -184,11 +184,7 @@ impl Checker {
             None => vec![],
         };
         if asked.is_empty() {
-            let elsewhere = self.tracks.iter().any(|((other, of), track)| {
-                other == subject && of != to && track.again.iter().any(|again| again.attempts == *attempts)
-            });
-            let promise =
-                if elsewhere { Promise::BackToTheOneWhoDeferred } else { Promise::BudgetsHold };
+            let promise = self.astray(subject, to, *attempts);
             let text = format!("it goes to {to} with {attempts:?}, and no run there asked for that");
             return self.broken(promise, &subject.id, text);
         }
@@ -286,7 +282,8 @@ impl Checker {
                 self.broken(Promise::NeverEarly, &subject.id, text);
             }
             None => {
-                let text = format!("the store holds it for {to} with {handled} handled: nobody put it there so");
+                let text =
+                    format!("the store holds it for {to} with {handled} handled: nobody put it there so");
                 self.broken(Promise::BudgetsHold, &subject.id, text);
             }
         }

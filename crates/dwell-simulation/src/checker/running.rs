@@ -45,8 +45,10 @@ impl Checker {
     fn check_counts(&mut self, subject: &Subject, of: &Address, attempts: Attempts) {
         let Some(settings) = self.plan.settings(of).cloned() else { return };
         if settings.max_runs.is_reached(attempts.handled) {
-            let text =
-                format!("{of} runs it after {} runs, and {:?} is the limit", attempts.handled, settings.max_runs);
+            let text = format!(
+                "{of} runs it after {} runs, and {:?} is the limit",
+                attempts.handled, settings.max_runs
+            );
             return self.broken(Promise::BudgetsHold, &subject.id, text);
         }
         if attempts.failed > settings.retry.max_retries {
@@ -57,39 +59,45 @@ impl Checker {
             return self.broken(Promise::BudgetsHold, &subject.id, text);
         }
         let key = (subject.clone(), of.clone());
-        let asked = |attempts: Attempts, key: &(Subject, Address)| {
-            self.tracks
-                .get(key)
-                .is_some_and(|track| track.again.iter().any(|again| again.attempts == attempts))
-        };
+        let track = self.tracks.get(&key);
         if attempts == Attempts::default() {
-            let placed = self.tracks.get(&key).and_then(|track| track.levels.get(&0));
+            let placed = track.and_then(|track| track.levels.get(&0));
             if placed.is_none_or(|level| level.placed == 0) {
                 let text = format!("{of} runs it, and nobody ever sent it there, or its counts were lost");
                 self.broken(Promise::BudgetsHold, &subject.id, text);
             }
             return;
         }
-        if asked(attempts, &key) {
+        if track.is_some_and(|track| track.asked_for(attempts)) {
             return;
         }
-        let elsewhere = self
-            .tracks
-            .keys()
-            .any(|other| other.0 == *subject && other.1 != *of && asked(attempts, other));
-        let promise = if elsewhere { Promise::BackToTheOneWhoDeferred } else { Promise::BudgetsHold };
+        let promise = self.astray(subject, of, attempts);
         let text = format!("{of} runs it with {attempts:?}, and no run there asked for that");
         self.broken(promise, &subject.id, text);
+    }
+
+    /// What is broken if a message comes to a subscription with counts that no run there led to: it may be somebody
+    /// else's deferral, or a count that lies.
+    pub(super) fn astray(&self, subject: &Subject, of: &Address, attempts: Attempts) -> Promise {
+        let mut others = self.tracks.iter().filter(|((other, at), _)| other == subject && at != of);
+        let is_of_another = others.any(|(_, track)| track.asked_for(attempts));
+        let own = self.tracks.get(&(subject.clone(), of.clone()));
+        let before = attempts.handled.checked_sub(1);
+        let level = before.and_then(|before| own.and_then(|track| track.levels.get(&before)));
+        // A run of its own that gave it back is closer than any other's that asked for it.
+        if is_of_another && level.is_none_or(|level| level.released == 0) {
+            Promise::BackToTheOneWhoDeferred
+        } else {
+            Promise::BudgetsHold
+        }
     }
 
     fn check_due(&mut self, subject: &Subject, of: &Address, handled: u32) {
         let covers = |to: &Address| to == of || *to == Address::Topic(of.topic_name().clone());
         let due = self.entries.was_due(Service::Target, subject, handled, covers, &self.walls, self.now);
         if let Some(Err(due)) = due {
-            let text = format!(
-                "{of} runs it at {} on the broker's clock, and it is due at {}",
-                self.wall.0, due.0
-            );
+            let text =
+                format!("{of} runs it at {} on the broker's clock, and it is due at {}", self.wall.0, due.0);
             self.broken(Promise::NeverEarly, &subject.id, text);
         }
     }

@@ -127,6 +127,11 @@ impl Track {
         self.levels.iter().map(|(handled, level)| level.copied.saturating_sub(asked(*handled))).sum()
     }
 
+    /// Whether some run asked to be run again with these counts.
+    pub(super) fn asked_for(&self, attempts: Attempts) -> bool {
+        self.again.iter().any(|again| again.attempts == attempts)
+    }
+
     pub(super) fn end(&mut self, at: Duration, end: End) {
         self.ends.push((at, end));
     }

@@ -147,10 +147,9 @@ impl FaultyConsumer {
         };
         let unsettled = match link.carry(Call::new(CALL, &touched), act).await {
             Carried::Answered(unsettled) => unsettled,
-            Carried::NotDone(error) | Carried::Doubtful(_, error) => kept
-                .iter()
-                .map(|settle| Unsettled { settle: again(settle), error: error.again() })
-                .collect(),
+            Carried::NotDone(error) | Carried::Doubtful(_, error) => {
+                kept.iter().map(|settle| Unsettled { settle: again(settle), error: error.again() }).collect()
+            }
         };
         let mut held = self.held();
         for settle in &kept {
@@ -270,10 +269,8 @@ impl Consumer for FaultyConsumer {
 /// Dropped by a living process, it is gone at once; by a dead one, when the broker finds out.
 impl Drop for FaultyConsumer {
     fn drop(&mut self) {
-        if self.link.life.is_alive() {
-            if self.link.closed(self.number) && self.sessions {
-                self.link.scene.record(Event::Membership(self.of.clone()));
-            }
+        if self.link.life.is_alive() && self.link.closed(self.number) && self.sessions {
+            self.link.scene.record(Event::Membership(self.of.clone()));
         }
     }
 }

@@ -75,9 +75,8 @@ fn record_replays(link: &Link, request: Option<usize>, dead: Vec<Record>, answer
             continue;
         }
         seen.push(what);
-        let done = |answer: &Answer| {
-            answer.changed == Changed::Done && answer.subscription.as_ref() == Some(&name)
-        };
+        let done =
+            |answer: &Answer| answer.changed == Changed::Done && answer.subscription.as_ref() == Some(&name);
         if !answers.iter().any(done) {
             continue;
         }

@@ -165,10 +165,8 @@ impl Link {
 
     fn slow(&self) -> Duration {
         let plan = &self.scene.plan;
-        self.dice.millis(
-            plan.shortest_lease.as_millis() as u64 / 10,
-            plan.longest_lease.as_millis() as u64 * 2,
-        )
+        self.dice
+            .millis(plan.shortest_lease.as_millis() as u64 / 10, plan.longest_lease.as_millis() as u64 * 2)
     }
 
     /// Lets time pass in which a call that renews leases does not.

@@ -5,9 +5,7 @@ use super::{
     producer::place,
 };
 use crate::trace::Event;
-use dwell_core::{
-    BoxFuture, Changed, Due, Envelope, Pending, Query, Result, ScheduleId, Scheduler, Sent,
-};
+use dwell_core::{BoxFuture, Changed, Due, Envelope, Pending, Query, Result, ScheduleId, Scheduler, Sent};
 use std::sync::Arc;
 
 pub(super) struct FaultyScheduler {
@@ -51,7 +49,10 @@ impl Scheduler for FaultyScheduler {
     fn pending(&self, query: Query) -> BoxFuture<'_, Result<Vec<Pending>>> {
         Box::pin(async move {
             let inner = self.inner.clone();
-            self.link.carry(Call::new("pending", &[]), async move { inner.pending(query).await }).await.answer()
+            self.link
+                .carry(Call::new("pending", &[]), async move { inner.pending(query).await })
+                .await
+                .answer()
         })
     }
 }

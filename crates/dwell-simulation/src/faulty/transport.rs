@@ -48,7 +48,11 @@ impl Transport for Faulty {
     fn producer(&self) -> BoxFuture<'_, Result<Arc<dyn Producer>>> {
         Box::pin(async move {
             let inner = self.inner.clone();
-            let opened = self.link.carry(Call::new("producer", &[]), async move { inner.producer().await }).await.answer()?;
+            let opened = self
+                .link
+                .carry(Call::new("producer", &[]), async move { inner.producer().await })
+                .await
+                .answer()?;
             Ok(Arc::new(FaultyProducer { inner: opened, link: self.link.clone() }) as Arc<dyn Producer>)
         })
     }

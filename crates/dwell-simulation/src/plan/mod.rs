@@ -8,12 +8,12 @@ pub(crate) use topology::{ProcessPlan, TopicPlan};
 
 use crate::{dice::Dice, faulty::Rates};
 use dwell_core::{Address, Text};
-use dwell_engine::SubscriptionSettings;
+use dwell_engine::{SubscriptionSettings, planted::Bug};
 use std::time::Duration;
 
 /// The kind of broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub(crate) enum Target {
     /// Memory: it makes messages wait by itself, and its leases run out.
     Memory,
     /// A log with so many partitions, and memory as the store behind it: nothing but append and ack.
@@ -34,8 +34,10 @@ pub enum Executor {
 pub struct Options {
     /// All processes run their handlers in this way.
     pub executor: Option<Executor>,
-    /// The broker is of this kind.
+    /// Whether the broker is a log.
     pub log: Option<bool>,
+    /// This bug of the engine is switched on.
+    pub bug: Option<Bug>,
 }
 
 /// One world.
@@ -81,7 +83,8 @@ impl Plan {
         let processes = topology::processes(&dice.fork("processes"), &topics, options);
         let level = *dice.fork("level").pick(&[0.0, 0.0, 0.003, 0.01, 0.03]);
         let window = dice.fork("window").millis(10_000, 7_200_000);
-        let timeline = timeline::draw(&dice.fork("timeline"), target, &topics, &processes, window, level > 0.0);
+        let timeline =
+            timeline::draw(&dice.fork("timeline"), target, &topics, &processes, window, level > 0.0);
         let leases = || topics.iter().flat_map(|topic| &topic.subscriptions).map(|settings| settings.lease);
         Self {
             seed,

@@ -140,7 +140,8 @@ fn requests(
     }
     for _ in 0..dice.below(4) {
         let (at, topic) = (moment(dice, window), dice.pick(topics).name.clone());
-        timeline.push((at, Happening::Request(dice.below(processes as u64) as usize, Planned::Replay(topic))));
+        timeline
+            .push((at, Happening::Request(dice.below(processes as u64) as usize, Planned::Replay(topic))));
     }
     timeline
 }

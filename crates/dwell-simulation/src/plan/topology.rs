@@ -41,7 +41,11 @@ fn subscription(dice: &Dice, topic: &Text, number: usize, target: Target) -> Sub
         batch: *dice.pick(&[1, 2, 5, 10]),
         rate: dice.chance(0.05).then_some(2.0),
         ordered: dice.chance(0.5),
-        max_runs: if dice.chance(0.3) { MaxRuns::Unlimited } else { MaxRuns::Limited(dice.between(1, 6) as u32) },
+        max_runs: if dice.chance(0.3) {
+            MaxRuns::Unlimited
+        } else {
+            MaxRuns::Limited(dice.between(1, 6) as u32)
+        },
         defer_delay: if dice.chance(0.1) { Duration::ZERO } else { dice.millis(1, 10_000) },
         retry: RetryPolicy {
             max_retries: dice.between(0, 4) as u32,
