@@ -158,6 +158,8 @@ pub struct Placed {
     pub due: Due,
     /// The name that it waits under, if it waits.
     pub schedule: ScheduleId,
+    /// What it says, in a number: the same id may have been sent with another.
+    pub content: u128,
     /// What a known id means.
     pub once: Option<OnConflict>,
     /// Nothing was placed: it was there before.
@@ -417,7 +419,7 @@ impl Event {
             Self::Received(received) => received.subject.id == *id,
             Self::Settled(settled) => settled.subject.id == *id,
             Self::Cancelled(_, schedule, _) | Self::Rescheduled(_, schedule, ..) => {
-                schedule.0.split('@').next() == Some(&*id.0)
+                schedule.0.split(['@', '~']).next() == Some(&*id.0)
             }
             Self::Run(run) => run.subject.id == *id,
         }

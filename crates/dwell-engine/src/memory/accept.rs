@@ -32,7 +32,10 @@ impl State {
         let due = envelope.due.resolve(now);
         let waits = due > now;
         let chosen = envelope.once.zip(content).map(|(on_conflict, content)| Chosen { on_conflict, content });
-        let id = (waits || chosen.is_some()).then(|| self.hasher.of_envelope(envelope));
+        let id = (waits || chosen.is_some()).then(|| match chosen {
+            None => self.name_of_copy(topic, envelope),
+            Some(_) => self.hasher.of_envelope(envelope),
+        });
         let waiting = id.as_ref().and_then(|id| self.topics[topic.0].waiting.find(id));
         if let (Some(id), Some(Chosen { on_conflict: OnConflict::Fail, content })) = (&id, chosen)
             && let Some(sent) = self.sent_before(topic, id, &envelope.message, content)?
@@ -54,6 +57,23 @@ impl State {
             _ => self.deliver(target, item, now),
         }
         Ok(Sent { due: waits.then_some(due), duplicate: false })
+    }
+
+    /// The name under which a copy waits: its own, so that storing it again replaces it. Where an id was sent again with
+    /// other content after the first had fired, both messages are on their way under one id, and a copy of one must not
+    /// take the place of the other: then it waits beside it.
+    pub(super) fn name_of_copy(&self, topic: TopicAt, envelope: &Envelope) -> HashedId {
+        let id = self.hasher.of_envelope(envelope);
+        let waiting = &self.topics[topic.0].waiting;
+        let other = waiting
+            .find(&id)
+            .and_then(|key| waiting.get(key))
+            .filter(|(_, other)| !is_same_content(&other.item.message, &envelope.message));
+        if other.is_none() {
+            return id;
+        }
+        let content = envelope.message.content_hash(envelope.to.topic_name());
+        self.hasher.within(id.destination, &format!("{}~{content:032x}", id.id).into())
     }
 
     pub(super) fn check_size(&self, message: &Message) -> Result<()> {

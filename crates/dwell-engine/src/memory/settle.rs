@@ -51,7 +51,7 @@ impl State {
                 let held = self.take_leased(at, lease)?;
                 let envelope = Envelope::new(to.clone(), settle.delivery.message.clone()).due(*due);
                 let due = due.resolve(now).max(now);
-                let id = (due > now).then(|| self.hasher.of_envelope(&envelope));
+                let id = (due > now).then(|| self.name_of_copy(target.topic(), &envelope));
                 let mut item = new_item(envelope.message, held.serial, due, now);
                 item.created_at = held.created_at;
                 item.last_run = Some(Box::new(last_run(note)));

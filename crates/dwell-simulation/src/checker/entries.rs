@@ -15,6 +15,9 @@ pub(super) struct Waiting {
     pub(super) subject: Subject,
     pub(super) to: Address,
     pub(super) handled: u32,
+    content: u128,
+    /// Something of other content waited under its name when it came: it waits beside it.
+    beside: bool,
     placed: Duration,
     pub(super) due: Timestamp,
     /// It will never fire: cancelled or replaced while it waited.
@@ -42,6 +45,11 @@ pub(super) enum Replaced {
     Perhaps(Waiting),
 }
 
+/// The message behind a name that something waits under.
+pub(super) fn message_of(schedule: &ScheduleId) -> MessageId {
+    MessageId::from(schedule.0.split(['@', '~']).next().unwrap_or_default())
+}
+
 /// Everything that was placed, by message id.
 #[derive(Default)]
 pub(super) struct Entries {
@@ -60,10 +68,12 @@ impl Entries {
     ) -> Vec<Replaced> {
         let of_id = self.placed.entry(placed.subject.id.clone()).or_default();
         let mut replaced = vec![];
-        // Only what waits, and what a user sends under a name of their own, can replace anything.
+        // Only what waits, and what a user sends under a name of their own, can replace anything; and nobody but a user
+        // can replace one content by another.
         if due > wall || placed.once == Some(OnConflict::Replace) {
             for other in of_id.iter_mut().filter(|other| {
                 !other.gone
+                    && (placed.request.is_some() || other.content == placed.content)
                     && (other.service, &other.topic, &other.schedule)
                         == (placed.service, placed.to.topic_name(), &placed.schedule)
             }) {
@@ -75,7 +85,17 @@ impl Entries {
                 }
             }
         }
+        let beside = placed.request.is_none()
+            && of_id.iter().any(|other| {
+                other.surely_waits(walls, now)
+                    && !other.beside
+                    && other.content != placed.content
+                    && (other.service, &other.topic, &other.schedule)
+                        == (placed.service, placed.to.topic_name(), &placed.schedule)
+            });
         of_id.push(Waiting {
+            content: placed.content,
+            beside,
             service: placed.service,
             topic: placed.to.topic_name().clone(),
             schedule: placed.schedule.clone(),
@@ -133,6 +153,28 @@ impl Entries {
             earliest = Some(earliest.map_or(entry.due, |due| due.min(entry.due)));
         }
         earliest.map(Err)
+    }
+
+    /// What of a message has surely waited since then, and still does.
+    pub(super) fn left_of(
+        &self,
+        id: &MessageId,
+        since: Duration,
+        walls: &Walls,
+        now: Duration,
+    ) -> Option<&ScheduleId> {
+        let mut of_id = self.placed.get(id).into_iter().flatten();
+        let left = of_id.find(|entry| entry.placed < since && entry.surely_waits(walls, now));
+        left.map(|entry| &entry.schedule)
+    }
+
+    /// Whether another content was accepted under the id of this one, and is remembered.
+    pub(super) fn conflict(&self, placed: &Placed) -> Option<&Subject> {
+        let of_id = self.placed.get(&placed.subject.id).into_iter().flatten();
+        let mut of_topic = of_id.filter(|entry| {
+            !entry.gone && entry.service == placed.service && entry.topic == *placed.to.topic_name()
+        });
+        of_topic.find(|entry| entry.handled == 0).map(|entry| &entry.subject)
     }
 
     /// What waits under this name was cancelled: the newest that may have waited.
@@ -204,8 +246,14 @@ impl Entries {
         service: Service,
         schedule: &'a ScheduleId,
     ) -> impl Iterator<Item = &'a mut Waiting> {
-        let id = MessageId::from(schedule.0.split('@').next().unwrap_or_default());
-        let of_id = placed.get_mut(&id).into_iter().flatten();
-        of_id.filter(move |entry| entry.service == service && entry.schedule == *schedule && !entry.gone)
+        let (name, content) = match schedule.0.split_once('~') {
+            Some((name, content)) => (name, u128::from_str_radix(content, 16).ok()),
+            None => (&*schedule.0, None),
+        };
+        let of_id = placed.get_mut(&message_of(schedule)).into_iter().flatten();
+        of_id.filter(move |entry| {
+            let is_it = content.map_or(!entry.beside, |content| entry.content == content);
+            is_it && entry.service == service && *entry.schedule.0 == *name && !entry.gone
+        })
     }
 }

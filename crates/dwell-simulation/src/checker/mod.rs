@@ -109,7 +109,9 @@ pub(crate) struct Checker {
     runs: BTreeMap<usize, (Subject, Address, track::RunInfo)>,
     /// Copies that a process may make, and those of which it knows that they are there.
     copies: BTreeMap<(Who, Subject, Address, u32), Copies>,
-    requests: BTreeMap<usize, Request>,
+    requests: BTreeMap<usize, (Duration, Request)>,
+    /// When something that waited under an id was last changed.
+    changed: BTreeMap<MessageId, Duration>,
     /// Lives in which some call did not go well.
     troubled: BTreeSet<Who>,
     tally: Tally,
@@ -130,6 +132,7 @@ impl Checker {
             runs: BTreeMap::new(),
             copies: BTreeMap::new(),
             requests: BTreeMap::new(),
+            changed: BTreeMap::new(),
             troubled: BTreeSet::new(),
             tally: Tally::default(),
             violation: None,
@@ -187,7 +190,9 @@ impl Checker {
                 let again = self.held.uncommitted(of);
                 again.iter().for_each(|delivered| self.touch_delivered(delivered));
             }
-            Event::Asked(number, _, request) => _ = self.requests.insert(*number, request.clone()),
+            Event::Asked(number, _, request) => {
+                _ = self.requests.insert(*number, (self.now, request.clone()))
+            }
             Event::Answered(number, answer) => self.answered(*number, answer),
             Event::Placed(placed) => self.placed(placed),
             Event::Confirmed { who, subject, to, handled, asked } => {
@@ -210,6 +215,7 @@ impl Checker {
             Event::Cancelled(service, schedule, changed) => self.cancelled(*service, schedule, *changed),
             Event::Rescheduled(service, schedule, due, changed) => {
                 if *changed == Changed::Done {
+                    self.changed.insert(entries::message_of(schedule), self.now);
                     let due = due.resolve(self.wall);
                     self.entries.reschedule(*service, schedule, due, &self.walls, self.now);
                 } else {
@@ -268,12 +274,19 @@ impl Checker {
                 self.held.drop_process(who);
             }
             Stage::Paused => self.tally.fault(Fault::Pause),
+            Stage::Stopped => {
+                // What it could not give back in order comes again when its lease has run out.
+                if self.troubled.contains(&who) {
+                    self.held.of(who).iter().for_each(|held| self.touch_delivered(held));
+                }
+                self.held.drop_process(who);
+            }
             _ => {}
         }
     }
 
     fn answered(&mut self, number: usize, answer: &Answer) {
-        let Some(request) = self.requests.get(&number).cloned() else { return };
+        let Some((asked, request)) = self.requests.get(&number).cloned() else { return };
         match (request, answer) {
             (Request::Send { subject, to, .. }, Answer::Sent(_)) => {
                 self.tally.sent += 1;
@@ -282,8 +295,26 @@ impl Checker {
                     self.broken(Promise::NeverLost, &subject.id, text);
                 }
             }
+            (Request::Cancel(id), Answer::Changed(changed)) => {
+                self.check_changed(&id, asked, *changed);
+                if let Some(left) = self.entries.left_of(&id, asked, &self.walls, self.now) {
+                    let text = format!("it was cancelled ({changed:?}), and {left} still waits");
+                    self.broken(Promise::Visible, &id, text);
+                }
+            }
+            (Request::Reschedule(id, _), Answer::Changed(changed)) => {
+                self.check_changed(&id, asked, *changed)
+            }
             (_, Answer::Replayed(count)) => self.tally.replayed += *count as u64,
             _ => {}
+        }
+    }
+
+    /// Who is told that it was done can rely on it.
+    fn check_changed(&mut self, id: &MessageId, asked: Duration, changed: Changed) {
+        let is_done = self.changed.get(id).is_some_and(|at| *at >= asked);
+        if changed == Changed::Done && !is_done {
+            self.broken(Promise::Visible, id, "a change was answered with Done, and nothing was changed");
         }
     }
 
@@ -323,6 +354,7 @@ impl Checker {
         if changed != Changed::Done {
             return self.check_answer(service, schedule, "cancelled", changed);
         }
+        self.changed.insert(entries::message_of(schedule), self.now);
         for entry in self.entries.cancel(service, schedule, &self.walls, self.now) {
             self.gone(&entry);
             for of in self.plan.clone().reached(&entry.to) {
@@ -340,7 +372,7 @@ impl Checker {
         changed: Changed,
     ) {
         if self.entries.surely_waits(service, schedule, &self.walls, self.now) {
-            let id = MessageId::from(schedule.0.split('@').next().unwrap_or_default());
+            let id = entries::message_of(schedule);
             let text = format!("{schedule} waits in the {service}, and was not {what}: {changed:?}");
             self.broken(Promise::Visible, &id, text);
         }

@@ -9,7 +9,7 @@ use crate::{
     plan::Target,
     trace::{Placed, Received, Request, Service, Stamps, Subject},
 };
-use dwell_core::{Address, Due, Timestamp};
+use dwell_core::{Address, Due, OnConflict, Timestamp};
 
 impl Checker {
     pub(super) fn placed(&mut self, placed: &Placed) {
@@ -118,7 +118,14 @@ impl Checker {
     /// A user's send arrives as it was asked for.
     fn check_request(&mut self, placed: &Placed) {
         let request = placed.request.and_then(|number| self.requests.get(&number));
-        let Some(Request::Send { due, .. }) = request else { return };
+        let Some((_, Request::Send { due, once, .. })) = request else { return };
+        if *once == Some(OnConflict::Fail)
+            && let Some(first) = self.entries.conflict(placed)
+        {
+            let text =
+                format!("{} was accepted under the id of {first}, which was to conflict", placed.subject);
+            return self.broken(Promise::DuplicatesExplained, &placed.subject.id, text);
+        }
         if *due != placed.due {
             let text = format!("it was sent with due {due:?}, and placed with {:?}", placed.due);
             self.broken(Promise::NeverEarly, &placed.subject.id, text);

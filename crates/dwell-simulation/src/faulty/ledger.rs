@@ -86,6 +86,7 @@ fn record_replays(link: &Link, request: Option<usize>, dead: Vec<Record>, answer
             who: Some(link.who()),
             request,
             subject: Subject::of(&record.message),
+            content: record.message.content_hash(&record.topic),
             topic: record.topic,
             to,
             attempts: Attempts::default(),

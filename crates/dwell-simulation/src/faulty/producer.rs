@@ -115,6 +115,7 @@ pub(super) fn placed(service: Service, envelope: &Envelope) -> Placed {
         attempts: envelope.message.attempts,
         due: envelope.due,
         schedule: ScheduleId::of(envelope),
+        content: envelope.message.content_hash(envelope.to.topic_name()),
         once: envelope.once,
         duplicate: false,
         moved: false,

@@ -122,6 +122,11 @@ fn requests(
         if once == Some(OnConflict::Fail) && dice.chance(0.5) {
             ask(later(60_000), send(generation, &to, when, once));
         }
+        if once == Some(OnConflict::Fail) && dice.chance(0.2) {
+            // Other content under the same id: to be refused.
+            generation += 1;
+            ask(later(60_000), send(generation, &to, when, once));
+        }
         if once == Some(OnConflict::Replace) && dice.chance(0.7) {
             generation += 1;
             ask(later(60_000), send(generation, &to, self::when(dice), once));
