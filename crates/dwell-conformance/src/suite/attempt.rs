@@ -1,7 +1,8 @@
 //! Trying what a transport may have left undeclared.
 
-use super::{Need, Stage, failure};
+use super::{Bench, Need, Stage, failure};
 use dwell_core::{Action, Address, BoxError, Due, Error, ErrorKind, OnConflict, Result, Topic, Unsettled};
+use dwell_engine::{SubscriptionSettings, Verdict as Ended};
 use std::{sync::Arc, time::Duration};
 
 /// What the transport said to it.
@@ -19,13 +20,7 @@ pub(super) async fn attempt(stage: &Stage, need: Need) -> Result<Answer, BoxErro
         Need::Delay => {
             stage.create(&[], &[stage.subscription("orders", "mail")]).await?;
             let late = stage.envelope("orders", "a").due(Due::After(Duration::from_millis(1)));
-            let answer = answer(stage.try_send(late).await)?;
-            match &answer {
-                Answer::Refused(text) if !text.contains("delay=scheduler") => {
-                    Err(failure(format!("the refusal does not name the setting `delay=scheduler`: {text}")))
-                }
-                _ => Ok(answer),
-            }
+            naming("delay=scheduler", answer(stage.try_send(late).await)?)
         }
         Need::Ids => {
             stage.create(&[], &[stage.subscription("orders", "mail")]).await?;
@@ -51,9 +46,64 @@ pub(super) async fn attempt(stage: &Stage, need: Need) -> Result<Answer, BoxErro
             let subscriptions = [stage.subscription("orders", "mail"), stage.subscription("orders", "stock")];
             answer(stage.create(&[], &subscriptions).await)
         }
+        Need::Waits => waits(stage).await,
+        Need::Managed => {
+            let bench = Bench::new(stage).await?;
+            let answer = answer(bench.engine.cancel(&"a".into()).await)?;
+            naming("delay = \"scheduler\"", answer)
+        }
+        Need::WaitingIds => {
+            stage.declare(&stage.subscription("orders", "mail")).await?;
+            let late = stage.envelope("orders", "a").due(Due::After(stage.pace().delay));
+            answer(Bench::new(stage).await?.try_send(late.once(OnConflict::Replace)).await)
+        }
+        Need::Quarantine => {
+            let settings =
+                SubscriptionSettings { quarantine_after: Some(2), ..stage.settings("orders", "mail") };
+            let bench = Bench::new(stage).await?;
+            match bench.handle(settings, |_, _| Ended::ACK).await {
+                Ok(_) => Ok(Answer::Accepted),
+                Err(error) => naming("quarantine_after", refused_by_settings(&error)?),
+            }
+        }
         // There is no call to ask for it.
         Need::KeyOrder => Ok(if can.key_order { Answer::Accepted } else { absent() }),
         fact => Err(failure(format!("{fact:?} is a fact, and not declared"))),
+    }
+}
+
+/// Without anyone who can wait, no subscription starts that might have to, and nothing is sent that must: both say which
+/// setting helps.
+async fn waits(stage: &Stage) -> Result<Answer, BoxError> {
+    let bench = Bench::new(stage).await?;
+    let Err(error) = bench.handle(stage.settings("orders", "mail"), |_, _| Ended::ACK).await else {
+        return Ok(Answer::Accepted);
+    };
+    naming(STORE, refused_by_settings(&error)?)?;
+    match bench.send_after("orders", "a", stage.pace().delay).await {
+        Ok(_) => Ok(Answer::Accepted),
+        Err(error) => naming(STORE, refused_by_settings(&error)?),
+    }
+}
+
+/// The setting that lends a transport what it needs to wait.
+const STORE: &str = "[scheduler] url";
+
+/// Settings that cannot work are refused as such.
+fn refused_by_settings(error: &Error) -> Result<Answer, BoxError> {
+    match error.kind() {
+        ErrorKind::Config => Ok(Answer::Refused(error.to_string())),
+        _ => Err(unexpected(error)),
+    }
+}
+
+/// A refusal names the setting that helps.
+fn naming(setting: &str, answer: Answer) -> Result<Answer, BoxError> {
+    match &answer {
+        Answer::Refused(text) if !text.contains(setting) => {
+            Err(failure(format!("the refusal does not name the setting `{setting}`: {text}")))
+        }
+        _ => Ok(answer),
     }
 }
 

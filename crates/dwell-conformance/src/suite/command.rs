@@ -137,7 +137,8 @@ fn json_line(case: &CaseReport) -> String {
 fn human_line(case: &CaseReport) -> String {
     let CaseReport { transport, case, group, verdict, detail } = case;
     let result = match verdict {
-        Verdict::Pass => "ok".to_owned(),
+        Verdict::Pass if detail.is_empty() => "ok".to_owned(),
+        Verdict::Pass => format!("ok ({detail})"),
         Verdict::Refused => "refused".to_owned(),
         Verdict::Fail => format!("FAILED\n    {}", detail.replace('\n', "\n    ")),
         Verdict::Skipped => format!("ignored, {detail}"),

@@ -4,15 +4,27 @@
 //! rig and in a namespace of its own; it fails by an error or a panic.
 
 mod attempt;
+mod bench;
+mod budgets;
 mod carrying;
 mod command;
+mod controlling;
 mod declaring;
+mod deferring;
+mod delaying;
 mod filling;
+mod forwarding;
+mod inbox;
+mod kept;
+mod ledger;
 mod living;
 mod member;
 mod need;
+mod rejecting;
 mod report;
 mod run;
+mod running;
+mod runs;
 mod settling;
 mod stage;
 #[cfg(test)]
@@ -24,9 +36,11 @@ pub use command::main;
 pub use report::{CaseReport, Group, Report, Verdict};
 pub use run::{Options, run_all};
 
+use bench::{Bench, Parts};
 use dwell_core::{BoxError, BoxFuture};
 use member::Member;
 use need::Need;
+use runs::{Run, Way};
 use stage::Stage;
 
 /// How a case ended; an error is a failure.
@@ -61,8 +75,17 @@ fn cases() -> Vec<Case> {
         carrying::cases(),
         settling::cases(),
         filling::cases(),
+        deferring::cases(),
+        budgets::cases(),
+        rejecting::cases(),
         waiting::cases(),
+        delaying::cases(),
+        controlling::cases(),
+        forwarding::cases(),
         living::cases(),
+        running::cases(),
+        ledger::cases(),
+        inbox::cases(),
     ];
     groups.into_iter().flatten().collect()
 }

@@ -32,6 +32,16 @@ pub(super) enum Need {
     /// Feeds several subscriptions from one topic.
     FanOut,
 
+    // What a transport declares together with its store. Undeclared, the case is that the engine refuses it.
+    /// Something holds what is not yet due: the store, or the transport itself.
+    Waits,
+    /// What waits can be listed, cancelled and rescheduled, wherever it waits.
+    Managed,
+    /// Whoever holds what is not yet due remembers the ids of users' sends.
+    WaitingIds,
+    /// Messages that keep killing their worker can be told from others.
+    Quarantine,
+
     // Facts. Without them the case has no meaning, and no result.
     /// Leases run out.
     Timed,
@@ -45,6 +55,12 @@ pub(super) enum Need {
     Foreign,
     /// Addresses that must be refused.
     BadUrls,
+    /// Messages wait in a store, and a forwarder brings them.
+    Store,
+    /// Whoever holds what is not yet due keeps it over a restart.
+    KeepsWaiting,
+    /// Time passes when the case says so, and the wall clock can be set.
+    VirtualTime,
     /// A durable server that can be restarted. Durable, and not ours to restart: skipped.
     Restart,
 }
@@ -63,8 +79,19 @@ pub(super) enum Met {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub(super) capabilities: Capabilities,
+    /// Those of the store, if there is one.
+    pub(super) store: Option<Capabilities>,
     pub(super) abilities: Abilities,
     pub(super) bad_urls: bool,
+    pub(super) virtual_time: bool,
+}
+
+impl Facts {
+    /// Who holds what is not yet due: the store if there is one, since an engine of the suite sends all delays there,
+    /// else the transport if it can.
+    fn holder(&self) -> Option<Capabilities> {
+        self.store.or_else(|| (!self.capabilities.delay.is_zero()).then_some(self.capabilities))
+    }
 }
 
 /// The largest body that a case makes.
@@ -72,7 +99,8 @@ const LARGEST_BODY: usize = 64 << 20;
 
 impl Need {
     pub(super) fn met(self, facts: &Facts) -> Met {
-        let Facts { capabilities: can, abilities, bad_urls } = facts;
+        let Facts { capabilities: can, store, abilities, bad_urls, virtual_time } = facts;
+        let holder = facts.holder();
         let declared = |declared: bool| if declared { Met::Yes } else { Met::Undeclared };
         let fact = |fact: bool| if fact { Met::Yes } else { Met::Meaningless };
         match self {
@@ -87,12 +115,19 @@ impl Need {
             Self::Counts => declared(can.counts_deliveries),
             Self::KeyOrder => declared(can.key_order),
             Self::FanOut => declared(can.fan_out),
+            Self::Waits => declared(holder.is_some()),
+            Self::Managed => declared(can.delay_control || store.is_some()),
+            Self::WaitingIds => declared(holder.is_some_and(|holder| holder.remembers_ids)),
+            Self::Quarantine => declared(can.counts_deliveries),
             Self::Timed => fact(matches!(can.lease, Lease::Timed { .. })),
             Self::Session => fact(can.lease == Lease::Session),
             Self::Copies => fact(can.atomic_move == AtomicMove::No),
             Self::BodyLimit => fact(can.max_body <= LARGEST_BODY),
             Self::Foreign => fact(abilities.foreign),
             Self::BadUrls => fact(*bad_urls),
+            Self::Store => fact(store.is_some()),
+            Self::KeepsWaiting => fact(holder.is_some_and(|holder| holder.durable)),
+            Self::VirtualTime => fact(*virtual_time),
             Self::Restart if !can.durable => Met::Meaningless,
             Self::Restart if !abilities.restart => Met::Skipped("the server is not ours to restart"),
             Self::Restart => Met::Yes,
@@ -124,11 +159,26 @@ pub(super) fn fate(needs: &[Need], facts: &Facts) -> Fate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn facts(change: impl FnOnce(&mut Capabilities)) -> Facts {
         let mut capabilities = Capabilities::LEAST;
         change(&mut capabilities);
-        Facts { capabilities, abilities: Abilities::default(), bad_urls: false }
+        let abilities = Abilities::default();
+        Facts { capabilities, store: None, abilities, bad_urls: false, virtual_time: true }
+    }
+
+    #[test]
+    fn what_waits_is_held_by_the_store_if_there_is_one_and_its_facts_count() {
+        let (poor, rich) = (facts(|_| ()), facts(|can| can.delay = Duration::MAX));
+        let volatile = Capabilities { durable: false, remembers_ids: true, ..rich.capabilities };
+        let stored = Facts { store: Some(volatile), ..poor };
+        assert_eq!(fate(&[Need::Waits], &poor), Fate::Refuse(Need::Waits));
+        assert_eq!([&rich, &stored].map(|facts| fate(&[Need::Waits], facts)), [Fate::Run, Fate::Run]);
+        assert_eq!(fate(&[Need::Managed], &rich), Fate::Refuse(Need::Managed));
+        assert_eq!(fate(&[Need::Managed, Need::WaitingIds, Need::Store], &stored), Fate::Run);
+        assert_eq!(fate(&[Need::KeepsWaiting], &rich), Fate::Run);
+        assert_eq!(fate(&[Need::KeepsWaiting], &Facts { store: Some(volatile), ..rich }), Fate::NoCell);
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub struct CaseReport {
     /// The cell.
     #[serde(rename = "result")]
     pub verdict: Verdict,
-    /// Why, where it did not pass.
+    /// Why, where it did not pass; what was measured, where it did.
     pub detail: String,
 }
 

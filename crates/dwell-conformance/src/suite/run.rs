@@ -135,9 +135,17 @@ pub async fn run_all<R: Rig>(
 async fn facts(rig: &Arc<dyn Rig>, run: &str) -> Result<Facts, String> {
     let stage = Stage::open(rig.clone(), Namespace::new("facts", run)).await;
     let stage = stage.map_err(|error| format!("no connection: {}", chain(&error)))?;
-    let capabilities = stage.capabilities();
+    let store = stage.store().await;
+    let store = store.map_err(|error| format!("no connection to the store: {}", chain(&error)))?;
+    let facts = Facts {
+        capabilities: stage.capabilities(),
+        store: store.map(|store| store.capabilities()),
+        abilities: rig.abilities(),
+        bad_urls: !rig.bad_urls().is_empty(),
+        virtual_time: rig.time().virtual_clock().is_some(),
+    };
     stage.close().await;
-    Ok(Facts { capabilities, abilities: rig.abilities(), bad_urls: !rig.bad_urls().is_empty() })
+    Ok(facts)
 }
 
 /// Runs one case in a task of its own, and gives up on it after `limit`.
@@ -156,7 +164,7 @@ async fn watch(
         let stage = Stage::open(rig, namespace).await?;
         let outcome = match fate {
             Fate::Refuse(need) => refusal(&stage, need).await,
-            _ => body(stage.clone()).await.map(|()| (Verdict::Pass, String::new())),
+            _ => body(stage.clone()).await.map(|()| (Verdict::Pass, stage.findings())),
         };
         stage.close().await;
         outcome

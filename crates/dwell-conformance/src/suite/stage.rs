@@ -4,10 +4,11 @@ use super::{Member, failure};
 use crate::{Namespace, Pace, Rig, Time, skew::Skewed};
 use dwell_core::{
     Address, BoxError, Capabilities, Clock, Envelope, Error, ErrorKind, Message, OnMissing, Producer, Result,
-    Seams, Sent, Subscription, Text, Topic, Transport,
+    RetryPolicy, Seams, Sent, Subscription, Text, Topic, Transport,
 };
+use dwell_engine::{Engine, SubscriptionSettings};
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -22,6 +23,10 @@ struct Inner {
     transport: Arc<dyn Transport>,
     /// Everything that was opened, to be closed in the end.
     opened: Mutex<Vec<Arc<dyn Transport>>>,
+    /// Every engine, to be stopped before that.
+    engines: Mutex<Vec<Engine>>,
+    /// What was measured.
+    findings: Mutex<Vec<String>>,
 }
 
 impl Stage {
@@ -29,17 +34,34 @@ impl Stage {
     pub(super) async fn open(rig: Arc<dyn Rig>, namespace: Namespace) -> Result<Self> {
         let transport = rig.connect(&namespace, rig.seams()).await?;
         let opened = Mutex::new(vec![transport.clone()]);
-        Ok(Self(Arc::new(Inner { rig, namespace, transport, opened })))
+        let (engines, findings) = Default::default();
+        Ok(Self(Arc::new(Inner { rig, namespace, transport, opened, engines, findings })))
     }
 
-    /// Closes every connection of the case.
+    /// Stops every engine of the case at once, and closes every connection.
     pub(super) async fn close(&self) {
-        let opened = std::mem::take(&mut *self.0.opened.lock().unwrap_or_else(PoisonError::into_inner));
+        lock(&self.0.engines).drain(..).for_each(|engine| engine.stop_now());
+        let opened = std::mem::take(&mut *lock(&self.0.opened));
         for transport in opened {
             if let Err(error) = transport.close().await {
                 tracing::warn!(%error, namespace = %self.0.namespace, "a connection was not closed cleanly");
             }
         }
+    }
+
+    /// Stops this engine when the case has ended.
+    pub(super) fn stop_in_the_end(&self, engine: &Engine) {
+        lock(&self.0.engines).push(engine.clone());
+    }
+
+    /// Tells something that was measured, for the report.
+    pub(super) fn found(&self, finding: impl Into<String>) {
+        lock(&self.0.findings).push(finding.into());
+    }
+
+    /// All that was measured.
+    pub(super) fn findings(&self) -> String {
+        lock(&self.0.findings).join("; ")
     }
 
     pub(super) fn rig(&self) -> &Arc<dyn Rig> {
@@ -79,6 +101,43 @@ impl Stage {
         }
     }
 
+    /// Lets as much of `time` pass as must make no difference to what is due after it: all but its last millisecond on a
+    /// virtual clock, and half of it otherwise. Returns what is left.
+    pub(super) async fn pass_almost(&self, time: Duration) -> Duration {
+        let left = match self.0.rig.time() {
+            Time::Virtual(_) => Duration::from_millis(1),
+            Time::Real => time / 2,
+        };
+        self.pass(time.saturating_sub(left)).await;
+        left
+    }
+
+    /// Waits until it is so, as long as one waits for what must come.
+    pub(super) async fn until(&self, is: impl Fn() -> bool) {
+        let (clock, patience) = (self.clock(), self.pace().patience);
+        let start = clock.elapsed();
+        self.settle_down().await;
+        while !is() && clock.elapsed().saturating_sub(start) < patience {
+            self.settle_down().await;
+        }
+    }
+
+    /// Waits as long as one looks before believing that nothing comes.
+    pub(super) async fn look(&self) {
+        self.settle_down().await;
+        if let Time::Real = self.0.rig.time() {
+            self.pass(self.pace().quiet).await;
+        }
+    }
+
+    /// How much earlier than its time something may seem to come, on a clock that is not the case's own.
+    pub(super) fn blur(&self) -> Duration {
+        match self.0.rig.time() {
+            Time::Virtual(_) => Duration::ZERO,
+            Time::Real => self.capabilities().resolution,
+        }
+    }
+
     /// A further connection to the same server.
     pub(super) async fn connect(&self) -> Result<Arc<dyn Transport>> {
         self.connect_with(self.0.rig.seams()).await
@@ -91,10 +150,21 @@ impl Stage {
         self.connect_with(Seams::new(clock, seams.random, seams.instance)).await
     }
 
-    async fn connect_with(&self, seams: Seams) -> Result<Arc<dyn Transport>> {
+    pub(super) async fn connect_with(&self, seams: Seams) -> Result<Arc<dyn Transport>> {
         let transport = self.0.rig.connect(&self.0.namespace, seams).await?;
-        self.0.opened.lock().unwrap_or_else(PoisonError::into_inner).push(transport.clone());
+        lock(&self.0.opened).push(transport.clone());
         Ok(transport)
+    }
+
+    /// A connection to the store behind the transport, if it is tested with one.
+    pub(super) async fn store(&self) -> Result<Option<Arc<dyn Transport>>> {
+        self.store_with(self.0.rig.seams()).await
+    }
+
+    pub(super) async fn store_with(&self, seams: Seams) -> Result<Option<Arc<dyn Transport>>> {
+        let store = self.0.rig.store(&self.0.namespace, seams).await?;
+        lock(&self.0.opened).extend(store.clone());
+        Ok(store)
     }
 
     /// The topic that this case calls `name`.
@@ -108,6 +178,23 @@ impl Stage {
 
     pub(super) fn subscription(&self, topic: &str, name: &str) -> Subscription {
         Subscription { lease: self.pace().lease, ..Subscription::new(self.topic(topic), name) }
+    }
+
+    /// The settings of a subscription, at the pace of the rig, and without chance. Its own delays are a tenth of one
+    /// that is worth testing.
+    pub(super) fn settings(&self, topic: &str, name: &str) -> SubscriptionSettings {
+        let Pace { lease, delay, .. } = self.pace();
+        let retry = RetryPolicy { base_delay: delay / 10, max_delay: delay, jitter: 0.0, max_retries: 5 };
+        SubscriptionSettings {
+            lease,
+            retry,
+            defer_delay: delay / 10,
+            release_delay: delay / 10,
+            channel_failure_delay: delay / 10,
+            handler_timeout: delay * 100,
+            shutdown_timeout: lease,
+            ..SubscriptionSettings::new(self.topic(topic), name)
+        }
     }
 
     /// Makes topics and subscriptions.
@@ -190,6 +277,10 @@ impl Stage {
     }
 }
 
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn unanswered(answers: usize, sends: usize) -> Error {
     Error::new(ErrorKind::Timeout, format!("{answers} answers to {sends} sends"))
 }
@@ -201,6 +292,11 @@ pub(super) struct Running<T> {
 }
 
 impl<T> Running<T> {
+    /// Whether it has ended.
+    pub(super) fn is_finished(&self) -> bool {
+        self.task.is_finished()
+    }
+
     /// Its result; a panic in it is a panic here.
     pub(super) async fn join(mut self) -> Result<T, BoxError> {
         if let Ok(value) = (&mut self.result).await {

@@ -94,10 +94,9 @@ impl MemoryConsumer {
         let clock = &self.shared.seams.clock;
         let deadline = clock.elapsed().saturating_add(wait);
         loop {
-            // Registered before looking: what comes after the look wakes us, and what came before it is found. A
-            // signal that we got and do not need, tokio passes on when `told` is dropped.
+            // Made before looking: what came before the look is found, and what comes after it is heard. A signal that
+            // we got and do not need is passed on when this is dropped.
             let mut told = pin!(self.receivers.notified());
-            told.as_mut().enable();
             let (due, expiry) = match self.look(&ask)? {
                 Look::Found(deliveries) => return Ok(deliveries),
                 Look::Again => {

@@ -193,3 +193,31 @@ fn copy_of(waiting: &Waiting, hasher: &IdHasher) -> Option<HashedId> {
     let message: &Text = &waiting.item.message.id.0;
     (waiting.id.id != *message).then(|| hasher.of(message))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{super::item::new_item, *};
+    use dwell_core::Message;
+
+    #[test]
+    fn what_has_left_is_in_no_index() {
+        let (mut list, hasher) = (Waitlist::default(), IdHasher::default());
+        let ids = ["a", "a@orders/mail#1", "a@orders/stock#1"];
+        for id in ids {
+            let item = new_item(Message::new("a", "t", ""), 1, Timestamp(1), Timestamp(0));
+            let id = hasher.of(&id.into());
+            let waiting = Waiting { id, queue: None, chosen: None, state: State::Scheduled, item };
+            list.insert(Timestamp(1), waiting, &hasher);
+        }
+        let message = MessageId::from("a");
+        assert_eq!(list.of_message(&message, &hasher).len(), 3);
+        let key = list.find(&hasher.of(&ids[1].into())).unwrap();
+        assert!(list.remove(key, &hasher).is_some() && list.remove(key, &hasher).is_none());
+        assert_eq!(list.of_message(&message, &hasher).len(), 2);
+        let mut due = Vec::new();
+        list.pop_due(Timestamp(1), 10, &mut due, &hasher);
+        assert_eq!(due.len(), 2);
+        assert!(list.copies.get(&hasher.of(&message.0)).is_none());
+        assert!(ids.iter().all(|id| list.find(&hasher.of(&(*id).into())).is_none()));
+    }
+}

@@ -480,10 +480,9 @@ impl Performer {
             self.receiving = None;
         }
         self.give_back_waiting();
-        if self.pump.capabilities.release {
-            for (_, slot, settle) in std::mem::take(&mut self.released) {
-                self.lanes.push(slot, settle);
-            }
+        // However long they were to wait: on a log, what is not settled takes with it what was settled behind it.
+        for (_, slot, settle) in std::mem::take(&mut self.released) {
+            self.lanes.push(slot, settle);
         }
     }
 

@@ -1,0 +1,138 @@
+//! An engine at work in a case.
+
+use super::{Outcome, Stage, failure, kept::kept, runs::Runs, runs::Way, stage::Running};
+use crate::skew::Skewed;
+use dwell_core::{Due, Envelope, Message, Result, Seams, Sent, Text, Transport};
+use dwell_engine::{DelayMode, Engine, Pump, SubscriptionSettings, Verdict};
+use std::{sync::Arc, time::Duration};
+
+/// What an engine is built of, to be changed before it is.
+pub(super) struct Parts {
+    pub(super) transport: Arc<dyn Transport>,
+    pub(super) store: Option<Arc<dyn Transport>>,
+    pub(super) seams: Seams,
+    /// Whether it runs forwarder and background work itself.
+    pub(super) background: bool,
+}
+
+impl Parts {
+    /// A connection of its own, and a new incarnation.
+    pub(super) async fn new(stage: &Stage) -> Result<Self> {
+        Self::connect(stage, 0).await
+    }
+
+    /// On a machine whose wall clock is off by so many milliseconds.
+    pub(super) async fn skewed(stage: &Stage, by: i64) -> Result<Self> {
+        Self::connect(stage, by).await
+    }
+
+    async fn connect(stage: &Stage, off: i64) -> Result<Self> {
+        let Seams { clock, random, instance, .. } = stage.rig().seams();
+        let clock = if off == 0 { clock } else { Arc::new(Skewed::new(clock, off)) };
+        let seams = Seams::new(clock, random, instance);
+        let transport = kept(stage.connect_with(seams.clone()).await?);
+        let store = stage.store_with(seams.clone()).await?.map(kept);
+        Ok(Self { transport, store, seams, background: true })
+    }
+
+    /// Builds it. With a store, all that waits goes there; engines of one case share it.
+    pub(super) async fn build(self, stage: &Stage) -> Result<Bench> {
+        let mode = if self.store.is_some() { DelayMode::Scheduler } else { DelayMode::Native };
+        let builder = Engine::builder(self.transport, self.seams)
+            .via(Text::from(stage.namespace().to_string()))
+            .delay(mode)
+            .allow_volatile(true)
+            .background(self.background);
+        let builder = match self.store {
+            Some(store) => builder.store(store),
+            None => builder,
+        };
+        let engine = builder.build().await?;
+        stage.stop_in_the_end(&engine);
+        Ok(Bench { stage: stage.clone(), engine, runs: Runs::new(stage) })
+    }
+}
+
+/// An engine, and what its handlers saw.
+pub(super) struct Bench {
+    pub(super) stage: Stage,
+    pub(super) engine: Engine,
+    pub(super) runs: Runs,
+}
+
+impl Bench {
+    /// On a connection of its own, with the rig's store if there is one.
+    pub(super) async fn new(stage: &Stage) -> Result<Self> {
+        Parts::new(stage).await?.build(stage).await
+    }
+
+    /// Another one, as after a restart of this process, whose handlers go on writing to the same record.
+    pub(super) async fn again(&self) -> Result<Self> {
+        let next = Self::new(&self.stage).await?;
+        Ok(Self { runs: self.runs.clone(), ..next })
+    }
+
+    /// Ends it as a crash does.
+    pub(super) async fn kill(self) {
+        self.engine.stop_now();
+        drop(self.engine);
+        self.stage.settle_down().await;
+    }
+
+    /// Works on a subscription with an async handler: see [`Runs::work`].
+    pub(super) async fn handle(
+        &self,
+        settings: SubscriptionSettings,
+        verdict: impl Fn(&Message, usize) -> Verdict + Send + Sync + 'static,
+    ) -> Result<Pump> {
+        self.handle_by(Way::Async, settings, verdict).await
+    }
+
+    /// The same, in either way.
+    pub(super) async fn handle_by(
+        &self,
+        way: Way,
+        settings: SubscriptionSettings,
+        verdict: impl Fn(&Message, usize) -> Verdict + Send + Sync + 'static,
+    ) -> Result<Pump> {
+        self.engine.subscribe(settings, self.runs.work(way, verdict)).await
+    }
+
+    /// Sends one.
+    pub(super) async fn try_send(&self, envelope: Envelope) -> Result<Sent> {
+        self.engine.send(&[envelope]).await.remove(0)
+    }
+
+    /// Sends a batch of which every item must be confirmed.
+    pub(super) async fn send_all(&self, batch: &[Envelope]) -> Result<()> {
+        self.engine.send(batch).await.into_iter().try_for_each(|result| result.map(drop))
+    }
+
+    /// Sends one that is due at once.
+    pub(super) async fn send(&self, topic: &str, id: &str) -> Result<()> {
+        self.try_send(self.stage.envelope(topic, id)).await.map(drop)
+    }
+
+    /// Sends one that is due after `delay`.
+    pub(super) async fn send_after(&self, topic: &str, id: &str, delay: Duration) -> Result<Sent> {
+        self.try_send(self.stage.envelope(topic, id).due(Due::After(delay))).await
+    }
+
+    /// Stops in order, beside the case.
+    pub(super) async fn stopping(&self) -> Running<Result<()>> {
+        let engine = self.engine.clone();
+        let stopping = self.stage.spawn(async move { engine.shutdown().await });
+        self.stage.settle_down().await;
+        stopping
+    }
+
+    /// Stops in order, with nothing left to do that takes time.
+    pub(super) async fn shut_down(self) -> Outcome {
+        let stopping = self.stopping().await;
+        self.stage.until(|| stopping.is_finished()).await;
+        if !stopping.is_finished() {
+            return Err(failure("it does not stop, with nothing left to do"));
+        }
+        Ok(stopping.join().await??)
+    }
+}

@@ -1,0 +1,142 @@
+//! Settling, later: deferrals through the engine, by whichever way this transport makes a message wait.
+
+use super::{Bench, Case, Outcome, Parts, Stage, Way, case};
+use crate::faults::Faulty;
+use dwell_engine::{SubscriptionSettings, Verdict};
+use std::{sync::Arc, time::Duration};
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        case!(Settling, a_requeue_after_a_delay_is_absent_before_and_present_after, Waits),
+        case!(Settling, an_explicit_zero_is_at_once_and_touches_no_store, Waits),
+        case!(Settling, a_deferral_with_its_own_delay_beats_the_subscriptions, Waits),
+        case!(Settling, a_deferred_message_does_not_fan_out_to_another_subscription, Waits, FanOut),
+        case!(Settling, two_subscriptions_defer_one_message_at_the_same_time, Waits, FanOut),
+    ]
+}
+
+async fn a_requeue_after_a_delay_is_absent_before_and_present_after(stage: Stage) -> Outcome {
+    let delay = stage.pace().delay;
+    for way in Way::BOTH {
+        let bench = Bench::new(&stage).await?;
+        let pump = bench
+            .handle_by(way, stage.settings(way.topic(), "mail"), move |_, before| match before {
+                0 => Verdict::defer(delay),
+                _ => Verdict::ACK,
+            })
+            .await?;
+        bench.send(way.topic(), "a").await?;
+        bench.runs.until(1).await?;
+        let left = stage.pass_almost(delay).await;
+        bench.runs.still(1).await?;
+        stage.pass(left).await;
+        let runs = bench.runs.until(2).await?;
+        assert!(runs[1].at - runs[0].at + stage.blur() >= delay, "{way:?}: early");
+        assert_eq!(runs[1].counts(), (1, 0), "{way:?}");
+        stage.pass(delay * 2).await;
+        bench.runs.still(2).await?;
+        assert_eq!((pump.counts().deferred, pump.counts().handled), (1, 1), "{way:?}");
+    }
+    Ok(())
+}
+
+async fn an_explicit_zero_is_at_once_and_touches_no_store(stage: Stage) -> Outcome {
+    let parts = Parts::new(&stage).await?;
+    let store = parts.store.clone().map(Faulty::new);
+    let behind = store.clone().map(|store| Arc::new(store) as _);
+    let bench = Parts { store: behind, ..parts }.build(&stage).await?;
+    // So long that nobody could take it for at once.
+    let defer_delay = stage.pace().patience + stage.pace().delay * 100;
+    for (round, way) in Way::BOTH.into_iter().enumerate() {
+        let settings = SubscriptionSettings { defer_delay, ..stage.settings(way.topic(), "mail") };
+        bench
+            .handle_by(way, settings, |_, before| match before {
+                0 | 1 => Verdict::defer(Duration::ZERO),
+                _ => Verdict::ACK,
+            })
+            .await?;
+        bench.send(way.topic(), &format!("{way:?}")).await?;
+        let runs = bench.runs.until(3 * (round + 1)).await?;
+        let counts: Vec<_> = runs[3 * round..].iter().map(|run| run.counts()).collect();
+        assert_eq!(counts, [(0, 0), (1, 0), (2, 0)], "{way:?}");
+    }
+    assert_eq!(store.map_or(0, |store| store.scheduled()), 0, "it took a detour by way of the store");
+    Ok(())
+}
+
+async fn a_deferral_with_its_own_delay_beats_the_subscriptions(stage: Stage) -> Outcome {
+    let (short, long) = (stage.pace().delay / 4, stage.pace().delay * 2);
+    for way in Way::BOTH {
+        for (name, default, own) in [("shorter", long, short), ("longer", short, long)] {
+            let bench = Bench::new(&stage).await?;
+            let settings = SubscriptionSettings { defer_delay: default, ..stage.settings(way.topic(), name) };
+            bench
+                .handle_by(way, settings, move |_, before| match before {
+                    0 => Verdict::defer(own),
+                    1 => Verdict::defer_by_default(),
+                    _ => Verdict::ACK,
+                })
+                .await?;
+            bench.send(way.topic(), name).await?;
+            bench.runs.until(1).await?;
+            stage.pass(own).await;
+            bench.runs.until(2).await?;
+            stage.pass(default).await;
+            let runs = bench.runs.until(3).await?;
+            let waits = [runs[1].at - runs[0].at, runs[2].at - runs[1].at].map(|wait| wait + stage.blur());
+            assert!(waits[0] >= own && waits[1] >= default, "{way:?}, {name}: early: {waits:?}");
+            assert!(waits[usize::from(own == long)] < long, "{way:?}, {name}: the other delay: {waits:?}");
+            bench.shut_down().await?;
+        }
+    }
+    Ok(())
+}
+
+async fn a_deferred_message_does_not_fan_out_to_another_subscription(stage: Stage) -> Outcome {
+    let delay = stage.pace().delay;
+    let bench = Bench::new(&stage).await?;
+    bench
+        .handle(stage.settings("orders", "mail"), move |_, before| match before {
+            0 => Verdict::defer(delay),
+            1 => Verdict::defer(Duration::ZERO),
+            _ => Verdict::ACK,
+        })
+        .await?;
+    bench.handle(stage.settings("orders", "stock"), |_, _| Verdict::ACK).await?;
+    bench.send("orders", "a").await?;
+    bench.runs.until(2).await?;
+    stage.pass(delay).await;
+    bench.runs.until(4).await?;
+    stage.pass(delay).await;
+    let runs = bench.runs.still(4).await?;
+    assert_eq!(runs.iter().filter(|run| &*run.subscription == "stock").count(), 1);
+    Ok(())
+}
+
+async fn two_subscriptions_defer_one_message_at_the_same_time(stage: Stage) -> Outcome {
+    let delay = stage.pace().delay;
+    let bench = Bench::new(&stage).await?;
+    for (way, name) in [(Way::Async, "mail"), (Way::Blocking, "stock")] {
+        bench
+            .handle_by(way, stage.settings("orders", name), move |_, before| match before {
+                0 => Verdict::defer(delay),
+                _ => Verdict::ACK,
+            })
+            .await?;
+    }
+    bench.send("orders", "a").await?;
+    bench.runs.until(2).await?;
+    let left = stage.pass_almost(delay).await;
+    bench.runs.still(2).await?;
+    stage.pass(left).await;
+    bench.runs.until(4).await?;
+    stage.pass(delay).await;
+    let runs = bench.runs.still(4).await?;
+    for name in ["mail", "stock"] {
+        let of: Vec<_> = runs.iter().filter(|run| &*run.subscription == name).collect();
+        let counts: Vec<_> = of.iter().map(|run| run.counts()).collect();
+        assert_eq!(counts, [(0, 0), (1, 0)], "{name}");
+        assert!(of[1].at - of[0].at + stage.blur() >= delay, "{name}: early");
+    }
+    Ok(())
+}

@@ -1,0 +1,390 @@
+//! Waiting, through the engine: wherever a message waits, it comes when it is due, and not before.
+
+use super::{Bench, Case, Outcome, Parts, Run, Stage, case, failure};
+use dwell_core::{Due, Envelope, ErrorKind, Message, Query, Timestamp};
+use dwell_engine::Verdict;
+use std::{collections::BTreeSet, time::Duration};
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        case!(Waiting, a_delayed_send_is_never_early_and_its_lateness_is_told, Waits),
+        case!(Waiting, an_engine_whose_clock_is_wrong_sends_nothing_early_or_late, Waits),
+        case!(Waiting, a_millisecond_is_waited_for_and_so_is_a_second, Waits),
+        case!(Waiting, a_past_time_is_at_once, Waits),
+        case!(Waiting, beyond_the_native_maximum_is_accepted_or_a_typed_error, Waits),
+        case!(Waiting, ten_years_are_accepted_and_cancelled_or_a_typed_error, Waits),
+        case!(Waiting, messages_come_in_order_of_their_due_times, Waits),
+        case!(Waiting, a_backlog_of_one_key_comes_in_order_of_due_times, Waits, KeyOrder),
+        case!(Waiting, a_thousand_at_the_same_instant, Waits),
+        case!(Waiting, a_long_delay_blocks_neither_a_short_one_nor_an_immediate_one, Waits),
+        case!(Waiting, a_delayed_publish_fans_out_to_those_subscribed_when_it_is_due, Waits, FanOut),
+        case!(Waiting, what_waits_survives_a_clean_stop_of_the_client, Waits),
+        case!(Waiting, what_waits_survives_a_crash_of_the_client, Waits),
+        case!(Waiting, what_waits_survives_a_restart_of_the_broker, Waits, Restart, KeepsWaiting),
+        case!(Waiting, two_engines_at_once_fire_each_once, Waits),
+        case!(Waiting, a_wall_clock_set_back_makes_nothing_early_and_skips_nothing, Waits, VirtualTime),
+        case!(Waiting, a_wall_clock_set_forward_makes_nothing_early_and_skips_nothing, Waits, VirtualTime),
+    ]
+}
+
+fn ids(runs: &[Run]) -> Vec<&str> {
+    runs.iter().map(Run::id).collect()
+}
+
+/// How long after its time each run came, given when it was sent and how long it was to wait; an early one fails.
+fn lateness(stage: &Stage, runs: &[(Run, Duration, Duration)]) -> Result<Vec<Duration>, String> {
+    let late = runs.iter().map(|(run, sent, delay)| {
+        let waited = run.at.saturating_sub(*sent) + stage.blur();
+        waited.checked_sub(*delay).ok_or_else(|| {
+            format!("`{}` is early: it came after {waited:?} where {delay:?} was asked for", run.id())
+        })
+    });
+    late.collect()
+}
+
+/// Tells the median and the worst of these; on a virtual clock they must be within what is declared.
+fn tell_lateness(stage: &Stage, mut late: Vec<Duration>) {
+    late.sort();
+    if let (Some(median), Some(worst)) = (late.get(late.len() / 2), late.last()) {
+        stage.found(format!("late by {median:?} in the median, {worst:?} at worst"));
+        let is_virtual = stage.rig().time().virtual_clock().is_some();
+        assert!(!is_virtual || *worst <= stage.capabilities().resolution, "late by {worst:?}");
+    }
+}
+
+async fn a_delayed_send_is_never_early_and_its_lateness_is_told(stage: Stage) -> Outcome {
+    const COUNT: u32 = 20;
+    let bench = Bench::new(&stage).await?;
+    bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    let step = stage.pace().delay / COUNT;
+    let (clock, mut asked) = (stage.clock(), vec![]);
+    for n in 1..=COUNT {
+        let (sent, delay) = (clock.elapsed(), step * n + Duration::from_millis(u64::from(n % 3)));
+        bench.send_after("orders", &n.to_string(), delay).await?;
+        asked.push((n.to_string(), sent, delay));
+    }
+    bench.runs.still(0).await?;
+    stage.pass(stage.pace().delay + step).await;
+    bench.runs.until(COUNT as usize).await?;
+    let runs = asked.into_iter().map(|(id, sent, delay)| Some((bench.runs.of(&id).pop()?, sent, delay)));
+    let runs: Option<Vec<_>> = runs.collect();
+    let runs = runs.ok_or_else(|| failure("one of them never came"))?;
+    tell_lateness(&stage, lateness(&stage, &runs)?);
+    Ok(())
+}
+
+async fn an_engine_whose_clock_is_wrong_sends_nothing_early_or_late(stage: Stage) -> Outcome {
+    const HOUR: i64 = 3_600_000;
+    let delay = stage.pace().delay;
+    let bench = Bench::new(&stage).await?;
+    bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    for (round, (id, off)) in [("ahead", HOUR), ("behind", -HOUR)].into_iter().enumerate() {
+        let parts = Parts { background: false, ..Parts::skewed(&stage, off).await? };
+        let wrong = parts.build(&stage).await?;
+        let started = stage.clock().elapsed();
+        wrong.send_after("orders", id, delay).await?;
+        let left = stage.pass_almost(delay).await;
+        bench.runs.still(round).await?;
+        stage.pass(left).await;
+        let runs = bench.runs.until(round + 1).await?;
+        assert_eq!(runs[round].id(), id);
+        assert!(runs[round].at - started + stage.blur() >= delay, "`{id}` was early");
+    }
+    Ok(())
+}
+
+async fn a_millisecond_is_waited_for_and_so_is_a_second(stage: Stage) -> Outcome {
+    let bench = Bench::new(&stage).await?;
+    bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    for (round, millis) in [1, 1000].into_iter().enumerate() {
+        let (delay, started) = (Duration::from_millis(millis), stage.clock().elapsed());
+        bench.send_after("orders", &millis.to_string(), delay).await?;
+        if stage.rig().time().virtual_clock().is_some() {
+            bench.runs.still(round).await?;
+        }
+        stage.pass(delay).await;
+        let runs = bench.runs.until(round + 1).await?;
+        assert!(runs[round].at - started + stage.blur() >= delay, "{delay:?}: early");
+    }
+    Ok(())
+}
+
+async fn a_past_time_is_at_once(stage: Stage) -> Outcome {
+    let bench = Bench::new(&stage).await?;
+    bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    let past = [Due::At(Timestamp(0)), Due::At(stage.clock().now()), Due::After(Duration::ZERO)];
+    let batch: Vec<_> = past
+        .into_iter()
+        .enumerate()
+        .map(|(n, due)| stage.envelope("orders", &n.to_string()).due(due))
+        .collect();
+    bench.send_all(&batch).await?;
+    bench.runs.until(3).await.map(drop)
+}
+
+/// Sends with a delay that is too long to be waited for. It is accepted, and then it is listed where that is possible,
+/// and cancelled; or it is refused with an error that says what to do.
+async fn accepted_or_refused(stage: &Stage, delay: Duration) -> Outcome {
+    let bench = Bench::new(stage).await?;
+    bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    let earliest = stage.clock().now().after(delay.saturating_sub(stage.blur()));
+    match bench.send_after("orders", "a", delay).await {
+        Ok(_) => {}
+        Err(error) if matches!(error.kind(), ErrorKind::Config | ErrorKind::Unsupported) => {
+            stage.found(format!("refused: {error}"));
+            return Ok(());
+        }
+        Err(error) => return Err(failure(format!("no typed error: {}: {error}", error.kind()))),
+    }
+    bench.runs.still(0).await?;
+    let query = Query { message: Some("a".into()), limit: 10, ..Query::default() };
+    let pending = match bench.engine.pending(query.clone()).await {
+        Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
+        pending => pending?,
+    };
+    let dues: Vec<_> =
+        pending.iter().map(|pending| (&pending.envelope.message.body[..], pending.due)).collect();
+    assert!(matches!(dues[..], [(b"a", due)] if due >= earliest), "not before {earliest:?}: {dues:?}");
+    assert_eq!(bench.engine.cancel(&"a".into()).await?, dwell_core::Changed::Done);
+    assert!(bench.engine.pending(query).await?.is_empty());
+    bench.runs.still(0).await.map(drop)
+}
+
+async fn beyond_the_native_maximum_is_accepted_or_a_typed_error(stage: Stage) -> Outcome {
+    let delay = stage.capabilities().delay.saturating_add(stage.pace().delay);
+    if delay <= stage.pace().delay * 2 {
+        // Short enough to be waited for.
+        let bench = Bench::new(&stage).await?;
+        bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+        let started = stage.clock().elapsed();
+        bench.send_after("orders", "a", delay).await?;
+        let left = stage.pass_almost(delay).await;
+        bench.runs.still(0).await?;
+        stage.pass(left).await;
+        let runs = bench.runs.until(1).await?;
+        assert!(runs[0].at - started + stage.blur() >= delay, "early");
+        return Ok(());
+    }
+    accepted_or_refused(&stage, delay).await
+}
+
+async fn ten_years_are_accepted_and_cancelled_or_a_typed_error(stage: Stage) -> Outcome {
+    accepted_or_refused(&stage, Duration::from_secs(10 * 365 * 24 * 3600)).await
+}
+
+async fn messages_come_in_order_of_their_due_times(stage: Stage) -> Outcome {
+    let bench = Bench::new(&stage).await?;
+    bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    let step = stage.pace().delay / 5;
+    let batch = [5, 1, 4, 2, 3].map(|n: u32| {
+        stage.envelope("orders", &n.to_string()).due(Due::After(stage.pace().delay + step * n))
+    });
+    bench.send_all(&batch).await?;
+    stage.pass(stage.pace().delay + step * 5).await;
+    let runs = bench.runs.until(5).await?;
+    assert_eq!(ids(&runs), ["1", "2", "3", "4", "5"]);
+    Ok(())
+}
+
+async fn a_backlog_of_one_key_comes_in_order_of_due_times(stage: Stage) -> Outcome {
+    let settings = stage.settings("orders", "mail");
+    stage.declare(&settings.subscription()).await?;
+    let bench = Bench::new(&stage).await?;
+    let step = stage.pace().delay / 20;
+    let keyed = |n: u32| {
+        let message = Message { key: Some("k".into()), ..stage.message(&format!("{n:02}")) };
+        Envelope::new(stage.to("orders"), message).due(Due::After(step * n))
+    };
+    let batch: Vec<_> = (1..=20).map(|n| keyed(n * 8 % 21)).collect();
+    bench.send_all(&batch).await?;
+    // All of them are due before anybody looks.
+    stage.pass(step * 21).await;
+    stage.look().await;
+    bench.handle(settings, |_, _| Verdict::ACK).await?;
+    let runs = bench.runs.until(20).await?;
+    let expected: Vec<_> = (1..=20).map(|n| format!("{n:02}")).collect();
+    assert_eq!(ids(&runs), expected);
+    Ok(())
+}
+
+async fn a_thousand_at_the_same_instant(stage: Stage) -> Outcome {
+    const COUNT: usize = 1000;
+    let bench = Bench::new(&stage).await?;
+    bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    let delay = stage.pace().delay * 2;
+    let due = stage.clock().now().after(delay);
+    let batch: Vec<_> =
+        (0..COUNT).map(|n| stage.envelope("orders", &n.to_string()).due(Due::At(due))).collect();
+    bench.send_all(&batch).await?;
+    stage.pass(delay).await;
+    let runs = bench.runs.until(COUNT).await?;
+    let seen: BTreeSet<_> = runs.iter().map(Run::id).collect();
+    assert_eq!(seen.len(), COUNT, "one came twice, and another not at all");
+    let blur = stage.blur();
+    let late = runs.iter().map(|run| run.now.after(blur).0 - due.0);
+    let late: Option<Vec<_>> = late.map(|late| u64::try_from(late).ok().map(Duration::from_millis)).collect();
+    tell_lateness(&stage, late.ok_or_else(|| failure("one of them was early"))?);
+    stage.pass(delay).await;
+    bench.runs.still(COUNT).await.map(drop)
+}
+
+async fn a_long_delay_blocks_neither_a_short_one_nor_an_immediate_one(stage: Stage) -> Outcome {
+    let bench = Bench::new(&stage).await?;
+    bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    let (short, long) = (stage.pace().delay, stage.pace().patience + stage.pace().delay * 100);
+    // One key, so that a log has all of them in one place.
+    let keyed = |id: &str, due| {
+        let message = Message { key: Some("k".into()), ..stage.message(id) };
+        Envelope::new(stage.to("orders"), message).due(due)
+    };
+    for batch in [
+        vec![keyed("long", Due::After(long)), keyed("short", Due::After(short)), keyed("now", Due::NOW)],
+        vec![keyed("another", Due::NOW)],
+    ] {
+        bench.send_all(&batch).await?;
+    }
+    let runs = bench.runs.until(2).await?;
+    assert_eq!(ids(&runs), ["now", "another"]);
+    stage.pass(short).await;
+    let runs = bench.runs.until(3).await?;
+    assert_eq!(ids(&runs)[2], "short");
+    Ok(())
+}
+
+async fn a_delayed_publish_fans_out_to_those_subscribed_when_it_is_due(stage: Stage) -> Outcome {
+    let bench = Bench::new(&stage).await?;
+    let delay = stage.pace().delay;
+    bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    bench.send_after("orders", "a", delay).await?;
+    let left = stage.pass_almost(delay).await;
+    bench.handle(stage.settings("orders", "stock"), |_, _| Verdict::ACK).await?;
+    stage.pass(left).await;
+    bench.runs.until(2).await?;
+    // Too late for this one.
+    bench.handle(stage.settings("orders", "audit"), |_, _| Verdict::ACK).await?;
+    stage.pass(delay).await;
+    let runs = bench.runs.still(2).await?;
+    let by: BTreeSet<_> = runs.iter().map(|run| &*run.subscription).collect();
+    assert_eq!(by, BTreeSet::from(["mail", "stock"]));
+    Ok(())
+}
+
+/// A message that waits, and one that was deferred; then `interrupt`, and both come in time, once, to another engine.
+async fn survives<F: Future<Output = Outcome>>(stage: Stage, interrupt: impl FnOnce(Bench) -> F) -> Outcome {
+    let delay = stage.pace().delay * 4;
+    let settings = stage.settings("orders", "mail");
+    let first = Bench::new(&stage).await?;
+    first.handle(settings.clone(), move |_, _| Verdict::defer(delay)).await?;
+    let started = stage.clock().elapsed();
+    first.send_after("orders", "delayed", delay).await?;
+    first.send("orders", "deferred").await?;
+    first.runs.until(1).await?;
+    stage.look().await;
+    let runs = first.runs.clone();
+    interrupt(first).await?;
+    let second = Bench { runs, ..Bench::new(&stage).await? };
+    second.handle(settings, |_, _| Verdict::ACK).await?;
+    let passed = stage.clock().elapsed() - started;
+    let left = stage.pass_almost(delay.saturating_sub(passed)).await;
+    second.runs.still(1).await?;
+    stage.pass(left).await;
+    second.runs.until(3).await?;
+    stage.pass(delay).await;
+    let runs = second.runs.still(3).await?;
+    assert_eq!(ids(&runs).into_iter().collect::<BTreeSet<_>>(), BTreeSet::from(["deferred", "delayed"]));
+    for run in &runs[1..] {
+        assert!(run.at - started + stage.blur() >= delay, "`{}` was early", run.id());
+        assert_eq!(run.counts(), (u32::from(run.id() == "deferred"), 0), "{}", run.id());
+    }
+    Ok(())
+}
+
+async fn what_waits_survives_a_clean_stop_of_the_client(stage: Stage) -> Outcome {
+    survives(stage, |bench| bench.shut_down()).await
+}
+
+async fn what_waits_survives_a_crash_of_the_client(stage: Stage) -> Outcome {
+    survives(stage, |bench| async {
+        bench.kill().await;
+        Ok(())
+    })
+    .await
+}
+
+async fn what_waits_survives_a_restart_of_the_broker(stage: Stage) -> Outcome {
+    let rig = stage.rig().clone();
+    survives(stage, |bench| async move {
+        bench.kill().await;
+        Ok(rig.restart_broker().await?)
+    })
+    .await
+}
+
+async fn two_engines_at_once_fire_each_once(stage: Stage) -> Outcome {
+    const COUNT: usize = 100;
+    let one = Bench::new(&stage).await?;
+    let two = one.again().await?;
+    for bench in [&one, &two] {
+        bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    }
+    let delay = stage.pace().delay;
+    let batch: Vec<_> = (0..COUNT)
+        .map(|n| {
+            stage.envelope("orders", &n.to_string()).due(Due::After(delay + delay / 10 * (n as u32 % 3)))
+        })
+        .collect();
+    let (some, others) = batch.split_at(COUNT / 2);
+    one.send_all(some).await?;
+    two.send_all(others).await?;
+    stage.pass(delay * 2).await;
+    one.runs.until(COUNT).await?;
+    stage.pass(stage.pace().lease + delay).await;
+    let runs = one.runs.still(COUNT).await?;
+    assert_eq!(runs.iter().map(Run::id).collect::<BTreeSet<_>>().len(), COUNT);
+    Ok(())
+}
+
+/// Five messages, a minute apart, with the wall clock set by `step` milliseconds at the start.
+async fn with_a_step(stage: Stage, step: i64) -> Outcome {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let time = stage.rig().time();
+    let clock = time.virtual_clock().ok_or_else(|| failure("no virtual clock"))?;
+    let bench = Bench::new(&stage).await?;
+    bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    let mut dues = vec![];
+    for n in 1..=5u32 {
+        let sent = bench.send_after("orders", &n.to_string(), MINUTE * n).await?;
+        let due = sent.due.ok_or_else(|| failure("nobody says when it is due"))?;
+        dues.push((n.to_string(), due));
+    }
+    stage.pass(MINUTE / 2).await;
+    clock.step_wall(step);
+    for _ in 0..4 {
+        stage.pass(MINUTE / 2).await;
+        // Nothing is ever before its time on the wall.
+        for run in bench.runs.all() {
+            let due = dues.iter().find(|(id, _)| id == run.id()).map(|(_, due)| *due);
+            assert!(due.is_some_and(|due| run.now >= due), "`{}` was early", run.id());
+        }
+    }
+    let passed = bench.runs.len();
+    stage.pass(Duration::from_millis(step.unsigned_abs()) + MINUTE * 5).await;
+    let runs = bench.runs.until(5).await?;
+    let seen: BTreeSet<_> = runs.iter().map(Run::id).collect();
+    assert_eq!(seen, BTreeSet::from(["1", "2", "3", "4", "5"]));
+    for run in &runs {
+        let due = dues.iter().find(|(id, _)| id == run.id()).map(|(_, due)| *due);
+        assert!(due.is_some_and(|due| run.now >= due), "`{}` was early", run.id());
+    }
+    let expected = if step < 0 { 0 } else { 5 };
+    assert_eq!(passed, expected, "two minutes after the step");
+    Ok(())
+}
+
+async fn a_wall_clock_set_back_makes_nothing_early_and_skips_nothing(stage: Stage) -> Outcome {
+    with_a_step(stage, -3_600_000).await
+}
+
+async fn a_wall_clock_set_forward_makes_nothing_early_and_skips_nothing(stage: Stage) -> Outcome {
+    with_a_step(stage, 3_600_000).await
+}

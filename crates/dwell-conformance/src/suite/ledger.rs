@@ -1,0 +1,306 @@
+//! Living, on the record: where each message stands, its past, and what people may do about it.
+
+use super::{Bench, Case, Outcome, Stage, case, failure};
+use dwell_core::{
+    Answer, BoxError, Change, Changed, Due, Envelope, ErrorKind, Ledger, Message, Record, RecordQuery,
+    RetryPolicy, State, Text,
+};
+use dwell_engine::{SubscriptionSettings, Verdict};
+use std::{collections::BTreeSet, sync::Arc};
+use tokio::sync::Semaphore;
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        case!(Living, the_ledger_tells_where_each_message_stands, Waits, Ledger),
+        case!(Living, the_ledger_keeps_the_result_of_what_is_done, Waits, Ledger, Results),
+        case!(Living, the_ledger_counts, Waits, Ledger),
+        case!(Living, the_ledger_filters, Waits, Ledger),
+        case!(Living, pages_of_the_ledger_are_stable_while_more_comes, Waits, Ledger),
+        case!(Living, the_ledger_cancels_and_reschedules_what_waits_and_nothing_else, Waits, Ledger),
+        case!(Living, the_ledger_changes_one_subscription_alone, Waits, Ledger, FanOut),
+        case!(Living, the_ledger_discards_a_dead_letter_and_nothing_else, Waits, Ledger),
+    ]
+}
+
+/// One message in each state that lasts, named after it; `ready` is of a topic that nobody works on.
+struct Book {
+    bench: Bench,
+    ledger: Arc<dyn Ledger>,
+    gate: Arc<Semaphore>,
+}
+
+/// Longer than any case.
+fn long(stage: &Stage) -> std::time::Duration {
+    stage.pace().patience + stage.pace().delay * 100
+}
+
+impl Book {
+    async fn open(stage: &Stage) -> Result<Self, BoxError> {
+        let bench = Bench::new(stage).await?;
+        let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
+        let (gate, long) = (Arc::new(Semaphore::new(0)), long(stage));
+        let work = bench.runs.gated(&gate, move |message, _| match &*message.id.0 {
+            "deferred" => Some(Verdict::defer(long)),
+            "retrying" => Some(Verdict::fail("out of paper")),
+            "dead" => Some(Verdict::Reject("wrong address".into())),
+            "done" => Some(Verdict::Ack { result: Some("42".into()) }),
+            _ => None,
+        });
+        let base = stage.settings("orders", "mail");
+        let retry = RetryPolicy { base_delay: long, max_delay: long, ..base.retry };
+        let settings = SubscriptionSettings { retry, concurrency: 5, ..base };
+        bench.engine.subscribe(settings, work).await?;
+        stage.declare(&stage.subscription("invoices", "mail")).await?;
+        let keyed = |topic: &str, id: &str| {
+            let message = Message {
+                key: Some(format!("key of {id}").into()),
+                kind: format!("suite.{id}").into(),
+                ..stage.message(id)
+            };
+            Envelope::new(stage.to(topic), message)
+        };
+        for id in ["deferred", "retrying", "dead", "done", "processing"] {
+            bench.try_send(keyed("orders", id)).await?;
+        }
+        bench.try_send(keyed("orders", "scheduled").due(Due::After(long))).await?;
+        bench.try_send(keyed("invoices", "ready")).await?;
+        bench.runs.until(5).await?;
+        stage.look().await;
+        Ok(Self { bench, ledger, gate })
+    }
+
+    /// The one record of a message.
+    async fn record(&self, id: &str) -> Result<Record, BoxError> {
+        let mut records = self.ledger.get(&id.into()).await?;
+        match (records.pop(), records.len()) {
+            (Some(record), 0) => Ok(record),
+            (one, more) => Err(failure(format!("{} records of `{id}`", more + usize::from(one.is_some())))),
+        }
+    }
+}
+
+async fn the_ledger_tells_where_each_message_stands(stage: Stage) -> Outcome {
+    let book = Book::open(&stage).await?;
+    let (orders, invoices) = (stage.topic("orders"), stage.topic("invoices"));
+    let mail = Some(Text::from("mail"));
+    let table = [
+        ("scheduled", State::Scheduled, &orders, None, (0, 0)),
+        ("ready", State::Ready, &invoices, mail.clone(), (0, 0)),
+        ("processing", State::Processing, &orders, mail.clone(), (0, 0)),
+        ("deferred", State::Deferred, &orders, mail.clone(), (1, 0)),
+        ("retrying", State::Retrying, &orders, mail.clone(), (1, 1)),
+        ("dead", State::Dead, &orders, mail, (0, 0)),
+    ];
+    for (id, state, topic, subscription, counts) in table {
+        let record = book.record(id).await?;
+        assert_eq!(
+            (record.state, &record.topic, &record.subscription),
+            (state, topic, &subscription),
+            "{id}"
+        );
+        let attempts = record.message.attempts;
+        assert_eq!((attempts.handled, attempts.failed), counts, "{id}");
+        assert_eq!(
+            (&record.message.body[..], &*record.message.kind),
+            (id.as_bytes(), &*format!("suite.{id}"))
+        );
+        assert_eq!(record.history.last().map(|last| last.state), Some(state), "{id}: its past ends here");
+        assert!(record.created_at <= record.updated_at, "{id}");
+    }
+    let waits = |record: &Record| record.due.is_some_and(|due| due > stage.clock().now());
+    for id in ["scheduled", "deferred", "retrying"] {
+        assert!(waits(&book.record(id).await?), "`{id}` is due later");
+    }
+    assert_eq!(book.record("retrying").await?.error.as_deref(), Some("out of paper"));
+    assert_eq!(book.record("dead").await?.error.as_deref(), Some("wrong address"));
+    let processing = book.record("processing").await?;
+    assert!(processing.worker.is_some() && processing.lease_until.is_some(), "{processing:?}");
+    assert_eq!(processing.deliveries, 1);
+    assert!(book.ledger.get(&"nobody".into()).await?.is_empty());
+    book.gate.add_permits(1);
+    Ok(())
+}
+
+async fn the_ledger_keeps_the_result_of_what_is_done(stage: Stage) -> Outcome {
+    let book = Book::open(&stage).await?;
+    let record = book.record("done").await?;
+    assert_eq!((record.state, record.result.as_deref()), (State::Done, Some(&b"42"[..])));
+    assert_eq!(record.history.last().map(|last| last.state), Some(State::Done));
+    Ok(())
+}
+
+async fn the_ledger_counts(stage: Stage) -> Outcome {
+    let book = Book::open(&stage).await?;
+    let (orders, invoices) = (stage.topic("orders"), stage.topic("invoices"));
+    let counts = book.ledger.counts().await?;
+    let of = |topic: &Text, subscription: Option<&str>, state| {
+        let found = counts.iter().filter(|count| {
+            count.topic == *topic && count.subscription.as_deref() == subscription && count.state == state
+        });
+        found.map(|count| count.count).sum::<u64>()
+    };
+    assert_eq!(of(&orders, None, State::Scheduled), 1, "{counts:?}");
+    assert_eq!(of(&invoices, Some("mail"), State::Ready), 1, "{counts:?}");
+    for state in [State::Processing, State::Deferred, State::Retrying, State::Dead] {
+        assert_eq!(of(&orders, Some("mail"), state), 1, "{state}: {counts:?}");
+    }
+    assert!(counts.iter().all(|count| count.count > 0), "those with none are left out: {counts:?}");
+    book.gate.add_permits(1);
+    stage.until(|| book.bench.engine.monitor().in_flight().is_empty()).await;
+    let counts = book.ledger.counts().await?;
+    let left = counts.iter().filter(|count| count.topic == orders && count.state == State::Processing);
+    assert_eq!(left.count(), 0, "it is done: {counts:?}");
+    Ok(())
+}
+
+async fn the_ledger_filters(stage: Stage) -> Outcome {
+    let book = Book::open(&stage).await?;
+    let now = stage.clock().now();
+    let any = RecordQuery { topic: Some(stage.topic("orders")), limit: 100, ..RecordQuery::default() };
+    let states = |states: &[State]| RecordQuery { states: states.to_vec(), ..any.clone() };
+    let table: [(&str, RecordQuery, &[&str]); 11] = [
+        (
+            "topic",
+            states(&[State::Scheduled, State::Processing, State::Deferred, State::Retrying, State::Dead]),
+            &["dead", "deferred", "processing", "retrying", "scheduled"],
+        ),
+        ("topic", RecordQuery { topic: Some(stage.topic("invoices")), ..any.clone() }, &["ready"]),
+        ("state", states(&[State::Deferred]), &["deferred"]),
+        ("state", states(&[State::Dead, State::Retrying]), &["dead", "retrying"]),
+        ("id", RecordQuery { id: Some("dead".into()), ..any.clone() }, &["dead"]),
+        ("key", RecordQuery { key: Some("key of retrying".into()), ..any.clone() }, &["retrying"]),
+        ("kind", RecordQuery { kind: Some("suite.deferred".into()), ..any.clone() }, &["deferred"]),
+        (
+            "subscription",
+            RecordQuery { subscription: Some("mail".into()), ..states(&[State::Scheduled, State::Dead]) },
+            &["dead"],
+        ),
+        ("text", RecordQuery { text: Some("cessin".into()), ..any.clone() }, &["processing"]),
+        ("error", RecordQuery { error: Some("of paper".into()), ..any.clone() }, &["retrying"]),
+        (
+            "due",
+            RecordQuery { due_after: Some(now.after(stage.pace().delay)), ..any.clone() },
+            &["deferred", "retrying", "scheduled"],
+        ),
+    ];
+    for (name, query, expected) in table {
+        let page = match book.ledger.list(query.clone()).await {
+            Err(error) if error.kind() == ErrorKind::Unsupported && error.to_string().contains(name) => {
+                stage.found(format!("cannot filter by {name}"));
+                continue;
+            }
+            page => page?,
+        };
+        let mut found: Vec<_> = page.items.iter().map(|record| &*record.message.id.0).collect();
+        found.sort_unstable();
+        assert_eq!(found, expected, "by {name}: {query:?}");
+        assert!(page.next.is_none(), "by {name}: there is no more");
+    }
+    let before = RecordQuery { due_before: Some(now.after(stage.pace().delay)), ..any };
+    if let Ok(page) = book.ledger.list(before).await {
+        let late = page.items.iter().any(|record| &*record.message.id.0 == "scheduled");
+        assert!(!late && !page.items.is_empty(), "due before: {:?}", page.items);
+    }
+    Ok(())
+}
+
+async fn pages_of_the_ledger_are_stable_while_more_comes(stage: Stage) -> Outcome {
+    const COUNT: usize = 30;
+    stage.declare(&stage.subscription("orders", "mail")).await?;
+    let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
+    let names: Vec<_> = (0..COUNT).map(|n| format!("there-{n:02}")).collect();
+    // Some in the same millisecond, so that more than the time decides.
+    for some in names.chunks(7) {
+        stage.send("orders", &some.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+        stage.pass(std::time::Duration::from_millis(1)).await;
+    }
+    let (mut seen, mut after, mut round) = (vec![], None, 0);
+    loop {
+        let topic = Some(stage.topic("orders"));
+        let page = ledger.list(RecordQuery { topic, after, limit: 4, ..RecordQuery::default() }).await?;
+        assert!(page.items.len() <= 4);
+        seen.extend(page.items.iter().map(|record| record.message.id.to_string()));
+        if round < 3 {
+            stage.send("orders", &[&*format!("more-{round}"), &*format!("zmore-{round}")]).await?;
+        }
+        round += 1;
+        after = match page.next {
+            Some(next) => Some(next),
+            None => break,
+        };
+    }
+    let unique: BTreeSet<_> = seen.iter().collect();
+    assert_eq!(unique.len(), seen.len(), "one was listed twice: {seen:?}");
+    let there: BTreeSet<_> = seen.iter().filter(|id| id.starts_with("there")).cloned().collect();
+    assert_eq!(there, names.into_iter().collect(), "one was missed");
+    Ok(())
+}
+
+fn changed(answers: &[Answer]) -> Vec<(Option<&str>, Changed)> {
+    answers.iter().map(|answer| (answer.subscription.as_deref(), answer.changed)).collect()
+}
+
+async fn the_ledger_cancels_and_reschedules_what_waits_and_nothing_else(stage: Stage) -> Outcome {
+    let book = Book::open(&stage).await?;
+    let change = async |id: &str, change| book.ledger.change(&id.into(), None, change, "somebody").await;
+    assert_eq!(changed(&change("scheduled", Change::Cancel).await?), [(None, Changed::Done)]);
+    assert_eq!(changed(&change("deferred", Change::Cancel).await?), [(Some("mail"), Changed::Done)]);
+    for id in ["scheduled", "deferred"] {
+        let states: Vec<_> = book.ledger.get(&id.into()).await?.iter().map(|record| record.state).collect();
+        assert!(states.is_empty() || states == [State::Cancelled], "{id}: {states:?}");
+    }
+    for id in ["processing", "ready"] {
+        for change_of in [Change::Cancel, Change::Reschedule(Due::NOW)] {
+            let answers = change(id, change_of.clone()).await?;
+            assert_eq!(changed(&answers), [(Some("mail"), Changed::TooLate)], "{id}: {change_of:?}");
+        }
+    }
+    assert!(change("nobody", Change::Cancel).await?.is_empty());
+    let runs = book.bench.runs.len();
+    let answers = change("retrying", Change::Reschedule(Due::After(stage.pace().delay))).await?;
+    assert_eq!(changed(&answers), [(Some("mail"), Changed::Done)]);
+    let left = stage.pass_almost(stage.pace().delay).await;
+    book.bench.runs.still(runs).await?;
+    stage.pass(left).await;
+    let all = book.bench.runs.until(runs + 1).await?;
+    assert_eq!(all.last().map(|run| (run.id(), run.counts())), Some(("retrying", (1, 1))));
+    Ok(())
+}
+
+async fn the_ledger_changes_one_subscription_alone(stage: Stage) -> Outcome {
+    let (bench, delay) = (Bench::new(&stage).await?, stage.pace().delay);
+    let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
+    for name in ["mail", "stock"] {
+        bench
+            .handle(stage.settings("orders", name), move |_, before| match before {
+                0 => Verdict::defer(delay),
+                _ => Verdict::ACK,
+            })
+            .await?;
+    }
+    bench.send("orders", "a").await?;
+    bench.runs.until(2).await?;
+    stage.look().await;
+    assert_eq!(ledger.get(&"a".into()).await?.len(), 2, "one record for each");
+    let answers = ledger.change(&"a".into(), Some("mail"), Change::Cancel, "somebody").await?;
+    assert_eq!(changed(&answers), [(Some("mail"), Changed::Done)]);
+    stage.pass(delay).await;
+    bench.runs.until(3).await?;
+    stage.pass(delay).await;
+    let runs = bench.runs.still(3).await?;
+    assert_eq!(&*runs[2].subscription, "stock");
+    Ok(())
+}
+
+async fn the_ledger_discards_a_dead_letter_and_nothing_else(stage: Stage) -> Outcome {
+    let book = Book::open(&stage).await?;
+    let discard = async |id: &str| book.ledger.change(&id.into(), None, Change::Discard, "somebody").await;
+    for id in ["scheduled", "processing", "ready", "deferred"] {
+        let answers = discard(id).await?;
+        assert!(answers.iter().all(|answer| answer.changed == Changed::TooLate), "{id}: {answers:?}");
+    }
+    assert_eq!(changed(&discard("dead").await?), [(Some("mail"), Changed::Done)]);
+    let states: Vec<_> = book.ledger.get(&"dead".into()).await?.iter().map(|record| record.state).collect();
+    assert!(states.is_empty() || states == [State::Discarded], "{states:?}");
+    stage.subscribe("orders.dlq", "audit").await?.nothing().await
+}
