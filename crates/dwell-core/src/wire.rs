@@ -178,7 +178,8 @@ mod tests {
     fn a_users_own_content_type_header_is_kept_beside_the_messages() {
         let mut sent = message();
         sent.headers.append("Content-Type", "text/mine");
-        let back = from_headers(to_headers(&sent), None, "42".into(), || unreachable!("it has an id")).unwrap();
+        let back =
+            from_headers(to_headers(&sent), None, "42".into(), || unreachable!("it has an id")).unwrap();
         assert_eq!(back, sent);
     }
 
