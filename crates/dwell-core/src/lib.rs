@@ -3,6 +3,7 @@
 
 mod error;
 mod time;
+pub mod wheel;
 
 pub use error::{BoxError, Error, ErrorKind, Result};
 pub use time::{Due, Timestamp};
