@@ -115,29 +115,6 @@ async fn what_waits_for_a_poor_transport_can_be_listed_cancelled_and_rescheduled
 }
 
 #[tokio::test]
-async fn one_id_for_two_topics_waits_for_each_of_them_in_one_store() {
-    let (clock, seams, poor) = poor();
-    let store = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
-    let engine = Engine::builder(poor.clone(), seams).store(store).build().await.unwrap();
-    let world = World { clock, memory: poor.inner.clone(), engine, ran: Arc::default() };
-    world.handle(orders(), |_, _| Verdict::ACK).await;
-    world.handle(SubscriptionSettings::new("invoices", "post"), |_, _| Verdict::ACK).await;
-    let mut invoice = Envelope { to: Address::topic("invoices"), ..order("42") };
-    invoice.message.body = "other".into();
-    let both = [order("42"), invoice].map(|envelope| envelope.once(OnConflict::Fail).due(Due::After(DAY)));
-    assert!(world.engine.send(&both).await.iter().all(Result::is_ok), "an id belongs to its topic");
-    assert!(world.send(both[0].clone()).await.duplicate);
-    let by_id = Query { message: Some("42".into()), limit: 10, ..Query::default() };
-    assert_eq!(world.engine.pending(by_id).await.unwrap().len(), 2);
-    assert_eq!(world.engine.reschedule(&"42".into(), Due::After(SECOND)).await.unwrap(), Changed::Done);
-    world.advance(SECOND * 2).await;
-    let mut by: Vec<_> = world.ran().into_iter().map(|ran| ran.subscription).collect();
-    by.sort();
-    assert_eq!(by, ["mail", "post"]);
-    assert_eq!(world.engine.cancel(&"42".into()).await.unwrap(), Changed::TooLate);
-}
-
-#[tokio::test]
 async fn without_anyone_who_can_list_the_answer_is_unsupported_and_not_not_found() {
     let (_, seams, poor) = poor();
     let engine = Engine::builder(poor, seams).build().await.unwrap();

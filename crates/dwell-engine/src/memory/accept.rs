@@ -9,7 +9,8 @@ use super::{
     waiting::Chosen,
 };
 use dwell_core::{
-    Envelope, Error, ErrorKind, Message, OnConflict, Result, Sent, Timestamp, Unclaimed, wheel::Key, wire,
+    Envelope, Error, ErrorKind, Message, OnConflict, Result, ScheduleId, Sent, Timestamp, Unclaimed,
+    wheel::Key, wire,
 };
 
 /// The hash of what a user sends under an id of the user's own. It reads the whole body, so not under the lock.
@@ -31,7 +32,7 @@ impl State {
         let due = envelope.due.resolve(now);
         let waits = due > now;
         let chosen = envelope.once.zip(content).map(|(on_conflict, content)| Chosen { on_conflict, content });
-        let id = (waits || chosen.is_some()).then(|| self.hasher.of_envelope(envelope));
+        let id = (waits || chosen.is_some()).then(|| self.hasher.of(&ScheduleId::of(envelope).0));
         let waiting = id.as_ref().and_then(|id| self.topics[topic.0].waiting.find(id));
         if let (Some(id), Some(Chosen { on_conflict: OnConflict::Fail, content })) = (&id, chosen)
             && let Some(sent) = self.sent_before(topic, id, &envelope.message, content)?

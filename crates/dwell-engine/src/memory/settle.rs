@@ -7,8 +7,8 @@ use super::{
     state::{QueueAt, State},
 };
 use dwell_core::{
-    Action, Envelope, Error, ErrorKind, LeaseId, Note, Outcome, Result, Settle, State as MessageState,
-    Timestamp,
+    Action, Envelope, Error, ErrorKind, LeaseId, Note, Outcome, Result, ScheduleId, Settle,
+    State as MessageState, Timestamp,
 };
 
 /// What a batch of settlements puts back. It goes back when the batch is done, so that it keeps its order.
@@ -50,7 +50,7 @@ impl State {
                 let held = self.take_leased(at, lease)?;
                 let envelope = Envelope::new(to.clone(), settle.delivery.message.clone()).due(*due);
                 let due = due.resolve(now).max(now);
-                let id = (due > now).then(|| self.hasher.of_envelope(&envelope));
+                let id = (due > now).then(|| self.hasher.of(&ScheduleId::of(&envelope).0));
                 let mut item = new_item(envelope.message, held.serial, due, now);
                 item.created_at = held.created_at;
                 item.last_run = Some(Box::new(last_run(note)));
