@@ -56,7 +56,8 @@ pub enum Action {
     },
     /// Put it back as it came, for anyone of this subscription. See [`crate::Capabilities::release`].
     Release,
-    /// In one step, put the message as it stands at `to` and ack it here. See [`crate::Capabilities::atomic_move`].
+    /// In one step, put the message as it stands at `to` and ack it here. See [`crate::Capabilities::atomic_move`]. What
+    /// was sent with [`crate::OnConflict::Replace`] under its id meanwhile, and waits, replaces it.
     Move {
         /// Where to.
         to: Address,

@@ -101,7 +101,8 @@ async fn what_waits_for_a_poor_transport_can_be_listed_cancelled_and_rescheduled
         world.send(order(id).due(Due::After(DAY))).await;
     }
     let pending = world.engine.pending(Query { limit: 10, ..Query::default() }).await.unwrap();
-    assert_eq!(pending.iter().map(|pending| &*pending.id.0).collect::<Vec<_>>(), ["a", "b", "c"]);
+    let ids: Vec<_> = pending.iter().map(|pending| &*pending.envelope.message.id.0).collect();
+    assert_eq!(ids, ["a", "b", "c"]);
     let to = Query { to: Some(Address::topic("orders")), limit: 10, ..Query::default() };
     assert_eq!(world.engine.pending(to).await.unwrap().len(), 3, "found by where it goes in the end");
     assert_eq!(world.engine.cancel(&"a".into()).await.unwrap(), Changed::Done);

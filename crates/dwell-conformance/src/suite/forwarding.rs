@@ -3,8 +3,8 @@
 use super::{Bench, Case, Outcome, Parts, Run, Stage, case, failure};
 use crate::faults::{Faulty, SendFault};
 use dwell_core::{
-    Address, BoxError, Delivery, Due, Envelope, ErrorKind, Message, Note, OnMissing, Outcome as Ended,
-    Subscription, Topic, Transport, wire,
+    Address, BoxError, Delivery, Due, Envelope, ErrorKind, Message, Note, OnConflict, OnMissing,
+    Outcome as Ended, Subscription, Topic, Transport, wire,
 };
 use dwell_engine::{FORWARD_TOPIC, Verdict, replay};
 use std::{sync::Arc, time::Duration};
@@ -16,6 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Waiting, a_forward_without_a_confirmation_is_sent_again, Waits, Store),
         case!(Waiting, what_can_never_be_sent_is_parked_visibly, Waits, Store),
         case!(Waiting, a_target_that_does_not_exist_parks_what_is_for_it, Waits, Store),
+        case!(Waiting, a_replacement_is_kept_while_the_old_one_is_on_its_way, Waits, Store, WaitingIds),
         case!(Waiting, a_store_that_fails_makes_a_deferral_wait_and_not_vanish, Waits, Store),
     ]
 }
@@ -181,6 +182,29 @@ async fn a_target_that_does_not_exist_parks_what_is_for_it(stage: Stage) -> Outc
     assert_eq!(&*dead.message.id.0, "a");
     assert_eq!(dead.message.headers.get_text(wire::REJECTION_REASON), Some("unroutable"));
     member.ack(dead).await
+}
+
+async fn a_replacement_is_kept_while_the_old_one_is_on_its_way(stage: Stage) -> Outcome {
+    let (bench, target, _) = faulty(&stage).await?;
+    let delay = stage.pace().delay;
+    let send = |body: &str, delay| {
+        let mut envelope = stage.envelope("orders", "a").once(OnConflict::Replace).due(Due::After(delay));
+        envelope.message.body = body.to_owned().into();
+        envelope
+    };
+    target.fail_sends(&stage.to("orders"), SendFault::Stuck(ErrorKind::Unavailable));
+    bench.try_send(send("old", delay)).await?;
+    stage.pass(delay).await;
+    stage.look().await;
+    // The old one is in the forwarder's hands, and will come back to the store.
+    bench.try_send(send("new", delay * 2)).await?;
+    target.heal();
+    pass_pauses(&stage).await;
+    stage.pass(delay * 2).await;
+    stage.until(|| bench.runs.all().iter().any(|run| run.message.body == "new")).await;
+    let bodies: Vec<_> = bench.runs.all().into_iter().map(|run| run.message.body).collect();
+    assert_eq!(bodies.last().map(|body| &body[..]), Some(&b"new"[..]), "the new one never came: {bodies:?}");
+    Ok(())
 }
 
 async fn a_store_that_fails_makes_a_deferral_wait_and_not_vanish(stage: Stage) -> Outcome {

@@ -54,14 +54,21 @@ impl State {
                 let mut item = new_item(envelope.message, held.serial, due, now);
                 item.created_at = held.created_at;
                 item.last_run = Some(Box::new(last_run(note)));
-                match id {
-                    Some(id) => {
-                        if let Some(key) = self.topics[target.topic().0].waiting.find(&id) {
-                            self.unhold(target.topic(), key);
-                        }
+                let Some(id) = id else {
+                    self.deliver(target, item, now);
+                    return Ok(());
+                };
+                let waiting = &self.topics[target.topic().0].waiting;
+                let before =
+                    waiting.find(&id).and_then(|key| Some((key, waiting.get(key)?.1.chosen.is_some())));
+                match before {
+                    // A user's own send under this id came after it, and replaces it.
+                    Some((_, true)) => {}
+                    Some((key, false)) => {
+                        self.unhold(target.topic(), key);
                         self.hold(target, item, id, None);
                     }
-                    None => self.deliver(target, item, now),
+                    None => self.hold(target, item, id, None),
                 }
             }
         }
