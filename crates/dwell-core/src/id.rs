@@ -22,16 +22,21 @@ impl ScheduleId {
     ///
     /// An id belongs to its topic. What only waits for a forwarder lies in one topic of the store with messages for many
     /// others: there, its name is the message id and the topic that it is for.
+    ///
+    /// What waits again because its target was away has a name of its own: somebody may have sent anew under its id.
     pub fn of(envelope: &Envelope) -> Self {
         let message = &envelope.message;
-        if message.attempts.handled == 0 && message.attempts.failed == 0 {
-            return match message.headers.get_text(wire::TO_TOPIC) {
-                None => Self(message.id.0.clone()),
-                Some(topic) => Self(format!("{}@{topic}", message.id).into()),
-            };
+        let handled = message.attempts.handled > 0 || message.attempts.failed > 0;
+        let held = message.headers.get_text(wire::HELD);
+        if handled || held.is_some() {
+            let destination = wire::final_destination(envelope);
+            let held = held.map(|held| format!("~{held}")).unwrap_or_default();
+            return Self(format!("{}@{destination}#{}{held}", message.id, message.attempts.handled).into());
         }
-        let destination = wire::final_destination(envelope);
-        Self(format!("{}@{destination}#{}", message.id, message.attempts.handled).into())
+        match message.headers.get_text(wire::TO_TOPIC) {
+            None => Self(message.id.0.clone()),
+            Some(topic) => Self(format!("{}@{topic}", message.id).into()),
+        }
     }
 }
 

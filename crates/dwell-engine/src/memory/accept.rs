@@ -10,7 +10,7 @@ use super::{
 };
 use dwell_core::{
     Envelope, Error, ErrorKind, Message, OnConflict, Result, ScheduleId, Sent, Timestamp, Unclaimed,
-    wheel::Key, wire,
+    wheel::Key,
 };
 
 /// The hash of what a user sends under an id of the user's own. It reads the whole body, so not under the lock.
@@ -39,7 +39,7 @@ impl State {
         {
             return Ok(sent);
         }
-        self.check_room(target, waits, waiting, &envelope.message)?;
+        self.check_room(target, waits, waiting, envelope.copy)?;
 
         if let Some(key) = waiting {
             self.unhold(topic, key);
@@ -101,13 +101,7 @@ impl State {
     }
 
     /// Whether all that would hold the message have room for it. What it replaces makes room.
-    fn check_room(
-        &self,
-        target: Target,
-        waits: bool,
-        replaced: Option<Key>,
-        message: &Message,
-    ) -> Result<()> {
+    fn check_room(&self, target: Target, waits: bool, replaced: Option<Key>, is_copy: bool) -> Result<()> {
         let of = &self.topics[target.topic().0];
         let most = self.settings.capacity;
         let replaced = replaced
@@ -115,7 +109,7 @@ impl State {
             .map(|(_, waiting)| waiting.queue.map(|queue| self.adopter(queue)));
         let check = |queue: QueueAt| {
             let held = self.queues[queue.0].len() - usize::from(replaced == Some(Some(queue)));
-            if held < most || is_copy(message) {
+            if held < most || is_copy {
                 return Ok(());
             }
             let name = &self.queues[queue.0].name;
@@ -125,7 +119,7 @@ impl State {
             Target::Queue(_, queue) => check(queue),
             Target::Topic(_) if waits => {
                 let held = of.publishes.total() - usize::from(replaced == Some(None));
-                if held < most || is_copy(message) {
+                if held < most || is_copy {
                     return Ok(());
                 }
                 Err(full(format!("{held} publishes wait in the topic `{}`", of.name)))
@@ -142,17 +136,6 @@ impl State {
 fn full(what: String) -> Error {
     let remedy = "as many as `capacity` allows: try again once its consumers have caught up, or raise it";
     Error::new(ErrorKind::Full, format!("{what}, {remedy}"))
-}
-
-/// Whether this is not a user's own send but something that is already on its way: a retry, a dead letter, a message
-/// for a forwarder. Such a message is never refused for want of room, because it has nowhere else to be.
-fn is_copy(message: &Message) -> bool {
-    let attempts = message.attempts;
-    let is_stamped = |name: &&str| message.headers.get(name).is_some();
-    attempts.handled > 0
-        || attempts.failed > 0
-        || wire::REJECTION_STAMPS.iter().any(is_stamped)
-        || is_stamped(&wire::TO_TOPIC)
 }
 
 /// The same content as [`Message::content_hash`] sees, in one topic.

@@ -189,6 +189,7 @@ impl State {
                 message,
                 deliveries: Some(count),
                 due: Some(due),
+                problem: None,
                 receipt: Receipt::new(position, fence),
             });
         }

@@ -152,6 +152,7 @@ impl Transport for Memory {
             atomic_move: AtomicMove::Any,
             lease: Lease::Timed { max: None },
             counts_deliveries: true,
+            counts_releases: false,
             key_order: true,
             remembers_ids: true,
             fan_out: true,

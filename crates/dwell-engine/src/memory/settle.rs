@@ -29,7 +29,8 @@ impl State {
         match &settle.action {
             Action::Ack { result } => {
                 let item = self.take_leased(at, lease)?;
-                if let Some(state) = end_of(note.outcome, self.topics[self.queues[at.0].topic.0].is_dead) {
+                let is_dead = self.topics[self.queues[at.0].topic.0].is_dead;
+                if let Some(state) = end_of(note.outcome, is_dead).filter(|_| note.moved_to.is_none()) {
                     let (by, error) = (Some(note.worker.clone()), note.error.clone());
                     let ending = Ending { state, at: now, by, error, result: result.clone() };
                     self.finish(self.queues[at.0].topic, Some(at), item, ending);
@@ -54,21 +55,14 @@ impl State {
                 let mut item = new_item(envelope.message, held.serial, due, now);
                 item.created_at = held.created_at;
                 item.last_run = Some(Box::new(last_run(note)));
-                let Some(id) = id else {
-                    self.deliver(target, item, now);
-                    return Ok(());
-                };
-                let waiting = &self.topics[target.topic().0].waiting;
-                let before =
-                    waiting.find(&id).and_then(|key| Some((key, waiting.get(key)?.1.chosen.is_some())));
-                match before {
-                    // A user's own send under this id came after it, and replaces it.
-                    Some((_, true)) => {}
-                    Some((key, false)) => {
-                        self.unhold(target.topic(), key);
+                match id {
+                    Some(id) => {
+                        if let Some(key) = self.topics[target.topic().0].waiting.find(&id) {
+                            self.unhold(target.topic(), key);
+                        }
                         self.hold(target, item, id, None);
                     }
-                    None => self.hold(target, item, id, None),
+                    None => self.deliver(target, item, now),
                 }
             }
         }
