@@ -196,6 +196,7 @@ impl State {
                 receipt: Receipt::new(position, fence),
             });
         }
+        self.done += deliveries.len();
         if !deliveries.is_empty() {
             self.expect_expiry(ask.queue, until);
             if self.queues[ask.queue.0].has_ready() {

@@ -159,7 +159,8 @@ async fn a_receive_that_is_dropped_on_its_way_through_a_hot_key_leaves_the_rest_
     let batch: Vec<_> = hot.map(|envelope| Envelope { to: to("stock"), ..envelope }).collect();
     broker.memory.producer().await.unwrap().send(&batch).await;
     let moved = broker.stock.receive(2000, Duration::ZERO, None).await.unwrap().into_iter();
-    let moved = moved.skip(1).map(|delivery| settlement(delivery, Action::Move { to: to("mail"), due: Due::NOW }));
+    let moved =
+        moved.skip(1).map(|delivery| settlement(delivery, Action::Move { to: to("mail"), due: Due::NOW }));
     assert!(broker.stock.settle(moved.collect()).await.is_empty());
     assert!(dropped.as_mut().poll(&mut cx).is_pending());
     drop(dropped);
