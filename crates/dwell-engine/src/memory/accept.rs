@@ -26,6 +26,7 @@ impl State {
         content: Option<u128>,
         now: Timestamp,
     ) -> Result<Sent> {
+        self.done += 1;
         let target = self.target(&envelope.to)?;
         self.check_size(&envelope.message)?;
         let topic = target.topic();

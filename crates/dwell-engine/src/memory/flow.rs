@@ -133,6 +133,7 @@ impl State {
     }
 
     fn fire(&mut self, at: TopicAt, due: Timestamp, waiting: Waiting, now: Timestamp) {
+        self.done += 1;
         self.unheld(at, &waiting);
         let content = waiting.chosen.map(|chosen| chosen.content);
         let message = &waiting.item.message;

@@ -24,6 +24,7 @@ impl State {
         now: Timestamp,
         released: &mut Released,
     ) -> Result<()> {
+        self.done += 1;
         let lease = settle.delivery.receipt.lease();
         let note = &settle.note;
         match &settle.action {
