@@ -82,7 +82,8 @@ async fn a_broker_that_is_away_is_waited_for(stage: Stage) -> Outcome {
     bench.runs.still(0).await?;
     target.heal();
     pass_pauses(&stage).await;
-    let runs = bench.runs.until(COUNT).await?;
+    bench.runs.until(COUNT).await?;
+    let runs = bench.runs.still(COUNT).await?;
     let mut seen: Vec<_> = runs.iter().map(Run::id).collect();
     seen.sort_unstable();
     seen.dedup();
@@ -99,7 +100,8 @@ async fn a_forward_without_a_confirmation_is_sent_again(stage: Stage) -> Outcome
     bench.runs.still(0).await?;
     target.heal();
     pass_pauses(&stage).await;
-    bench.runs.until(1).await.map(drop)
+    bench.runs.until(1).await?;
+    bench.runs.still(1).await.map(drop)
 }
 
 /// The dead letters of the forwarder, of this case alone.
@@ -166,7 +168,8 @@ async fn what_can_never_be_sent_is_parked_visibly(stage: Stage) -> Outcome {
     if let Some(unsettled) = unsettled.into_iter().next() {
         return Err(failure(format!("not replayed: {}", unsettled.error)));
     }
-    let runs = bench.runs.until(2).await?;
+    bench.runs.until(2).await?;
+    let runs = bench.runs.still(2).await?;
     assert_eq!(runs[1].message, sent, "as it was sent");
     Ok(())
 }

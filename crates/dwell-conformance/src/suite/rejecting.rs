@@ -170,6 +170,7 @@ async fn what_is_discarded_is_acked_and_the_next_message_arrives(stage: Stage) -
             bench.send(way.topic(), id).await?;
         }
         bench.runs.until(3).await?;
+        bench.runs.still(3).await?;
         stage.until(|| pump.counts().discarded == 2).await;
         assert_eq!((pump.counts().discarded, pump.counts().handled), (2, 1), "{way:?}");
         bench.shut_down().await?;
@@ -309,9 +310,7 @@ async fn a_consumer_of_dead_letters_tries_again_at_the_longest_delay(stage: Stag
     bench.send("orders", "a").await?;
     audit.runs.until(1).await?;
     for count in 1..4 {
-        let left = stage.pass_almost(longest).await;
-        audit.runs.still(count).await?;
-        stage.pass(left).await;
+        audit.runs.still_before(count, longest).await?;
         audit.runs.until(count + 1).await?;
     }
     let runs = audit.runs.all();
