@@ -17,12 +17,13 @@ use crate::{
     backoff::Backoff,
     delay::{Detour, FORWARD_TOPIC},
     gaps::unconfirmed,
+    planted::{Bug, acks, planted},
     rules::{Rejection, stamp},
     spawn::stopped,
 };
 use dwell_core::{
-    Action, Address, BoxFuture, Clock, Consumer, Delivery, Due, Envelope, Error, ErrorKind, Note, OnMissing,
-    Outcome, Producer, Result, Seams, Sent, Settle, Subscription, Text, Transport, Unsettled, wire,
+    Action, Address, Attempts, BoxFuture, Clock, Consumer, Delivery, Due, Envelope, Error, ErrorKind, Note,
+    OnMissing, Outcome, Result, Seams, Sent, Settle, Subscription, Text, Transport, Unsettled, wire,
 };
 use futures_util::{
     StreamExt,
@@ -165,6 +166,9 @@ impl Forwarder {
             }
         }
         for (topic, messages) in groups {
+            if planted(Bug::ForwarderAcksFirst) {
+                from.settle(acks(messages.iter().map(|(delivery, _)| delivery))).await;
+            }
             self.busy.insert(topic.clone());
             self.fresh.insert(topic.clone());
             let (clock, target) = (self.seams.clock.clone(), self.target.clone());
@@ -199,6 +203,9 @@ impl Forwarder {
         let settles = messages.into_iter().zip(results).map(|((delivery, to), result)| match result {
             Ok(_) => Settle { delivery, action: Action::ACK, note: self.note(Outcome::Forwarded, None) },
             Err(error) if error.is_of_the_message() => self.park(delivery, Some(&to), &error),
+            Err(_) if planted(Bug::ForwarderDropsWhatItCannotSend) => {
+                Settle { delivery, action: Action::ACK, note: self.note(Outcome::Forwarded, None) }
+            }
             Err(error) => self.hold(delivery, pause, Some(&error)),
         });
         let settles: Vec<_> = settles.collect();
@@ -277,28 +284,31 @@ async fn send_group(
     messages: Vec<(Delivery, Envelope)>,
 ) -> Group {
     let (deliveries, envelopes): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
-    let mut results = match target.producer().await {
-        Ok(producer) => send_renewing(&*from, &deliveries, &*producer, &envelopes, &*clock).await,
-        // No producer is never the message's fault: whatever the kind, they wait.
-        Err(error) => {
-            let again = |_| Err(Error::new(ErrorKind::Unavailable, error.to_string()));
-            envelopes.iter().map(again).collect()
+    // Opening the producer may take as long as sending.
+    let sending = Box::pin(async {
+        match target.producer().await {
+            Ok(producer) => producer.send(&envelopes).await,
+            // No producer is never the message's fault: whatever the kind, they wait.
+            Err(error) => {
+                let again = |_| Err(Error::new(ErrorKind::Unavailable, error.to_string()));
+                envelopes.iter().map(again).collect()
+            }
         }
-    };
+    });
+    let mut results = renewing(&*from, &deliveries, &*clock, sending).await;
     results.resize_with(envelopes.len(), || Err(unconfirmed()));
     let messages = deliveries.into_iter().zip(envelopes.into_iter().map(|envelope| envelope.to)).collect();
     Group { topic, messages, results }
 }
 
-async fn send_renewing(
+/// What `sending` comes to; meanwhile, the leases are kept.
+async fn renewing<T>(
     from: &dyn Consumer,
     deliveries: &[Delivery],
-    producer: &dyn Producer,
-    envelopes: &[Envelope],
     clock: &dyn Clock,
-) -> Vec<Result<Sent>> {
+    mut sending: impl Future<Output = T> + Unpin,
+) -> T {
     let third = Forwarder::subscription("").lease / 3;
-    let mut sending = producer.send(envelopes);
     loop {
         match select(sending, clock.sleep(third)).await {
             Either::Left((results, _)) => return results,
@@ -317,6 +327,9 @@ async fn send_renewing(
 fn unwrap(delivery: &Delivery) -> Option<Envelope> {
     let mut message = delivery.message.clone();
     let to = wire::take_destination(&mut message.headers)?;
+    if planted(Bug::CountsLostOnTheWay) {
+        message.attempts = Attempts::default();
+    }
     Some(Envelope::copy(to, message))
 }
 

@@ -1,6 +1,9 @@
 //! One way to fill every gap between what a settlement asks and what a transport does by itself.
 
-use crate::delay::{Delay, Route};
+use crate::{
+    delay::{Delay, Route},
+    planted::{Asked, Bug, acks, is_dead, planted},
+};
 use dwell_core::{
     Action, Address, Capabilities, Consumer, Due, Envelope, Error, ErrorKind, Lease, Note, Result, Sent,
     Settle, Subscription, Text, Transport, Unsettled,
@@ -94,6 +97,10 @@ pub async fn settle_with_gaps(on: &Gaps, batch: Vec<Settle>) -> Vec<Unsettled> {
             Err(error) => unsettled.push(Unsettled { settle, error }),
         }
     }
+    let asked = Asked::of(sent.iter().chain(&stored));
+    if planted(Bug::AckBeforeCopy) {
+        on.consumer.settle(acks(sent.iter().chain(&stored).map(|settle| &settle.delivery))).await;
+    }
     let (mut copied, of) = (vec![], on.subscription.address());
     if !sending.is_empty() {
         match on.transport.producer().await {
@@ -108,7 +115,9 @@ pub async fn settle_with_gaps(on: &Gaps, batch: Vec<Settle>) -> Vec<Unsettled> {
         sort_out(&of, stored, results, &mut copied, &mut unsettled);
     }
     if !copied.is_empty() {
-        unsettled.extend(on.consumer.settle(copied).await);
+        let mut failed = on.consumer.settle(copied).await;
+        asked.restore(&mut failed);
+        unsettled.extend(failed);
     }
     unsettled
 }
@@ -149,6 +158,12 @@ fn sort_out(
                 };
                 let note = Note { moved_to: Some(to), ..settle.note };
                 copied.push(Settle { delivery: settle.delivery, action: Action::ACK, note });
+            }
+            Err(_)
+                if planted(Bug::FailedCopyAcked)
+                    || planted(Bug::FailedDeadLetterAcked) && is_dead(&settle) =>
+            {
+                copied.push(Settle { action: Action::ACK, ..settle });
             }
             Err(error) => failed.push(Unsettled { settle, error }),
         }

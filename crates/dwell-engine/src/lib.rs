@@ -18,6 +18,11 @@ mod gaps;
 mod handler;
 pub mod memory;
 mod monitor;
+#[cfg(feature = "planted-bugs")]
+#[doc(hidden)]
+pub mod planted;
+#[cfg(not(feature = "planted-bugs"))]
+mod planted;
 mod pump;
 mod rules;
 mod settings;

@@ -8,6 +8,7 @@ use super::{
     state::{QueueAt, State, Target, TopicAt},
     waiting::Chosen,
 };
+use crate::planted::{Bug, planted};
 use dwell_core::{
     Envelope, Error, ErrorKind, Message, OnConflict, Result, ScheduleId, Sent, Timestamp, Unclaimed,
     wheel::Key,
@@ -33,7 +34,10 @@ impl State {
         let due = envelope.due.resolve(now);
         let waits = due > now;
         let chosen = envelope.once.zip(content).map(|(on_conflict, content)| Chosen { on_conflict, content });
-        let id = (waits || chosen.is_some()).then(|| self.hasher.of(&ScheduleId::of(envelope).0));
+        let id = (waits || chosen.is_some()).then(|| match chosen {
+            None => self.name_of_copy(topic, envelope),
+            Some(_) => self.hasher.of(&ScheduleId::of(envelope).0),
+        });
         let waiting = id.as_ref().and_then(|id| self.topics[topic.0].waiting.find(id));
         if let (Some(id), Some(Chosen { on_conflict: OnConflict::Fail, content })) = (&id, chosen)
             && let Some(sent) = self.sent_before(topic, id, &envelope.message, content)?
@@ -42,7 +46,7 @@ impl State {
         }
         self.check_room(target, waits, waiting, envelope.copy)?;
 
-        if let Some(key) = waiting {
+        if let Some(key) = waiting.filter(|_| !planted(Bug::ReplacedStillFires)) {
             self.unhold(topic, key);
         }
         let item = new_item(envelope.message.clone(), self.next(), due.max(now), now);
@@ -55,6 +59,23 @@ impl State {
             _ => self.deliver(target, item, now),
         }
         Ok(Sent { due: waits.then_some(due), duplicate: false })
+    }
+
+    /// The name under which a copy waits: its own, so that storing it again replaces it. Where an id was sent again with
+    /// other content after the first had fired, both messages are on their way under one id, and a copy of one must not
+    /// take the place of the other: then it waits beside it.
+    pub(super) fn name_of_copy(&self, topic: TopicAt, envelope: &Envelope) -> HashedId {
+        let id = self.hasher.of(&ScheduleId::of(envelope).0);
+        let waiting = &self.topics[topic.0].waiting;
+        let other = waiting
+            .find(&id)
+            .and_then(|key| waiting.get(key))
+            .filter(|(_, other)| !is_same_content(&other.item.message, &envelope.message));
+        if other.is_none() {
+            return id;
+        }
+        let content = envelope.message.content_hash(envelope.to.topic_name());
+        self.hasher.of(&format!("{}~{content:032x}", id.id).into())
     }
 
     pub(super) fn check_size(&self, message: &Message) -> Result<()> {
@@ -140,6 +161,6 @@ fn full(what: String) -> Error {
 }
 
 /// The same content as [`Message::content_hash`] sees, in one topic.
-fn is_same_content(a: &Message, b: &Message) -> bool {
+pub(super) fn is_same_content(a: &Message, b: &Message) -> bool {
     (&a.kind, &a.key, &a.content_type, &a.body) == (&b.kind, &b.key, &b.content_type, &b.body)
 }

@@ -6,9 +6,10 @@ use super::{
     records::Ending,
     state::{QueueAt, State},
 };
+use crate::planted::{Bug, planted};
 use dwell_core::{
-    Action, Envelope, Error, ErrorKind, LeaseId, Note, Outcome, Result, ScheduleId, Settle,
-    State as MessageState, Timestamp,
+    Action, Envelope, Error, ErrorKind, LeaseId, Note, Outcome, Result, Settle, State as MessageState,
+    Timestamp,
 };
 
 /// What a batch of settlements puts back. It goes back when the batch is done, so that it keeps its order.
@@ -39,7 +40,7 @@ impl State {
             }
             Action::Release => {
                 let mut item = self.queues[at.0].leases.take(lease).ok_or_else(|| self.stale(at))?;
-                item.deliveries = item.deliveries.saturating_sub(1);
+                item.deliveries -= u32::from(!planted(Bug::ReleaseCountedAsCrash)).min(item.deliveries);
                 item.updated_at = now;
                 released.0.push((lease.fence, item));
             }
@@ -52,7 +53,7 @@ impl State {
                 let held = self.take_leased(at, lease)?;
                 let envelope = Envelope::new(to.clone(), settle.delivery.message.clone()).due(*due);
                 let due = due.resolve(now).max(now);
-                let id = (due > now).then(|| self.hasher.of(&ScheduleId::of(&envelope).0));
+                let id = (due > now).then(|| self.name_of_copy(target.topic(), &envelope));
                 let mut item = new_item(envelope.message, held.serial, due, now);
                 item.created_at = held.created_at;
                 item.last_run = Some(Box::new(last_run(note)));

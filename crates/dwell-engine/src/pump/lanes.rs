@@ -3,8 +3,9 @@
 use crate::{
     backoff::Backoff,
     gaps::{Gaps, Lane, settle_with_gaps},
+    planted::{Bug, planted},
 };
-use dwell_core::{BoxFuture, Error, ErrorKind, LeaseId, Settle};
+use dwell_core::{Action, BoxFuture, Error, ErrorKind, LeaseId, Settle};
 use futures_util::{StreamExt, poll, stream::FuturesUnordered};
 use std::{collections::BTreeMap, sync::Arc, task::Poll, time::Duration};
 
@@ -113,7 +114,7 @@ impl Lanes {
         if let Some(state) = self.lanes.get_mut(&lane) {
             state.in_flight = 0;
         }
-        for (settle, error) in left {
+        for (mut settle, error) in left {
             let lease = settle.delivery.receipt.lease();
             let Some(at) = sent.iter().position(|(sent, ..)| *sent == lease) else { continue };
             if error.kind() == ErrorKind::Stale {
@@ -124,6 +125,9 @@ impl Lanes {
             backoff.failed(now);
             settled.failed.push(slot);
             settled.error = Some(error);
+            if planted(Bug::FailedSettlementAcked) {
+                settle.action = Action::ACK;
+            }
             self.push_again(Settling { slot, settle, backoff });
         }
         settled.slots.extend(sent.into_iter().map(|(_, slot, _)| slot));
@@ -148,6 +152,9 @@ impl Lanes {
 
     /// How long until something that failed may be tried again.
     pub(super) fn wake_in(&self, now: Duration) -> Option<Duration> {
+        if planted(Bug::FailedSettlementForgotten) {
+            return None;
+        }
         let free = self.lanes.values().filter(|lane| lane.in_flight == 0);
         free.flat_map(|lane| &lane.queue).map(|settling| settling.backoff.rest(now)).min()
     }

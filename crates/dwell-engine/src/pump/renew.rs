@@ -3,6 +3,7 @@
 //! Where leases are sessions there is nothing to renew, but the broker says what was lost. A task of its own, so that a handler which keeps the performer busy does not cost it its leases.
 
 use super::slots::Slots;
+use crate::planted::{Bug, planted};
 use dwell_core::{Address, Clock, Consumer};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -17,7 +18,7 @@ pub(super) async fn renew(
         slots.until_filled().await;
         clock.sleep(lease / 3).await;
         let leases: Vec<_> = slots.lock().iter().filter(|slot| !slot.lost).map(|slot| slot.lease).collect();
-        if leases.is_empty() {
+        if leases.is_empty() || planted(Bug::LeaseNotRenewed) {
             continue;
         }
         // Counted from before the call: the broker cannot have started the new lease earlier.
