@@ -10,6 +10,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
+use tokio::sync::watch;
 
 /// What happens to a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub enum SendFault {
     Unanswered,
     /// The call never ends, and did not happen.
     Pending,
+    /// The call lasts until [`Faulty::heal`], and is then refused with an error of this kind.
+    Stuck(ErrorKind),
 }
 
 /// Any transport, with switches that make it fail.
@@ -49,6 +52,7 @@ pub enum SendFault {
 pub struct Faulty {
     inner: Arc<dyn Transport>,
     faults: Arc<Mutex<Faults>>,
+    healed: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -68,7 +72,7 @@ struct Faults {
 impl Faulty {
     /// Nothing fails yet.
     pub fn new(inner: Arc<dyn Transport>) -> Self {
-        Self { inner, faults: Arc::default() }
+        Self { inner, faults: Arc::default(), healed: watch::Sender::new(0) }
     }
 
     /// Sends to this address fail until [`Self::heal`].
@@ -96,6 +100,7 @@ impl Faulty {
         let mut faults = self.faults();
         faults.sends.clear();
         (faults.settles, faults.extends, faults.schedules) = (0, 0, 0);
+        self.healed.send_modify(|times| *times += 1);
     }
 
     /// How many messages for this address have reached the transport.
@@ -195,10 +200,18 @@ impl Producer for FaultyProducer {
             let mut results = vec![];
             for envelope in batch {
                 let fault = self.of.faults().sends.get(&envelope.to).copied();
+                let refused = |kind| {
+                    let text = format!("sending to `{}` fails because the test said so", envelope.to);
+                    Err(Error::new(kind, text))
+                };
                 let result = match fault {
-                    Some(SendFault::Refused(kind)) => {
-                        let to = &envelope.to;
-                        Err(Error::new(kind, format!("sending to `{to}` fails because the test said so")))
+                    Some(SendFault::Refused(kind)) => refused(kind),
+                    Some(SendFault::Stuck(kind)) => {
+                        // Whoever could heal it is gone: then it stays so.
+                        if self.of.healed.subscribe().changed().await.is_err() {
+                            std::future::pending::<()>().await;
+                        }
+                        refused(kind)
                     }
                     Some(SendFault::Unanswered) => return results,
                     Some(SendFault::Pending) => std::future::pending().await,
@@ -346,6 +359,13 @@ mod tests {
         assert!(futures_util::poll!(producer.send(&batch)).is_pending());
         assert_eq!((faulty.sent(&dead), received(&consumer).await.len()), (0, 1));
 
+        faulty.fail_sends(&dead, SendFault::Stuck(ErrorKind::Full));
+        let mut stuck = producer.send(&batch[..1]);
+        assert!(futures_util::poll!(&mut stuck).is_pending());
+        faulty.heal();
+        assert_eq!(stuck.await[0].as_ref().unwrap_err().kind(), ErrorKind::Full);
+        assert_eq!(faulty.sent(&dead), 0);
+
         faulty.fail_sends(&dead, SendFault::Unconfirmed);
         let results = producer.send(&batch).await;
         assert_eq!(results[0].as_ref().unwrap_err().kind(), ErrorKind::Timeout);
@@ -360,7 +380,7 @@ mod tests {
     async fn settlements_and_renewals_fail_as_often_as_they_are_told() {
         let (faulty, producer, consumer) = faulty().await;
         producer.send(&[envelope("orders", "a"), envelope("orders", "b")]).await;
-        let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into() };
+        let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
         let batch = received(&consumer).await.into_iter();
         let batch: Vec<_> =
             batch.map(|delivery| Settle { delivery, action: Action::ACK, note: note.clone() }).collect();

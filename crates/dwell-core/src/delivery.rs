@@ -41,6 +41,9 @@ pub struct Delivery {
     /// When it became due on the holder's clock (sent, for what never waited), where the transport knows: for the
     /// lateness that people see.
     pub due: Option<Timestamp>,
+    /// Why it cannot be read, if it cannot: a count that is no number, a body that does not fit its envelope. What could
+    /// be read is in `message`, its counts at zero. It is never run; it goes where unreadable messages go.
+    pub problem: Option<Text>,
     /// The right to settle it.
     pub receipt: Receipt,
 }
@@ -107,6 +110,8 @@ pub struct Note {
     pub error: Option<Text>,
     /// Who ran it.
     pub worker: Text,
+    /// On an `Ack`: where its confirmed copy lives on, so that it is not over.
+    pub moved_to: Option<Address>,
 }
 
 /// One delivery, and what to do with it.

@@ -19,13 +19,24 @@ impl ScheduleId {
     /// The name under which `send`, `schedule` and `Move` store a waiting envelope: the message id as long as it was
     /// never handled, so that its sender can cancel it; from then on message, final destination and count, so that
     /// two subscriptions never collide and a repeated settlement replaces itself.
+    ///
+    /// An id belongs to its topic. What only waits for a forwarder lies in one topic of the store with messages for many
+    /// others: there, its name is the message id and the topic that it is for.
+    ///
+    /// What waits again because its target was away has a name of its own: somebody may have sent anew under its id.
     pub fn of(envelope: &Envelope) -> Self {
         let message = &envelope.message;
-        if message.attempts.handled == 0 && message.attempts.failed == 0 {
-            return Self(message.id.0.clone());
+        let handled = message.attempts.handled > 0 || message.attempts.failed > 0;
+        let held = message.headers.get_text(wire::HELD);
+        if handled || held.is_some() {
+            let destination = wire::final_destination(envelope);
+            let held = held.map(|held| format!("~{held}")).unwrap_or_default();
+            return Self(format!("{}@{destination}#{}{held}", message.id, message.attempts.handled).into());
         }
-        let destination = wire::final_destination(envelope);
-        Self(format!("{}@{destination}#{}", message.id, message.attempts.handled).into())
+        match message.headers.get_text(wire::TO_TOPIC) {
+            None => Self(message.id.0.clone()),
+            Some(topic) => Self(format!("{}@{topic}", message.id).into()),
+        }
     }
 }
 
@@ -123,5 +134,18 @@ mod tests {
         wire::set_destination(&mut envelope.message.headers, &Address::subscription("orders", "stock"));
         envelope.to = Address::subscription("dwell.forward", "log");
         assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/stock#2", "the final destination counts");
+    }
+
+    #[test]
+    fn one_id_in_two_topics_never_shares_a_schedule_id_behind_a_forwarder() {
+        let name = |to: Address| {
+            let mut envelope =
+                Envelope::new(Address::subscription("dwell.forward", "log"), Message::new("a", "t", ""));
+            wire::set_destination(&mut envelope.message.headers, &to);
+            ScheduleId::of(&envelope).to_string()
+        };
+        assert_eq!(name(Address::topic("orders")), "a@orders");
+        assert_eq!(name(Address::topic("invoices")), "a@invoices");
+        assert_eq!(name(Address::subscription("orders", "mail")), "a@orders", "an id belongs to its topic");
     }
 }

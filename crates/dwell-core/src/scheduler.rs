@@ -67,7 +67,7 @@ pub trait Scheduler: Send + Sync {
     fn schedule(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>>;
 
     /// `Done` means that it never fires. Where several topics hold the id, all of them are asked, and the best answer
-    /// is given.
+    /// is given. What has fired is remembered by its name here and, if it was never handled before, by its message id.
     fn cancel<'a>(&'a self, id: &'a ScheduleId) -> BoxFuture<'a, Result<Changed>>;
 
     /// Earlier or later, unless it is too late. An unknown id is `NotFound`.

@@ -33,7 +33,7 @@ pub use engine::{Engine, EngineBuilder};
 pub use forward::Forwarder;
 pub use gaps::{Gaps, Lane, settle_with_gaps};
 pub use handler::{BlockingHandler, Context, Handler};
-pub use monitor::{Monitor, Seen, Stage};
+pub use monitor::{Monitor, Seen, Stage, Tally};
 pub use pump::{Counts, Pump, Status, Work};
 pub use rules::{Decision, Rejection, Rules, Verdict, decide, replay};
 pub use settings::{DeadLetter, MaxRuns, OnUnknown, SubscriptionSettings};

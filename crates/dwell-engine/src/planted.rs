@@ -65,9 +65,9 @@ pub(crate) fn acks<'a>(of: impl Iterator<Item = &'a Delivery>) -> Vec<Settle> {
         let LeaseId { position, fence } = delivery.receipt.lease();
         let receipt = Receipt::new(position, fence);
         let (deliveries, due) = (delivery.deliveries, delivery.due);
-        Delivery { message: delivery.message.clone(), deliveries, due, receipt }
+        Delivery { message: delivery.message.clone(), deliveries, due, problem: None, receipt }
     };
-    let note = || Note { outcome: Outcome::Handled, error: None, worker: "planted".into() };
+    let note = || Note { outcome: Outcome::Handled, error: None, worker: "planted".into(), moved_to: None };
     of.map(|delivery| Settle { delivery: again(delivery), action: Action::ACK, note: note() }).collect()
 }
 

@@ -48,7 +48,8 @@ impl Asking {
         match planned {
             Planned::Send { subject, to, when, once, key, retries } => {
                 let due = when.due(clock.now());
-                let envelope = Envelope { to: to.clone(), due, once, message: message(&subject, key) };
+                let envelope =
+                    Envelope { to: to.clone(), due, once, copy: false, message: message(&subject, key) };
                 let request = Request::Send { subject, to, due, once };
                 for left in (0..=retries).rev() {
                     self.asks(request.clone());

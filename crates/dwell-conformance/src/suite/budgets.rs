@@ -63,9 +63,7 @@ async fn failures_beyond_max_retries_end_among_the_dead_letters(stage: Stage) ->
         let pump = bench.handle_by(way, settings, |_, before| Verdict::fail(format!("no {before}"))).await?;
         bench.send(way.topic(), "a").await?;
         bench.runs.until(1).await?;
-        let left = stage.pass_almost(first).await;
-        bench.runs.still(1).await?;
-        stage.pass(left).await;
+        bench.runs.still_before(1, first).await?;
         bench.runs.until(2).await?;
         stage.pass(first * 2).await;
         let runs = bench.runs.until(3).await?;
@@ -126,7 +124,10 @@ async fn a_panic_is_a_failure_of_that_message_alone(stage: Stage) -> Outcome {
         let delay = settings.retry.base_delay;
         bench
             .handle_by(way, settings, |message, before| {
-                assert!(&*message.id.0 != "bad" || before > 0, "planned");
+                if &*message.id.0 == "bad" && before == 0 {
+                    // A panic that is not printed: it is part of the plan.
+                    std::panic::resume_unwind(Box::new("planned"));
+                }
                 Verdict::ACK
             })
             .await?;

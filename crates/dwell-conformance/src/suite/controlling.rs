@@ -80,9 +80,7 @@ async fn reschedule_earlier(stage: Stage) -> Outcome {
     assert_eq!(runs[0].id(), "now");
     let started = stage.clock().elapsed();
     assert_eq!(bench.engine.reschedule(&"soon".into(), Due::After(delay)).await?, Changed::Done);
-    let left = stage.pass_almost(delay).await;
-    bench.runs.still(1).await?;
-    stage.pass(left).await;
+    bench.runs.still_before(1, delay).await?;
     let runs = bench.runs.until(2).await?;
     assert!(runs[1].at - started + stage.blur() >= delay, "early");
     Ok(())
@@ -93,9 +91,7 @@ async fn reschedule_later(stage: Stage) -> Outcome {
     let started = stage.clock().elapsed();
     bench.send_after("orders", "a", delay).await?;
     assert_eq!(bench.engine.reschedule(&"a".into(), Due::After(delay * 3)).await?, Changed::Done);
-    stage.pass(delay * 2).await;
-    bench.runs.still(0).await?;
-    stage.pass(delay).await;
+    bench.runs.still_before(0, delay * 3).await?;
     let runs = bench.runs.until(1).await?;
     assert!(runs[0].at - started + stage.blur() >= delay * 3, "early");
     stage.pass(delay).await;

@@ -27,9 +27,7 @@ async fn a_requeue_after_a_delay_is_absent_before_and_present_after(stage: Stage
             .await?;
         bench.send(way.topic(), "a").await?;
         bench.runs.until(1).await?;
-        let left = stage.pass_almost(delay).await;
-        bench.runs.still(1).await?;
-        stage.pass(left).await;
+        bench.runs.still_before(1, delay).await?;
         let runs = bench.runs.until(2).await?;
         assert!(runs[1].at - runs[0].at + stage.blur() >= delay, "{way:?}: early");
         assert_eq!(runs[1].counts(), (1, 0), "{way:?}");
@@ -126,9 +124,7 @@ async fn two_subscriptions_defer_one_message_at_the_same_time(stage: Stage) -> O
     }
     bench.send("orders", "a").await?;
     bench.runs.until(2).await?;
-    let left = stage.pass_almost(delay).await;
-    bench.runs.still(2).await?;
-    stage.pass(left).await;
+    bench.runs.still_before(2, delay).await?;
     bench.runs.until(4).await?;
     stage.pass(delay).await;
     let runs = bench.runs.still(4).await?;

@@ -63,9 +63,9 @@ async fn a_delayed_send_is_never_early_and_its_lateness_is_told(stage: Stage) ->
         bench.send_after("orders", &n.to_string(), delay).await?;
         asked.push((n.to_string(), sent, delay));
     }
-    bench.runs.still(0).await?;
     stage.pass(stage.pace().delay + step).await;
     bench.runs.until(COUNT as usize).await?;
+    bench.runs.still(COUNT as usize).await?;
     let runs = asked.into_iter().map(|(id, sent, delay)| Some((bench.runs.of(&id).pop()?, sent, delay)));
     let runs: Option<Vec<_>> = runs.collect();
     let runs = runs.ok_or_else(|| failure("one of them never came"))?;
@@ -83,14 +83,12 @@ async fn an_engine_whose_clock_is_wrong_sends_nothing_early_or_late(stage: Stage
         let wrong = parts.build(&stage).await?;
         let started = stage.clock().elapsed();
         wrong.send_after("orders", id, delay).await?;
-        let left = stage.pass_almost(delay).await;
-        bench.runs.still(round).await?;
-        stage.pass(left).await;
+        bench.runs.still_before(round, delay).await?;
         let runs = bench.runs.until(round + 1).await?;
         assert_eq!(runs[round].id(), id);
         assert!(runs[round].at - started + stage.blur() >= delay, "`{id}` was early");
     }
-    Ok(())
+    bench.runs.still(2).await.map(drop)
 }
 
 async fn a_millisecond_is_waited_for_and_so_is_a_second(stage: Stage) -> Outcome {
@@ -106,7 +104,7 @@ async fn a_millisecond_is_waited_for_and_so_is_a_second(stage: Stage) -> Outcome
         let runs = bench.runs.until(round + 1).await?;
         assert!(runs[round].at - started + stage.blur() >= delay, "{delay:?}: early");
     }
-    Ok(())
+    bench.runs.still(2).await.map(drop)
 }
 
 async fn a_past_time_is_at_once(stage: Stage) -> Outcome {
@@ -119,7 +117,8 @@ async fn a_past_time_is_at_once(stage: Stage) -> Outcome {
         .map(|(n, due)| stage.envelope("orders", &n.to_string()).due(due))
         .collect();
     bench.send_all(&batch).await?;
-    bench.runs.until(3).await.map(drop)
+    bench.runs.until(3).await?;
+    bench.runs.still(3).await.map(drop)
 }
 
 /// Sends with a delay that is too long to be waited for. It is accepted, and then it is listed where that is possible,
@@ -158,12 +157,10 @@ async fn beyond_the_native_maximum_is_accepted_or_a_typed_error(stage: Stage) ->
         bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
         let started = stage.clock().elapsed();
         bench.send_after("orders", "a", delay).await?;
-        let left = stage.pass_almost(delay).await;
-        bench.runs.still(0).await?;
-        stage.pass(left).await;
+        bench.runs.still_before(0, delay).await?;
         let runs = bench.runs.until(1).await?;
         assert!(runs[0].at - started + stage.blur() >= delay, "early");
-        return Ok(());
+        return bench.runs.still(1).await.map(drop);
     }
     accepted_or_refused(&stage, delay).await
 }
@@ -285,9 +282,7 @@ async fn survives<F: Future<Output = Outcome>>(stage: Stage, interrupt: impl FnO
     let second = Bench { runs, ..Bench::new(&stage).await? };
     second.handle(settings, |_, _| Verdict::ACK).await?;
     let passed = stage.clock().elapsed() - started;
-    let left = stage.pass_almost(delay.saturating_sub(passed)).await;
-    second.runs.still(1).await?;
-    stage.pass(left).await;
+    second.runs.still_before(1, delay.saturating_sub(passed)).await?;
     second.runs.until(3).await?;
     stage.pass(delay).await;
     let runs = second.runs.still(3).await?;
@@ -369,7 +364,8 @@ async fn with_a_step(stage: Stage, step: i64) -> Outcome {
     }
     let passed = bench.runs.len();
     stage.pass(Duration::from_millis(step.unsigned_abs()) + MINUTE * 5).await;
-    let runs = bench.runs.until(5).await?;
+    bench.runs.until(5).await?;
+    let runs = bench.runs.still(5).await?;
     let seen: BTreeSet<_> = runs.iter().map(Run::id).collect();
     assert_eq!(seen, BTreeSet::from(["1", "2", "3", "4", "5"]));
     for run in &runs {

@@ -3,8 +3,8 @@
 use super::{Bench, Case, Outcome, Parts, Run, Stage, case, failure};
 use crate::faults::{Faulty, SendFault};
 use dwell_core::{
-    Address, BoxError, Delivery, Due, Envelope, ErrorKind, Message, Note, OnMissing, Outcome as Ended,
-    Subscription, Topic, Transport, wire,
+    Address, BoxError, Delivery, Due, Envelope, ErrorKind, Message, Note, OnConflict, OnMissing,
+    Outcome as Ended, Subscription, Topic, Transport, wire,
 };
 use dwell_engine::{FORWARD_TOPIC, Verdict, replay};
 use std::{sync::Arc, time::Duration};
@@ -16,6 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Waiting, a_forward_without_a_confirmation_is_sent_again, Waits, Store),
         case!(Waiting, what_can_never_be_sent_is_parked_visibly, Waits, Store),
         case!(Waiting, a_target_that_does_not_exist_parks_what_is_for_it, Waits, Store),
+        case!(Waiting, a_replacement_is_kept_while_the_old_one_is_on_its_way, Waits, Store, WaitingIds),
         case!(Waiting, a_store_that_fails_makes_a_deferral_wait_and_not_vanish, Waits, Store),
     ]
 }
@@ -81,7 +82,8 @@ async fn a_broker_that_is_away_is_waited_for(stage: Stage) -> Outcome {
     bench.runs.still(0).await?;
     target.heal();
     pass_pauses(&stage).await;
-    let runs = bench.runs.until(COUNT).await?;
+    bench.runs.until(COUNT).await?;
+    let runs = bench.runs.still(COUNT).await?;
     let mut seen: Vec<_> = runs.iter().map(Run::id).collect();
     seen.sort_unstable();
     seen.dedup();
@@ -98,7 +100,8 @@ async fn a_forward_without_a_confirmation_is_sent_again(stage: Stage) -> Outcome
     bench.runs.still(0).await?;
     target.heal();
     pass_pauses(&stage).await;
-    bench.runs.until(1).await.map(drop)
+    bench.runs.until(1).await?;
+    bench.runs.still(1).await.map(drop)
 }
 
 /// The dead letters of the forwarder, of this case alone.
@@ -160,12 +163,13 @@ async fn what_can_never_be_sent_is_parked_visibly(stage: Stage) -> Outcome {
     // When the reason is gone, it can be sent again.
     target.heal();
     let again = replay(dead, None, "suite").map_err(|refused| refused.1)?;
-    let note = Note { outcome: Ended::Released, error: None, worker: "suite".into() };
+    let note = Note { outcome: Ended::Released, error: None, worker: "suite".into(), moved_to: None };
     let unsettled = member.consumer.settle(vec![dwell_core::Settle { note, ..again }]).await;
     if let Some(unsettled) = unsettled.into_iter().next() {
         return Err(failure(format!("not replayed: {}", unsettled.error)));
     }
-    let runs = bench.runs.until(2).await?;
+    bench.runs.until(2).await?;
+    let runs = bench.runs.still(2).await?;
     assert_eq!(runs[1].message, sent, "as it was sent");
     Ok(())
 }
@@ -181,6 +185,29 @@ async fn a_target_that_does_not_exist_parks_what_is_for_it(stage: Stage) -> Outc
     assert_eq!(&*dead.message.id.0, "a");
     assert_eq!(dead.message.headers.get_text(wire::REJECTION_REASON), Some("unroutable"));
     member.ack(dead).await
+}
+
+async fn a_replacement_is_kept_while_the_old_one_is_on_its_way(stage: Stage) -> Outcome {
+    let (bench, target, _) = faulty(&stage).await?;
+    let delay = stage.pace().delay;
+    let send = |body: &str, delay| {
+        let mut envelope = stage.envelope("orders", "a").once(OnConflict::Replace).due(Due::After(delay));
+        envelope.message.body = body.to_owned().into();
+        envelope
+    };
+    target.fail_sends(&stage.to("orders"), SendFault::Stuck(ErrorKind::Unavailable));
+    bench.try_send(send("old", delay)).await?;
+    stage.pass(delay).await;
+    stage.look().await;
+    // The old one is in the forwarder's hands, and will come back to the store.
+    bench.try_send(send("new", delay * 2)).await?;
+    target.heal();
+    pass_pauses(&stage).await;
+    stage.pass(delay * 2).await;
+    stage.until(|| bench.runs.all().iter().any(|run| run.message.body == "new")).await;
+    let bodies: Vec<_> = bench.runs.all().into_iter().map(|run| run.message.body).collect();
+    assert_eq!(bodies.last().map(|body| &body[..]), Some(&b"new"[..]), "the new one never came: {bodies:?}");
+    Ok(())
 }
 
 async fn a_store_that_fails_makes_a_deferral_wait_and_not_vanish(stage: Stage) -> Outcome {

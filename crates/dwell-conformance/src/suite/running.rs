@@ -149,6 +149,7 @@ async fn a_stalled_handler_bounds_what_is_held(stage: Stage) -> Outcome {
     assert!(received as usize <= most && held <= most, "{received} received and {held} held, at most {most}");
     gate.add_permits(COUNT);
     bench.runs.until(COUNT).await?;
+    bench.runs.still(COUNT).await?;
     stage.until(|| pump.counts().handled == COUNT as u64).await;
     assert_eq!((pump.counts().handled, pump.counts().lost), (COUNT as u64, 0));
     Ok(())

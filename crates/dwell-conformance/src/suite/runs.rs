@@ -1,6 +1,6 @@
 //! What handlers saw.
 
-use super::{Stage, failure};
+use super::{Outcome, Stage, failure};
 use dwell_core::{Attempts, BoxError, Clock, Message, Text, Timestamp};
 use dwell_engine::{Context, Verdict, Work};
 use std::{
@@ -137,16 +137,28 @@ impl Runs {
         self.lock().iter().filter(|run| run.id() == id).cloned().collect()
     }
 
-    /// Waits until there have been `count` runs. More is a failure.
+    /// Waits until there have been at least `count` runs.
     pub(super) async fn until(&self, count: usize) -> Result<Vec<Run>, BoxError> {
-        self.stage.until(|| self.lock().len() >= count).await;
-        self.exactly(count)
+        self.stage.until(|| self.len() >= count).await;
+        if self.len() < count { self.exactly(count) } else { Ok(self.all()) }
     }
 
     /// There have been `count` runs, and nothing that can happen now makes it more.
     pub(super) async fn still(&self, count: usize) -> Result<Vec<Run>, BoxError> {
         self.stage.look().await;
         self.exactly(count)
+    }
+
+    /// Lets `time` pass. Until just before its end there are `count` runs, as finely as this clock can tell.
+    pub(super) async fn still_before(&self, count: usize, time: Duration) -> Outcome {
+        let end = self.clock.elapsed() + time;
+        let left = self.stage.pass_almost(time).await;
+        // In real time, who was asleep for too long has seen nothing.
+        if self.clock.elapsed() < end {
+            self.exactly(count)?;
+        }
+        self.stage.pass(left).await;
+        Ok(())
     }
 
     fn exactly(&self, count: usize) -> Result<Vec<Run>, BoxError> {

@@ -11,7 +11,7 @@ use super::{
     waiting::{Chosen, Waiting},
 };
 use crate::planted::{Bug, planted};
-use dwell_core::{State as MessageState, Timestamp, Unclaimed, wheel::Key};
+use dwell_core::{Attempts, State as MessageState, Timestamp, Unclaimed, wheel::Key};
 
 /// How much work is done under one hold of the lock, in messages: a million due at one instant do not keep others out.
 pub(super) const CHUNK: usize = 1000;
@@ -135,8 +135,15 @@ impl State {
     }
 
     fn fire(&mut self, at: TopicAt, due: Timestamp, waiting: Waiting, now: Timestamp) {
+        self.done += 1;
         self.unheld(at, &waiting);
         let content = waiting.chosen.map(|chosen| chosen.content);
+        let message = &waiting.item.message;
+        // Its sender knows no other name than the message's.
+        if message.attempts == Attempts::default() && waiting.id.id != message.id.0 {
+            let id = self.hasher.of(&message.id.0);
+            self.ids.remember(at, id, Known { content: None, due: Some(due) });
+        }
         self.ids.remember(at, waiting.id, Known { content, due: Some(due) });
         let target = waiting.queue.map_or(Target::Topic(at), |queue| Target::Queue(at, queue));
         let mut item = waiting.item;

@@ -3,7 +3,7 @@
 //! An id is hashed once, when its message comes in, and then goes through several maps. A map that grew at a million ids
 //! would move all of them at once, under the lock; many small ones, each moving its own share, are never felt.
 
-use dwell_core::{Envelope, ScheduleId, Text, wire};
+use dwell_core::Text;
 use std::{
     collections::{
         HashMap,
@@ -19,47 +19,20 @@ pub(super) struct IdHasher(RandomState);
 
 impl IdHasher {
     pub(super) fn of(&self, id: &Text) -> HashedId {
-        self.within(Destination::HERE, id)
+        HashedId { hash: self.0.hash_one(id), id: id.clone() }
     }
-
-    /// The same id of a message that only waits here, on its way there.
-    pub(super) fn within(&self, destination: Destination, id: &Text) -> HashedId {
-        HashedId { hash: self.0.hash_one(id) ^ destination.0, destination, id: id.clone() }
-    }
-
-    /// The name under which an envelope waits, or is remembered.
-    pub(super) fn of_envelope(&self, envelope: &Envelope) -> HashedId {
-        let destination = match envelope.message.headers.get(wire::TO_TOPIC) {
-            Some(topic) => Destination(self.0.hash_one(topic) | 1),
-            None => Destination::HERE,
-        };
-        self.within(destination, &ScheduleId::of(envelope).0)
-    }
-}
-
-/// Which topic of another broker a message is for that waits here for its forwarder. An id belongs to its topic, and
-/// what waits for two of them must not collide only because it waits in one place.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Destination(u64);
-
-impl Destination {
-    /// It stays here.
-    pub(super) const HERE: Self = Self(0);
 }
 
 #[derive(Clone)]
 pub(super) struct HashedId {
     hash: u64,
-    pub(super) destination: Destination,
     pub(super) id: Text,
 }
 
 impl PartialEq for HashedId {
     fn eq(&self, other: &Self) -> bool {
         // Mostly it is the very same text, and need not be fetched from far away to be compared.
-        self.hash == other.hash
-            && self.destination == other.destination
-            && (Arc::ptr_eq(&self.id, &other.id) || self.id == other.id)
+        self.hash == other.hash && (Arc::ptr_eq(&self.id, &other.id) || self.id == other.id)
     }
 }
 

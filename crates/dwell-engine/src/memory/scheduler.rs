@@ -54,23 +54,22 @@ impl State {
         now: Timestamp,
         change: impl Fn(&mut Self, TopicAt, Key),
     ) -> Changed {
+        let id = &self.hasher.of(&id.0);
         let mut best = Changed::NotFound;
         for at in (0..self.topics.len()).map(TopicAt) {
-            for name in self.topics[at.0].waiting.names(&id.0, &self.hasher) {
-                let found = self.topics[at.0].waiting.find(&name);
-                let due = found.and_then(|key| self.topics[at.0].waiting.get(key)).map(|(due, _)| due);
-                match found.zip(due) {
-                    Some((key, due)) if due > now => {
-                        change(self, at, key);
-                        best = Changed::Done;
-                    }
-                    // Due, and only not yet moved on.
-                    Some(_) if best == Changed::NotFound => best = Changed::TooLate,
-                    None if best == Changed::NotFound && self.ids.get(at, &name).is_some() => {
-                        best = Changed::TooLate;
-                    }
-                    _ => {}
+            let found = self.topics[at.0].waiting.find(id);
+            let due = found.and_then(|key| self.topics[at.0].waiting.get(key)).map(|(due, _)| due);
+            match found.zip(due) {
+                Some((key, due)) if due > now => {
+                    change(self, at, key);
+                    best = Changed::Done;
                 }
+                // Due, and only not yet moved on.
+                Some(_) if best == Changed::NotFound => best = Changed::TooLate,
+                None if best == Changed::NotFound && self.ids.get(at, id).is_some() => {
+                    best = Changed::TooLate;
+                }
+                _ => {}
             }
         }
         best
@@ -101,6 +100,7 @@ impl State {
             to: self.address(at, waiting),
             due: Due::At(due),
             once: waiting.chosen.as_ref().map(|chosen| chosen.on_conflict),
+            copy: waiting.chosen.is_none() && waiting.state != dwell_core::State::Scheduled,
             message: waiting.item.message.clone(),
         };
         Pending { id: ScheduleId(waiting.id.id.clone()), due, envelope }

@@ -25,12 +25,14 @@ impl State {
         now: Timestamp,
         released: &mut Released,
     ) -> Result<()> {
+        self.done += 1;
         let lease = settle.delivery.receipt.lease();
         let note = &settle.note;
         match &settle.action {
             Action::Ack { result } => {
                 let item = self.take_leased(at, lease)?;
-                if let Some(state) = end_of(note.outcome, self.topics[self.queues[at.0].topic.0].is_dead) {
+                let is_dead = self.topics[self.queues[at.0].topic.0].is_dead;
+                if let Some(state) = end_of(note.outcome, is_dead).filter(|_| note.moved_to.is_none()) {
                     let (by, error) = (Some(note.worker.clone()), note.error.clone());
                     let ending = Ending { state, at: now, by, error, result: result.clone() };
                     self.finish(self.queues[at.0].topic, Some(at), item, ending);

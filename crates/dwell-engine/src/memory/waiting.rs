@@ -1,7 +1,7 @@
 //! What waits in one topic, by due time and by id.
 
 use super::{
-    hashed::{Destination, HashedId, IdHasher, IdMap},
+    hashed::{HashedId, IdHasher, IdMap},
     item::Item,
     state::QueueAt,
 };
@@ -88,9 +88,6 @@ pub(super) struct Waitlist {
     ids: IdMap<Key>,
     /// What was handled before waits under an id that is not its message's: found by its message here.
     copies: IdMap<Vec<Key>>,
-    /// Where messages are for that have ever waited here for a forwarder: as many as there are topics, so never
-    /// forgotten.
-    destinations: Vec<Destination>,
 }
 
 impl Waitlist {
@@ -102,9 +99,6 @@ impl Waitlist {
     pub(super) fn insert(&mut self, due: Timestamp, waiting: Waiting, hasher: &IdHasher) {
         let due = if planted(Bug::WholeSeconds) { Timestamp(due.0 / 1000 * 1000) } else { due };
         let (id, copy_of) = (waiting.id.clone(), copy_of(&waiting, hasher));
-        if id.destination != Destination::HERE && !self.destinations.contains(&id.destination) {
-            self.destinations.push(id.destination);
-        }
         let key = self.wheel.insert(due, waiting);
         let before = self.ids.insert(id, key);
         debug_assert!(before.is_none() || planted(Bug::ReplacedStillFires), "two entries under one id");
@@ -121,19 +115,13 @@ impl Waitlist {
         self.ids.get(id).copied()
     }
 
-    /// This id, for every destination under which it may be known here.
-    pub(super) fn names(&self, id: &Text, hasher: &IdHasher) -> Vec<HashedId> {
-        let destinations = [Destination::HERE].into_iter().chain(self.destinations.iter().copied());
-        destinations.map(|destination| hasher.within(destination, id)).collect()
-    }
-
     /// All that waits of this message.
     pub(super) fn of_message(&self, message: &MessageId, hasher: &IdHasher) -> Vec<Key> {
+        let id = hasher.of(&message.0);
         let is_its =
             |key: &Key| self.get(*key).is_some_and(|(_, waiting)| waiting.item.message.id == *message);
-        let copies = self.copies.get(&hasher.of(&message.0)).into_iter().flatten().copied();
-        let names = self.names(&message.0, hasher);
-        names.iter().filter_map(|id| self.find(id)).filter(is_its).chain(copies).collect()
+        let copies = self.copies.get(&id).into_iter().flatten().copied();
+        self.find(&id).filter(is_its).into_iter().chain(copies).collect()
     }
 
     pub(super) fn get(&self, key: Key) -> Option<(Timestamp, &Waiting)> {

@@ -117,7 +117,7 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn plain(self, action: Action, outcome: Outcome, error: Option<Text>) -> Decision {
-        let note = Note { outcome, error, worker: self.rules.worker.clone() };
+        let note = Note { outcome, error, worker: self.rules.worker.clone(), moved_to: None };
         let settle = Settle { delivery: self.delivery, action, note };
         Decision { settle, dead: false, discarded: false, unacceptable: false }
     }

@@ -111,6 +111,7 @@ impl Guide {
     pub(super) async fn listen(&mut self, otherwise: &str) -> Result<Told> {
         let clock = self.clock();
         let told = tokio::select! {
+            biased;
             told = self.told.recv() => told,
             () = clock.sleep(PATIENCE) => None,
         };

@@ -221,6 +221,7 @@ fn again(settle: &Settle) -> Settle {
         message: settle.delivery.message.clone(),
         deliveries: settle.delivery.deliveries,
         due: settle.delivery.due,
+        problem: None,
         receipt: Receipt::new(position, fence),
     };
     Settle { delivery, action: settle.action.clone(), note: settle.note.clone() }

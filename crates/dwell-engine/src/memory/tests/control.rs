@@ -138,7 +138,7 @@ async fn pending_filters_by_destination_key_and_message() {
     };
     let to = |to: &Address| Query { to: Some(to.clone()), ..Query::default() };
     assert_eq!(by(to(&Address::topic("orders"))).await, ["published"]);
-    assert_eq!(by(to(&mail)).await, ["direct", "forwarded", "published@orders/mail#1"]);
+    assert_eq!(by(to(&mail)).await, ["direct", "forwarded@orders", "published@orders/mail#1"]);
     assert!(by(to(&Address::topic("relay"))).await.is_empty());
     assert_eq!(by(Query { key: Some("k".into()), ..Query::default() }).await, ["published", "direct"]);
     let of = |id: &str| Query { message: Some(id.into()), ..Query::default() };
