@@ -421,7 +421,7 @@ impl Event {
             Self::Received(received) => received.subject.id == *id,
             Self::Settled(settled) => settled.subject.id == *id,
             Self::Cancelled(_, schedule, _) | Self::Rescheduled(_, schedule, ..) => {
-                schedule.0.split(['@', '~']).next() == Some(&*id.0)
+                schedule.0.split(['@', '&']).next() == Some(&*id.0)
             }
             Self::Run(run) => run.subject.id == *id,
         }

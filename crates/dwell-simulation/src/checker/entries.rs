@@ -48,7 +48,7 @@ pub(super) enum Replaced {
 
 /// The message behind a name that something waits under.
 pub(super) fn message_of(schedule: &ScheduleId) -> MessageId {
-    MessageId::from(schedule.0.split(['@', '~']).next().unwrap_or_default())
+    MessageId::from(schedule.0.split(['@', '&']).next().unwrap_or_default())
 }
 
 /// Everything that was placed, by message id.
@@ -254,7 +254,7 @@ impl Entries {
         service: Service,
         schedule: &'a ScheduleId,
     ) -> impl Iterator<Item = &'a mut Waiting> {
-        let (name, content) = match schedule.0.split_once('~') {
+        let (name, content) = match schedule.0.split_once('&') {
             Some((name, content)) => (name, u128::from_str_radix(content, 16).ok()),
             None => (&*schedule.0, None),
         };
