@@ -22,8 +22,9 @@ use crate::{
     spawn::stopped,
 };
 use dwell_core::{
-    Action, Address, Attempts, BoxFuture, Clock, Consumer, Delivery, Due, Envelope, Error, ErrorKind, Note,
-    OnMissing, Outcome, Result, Seams, Sent, Settle, Subscription, Text, Transport, Unsettled, wire,
+    Action, Address, Attempts, BoxFuture, Clock, Consumer, Delivery, Due, Envelope, Error, ErrorKind,
+    LeaseId, Note, OnMissing, Outcome, Result, Seams, Sent, Settle, Subscription, Text, Transport, Unsettled,
+    wire,
 };
 use futures_util::{
     StreamExt,
@@ -62,7 +63,9 @@ pub struct Forwarder {
     busy: BTreeSet<Text>,
     /// Of those, the ones that were sent to last, and that are worth waiting for.
     fresh: BTreeSet<Text>,
-    sending: FuturesUnordered<BoxFuture<'static, Group>>,
+    /// Everything that is on its way, to the target or back to the store. None of it waits for any other: while one hangs,
+    /// the leases of the others are kept.
+    on_its_way: FuturesUnordered<BoxFuture<'static, Done>>,
 }
 
 /// The messages of one batch for one topic, and what became of them.
@@ -72,9 +75,17 @@ struct Group {
     results: Vec<Result<Sent>>,
 }
 
+/// What was on its way, and is done.
+enum Done {
+    /// A topic has answered.
+    Sent(Group),
+    /// The store has answered.
+    Settled,
+}
+
 /// What a forwarder waits for.
 enum Event {
-    Answered(Group),
+    Done(Done),
     Received(Result<Vec<Delivery>>),
 }
 
@@ -82,7 +93,8 @@ impl Forwarder {
     /// From the store behind `detour` to `target`.
     pub fn new(detour: Detour, target: Arc<dyn Transport>, seams: Seams) -> Self {
         let (busy, fresh) = Default::default();
-        Self { detour, target, seams, held: BTreeMap::new(), busy, fresh, sending: FuturesUnordered::new() }
+        let on_its_way = FuturesUnordered::new();
+        Self { detour, target, seams, held: BTreeMap::new(), busy, fresh, on_its_way }
     }
 
     /// The subscription in the store that messages for `via` wait in.
@@ -99,40 +111,57 @@ impl Forwarder {
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<()> {
         let from = self.detour.store.consumer(Self::subscription(self.detour.via.clone())).await?;
         let result = loop {
-            self.settle_what_comes(&*from, PATIENCE).await;
+            self.wait_for_the_fresh(&from).await;
             // Only waiting is given up for a stop, never a settlement: what was sent would be sent again.
             let event = tokio::select! {
                 biased;
                 () = stopped(&mut stop) => break Ok(()),
-                Some(group) = self.sending.next(), if !self.sending.is_empty() => Event::Answered(group),
+                Some(done) = self.on_its_way.next(), if !self.on_its_way.is_empty() => Event::Done(done),
                 received = from.receive(BATCH, WAIT, None) => Event::Received(received),
             };
             match event {
-                Event::Answered(group) => self.settle(&*from, group).await,
+                Event::Done(done) => self.take_in(&from, done),
                 Event::Received(Ok(batch)) => self.send(&from, batch).await,
                 Event::Received(Err(error)) => break Err(error),
             }
         };
-        // What is on its way may still arrive: better settled than sent twice.
-        self.fresh = self.busy.clone();
-        self.settle_what_comes(&*from, LAST_PATIENCE).await;
+        self.wait_for_the_last(&from).await;
         let closed = from.close().await;
         result.and(closed)
     }
 
-    /// Waits for the topics that were sent to last, as long as patience lasts, and settles what comes. One that is slower
-    /// no longer keeps the others waiting: its answer is taken when it comes.
-    async fn settle_what_comes(&mut self, from: &dyn Consumer, patience: Duration) {
+    /// Waits for the topics that were sent to last, as long as patience lasts. One that is slower no longer keeps the
+    /// others waiting: its answer is taken when it comes.
+    async fn wait_for_the_fresh(&mut self, from: &Arc<dyn Consumer>) {
         if self.fresh.is_empty() {
             return;
         }
-        let mut patience = self.seams.clock.sleep(patience);
+        let mut patience = self.seams.clock.sleep(PATIENCE);
         while !self.fresh.is_empty() {
             tokio::select! {
                 biased;
-                Some(group) = self.sending.next(), if !self.sending.is_empty() => self.settle(from, group).await,
+                Some(done) = self.on_its_way.next(), if !self.on_its_way.is_empty() => self.take_in(from, done),
                 () = &mut patience => self.fresh.clear(),
             }
+        }
+    }
+
+    /// What is on its way may still arrive: better settled than sent twice.
+    async fn wait_for_the_last(&mut self, from: &Arc<dyn Consumer>) {
+        let mut patience = self.seams.clock.sleep(LAST_PATIENCE);
+        while !self.on_its_way.is_empty() {
+            tokio::select! {
+                biased;
+                Some(done) = self.on_its_way.next() => self.take_in(from, done),
+                () = &mut patience => return,
+            }
+        }
+    }
+
+    fn take_in(&mut self, from: &Arc<dyn Consumer>, done: Done) {
+        if let Done::Sent(group) = done {
+            let settles = self.sort_out(group);
+            self.settle(from, settles);
         }
     }
 
@@ -172,13 +201,13 @@ impl Forwarder {
             self.busy.insert(topic.clone());
             self.fresh.insert(topic.clone());
             let (clock, target) = (self.seams.clock.clone(), self.target.clone());
-            self.sending.push(Box::pin(send_group(from.clone(), target, clock, topic, messages)));
+            self.on_its_way.push(Box::pin(send_group(from.clone(), target, clock, topic, messages)));
         }
-        self.settle_all(&**from, aside).await;
+        self.settle(from, aside);
     }
 
-    /// Settles what one topic answered.
-    async fn settle(&mut self, from: &dyn Consumer, group: Group) {
+    /// What is to be done with the messages that one topic answered for.
+    fn sort_out(&mut self, group: Group) -> Vec<Settle> {
         let Group { topic, messages, results } = group;
         self.busy.remove(&topic);
         self.fresh.remove(&topic);
@@ -208,32 +237,13 @@ impl Forwarder {
             }
             Err(error) => self.hold(delivery, pause, Some(&error)),
         });
-        let settles: Vec<_> = settles.collect();
-        self.settle_all(from, settles).await;
+        settles.collect()
     }
 
-    /// Settles in the store, and tries again for as long as the lease surely lasts: what was sent and is not settled will
-    /// be sent again.
-    async fn settle_all(&mut self, from: &dyn Consumer, mut settles: Vec<Settle>) {
-        let mut backoff = new_backoff();
-        while !settles.is_empty() {
-            let unsettled = from.settle(std::mem::take(&mut settles)).await;
-            let now = self.seams.clock.elapsed();
-            backoff.failed(now);
-            let pause = backoff.rest(now);
-            for Unsettled { settle, error } in unsettled {
-                if error.kind() != ErrorKind::Stale && pause <= LONGEST_SETTLE_PAUSE {
-                    settles.push(settle);
-                    continue;
-                }
-                tracing::warn!(
-                    id = %settle.delivery.message.id, via = %self.detour.via, %error,
-                    "a forwarded message was not settled in the store: it will be sent again"
-                );
-            }
-            if !settles.is_empty() {
-                self.seams.clock.sleep(pause).await;
-            }
+    fn settle(&mut self, from: &Arc<dyn Consumer>, settles: Vec<Settle>) {
+        if !settles.is_empty() {
+            let (clock, via) = (self.seams.clock.clone(), self.detour.via.clone());
+            self.on_its_way.push(Box::pin(settle_all(from.clone(), clock, via, settles)));
         }
     }
 
@@ -282,7 +292,7 @@ async fn send_group(
     clock: Arc<dyn Clock>,
     topic: Text,
     messages: Vec<(Delivery, Envelope)>,
-) -> Group {
+) -> Done {
     let (deliveries, envelopes): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
     // Opening the producer may take as long as sending.
     let sending = Box::pin(async {
@@ -295,27 +305,64 @@ async fn send_group(
             }
         }
     });
-    let mut results = renewing(&*from, &deliveries, &*clock, sending).await;
+    let leases = leases(deliveries.iter());
+    let mut results = renewing(&*from, &leases, &*clock, sending).await;
     results.resize_with(envelopes.len(), || Err(unconfirmed()));
     let messages = deliveries.into_iter().zip(envelopes.into_iter().map(|envelope| envelope.to)).collect();
-    Group { topic, messages, results }
+    Done::Sent(Group { topic, messages, results })
 }
 
-/// What `sending` comes to; meanwhile, the leases are kept.
+/// Settles in the store, and tries again for as long as the lease surely lasts: what was sent and is not settled will
+/// be sent again.
+async fn settle_all(
+    from: Arc<dyn Consumer>,
+    clock: Arc<dyn Clock>,
+    via: Text,
+    mut settles: Vec<Settle>,
+) -> Done {
+    let mut backoff = new_backoff();
+    while !settles.is_empty() {
+        let leases = leases(settles.iter().map(|settle| &settle.delivery));
+        let settling = from.settle(std::mem::take(&mut settles));
+        let unsettled = renewing(&*from, &leases, &*clock, settling).await;
+        let now = clock.elapsed();
+        backoff.failed(now);
+        let pause = backoff.rest(now);
+        for Unsettled { settle, error } in unsettled {
+            if error.kind() != ErrorKind::Stale && pause <= LONGEST_SETTLE_PAUSE {
+                settles.push(settle);
+                continue;
+            }
+            tracing::warn!(
+                id = %settle.delivery.message.id, %via, %error,
+                "a forwarded message was not settled in the store: it will be sent again"
+            );
+        }
+        if !settles.is_empty() {
+            clock.sleep(pause).await;
+        }
+    }
+    Done::Settled
+}
+
+fn leases<'a>(of: impl Iterator<Item = &'a Delivery>) -> Vec<LeaseId> {
+    of.map(|delivery| delivery.receipt.lease()).collect()
+}
+
+/// What `work` comes to; meanwhile, the leases are kept.
 async fn renewing<T>(
     from: &dyn Consumer,
-    deliveries: &[Delivery],
+    leases: &[LeaseId],
     clock: &dyn Clock,
-    mut sending: impl Future<Output = T> + Unpin,
+    mut work: impl Future<Output = T> + Unpin,
 ) -> T {
     let third = Forwarder::subscription("").lease / 3;
     loop {
-        match select(sending, clock.sleep(third)).await {
+        match select(work, clock.sleep(third)).await {
             Either::Left((results, _)) => return results,
             Either::Right((_, still)) => {
-                sending = still;
-                let leases = deliveries.iter().map(|delivery| delivery.receipt.lease()).collect();
-                if let Err(error) = from.extend(leases, None).await {
+                work = still;
+                if let Err(error) = from.extend(leases.to_vec(), None).await {
                     tracing::warn!(%error, "could not renew the leases of a slow forward");
                 }
             }

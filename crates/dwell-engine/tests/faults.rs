@@ -339,6 +339,31 @@ async fn two_forwarders_on_one_store_fire_each_message_once() {
 }
 
 #[tokio::test]
+async fn a_store_that_is_slow_to_settle_makes_no_other_forwarder_send_the_same_messages_again() {
+    let (world, poor, store) = poor_world().await;
+    let store = Poor::rich(store);
+    *store.faults.slow_settles.lock().unwrap() = Some((world.clock.clone(), SECOND * 100));
+    let mut engines = vec![];
+    for seed in [2, 3] {
+        let seams = Seams::virtual_time(world.clock.clone(), seed);
+        let engine =
+            Engine::builder(Arc::new(poor.clone()), seams).store(Arc::new(store.clone())).via("slow");
+        let engine = engine.build().await.unwrap();
+        let invoices = Envelope { to: Address::topic("invoices"), ..order(&format!("invoice-{seed}")) };
+        for envelope in [order(&format!("order-{seed}")), invoices] {
+            engine.send(&[envelope.due(Due::After(SECOND))]).await.pop().unwrap().unwrap();
+        }
+        engines.push(engine);
+    }
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    world.handle(SubscriptionSettings::new("invoices", "mail"), |_, _| Verdict::ACK).await;
+    world.advance(SECOND * 1000).await;
+    let mut ids = world.ids();
+    ids.sort();
+    assert_eq!(ids, ["invoice-2", "invoice-3", "order-2", "order-3"]);
+}
+
+#[tokio::test]
 async fn a_store_that_goes_away_in_the_middle_keeps_the_original_unsettled_until_it_is_back() {
     let clock = VirtualClock::new();
     let seams = Seams::virtual_time(clock.clone(), 1);
