@@ -380,7 +380,7 @@ mod tests {
     async fn settlements_and_renewals_fail_as_often_as_they_are_told() {
         let (faulty, producer, consumer) = faulty().await;
         producer.send(&[envelope("orders", "a"), envelope("orders", "b")]).await;
-        let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into() };
+        let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
         let batch = received(&consumer).await.into_iter();
         let batch: Vec<_> =
             batch.map(|delivery| Settle { delivery, action: Action::ACK, note: note.clone() }).collect();

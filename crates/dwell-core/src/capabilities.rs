@@ -48,6 +48,8 @@ pub struct Capabilities {
     pub lease: Lease,
     /// [`crate::Delivery::deliveries`] is `Some`.
     pub counts_deliveries: bool,
+    /// The broker counts releases among them, whether we want it or not: quarantine is then off unless asked for.
+    pub counts_releases: bool,
     /// Order per key holds between competing consumers of an ordered subscription.
     pub key_order: bool,
     /// The id of a user's send is remembered: [`crate::Envelope::once`] works.
@@ -74,6 +76,7 @@ impl Capabilities {
         atomic_move: AtomicMove::No,
         lease: Lease::Session,
         counts_deliveries: false,
+        counts_releases: false,
         key_order: false,
         remembers_ids: false,
         fan_out: true,

@@ -41,6 +41,9 @@ pub struct Delivery {
     /// When it became due on the holder's clock (sent, for what never waited), where the transport knows: for the
     /// lateness that people see.
     pub due: Option<Timestamp>,
+    /// Why it cannot be read, if it cannot: a count that is no number, a body that does not fit its envelope. What could
+    /// be read is in `message`, its counts at zero. It is never run; it goes where unreadable messages go.
+    pub problem: Option<Text>,
     /// The right to settle it.
     pub receipt: Receipt,
 }
@@ -56,8 +59,7 @@ pub enum Action {
     },
     /// Put it back as it came, for anyone of this subscription. See [`crate::Capabilities::release`].
     Release,
-    /// In one step, put the message as it stands at `to` and ack it here. See [`crate::Capabilities::atomic_move`]. What
-    /// was sent with [`crate::OnConflict::Replace`] under its id meanwhile, and waits, replaces it.
+    /// In one step, put the message as it stands at `to` and ack it here. See [`crate::Capabilities::atomic_move`].
     Move {
         /// Where to.
         to: Address,
@@ -108,6 +110,8 @@ pub struct Note {
     pub error: Option<Text>,
     /// Who ran it.
     pub worker: Text,
+    /// On an `Ack`: where its confirmed copy lives on, so that it is not over.
+    pub moved_to: Option<Address>,
 }
 
 /// One delivery, and what to do with it.

@@ -127,10 +127,7 @@ impl Error {
     /// Everything else is a fault of the target or of the moment, and is waited out.
     pub fn is_of_the_message(&self) -> bool {
         !self.retryable
-            && matches!(
-                self.kind,
-                ErrorKind::TooLarge | ErrorKind::NotFound | ErrorKind::Unsupported | ErrorKind::Invalid
-            )
+            && matches!(self.kind, ErrorKind::TooLarge | ErrorKind::NotFound | ErrorKind::Unsupported)
     }
 }
 

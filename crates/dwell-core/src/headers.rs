@@ -55,6 +55,12 @@ impl Headers {
         self.0.extract_if(.., |(n, _)| n.eq_ignore_ascii_case(name)).last().map(|(_, value)| value)
     }
 
+    /// Removes the first value of `name` alone, and returns it.
+    pub fn take_first(&mut self, name: &str) -> Option<Bytes> {
+        let index = self.0.iter().position(|(n, _)| n.eq_ignore_ascii_case(name))?;
+        Some(self.0.remove(index).1)
+    }
+
     /// In order, with duplicates.
     pub fn iter(&self) -> impl Iterator<Item = (&Text, &Bytes)> {
         self.0.iter().map(|(name, value)| (name, value))

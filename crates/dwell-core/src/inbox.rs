@@ -17,7 +17,7 @@ pub enum Claim {
 /// Remembers which messages a subscription has handled. `done` is said before the ack, so that a redelivery after a
 /// lost ack finds it.
 pub trait Inbox: Send + Sync {
-    /// Claims a message for one subscription. A claim ends with `done`, with `abandon`, or after `lease`. The same
+    /// Claims a message for one subscription, written `topic/name`: two topics may have subscriptions of one name. A claim ends with `done`, with `abandon`, or after `lease`. The same
     /// `fence` claims again what it already has.
     fn claim<'a>(
         &'a self,

@@ -84,6 +84,9 @@ pub struct Envelope {
     /// `Some` only for a user's send under an id of the user's own: the id is then the idempotency key. `None` for
     /// moves, copies, forwards, replays and generated ids: these are never deduplicated.
     pub once: Option<OnConflict>,
+    /// It was confirmed before, and is only on its way: a move, a copy, a forward, a replay. A bound on what users may
+    /// send does not apply to it.
+    pub copy: bool,
     /// What it carries.
     pub message: Message,
 }
@@ -91,7 +94,12 @@ pub struct Envelope {
 impl Envelope {
     /// Due at once, never deduplicated.
     pub fn new(to: Address, message: Message) -> Self {
-        Self { to, due: Due::NOW, once: None, message }
+        Self { to, due: Due::NOW, once: None, copy: false, message }
+    }
+
+    /// Of a message that was confirmed before and is only on its way.
+    pub fn copy(to: Address, message: Message) -> Self {
+        Self { copy: true, ..Self::new(to, message) }
     }
 
     /// The same, due then.

@@ -62,7 +62,8 @@ pub trait Scheduler: Send + Sync {
     /// Stores, and confirms as durably as the transport is. One result per envelope, in order; absent counts as an
     /// error. `After` is resolved on the store's clock, once. A topic fans out when due, to those subscribed *then*:
     /// one entry, one id, [`ScheduleId::of`]. [`Envelope::once`] says what a known id means; a copy (`None`) replaces
-    /// what waits under its id, so that storing it again after a doubt is idempotent.
+    /// what waits under its id with the same content, so that storing it again after a doubt is idempotent. What waits
+    /// there with other content, because the id was sent anew after it had fired, stays beside it.
     fn schedule(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>>;
 
     /// `Done` means that it never fires. Where several topics hold the id, all of them are asked, and the best answer

@@ -81,7 +81,8 @@ pub trait Producer: Send + Sync {
     fn send<'a>(&'a self, batch: &'a [Envelope]) -> BoxFuture<'a, Vec<Result<Sent>>>;
 }
 
-/// One member of one subscription.
+/// One member of one subscription. One that is dropped without `close` has crashed: what it held is redelivered when its
+/// leases run out, or at once where the broker notices that a session ended.
 pub trait Consumer: Send + Sync {
     /// Up to `max` deliveries that are due: waits up to `wait` for the first, never for the second. One caller at a
     /// time. `max` is what the caller can hold, so that nothing is leased which nobody asked for. `lease` is how long

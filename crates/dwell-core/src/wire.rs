@@ -1,10 +1,7 @@
 //! The names that a foreign producer or consumer may meet, and the fields of a message as headers, for brokers that
 //! have no field of their own for them.
 
-use crate::{
-    Address, Attempts, ContentType, Envelope, Error, ErrorKind, Headers, Message, MessageId, Result, Text,
-    Timestamp,
-};
+use crate::{Address, Attempts, ContentType, Envelope, Headers, Message, MessageId, Text, Timestamp};
 use bytes::Bytes;
 
 /// [`Attempts::handled`], in ASCII decimal.
@@ -39,6 +36,9 @@ pub const REJECTED_AT: &str = "x-rejected-at";
 pub const TO_TOPIC: &str = "x-dwell-to-topic";
 /// On what waits in a store for another broker: the subscription there, if it is addressed alone.
 pub const TO_SUBSCRIPTION: &str = "x-dwell-to-subscription";
+/// On what waits again in a store because its target was away: a number that tells it apart from what was sent anew
+/// under its id meanwhile.
+pub const HELD: &str = "x-dwell-held";
 
 /// The stamps of a rejection, which a replay strips.
 pub const REJECTION_STAMPS: [&str; 7] = [
@@ -81,42 +81,54 @@ pub fn to_headers(message: &Message) -> Headers {
     headers
 }
 
-/// The message behind what [`to_headers`] wrote. What a foreign sender left out has a default: `position` names a
-/// message without an id, so that a redelivery has the same one. A count that cannot be read is `Invalid`: a guess
-/// would reset a budget.
+/// The message behind what [`to_headers`] wrote, and what could not be read of it, for [`crate::Delivery::problem`]. What
+/// a foreign sender left out has a default: `position` names a message without an id, so that a redelivery has the same
+/// one. A count that cannot be read is a problem and not a zero, which would reset a budget; it is kept under
+/// `x-dwell-unreadable-…`, so that people can see it.
 pub fn from_headers(
     mut headers: Headers,
     key: Option<Bytes>,
     body: Bytes,
     position: impl FnOnce() -> MessageId,
-) -> Result<Message> {
-    let handled = take_number(&mut headers, HANDLED_COUNT)?.unwrap_or(0);
-    let failed = take_number(&mut headers, FAILED_COUNT)?.unwrap_or(0);
-    let sent_at = take_number(&mut headers, SENT_AT)?.map(Timestamp);
-    let mut text = |name| headers.take(name).map(|value| String::from_utf8_lossy(&value).into_owned());
-    Ok(Message {
+) -> (Message, Option<Text>) {
+    let mut problem = None;
+    let handled = take_number(&mut headers, HANDLED_COUNT, &mut problem).unwrap_or(0);
+    let failed = take_number(&mut headers, FAILED_COUNT, &mut problem).unwrap_or(0);
+    let sent_at = take_number(&mut headers, SENT_AT, &mut problem).map(Timestamp);
+    // The first alone: a user may have a header of that name as well, and it comes behind ours.
+    let content_type = headers.take_first(CONTENT_TYPE);
+    let mut text = |name| headers.take(name).map(lossy);
+    let message = Message {
         id: text(ID).filter(|id| !id.is_empty()).map_or_else(position, MessageId::from),
         kind: text(TYPE).unwrap_or_default().into(),
-        content_type: text(CONTENT_TYPE).map_or(ContentType::BYTES, ContentType::from),
+        content_type: content_type.map_or(ContentType::BYTES, |value| lossy(value).into()),
         key,
         sent_at,
         headers,
         body,
         attempts: Attempts { handled, failed },
-    })
+    };
+    (message, problem)
 }
 
-fn take_number<N: std::str::FromStr>(headers: &mut Headers, name: &str) -> Result<Option<N>> {
-    let Some(value) = headers.take(name) else { return Ok(None) };
+fn lossy(value: Bytes) -> String {
+    String::from_utf8_lossy(&value).into_owned()
+}
+
+fn take_number<N: std::str::FromStr>(
+    headers: &mut Headers,
+    name: &str,
+    problem: &mut Option<Text>,
+) -> Option<N> {
+    let value = headers.take(name)?;
     let number = std::str::from_utf8(&value).ok().and_then(|text| text.trim().parse().ok());
-    number.map(Some).ok_or_else(|| {
-        let shown: String =
-            String::from_utf8_lossy(&value).chars().take(40).flat_map(char::escape_default).collect();
-        Error::new(
-            ErrorKind::Invalid,
-            format!("the header `{name}` is `{shown}`, which is not a number it can be"),
-        )
-    })
+    if number.is_none() {
+        let shown: String = lossy(value.clone()).chars().take(40).flat_map(char::escape_default).collect();
+        let text = format!("the header `{name}` is `{shown}`, which is not a number it can be");
+        problem.get_or_insert_with(|| text.into());
+        headers.append(format!("x-dwell-unreadable-{name}"), value);
+    }
+    number
 }
 
 /// Where an envelope goes in the end: what its `x-dwell-to-*` headers say, where it only waits for a forwarder.
@@ -138,6 +150,7 @@ pub fn take_destination(headers: &mut Headers) -> Option<Address> {
     let to = destination_headers(headers);
     headers.take(TO_TOPIC);
     headers.take(TO_SUBSCRIPTION);
+    headers.take(HELD);
     to
 }
 
@@ -164,23 +177,33 @@ mod tests {
     #[test]
     fn a_message_survives_a_broker_that_has_only_headers() {
         let headers = to_headers(&message());
-        let back = from_headers(headers, None, "42".into(), || unreachable!("it has an id")).unwrap();
-        assert_eq!(back, message());
+        let back = from_headers(headers, None, "42".into(), || unreachable!("it has an id"));
+        assert_eq!(back, (message(), None));
+    }
+
+    #[test]
+    fn a_users_own_content_type_header_is_kept_beside_the_messages() {
+        let mut sent = message();
+        sent.headers.append("Content-Type", "text/mine");
+        let back = from_headers(to_headers(&sent), None, "42".into(), || unreachable!("it has an id"));
+        assert_eq!(back, (sent, None));
     }
 
     #[test]
     fn a_foreign_message_gets_its_id_from_its_position() {
-        let back = from_headers(Headers::default(), None, "42".into(), || "orders:0:17".into()).unwrap();
+        let (back, _) = from_headers(Headers::default(), None, "42".into(), || "orders:0:17".into());
         assert_eq!((&*back.id.0, back.attempts), ("orders:0:17", Attempts::default()));
     }
 
     #[test]
-    fn a_count_that_cannot_be_read_is_invalid_and_never_zero() {
+    fn a_count_that_cannot_be_read_is_a_problem_and_never_silently_zero() {
         for count in ["", "three", "-1", "4294967296"] {
             let headers = Headers::from_iter([(HANDLED_COUNT, count.to_owned())]);
-            let error = from_headers(headers, None, Bytes::new(), || "p".into()).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Invalid, "{count:?}");
-            assert!(error.to_string().contains(HANDLED_COUNT));
+            let (message, problem) = from_headers(headers, None, Bytes::new(), || "p".into());
+            assert!(problem.unwrap().contains(HANDLED_COUNT), "{count:?}");
+            assert_eq!(message.headers.get_text("x-dwell-unreadable-HandledCount"), Some(count));
+            let (_, problem) = from_headers(to_headers(&message), None, Bytes::new(), || "p".into());
+            assert_eq!(problem, None, "read once, it can be read again");
         }
     }
 

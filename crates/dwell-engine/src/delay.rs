@@ -99,6 +99,11 @@ impl Delay {
         self.detour.as_ref()
     }
 
+    /// Whether every message that waits goes by way of the store.
+    pub fn always_detours(&self) -> bool {
+        self.detour.is_some() && self.mode == DelayMode::Scheduler
+    }
+
     /// Whether this transport can make a message wait so long, in one way or another. `what` needs it.
     pub fn check(&self, longest: Duration, what: &str) -> Result<()> {
         match self.route(Due::After(longest)) {

@@ -19,7 +19,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{
+    sync::watch,
+    task::{AbortHandle, JoinHandle},
+};
 
 /// How long a shutdown waits for forwarder and background work.
 const LAST_WAIT: Duration = Duration::from_secs(10);
@@ -99,6 +102,7 @@ impl EngineBuilder {
             seams: self.seams,
             stop: watch::Sender::new(false),
             services: Mutex::default(),
+            aborts: Mutex::default(),
         };
         let engine = Engine(Arc::new(inner));
         if self.background {
@@ -121,6 +125,8 @@ struct Inner {
     monitor: Monitor,
     stop: watch::Sender<bool>,
     services: Mutex<Vec<JoinHandle<()>>>,
+    /// Of every service: a second signal finds them even while somebody waits for the services to end.
+    aborts: Mutex<Vec<AbortHandle>>,
 }
 
 impl Engine {
@@ -233,8 +239,12 @@ impl Engine {
     pub async fn subscribe(&self, settings: SubscriptionSettings, work: Work) -> Result<Pump> {
         let inner = &self.0;
         settings.validate(&inner.capabilities)?;
+        // Before anything is made: a subscription that nobody reads would collect messages for ever.
+        let here = format!("subscription {}/{}", settings.topic, settings.name);
+        inner.delay.check(settings.longest_delay(), &here)?;
+        let topic = settings.command.then(|| Topic::named(settings.topic.clone()).keep());
         let subscription = settings.subscription();
-        inner.transport.provision(&[], &[subscription], settings.on_missing).await?;
+        inner.transport.provision(topic.as_slice(), &[subscription], settings.on_missing).await?;
         let pump =
             Pump::start(settings, inner.transport.clone(), inner.delay.clone(), inner.seams.clone(), work)?;
         inner.monitor.watch(pump.clone());
@@ -268,11 +278,23 @@ impl Engine {
                 });
             }
         }
-        Ok(best(answers))
+        match best(answers) {
+            Changed::NotFound if self.hides_what_waits() => Err(hidden()),
+            changed => Ok(changed),
+        }
+    }
+
+    /// Whether the broker itself may hold messages that it cannot list or change.
+    fn hides_what_waits(&self) -> bool {
+        let can = &self.0.capabilities;
+        can.delay > Duration::ZERO && !can.delay_control && !self.0.delay.always_detours()
     }
 
     /// What waits, in order of due time, from everything that holds messages for us.
     pub async fn pending(&self, query: Query) -> Result<Vec<Pending>> {
+        if self.hides_what_waits() {
+            return Err(hidden());
+        }
         let mut pending = vec![];
         for scheduler in self.schedulers()? {
             pending.extend(scheduler.pending(query.clone()).await?);
@@ -287,9 +309,7 @@ impl Engine {
         let store = self.0.delay.detour().map(|detour| detour.scheduler.clone());
         let schedulers: Vec<_> = self.0.transport.scheduler().into_iter().chain(store).collect();
         if schedulers.is_empty() {
-            let text = "this transport cannot list or change what waits inside it: set `delay = \"scheduler\"` and \
-                        `[scheduler] url` to a store that can";
-            return Err(Error::new(ErrorKind::Unsupported, text));
+            return Err(hidden());
         }
         Ok(schedulers)
     }
@@ -302,32 +322,45 @@ impl Engine {
         self.0.stop.send_replace(true);
         self.services_stopped().await;
         let store = match &self.0.store {
-            Some(store) => store.close().await,
+            Some(store) => self.closed("store", &**store).await,
             None => Ok(()),
         };
-        self.0.transport.close().await.and(store)
+        self.closed("transport", &*self.0.transport).await.and(store)
+    }
+
+    async fn closed(&self, what: &str, transport: &dyn Transport) -> Result<()> {
+        tokio::select! {
+            biased;
+            closed = transport.close() => closed,
+            () = self.0.seams.clock.sleep(LAST_WAIT) => {
+                Err(Error::new(ErrorKind::Timeout, format!("the {what} did not close in time: left without")))
+            }
+        }
     }
 
     /// Waits until the services have ended, but not for ever: a broker that never answers must not keep us here.
     async fn services_stopped(&self) {
-        let mut services =
-            std::mem::take(&mut *self.0.services.lock().unwrap_or_else(PoisonError::into_inner));
+        let services = std::mem::take(&mut *self.0.services.lock().unwrap_or_else(PoisonError::into_inner));
         tokio::select! {
             biased;
-            _ = join_all(&mut services) => {}
+            _ = join_all(services) => {}
             () = self.0.seams.clock.sleep(LAST_WAIT) => {
                 tracing::warn!("background work did not end in time: what it was sending may be sent again");
-                services.iter().for_each(JoinHandle::abort);
+                self.abort_services();
             }
         }
+    }
+
+    fn abort_services(&self) {
+        let aborts = self.0.aborts.lock().unwrap_or_else(PoisonError::into_inner);
+        aborts.iter().for_each(AbortHandle::abort);
     }
 
     /// Stops at once, without waiting for anything: what runs is dropped, and redelivered by the broker.
     pub fn stop_now(&self) {
         self.0.monitor.pumps().iter().for_each(Pump::stop_now);
         self.0.stop.send_replace(true);
-        let services = std::mem::take(&mut *self.0.services.lock().unwrap_or_else(PoisonError::into_inner));
-        services.iter().for_each(JoinHandle::abort);
+        self.abort_services();
     }
 
     fn start_services(&self) {
@@ -338,9 +371,10 @@ impl Engine {
             if transport.background(Box::pin(std::future::pending())).is_none() {
                 continue;
             }
-            let (transport, stop) = (transport.clone(), inner.stop.clone());
+            // A receiver and no sender: once the engine is gone, so is its background work.
+            let (transport, stop) = (transport.clone(), inner.stop.subscribe());
             self.start_service(format!("background work of the {name}"), move || {
-                let mut stop = stop.subscribe();
+                let mut stop = stop.clone();
                 let stopped = Box::pin(async move {
                     let _ = stop.wait_for(|stop| *stop).await;
                 });
@@ -355,9 +389,9 @@ impl Engine {
         }
         if let Some(detour) = inner.delay.detour() {
             let (detour, target, seams) = (detour.clone(), inner.transport.clone(), inner.seams.clone());
-            let stop = inner.stop.clone();
+            let stop = inner.stop.subscribe();
             self.start_service(format!("forwarder to {}", detour.via), move || {
-                Forwarder::new(detour.clone(), target.clone(), seams.clone()).run(stop.subscribe())
+                Forwarder::new(detour.clone(), target.clone(), seams.clone()).run(stop.clone())
             });
         }
     }
@@ -369,8 +403,15 @@ impl Engine {
         let clock = self.0.seams.clock.clone();
         let service = supervise(name, clock.clone(), self.0.stop.subscribe(), start);
         let handle = spawn(&*clock, service);
+        self.0.aborts.lock().unwrap_or_else(PoisonError::into_inner).push(handle.abort_handle());
         self.0.services.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
     }
+}
+
+fn hidden() -> Error {
+    let text = "this transport cannot list or change what waits inside it: set `delay = \"scheduler\"` and \
+                `[scheduler] url` to a store that can";
+    Error::new(ErrorKind::Unsupported, text)
 }
 
 fn place(results: &mut [Option<Result<Sent>>], indexes: Vec<usize>, answers: Vec<Result<Sent>>) {

@@ -17,12 +17,13 @@ use crate::{
     backoff::Backoff,
     delay::{Detour, FORWARD_TOPIC},
     gaps::unconfirmed,
+    planted::{Bug, acks, planted},
     rules::{Rejection, stamp},
-    spawn::or_stop,
+    spawn::stopped,
 };
 use dwell_core::{
-    Action, Address, BoxFuture, Clock, Consumer, Delivery, Due, Envelope, Error, ErrorKind, Note, OnMissing,
-    Outcome, Producer, Result, Seams, Sent, Settle, Subscription, Text, Transport, wire,
+    Action, Address, Attempts, BoxFuture, Clock, Consumer, Delivery, Due, Envelope, Error, ErrorKind, Note,
+    OnMissing, Outcome, Result, Seams, Sent, Settle, Subscription, Text, Transport, Unsettled, wire,
 };
 use futures_util::{
     StreamExt,
@@ -43,6 +44,10 @@ const WAIT: Duration = Duration::from_secs(24 * 3600);
 /// The first pause after a failure; doubled up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Settlements in the store are tried again after pauses up to this: in all, half a lease.
+const LONGEST_SETTLE_PAUSE: Duration = Duration::from_secs(8);
+/// How long a forwarder that stops waits for what is on its way.
+const LAST_PATIENCE: Duration = Duration::from_secs(8);
 /// A topic that has not answered by then no longer keeps the others waiting.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -55,6 +60,8 @@ pub struct Forwarder {
     held: BTreeMap<Text, Backoff>,
     /// Topics that are being sent to.
     busy: BTreeSet<Text>,
+    /// Of those, the ones that were sent to last, and that are worth waiting for.
+    fresh: BTreeSet<Text>,
     sending: FuturesUnordered<BoxFuture<'static, Group>>,
 }
 
@@ -65,17 +72,17 @@ struct Group {
     results: Vec<Result<Sent>>,
 }
 
+/// What a forwarder waits for.
+enum Event {
+    Answered(Group),
+    Received(Result<Vec<Delivery>>),
+}
+
 impl Forwarder {
     /// From the store behind `detour` to `target`.
     pub fn new(detour: Detour, target: Arc<dyn Transport>, seams: Seams) -> Self {
-        Self {
-            detour,
-            target,
-            seams,
-            held: BTreeMap::new(),
-            busy: BTreeSet::new(),
-            sending: FuturesUnordered::new(),
-        }
+        let (busy, fresh) = Default::default();
+        Self { detour, target, seams, held: BTreeMap::new(), busy, fresh, sending: FuturesUnordered::new() }
     }
 
     /// The subscription in the store that messages for `via` wait in.
@@ -92,51 +99,39 @@ impl Forwarder {
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<()> {
         let from = self.detour.store.consumer(Self::subscription(self.detour.via.clone())).await?;
         let result = loop {
-            let turn = async {
-                self.take_in_what_comes(&*from).await;
-                self.receive_beside_the_slow(&from).await
+            self.settle_what_comes(&*from, PATIENCE).await;
+            // Only waiting is given up for a stop, never a settlement: what was sent would be sent again.
+            let event = tokio::select! {
+                biased;
+                () = stopped(&mut stop) => break Ok(()),
+                Some(group) = self.sending.next(), if !self.sending.is_empty() => Event::Answered(group),
+                received = from.receive(BATCH, WAIT, None) => Event::Received(received),
             };
-            match or_stop(turn, &mut stop).await {
-                None => break Ok(()),
-                Some(Err(error)) => break Err(error),
-                Some(Ok(batch)) => self.send(&from, batch).await,
+            match event {
+                Event::Answered(group) => self.settle(&*from, group).await,
+                Event::Received(Ok(batch)) => self.send(&from, batch).await,
+                Event::Received(Err(error)) => break Err(error),
             }
         };
         // What is on its way may still arrive: better settled than sent twice.
-        self.take_in_what_comes(&*from).await;
+        self.fresh = self.busy.clone();
+        self.settle_what_comes(&*from, LAST_PATIENCE).await;
         let closed = from.close().await;
         result.and(closed)
     }
 
-    /// Waits for the topics that are being sent to, as long as patience lasts, and settles what they answered.
-    async fn take_in_what_comes(&mut self, from: &dyn Consumer) {
-        let mut patience = self.seams.clock.sleep(PATIENCE);
-        while !self.sending.is_empty() {
-            match select(self.sending.next(), patience).await {
-                Either::Left((Some(group), rest)) => {
-                    patience = rest;
-                    self.settle(from, group).await;
-                }
-                Either::Left((None, _)) | Either::Right(_) => return,
-            }
+    /// Waits for the topics that were sent to last, as long as patience lasts, and settles what comes. One that is slower
+    /// no longer keeps the others waiting: its answer is taken when it comes.
+    async fn settle_what_comes(&mut self, from: &dyn Consumer, patience: Duration) {
+        if self.fresh.is_empty() {
+            return;
         }
-    }
-
-    /// What is due next. Topics that are slow to answer are settled when they do.
-    async fn receive_beside_the_slow(&mut self, from: &Arc<dyn Consumer>) -> Result<Vec<Delivery>> {
-        let mut receiving = from.receive(BATCH, WAIT, None);
-        loop {
-            if self.sending.is_empty() {
-                return receiving.await;
-            }
-            match select(receiving, self.sending.next()).await {
-                Either::Left((batch, _)) => return batch,
-                Either::Right((group, rest)) => {
-                    receiving = rest;
-                    if let Some(group) = group {
-                        self.settle(&**from, group).await;
-                    }
-                }
+        let mut patience = self.seams.clock.sleep(patience);
+        while !self.fresh.is_empty() {
+            tokio::select! {
+                biased;
+                Some(group) = self.sending.next(), if !self.sending.is_empty() => self.settle(from, group).await,
+                () = &mut patience => self.fresh.clear(),
             }
         }
     }
@@ -150,13 +145,18 @@ impl Forwarder {
             match unwrap(&delivery) {
                 Some(envelope) => {
                     let topic = envelope.to.topic_name().clone();
-                    let rest = self.held.get(&topic).map_or(Duration::ZERO, |held| held.rest(now));
                     if self.busy.contains(&topic) {
-                        aside.push(self.hold(delivery, rest.max(PAUSE), None));
-                    } else if !rest.is_zero() {
-                        aside.push(self.hold(delivery, rest, None));
-                    } else {
+                        // It has not answered for a while: come back later, and later still if that goes on.
+                        let held = self.held.entry(topic.clone()).or_insert_with(new_backoff);
+                        if !held.holds(now) {
+                            held.failed(now);
+                        }
+                    }
+                    let rest = self.held.get(&topic).map_or(Duration::ZERO, |held| held.rest(now));
+                    if rest.is_zero() {
                         groups.entry(topic).or_default().push((delivery, envelope));
+                    } else {
+                        aside.push(self.hold(delivery, rest, None));
                     }
                 }
                 None => {
@@ -166,7 +166,11 @@ impl Forwarder {
             }
         }
         for (topic, messages) in groups {
+            if planted(Bug::ForwarderAcksFirst) {
+                from.settle(acks(messages.iter().map(|(delivery, _)| delivery))).await;
+            }
             self.busy.insert(topic.clone());
+            self.fresh.insert(topic.clone());
             let (clock, target) = (self.seams.clock.clone(), self.target.clone());
             self.sending.push(Box::pin(send_group(from.clone(), target, clock, topic, messages)));
         }
@@ -177,6 +181,7 @@ impl Forwarder {
     async fn settle(&mut self, from: &dyn Consumer, group: Group) {
         let Group { topic, messages, results } = group;
         self.busy.remove(&topic);
+        self.fresh.remove(&topic);
         let now = self.seams.clock.elapsed();
         let failure = results
             .iter()
@@ -186,8 +191,7 @@ impl Forwarder {
                 self.held.remove(&topic);
             }
             Some(error) => {
-                let held =
-                    self.held.entry(topic.clone()).or_insert_with(|| Backoff::new(PAUSE, LONGEST_PAUSE));
+                let held = self.held.entry(topic.clone()).or_insert_with(new_backoff);
                 held.failed(now);
                 tracing::warn!(
                     via = %self.detour.via, %topic, %error, pause = ?held.rest(now),
@@ -199,26 +203,45 @@ impl Forwarder {
         let settles = messages.into_iter().zip(results).map(|((delivery, to), result)| match result {
             Ok(_) => Settle { delivery, action: Action::ACK, note: self.note(Outcome::Forwarded, None) },
             Err(error) if error.is_of_the_message() => self.park(delivery, Some(&to), &error),
+            Err(_) if planted(Bug::ForwarderDropsWhatItCannotSend) => {
+                Settle { delivery, action: Action::ACK, note: self.note(Outcome::Forwarded, None) }
+            }
             Err(error) => self.hold(delivery, pause, Some(&error)),
         });
         let settles: Vec<_> = settles.collect();
         self.settle_all(from, settles).await;
     }
 
-    async fn settle_all(&mut self, from: &dyn Consumer, settles: Vec<Settle>) {
-        if settles.is_empty() {
-            return;
-        }
-        for unsettled in from.settle(settles).await {
-            tracing::warn!(
-                id = %unsettled.settle.delivery.message.id, via = %self.detour.via, error = %unsettled.error,
-                "a forwarded message was not settled in the store: it will be sent again"
-            );
+    /// Settles in the store, and tries again for as long as the lease surely lasts: what was sent and is not settled will
+    /// be sent again.
+    async fn settle_all(&mut self, from: &dyn Consumer, mut settles: Vec<Settle>) {
+        let mut backoff = new_backoff();
+        while !settles.is_empty() {
+            let unsettled = from.settle(std::mem::take(&mut settles)).await;
+            let now = self.seams.clock.elapsed();
+            backoff.failed(now);
+            let pause = backoff.rest(now);
+            for Unsettled { settle, error } in unsettled {
+                if error.kind() != ErrorKind::Stale && pause <= LONGEST_SETTLE_PAUSE {
+                    settles.push(settle);
+                    continue;
+                }
+                tracing::warn!(
+                    id = %settle.delivery.message.id, via = %self.detour.via, %error,
+                    "a forwarded message was not settled in the store: it will be sent again"
+                );
+            }
+            if !settles.is_empty() {
+                self.seams.clock.sleep(pause).await;
+            }
         }
     }
 
     /// Back to where it waited, due after a pause of its target.
-    fn hold(&self, delivery: Delivery, pause: Duration, error: Option<&Error>) -> Settle {
+    fn hold(&self, mut delivery: Delivery, pause: Duration, error: Option<&Error>) -> Settle {
+        // A name of its own: its sender may have sent anew under its id, and neither must replace the other.
+        let fence = delivery.receipt.lease().fence;
+        delivery.message.headers.set(wire::HELD, fence.to_string());
         let note = self.note(Outcome::Released, error.map(|error| error.to_string().into()));
         Settle { delivery, action: Action::Move { to: self.detour.address(), due: Due::After(pause) }, note }
     }
@@ -248,7 +271,7 @@ impl Forwarder {
     }
 
     fn note(&self, outcome: Outcome, error: Option<Text>) -> Note {
-        Note { outcome, error, worker: self.seams.incarnation.clone() }
+        Note { outcome, error, worker: self.seams.incarnation.clone(), moved_to: None }
     }
 }
 
@@ -261,24 +284,31 @@ async fn send_group(
     messages: Vec<(Delivery, Envelope)>,
 ) -> Group {
     let (deliveries, envelopes): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
-    let mut results = match target.producer().await {
-        Ok(producer) => send_renewing(&*from, &deliveries, &*producer, &envelopes, &*clock).await,
-        Err(error) => envelopes.iter().map(|_| Err(error.again())).collect(),
-    };
+    // Opening the producer may take as long as sending.
+    let sending = Box::pin(async {
+        match target.producer().await {
+            Ok(producer) => producer.send(&envelopes).await,
+            // No producer is never the message's fault: whatever the kind, they wait.
+            Err(error) => {
+                let again = |_| Err(Error::new(ErrorKind::Unavailable, error.to_string()));
+                envelopes.iter().map(again).collect()
+            }
+        }
+    });
+    let mut results = renewing(&*from, &deliveries, &*clock, sending).await;
     results.resize_with(envelopes.len(), || Err(unconfirmed()));
     let messages = deliveries.into_iter().zip(envelopes.into_iter().map(|envelope| envelope.to)).collect();
     Group { topic, messages, results }
 }
 
-async fn send_renewing(
+/// What `sending` comes to; meanwhile, the leases are kept.
+async fn renewing<T>(
     from: &dyn Consumer,
     deliveries: &[Delivery],
-    producer: &dyn Producer,
-    envelopes: &[Envelope],
     clock: &dyn Clock,
-) -> Vec<Result<Sent>> {
+    mut sending: impl Future<Output = T> + Unpin,
+) -> T {
     let third = Forwarder::subscription("").lease / 3;
-    let mut sending = producer.send(envelopes);
     loop {
         match select(sending, clock.sleep(third)).await {
             Either::Left((results, _)) => return results,
@@ -297,5 +327,12 @@ async fn send_renewing(
 fn unwrap(delivery: &Delivery) -> Option<Envelope> {
     let mut message = delivery.message.clone();
     let to = wire::take_destination(&mut message.headers)?;
-    Some(Envelope::new(to, message))
+    if planted(Bug::CountsLostOnTheWay) {
+        message.attempts = Attempts::default();
+    }
+    Some(Envelope::copy(to, message))
+}
+
+fn new_backoff() -> Backoff {
+    Backoff::new(PAUSE, LONGEST_PAUSE)
 }

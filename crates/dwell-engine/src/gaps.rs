@@ -1,9 +1,12 @@
 //! One way to fill every gap between what a settlement asks and what a transport does by itself.
 
-use crate::delay::{Delay, Route};
+use crate::{
+    delay::{Delay, Route},
+    planted::{Asked, Bug, acks, is_dead, planted},
+};
 use dwell_core::{
-    Action, Address, Capabilities, Consumer, Due, Envelope, Error, ErrorKind, Result, Sent, Settle,
-    Subscription, Text, Transport, Unsettled,
+    Action, Address, Capabilities, Consumer, Due, Envelope, Error, ErrorKind, Lease, Note, Result, Sent,
+    Settle, Subscription, Text, Transport, Unsettled,
 };
 use std::sync::Arc;
 
@@ -29,6 +32,8 @@ pub enum Lane {
     Native,
     /// By a copy to this topic, then an ack.
     Copy(Text),
+    /// By a copy that waits in the store, then an ack.
+    Store,
 }
 
 impl Gaps {
@@ -39,6 +44,7 @@ impl Gaps {
             Action::Release if self.capabilities.release => Lane::Native,
             Action::Release => Lane::Copy(self.subscription.topic.clone()),
             Action::Move { to, due } if self.moves(to, *due) => Lane::Native,
+            Action::Move { due, .. } if matches!(self.delay.route(*due), Ok(Route::Detour)) => Lane::Store,
             Action::Move { to, .. } => Lane::Copy(to.topic_name().clone()),
         }
     }
@@ -56,7 +62,7 @@ impl Gaps {
             // An uncounted move to self, as it came.
             Action::Release | Action::Ack { .. } => (self.subscription.address(), Due::NOW),
         };
-        Envelope::new(to, settle.delivery.message.clone()).due(due)
+        Envelope::copy(to, settle.delivery.message.clone()).due(due)
     }
 }
 
@@ -73,6 +79,7 @@ pub async fn settle_with_gaps(on: &Gaps, batch: Vec<Settle>) -> Vec<Unsettled> {
     if gaps.is_empty() {
         return unsettled;
     }
+    let gaps = drop_lost(on, gaps, &mut unsettled).await;
     let (mut sent, mut sending) = (vec![], vec![]);
     let (mut stored, mut storing) = (vec![], vec![]);
     for settle in gaps {
@@ -90,10 +97,14 @@ pub async fn settle_with_gaps(on: &Gaps, batch: Vec<Settle>) -> Vec<Unsettled> {
             Err(error) => unsettled.push(Unsettled { settle, error }),
         }
     }
-    let mut copied = vec![];
+    let asked = Asked::of(sent.iter().chain(&stored));
+    if planted(Bug::AckBeforeCopy) {
+        on.consumer.settle(acks(sent.iter().chain(&stored).map(|settle| &settle.delivery))).await;
+    }
+    let (mut copied, of) = (vec![], on.subscription.address());
     if !sending.is_empty() {
         match on.transport.producer().await {
-            Ok(producer) => sort_out(sent, producer.send(&sending).await, &mut copied, &mut unsettled),
+            Ok(producer) => sort_out(&of, sent, producer.send(&sending).await, &mut copied, &mut unsettled),
             Err(error) => {
                 unsettled.extend(sent.into_iter().map(|settle| Unsettled { settle, error: error.again() }))
             }
@@ -101,16 +112,37 @@ pub async fn settle_with_gaps(on: &Gaps, batch: Vec<Settle>) -> Vec<Unsettled> {
     }
     if let Some(detour) = on.delay.detour().filter(|_| !storing.is_empty()) {
         let results = detour.scheduler.schedule(storing).await;
-        sort_out(stored, results, &mut copied, &mut unsettled);
+        sort_out(&of, stored, results, &mut copied, &mut unsettled);
     }
     if !copied.is_empty() {
-        unsettled.extend(on.consumer.settle(copied).await);
+        let mut failed = on.consumer.settle(copied).await;
+        asked.restore(&mut failed);
+        unsettled.extend(failed);
     }
     unsettled
 }
 
+/// What is known to be somebody else's by now is not copied: there would be two of it. Where leases are sessions, asking
+/// costs nothing.
+async fn drop_lost(on: &Gaps, batch: Vec<Settle>, unsettled: &mut Vec<Unsettled>) -> Vec<Settle> {
+    if on.capabilities.lease != Lease::Session {
+        return batch;
+    }
+    let leases = batch.iter().map(|settle| settle.delivery.receipt.lease()).collect();
+    let lost = on.consumer.extend(leases, None).await.unwrap_or_default();
+    let (gone, ours): (Vec<_>, Vec<_>) =
+        batch.into_iter().partition(|settle| lost.contains(&settle.delivery.receipt.lease()));
+    unsettled.extend(gone.into_iter().map(|settle| {
+        let text =
+            format!("the delivery of {} was lost before it could be copied", settle.delivery.message.id);
+        Unsettled { settle, error: Error::new(ErrorKind::Stale, text) }
+    }));
+    ours
+}
+
 /// Confirmed copies become acks. The rest, the unanswered included, goes back as it was.
 fn sort_out(
+    of: &Address,
     from: Vec<Settle>,
     results: Vec<Result<Sent>>,
     copied: &mut Vec<Settle>,
@@ -119,7 +151,20 @@ fn sort_out(
     let mut results = results.into_iter();
     for settle in from {
         match results.next().unwrap_or_else(|| Err(unconfirmed())) {
-            Ok(_) => copied.push(Settle { action: Action::ACK, ..settle }),
+            Ok(_) => {
+                let to = match settle.action {
+                    Action::Move { to, .. } => to,
+                    Action::Release | Action::Ack { .. } => of.clone(),
+                };
+                let note = Note { moved_to: Some(to), ..settle.note };
+                copied.push(Settle { delivery: settle.delivery, action: Action::ACK, note });
+            }
+            Err(_)
+                if planted(Bug::FailedCopyAcked)
+                    || planted(Bug::FailedDeadLetterAcked) && is_dead(&settle) =>
+            {
+                copied.push(Settle { action: Action::ACK, ..settle });
+            }
             Err(error) => failed.push(Unsettled { settle, error }),
         }
     }

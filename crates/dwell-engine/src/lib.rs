@@ -4,6 +4,10 @@
 //! [`Engine`] puts them together. Below it, from a message to its end: a [`Pump`] receives, a [`Handler`] runs and says
 //! a [`Verdict`], [`decide`] turns it into an action, [`settle_with_gaps`] carries that out on any transport, and a
 //! [`Forwarder`] brings back what had to wait elsewhere.
+//!
+//! ```
+#![doc = include_str!("../examples/first_message.rs")]
+//! ```
 #![forbid(unsafe_code)]
 
 mod backoff;
@@ -14,6 +18,11 @@ mod gaps;
 mod handler;
 pub mod memory;
 mod monitor;
+#[cfg(feature = "planted-bugs")]
+#[doc(hidden)]
+pub mod planted;
+#[cfg(not(feature = "planted-bugs"))]
+mod planted;
 mod pump;
 mod rules;
 mod settings;
@@ -24,7 +33,7 @@ pub use engine::{Engine, EngineBuilder};
 pub use forward::Forwarder;
 pub use gaps::{Gaps, Lane, settle_with_gaps};
 pub use handler::{BlockingHandler, Context, Handler};
-pub use monitor::{Monitor, Seen, Stage};
+pub use monitor::{Monitor, Seen, Stage, Tally};
 pub use pump::{Counts, Pump, Status, Work};
 pub use rules::{Decision, Rejection, Rules, Verdict, decide, replay};
 pub use settings::{DeadLetter, MaxRuns, OnUnknown, SubscriptionSettings};

@@ -84,10 +84,12 @@ impl Monitor {
     }
 
     pub(crate) fn watch(&self, pump: Pump) {
-        self.0.pumps.lock().unwrap_or_else(PoisonError::into_inner).push(pump);
+        let mut pumps = self.0.pumps.lock().unwrap_or_else(PoisonError::into_inner);
+        pumps.retain(|pump| !pump.has_stopped());
+        pumps.push(pump);
     }
 
-    /// Every pump, in the order in which they were started.
+    /// Every pump, in the order in which they were started. One that has stopped is forgotten when the next is started.
     pub fn pumps(&self) -> Vec<Pump> {
         self.0.pumps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -150,6 +152,34 @@ impl Monitor {
         self.change(id, Change::Discard, by).await
     }
 
+    /// Changes every record that a query finds, page by page, and says how many were changed. What comes to be after it
+    /// has begun is not touched. Cancelling all that waits under a business key is one of these.
+    pub async fn change_all(&self, query: RecordQuery, change: Change, by: &str) -> Result<Tally> {
+        self.check()?;
+        let (begun, mut tally) = (self.0.clock.now(), Tally::default());
+        for ledger in &self.0.ledgers {
+            let mut query = RecordQuery { limit: PAGE, ..query.clone() };
+            loop {
+                let page = ledger.list(query.clone()).await?;
+                for record in page.items.into_iter().filter(|record| record.created_at <= begun) {
+                    let subscription = record.subscription.as_deref();
+                    for answer in ledger.change(&record.message.id, subscription, change.clone(), by).await? {
+                        match answer.changed {
+                            Changed::Done => tally.changed += 1,
+                            Changed::TooLate => tally.too_late += 1,
+                            Changed::NotFound => {}
+                        }
+                    }
+                }
+                query.after = page.next;
+                if query.after.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(tally)
+    }
+
     async fn change(&self, id: &MessageId, change: Change, by: &str) -> Result<Changed> {
         self.check()?;
         let mut answers: Vec<Answer> = vec![];
@@ -167,6 +197,22 @@ impl Monitor {
                     dead-letter topic with a consumer, and replay what it delivers";
         Err(Error::new(ErrorKind::Unsupported, text))
     }
+}
+
+/// What a bulk change came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    /// Records that were changed.
+    pub changed: u64,
+    /// Records for which it came too late.
+    pub too_late: u64,
+}
+
+/// Records looked at in one step of a bulk change.
+const PAGE: usize = 500;
+
+fn is_waiting(state: State) -> bool {
+    matches!(state, State::Scheduled | State::Deferred | State::Retrying)
 }
 
 /// Of several answers about one message, the one that tells most.
@@ -189,7 +235,7 @@ fn live(pump: &PumpShared, slot: &Slot, now: Timestamp, elapsed: Duration) -> Se
         retry_count: slot.attempts.failed,
         last_error: slot.last_error.clone(),
         next_retry_at: None,
-        enqueued_at: wall(slot.received),
+        enqueued_at: slot.enqueued.unwrap_or_else(|| wall(slot.received)),
         processing_started_at: slot.started.map(|started| wall(started.at)),
         hung: slot.started.is_some_and(|started| elapsed.saturating_sub(started.at) > started.timeout),
     }
@@ -207,7 +253,7 @@ fn recorded(record: Record) -> Option<Seen> {
         stage: Stage::of(record.state)?,
         retry_count: record.message.attempts.failed,
         last_error: record.error.or_else(|| headers.get_text(wire::LAST_ERROR).map(Text::from)),
-        next_retry_at: record.due.filter(|_| record.state != State::Dead),
+        next_retry_at: record.due.filter(|_| is_waiting(record.state)),
         enqueued_at: record.created_at,
         processing_started_at: None,
         hung: false,

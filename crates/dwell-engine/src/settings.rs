@@ -2,7 +2,7 @@
 
 use dwell_core::{
     Address, Capabilities, Error, ErrorKind, OnMissing, Result, RetryOverride, RetryPolicies, RetryPolicy,
-    Subscription, Text, duration::serde_text,
+    Subscription, Text, check_subscription, check_topic, duration::serde_text, wire,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{collections::BTreeMap, fmt, time::Duration};
@@ -141,6 +141,8 @@ pub struct SubscriptionSettings {
     /// How long a delivery is ours without renewal. It is renewed while held.
     #[serde(with = "serde_text")]
     pub lease: Duration,
+    /// Its topic carries commands: what is sent there is kept, even while nobody has subscribed.
+    pub command: bool,
     /// What to do about topics and queues that are not there.
     pub on_missing: OnMissing,
     /// Where messages go that are given up.
@@ -150,7 +152,7 @@ pub struct SubscriptionSettings {
     /// What becomes of a type that nobody here handles.
     pub on_unknown: OnUnknown,
     /// So many deliveries without an outcome send a message to the dead letters; 0 is off, absent is 10 where the
-    /// broker counts deliveries.
+    /// broker counts deliveries, and releases not among them.
     pub quarantine_after: Option<u32>,
 }
 
@@ -175,6 +177,7 @@ impl Default for SubscriptionSettings {
             handler_timeout: Duration::from_secs(30),
             shutdown_timeout: Duration::from_secs(10),
             lease: Duration::from_secs(30),
+            command: false,
             on_missing: OnMissing::Create,
             dead_letter: DeadLetter::Default,
             invalid: None,
@@ -217,7 +220,7 @@ impl SubscriptionSettings {
         match self.quarantine_after {
             Some(0) => None,
             Some(after) => Some(after),
-            None => capabilities.counts_deliveries.then_some(10),
+            None => (capabilities.counts_deliveries && !capabilities.counts_releases).then_some(10),
         }
     }
 
@@ -233,6 +236,25 @@ impl SubscriptionSettings {
         let refuse = |setting: &str, why: &str| {
             Err(Error::new(ErrorKind::Config, format!("{here}: `{setting}` {why}")))
         };
+        check_topic(&self.topic)?;
+        check_subscription(&self.name)?;
+        if self.topic.starts_with("dwell.") && !wire::is_dead_letter_topic(&self.topic) {
+            return refuse("topic", "is for Dwell itself: names that start with `dwell.` are reserved");
+        }
+        if let DeadLetter::Topic(topic) = &self.dead_letter
+            && !topic.ends_with(".dlq")
+        {
+            return refuse(
+                "dead_letter",
+                "must end with `.dlq`, by which people and programs know dead letters",
+            );
+        }
+        if self.invalid.as_ref().is_some_and(|topic| !wire::is_dead_letter_topic(topic)) {
+            return refuse(
+                "invalid",
+                "must end with `.invalid` or `.dlq`, by which people and programs know it",
+            );
+        }
         for (setting, value) in
             [("performers", self.performers), ("concurrency", self.concurrency), ("batch", self.batch)]
         {
@@ -246,7 +268,14 @@ impl SubscriptionSettings {
         if self.lease.is_zero() {
             return refuse("lease", "is zero: messages would be redelivered at once");
         }
-        if self.handler_timeout.is_zero() {
+        if self.channel_failure_delay.is_zero() {
+            return refuse(
+                "channel_failure_delay",
+                "is zero: a broker that is away would be asked without a pause",
+            );
+        }
+        let timeouts = self.overrides.values().filter_map(|special| special.handler_timeout);
+        if timeouts.chain([self.handler_timeout]).any(|timeout| timeout.is_zero()) {
             return refuse("handler_timeout", "is zero: every run would time out");
         }
         if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {

@@ -24,12 +24,16 @@ pub(crate) async fn yield_now() {
     .await;
 }
 
+/// Completes once `stop` says so, or once nobody is left who could say it.
+pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
 /// The outcome of `work`, or `None` once `stop` says so; at once if it has already.
 pub(crate) async fn or_stop<T>(work: impl Future<Output = T>, stop: &mut watch::Receiver<bool>) -> Option<T> {
     tokio::select! {
         biased;
-        // The sender is gone: whoever could have stopped us in order is no more.
-        _ = stop.wait_for(|stop| *stop) => None,
+        () = stopped(stop) => None,
         done = work => Some(done),
     }
 }
@@ -47,9 +51,11 @@ pub(crate) async fn supervise<F>(
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
     loop {
         let started = clock.elapsed();
-        let ended = AssertUnwindSafe(start()).catch_unwind().await;
+        // Called within, so that a start that panics is seen, too.
+        let ended = AssertUnwindSafe(async { start().await }).catch_unwind().await;
         match ended {
-            Ok(Ok(())) => return,
+            Ok(Ok(())) if *stop.borrow() || stop.has_changed().is_err() => return,
+            Ok(Ok(())) => tracing::error!(service = %name, "ended without being told to: starting it again"),
             Ok(Err(error)) => {
                 tracing::error!(service = %name, %error, "stopped with an error: starting it again")
             }

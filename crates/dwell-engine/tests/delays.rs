@@ -116,6 +116,81 @@ async fn what_waits_for_a_poor_transport_can_be_listed_cancelled_and_rescheduled
 }
 
 #[tokio::test]
+async fn one_id_for_two_topics_waits_for_each_of_them_in_one_store() {
+    let (clock, seams, poor) = poor();
+    let store = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    let engine = Engine::builder(poor.clone(), seams).store(store).build().await.unwrap();
+    let world = World { clock, memory: poor.inner.clone(), engine, ran: Arc::default() };
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    world.handle(SubscriptionSettings::new("invoices", "post"), |_, _| Verdict::ACK).await;
+    let mut invoice = Envelope { to: Address::topic("invoices"), ..order("42") };
+    invoice.message.body = "other".into();
+    let both = [order("42"), invoice].map(|envelope| envelope.once(OnConflict::Fail).due(Due::After(DAY)));
+    assert!(world.engine.send(&both).await.iter().all(Result::is_ok), "an id belongs to its topic");
+    assert!(world.send(both[0].clone()).await.duplicate);
+    let by_id = Query { message: Some("42".into()), limit: 10, ..Query::default() };
+    assert_eq!(world.engine.pending(by_id).await.unwrap().len(), 2);
+    assert_eq!(world.engine.reschedule(&"42".into(), Due::After(SECOND)).await.unwrap(), Changed::Done);
+    world.advance(SECOND * 2).await;
+    let mut by: Vec<_> = world.ran().into_iter().map(|ran| ran.subscription).collect();
+    by.sort();
+    assert_eq!(by, ["mail", "post"]);
+    assert_eq!(world.engine.cancel(&"42".into()).await.unwrap(), Changed::TooLate);
+}
+
+#[tokio::test]
+async fn a_deferral_that_nobody_can_make_wait_is_dead_lettered_and_holds_up_no_other() {
+    let world = World::new().await;
+    let reach = Short(world.memory.clone());
+    let seams = Seams::virtual_time(world.clock.clone(), 3);
+    let engine = Engine::builder(Arc::new(reach), seams).build().await.unwrap();
+    let world = World { engine, ..world };
+    let pump = world
+        .handle(orders(), |message: &Message, _| match &*message.id.0 {
+            "far" => Verdict::defer(DAY),
+            _ => Verdict::ACK,
+        })
+        .await;
+    world.engine.send(&["far", "a", "b"].map(order)).await;
+    world.advance(SECOND).await;
+    assert_eq!(pump.counts().handled, 2);
+    let dead = world.in_state(State::Dead).await;
+    assert!(dead[0].message.headers.get_text(wire::REJECTION_MESSAGE).unwrap().contains("[scheduler] url"));
+    let error = world.engine.cancel(&"nobody".into()).await.unwrap_err();
+    assert_eq!(
+        error.kind(),
+        ErrorKind::Unsupported,
+        "what the broker holds cannot be looked up: not `NotFound`"
+    );
+}
+
+/// Memory that delays an hour at most, and cannot list what waits.
+struct Short(Arc<Memory>);
+
+impl Transport for Short {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { delay: DAY / 24, delay_control: false, ..self.0.capabilities() }
+    }
+    fn provision<'a>(
+        &'a self,
+        t: &'a [Topic],
+        s: &'a [Subscription],
+        o: OnMissing,
+    ) -> BoxFuture<'a, Result<()>> {
+        self.0.provision(t, s, o)
+    }
+    fn producer(&self) -> BoxFuture<'_, Result<Arc<dyn Producer>>> {
+        self.0.producer()
+    }
+    fn consumer(&self, of: Subscription) -> BoxFuture<'_, Result<Arc<dyn Consumer>>> {
+        self.0.consumer(of)
+    }
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        self.0.close()
+    }
+}
+
+#[tokio::test]
 async fn without_anyone_who_can_list_the_answer_is_unsupported_and_not_not_found() {
     let (_, seams, poor) = poor();
     let engine = Engine::builder(poor, seams).build().await.unwrap();
@@ -161,7 +236,11 @@ async fn bad_sends_are_refused_one_by_one_and_lose_nothing() {
 async fn settings_that_cannot_work_are_refused_by_name() {
     let world = World::new().await;
     type Change = fn(&mut SubscriptionSettings);
-    let table: [(&str, Change); 8] = [
+    let table: [(&str, Change); 12] = [
+        ("channel_failure_delay", |s| s.channel_failure_delay = Duration::ZERO),
+        ("dead_letter", |s| s.dead_letter = DeadLetter::Topic("graveyard".into())),
+        ("invalid", |s| s.invalid = Some("graveyard".into())),
+        ("topic", |s| s.topic = FORWARD_TOPIC.into()),
         ("performers", |s| s.performers = 0),
         ("concurrency", |s| s.concurrency = 0),
         ("batch", |s| s.batch = 0),

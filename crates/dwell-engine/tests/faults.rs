@@ -120,6 +120,43 @@ async fn a_failed_dead_letter_send_does_not_ack_and_holds_back_nobody_else() {
 }
 
 #[tokio::test]
+async fn a_settlement_that_can_never_succeed_holds_up_no_other() {
+    let (world, rich) = rich_world().await;
+    let settings = SubscriptionSettings { on_missing: OnMissing::Assume, ..orders() };
+    let subscription = Subscription { dead_letter: None, ..settings.subscription() };
+    world.memory.provision(&[], &[subscription], OnMissing::Create).await.unwrap();
+    let pump = world
+        .handle(settings, |message: &Message, _| match &*message.id.0 {
+            "bad" => Verdict::Reject("to a channel that was never made".into()),
+            _ => Verdict::ACK,
+        })
+        .await;
+    world.send(order("bad")).await;
+    world.advance(SECOND * 200).await;
+    world.engine.send(&(0..30).map(|n| order(&n.to_string())).collect::<Vec<_>>()).await;
+    world.idle().await;
+    assert_eq!((pump.counts().handled, world.memory.held().leased), (30, 1), "acked at once");
+    assert!(pump.counts().settlements_failed > 3);
+    drop(rich);
+}
+
+#[tokio::test]
+async fn many_dead_letters_that_nobody_confirms_do_not_stop_the_pump() {
+    let (world, poor, _) = poor_world().await;
+    let pump = world
+        .handle(orders(), |message: &Message, _| match message.id.0.starts_with("bad") {
+            true => Verdict::Reject("no".into()),
+            false => Verdict::ACK,
+        })
+        .await;
+    poor.break_topic("orders.dlq", Some(Broken::Hangs));
+    world.engine.send(&(0..100).map(|n| order(&format!("bad-{n}"))).collect::<Vec<_>>()).await;
+    world.engine.send(&(0..100).map(|n| order(&format!("good-{n}"))).collect::<Vec<_>>()).await;
+    world.advance(SECOND * 5).await;
+    assert_eq!(pump.counts().handled, 100);
+}
+
+#[tokio::test]
 async fn a_copy_that_was_confirmed_is_not_made_again_when_the_ack_fails() {
     let (world, poor, _) = poor_world().await;
     let pump = world

@@ -190,6 +190,33 @@ async fn messages_of_one_key_run_one_after_the_other_and_others_beside_them() {
 }
 
 #[tokio::test]
+async fn a_hot_key_that_is_stuck_stops_no_other_message() {
+    let world = World::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let (recorder, wait) = (world.clone(), gate.clone());
+    let work = Work::Async(Arc::new(move |message: Message, context: Context| {
+        recorder.record(&message, &context);
+        let wait = wait.clone();
+        async move {
+            if message.key.is_some() {
+                wait.acquire().await.unwrap().forget();
+            }
+            Verdict::ACK
+        }
+    }));
+    let settings = SubscriptionSettings { concurrency: 4, ..orders() };
+    let pump = world.engine.subscribe(settings, work).await.unwrap();
+    let hot: Vec<_> = (0..100).map(|n| keyed(&format!("hot-{n}"), "hot")).collect();
+    world.engine.send(&hot).await;
+    world.engine.send(&(0..50).map(|n| order(&n.to_string())).collect::<Vec<_>>()).await;
+    world.idle().await;
+    assert_eq!(pump.counts().handled, 50);
+    gate.add_permits(100);
+    world.idle().await;
+    assert_eq!(pump.counts().handled, 150);
+}
+
+#[tokio::test]
 async fn unordered_messages_of_one_key_run_beside_each_other() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));

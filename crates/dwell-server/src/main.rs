@@ -1,2 +1,36 @@
-//! The `dwell` binary.
-fn main() {}
+//! The `dwell` binary. Until there is a daemon, it shows a tour of Dwell in the terminal.
+#![forbid(unsafe_code)]
+
+mod colours;
+mod tour;
+
+use clap::Parser;
+use std::{io, process::ExitCode};
+use tracing_subscriber::EnvFilter;
+
+/// Messages now, later, again or never: on any broker, with any delay.
+///
+/// Without arguments, dwell shows a tour in the terminal: real messages through the real engine on memory://, in about
+/// fifteen seconds. It ends with exit code 1 if any message was early or lost.
+#[derive(Parser)]
+#[command(
+    name = "dwell",
+    version,
+    after_long_help = "Environment:\n  RUST_LOG   show the engine's log on stderr, for instance `RUST_LOG=warn`\n  NO_COLOR   no colours, also on a terminal"
+)]
+struct Arguments {}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    Arguments::parse();
+    log_if_asked();
+    tour::run().await
+}
+
+/// The log would run through the picture, so it is there for those who ask for it.
+fn log_if_asked() {
+    if std::env::var_os(EnvFilter::DEFAULT_ENV).is_some_and(|filter| !filter.is_empty()) {
+        let log = tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env());
+        log.with_writer(io::stderr).with_ansi(colours::are_wanted_on(&io::stderr())).init();
+    }
+}

@@ -1,5 +1,6 @@
-//! `cargo xtask docs`: keeps the Markdown files true. Tables that the code can print are printed into them, links
-//! within the repository lead somewhere, and no file names a directory of the machine it was written on.
+//! `cargo xtask docs`: keeps the Markdown files true. Tables that the code can print are printed into them, programs
+//! they show are the programs that are compiled, links within the repository lead somewhere, and no file names a
+//! directory of the machine it was written on.
 
 mod blocks;
 mod files;
@@ -25,6 +26,9 @@ struct Generator {
 
 const GENERATORS: &[Generator] =
     &[Generator { block: "capabilities", package: "dwell-conformance", binary: "capabilities" }];
+
+/// A block of this name, followed by a path from the root, shows that file of Rust code.
+const PROGRAM: &str = "program ";
 
 /// Write the generated parts of the Markdown files, and check their links.
 #[derive(Args, Debug)]
@@ -73,7 +77,11 @@ pub(crate) fn keep(
     let mut generated = BTreeMap::new();
     let mut generate = |name: &str| {
         if !generated.contains_key(name) {
-            generated.insert(name.to_owned(), output_of(name, run)?);
+            let content = match name.strip_prefix(PROGRAM) {
+                Some(path) => program(&root.join(path))?,
+                None => output_of(name, run)?,
+            };
+            generated.insert(name.to_owned(), content);
         }
         Ok(generated[name].clone())
     };
@@ -113,11 +121,18 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 
+fn program(path: &Path) -> Result<String, String> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| format!("cannot read the program {}: {error}", path.display()))?;
+    Ok(format!("```rust\n{}\n```", text.trim_end()))
+}
+
 fn output_of(name: &str, run: &mut dyn FnMut(Program) -> Result<Output, String>) -> Result<String, String> {
     let Some(Generator { package, binary, .. }) = GENERATORS.iter().find(|generator| generator.block == name)
     else {
         let known: Vec<_> = GENERATORS.iter().map(|generator| generator.block).collect();
-        return Err(format!("nothing generates a block `{name}`; there is {}", known.join(", ")));
+        let known = format!("{}, and `{PROGRAM}PATH`", known.join(", "));
+        return Err(format!("nothing generates a block `{name}`; there is {known}"));
     };
     Workspace::members()?.require(package, "bin", binary)?;
     let program = Program::cargo(["run", "--quiet", "--package", package, "--bin", binary]);

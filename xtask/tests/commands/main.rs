@@ -136,3 +136,22 @@ fn generated_blocks_are_written_and_drift_is_found() {
     assert_eq!(ran.code, 1, "{}", ran.all());
     assert!(ran.stderr.contains("docs/more.md:1: the link `gone.md` leads nowhere"), "{}", ran.all());
 }
+
+#[test]
+fn a_page_shows_a_program_as_it_stands_in_its_file() {
+    let fixture = Fixture::new("programs");
+    fixture.write("examples/first.rs", "fn main() {}\n");
+    fixture.write("README.md", "<!-- generated: program examples/first.rs -->\n<!-- end -->\n");
+    assert_eq!(fixture.xtask("docs").code, 0);
+    assert!(fixture.read("README.md").contains("-->\n\n```rust\nfn main() {}\n```\n\n<!--"));
+
+    fixture.write("examples/first.rs", "fn main() { println!(); }\n");
+    let ran = fixture.xtask("docs --check");
+    assert_eq!(ran.code, 1, "{}", ran.all());
+    assert!(ran.stderr.contains("README.md is not up to date"), "{}", ran.all());
+
+    fixture.write("README.md", "<!-- generated: program examples/gone.rs -->\n<!-- end -->\n");
+    let ran = fixture.xtask("docs");
+    assert_eq!(ran.code, 1, "{}", ran.all());
+    assert!(ran.stderr.contains("README.md:1: cannot read the program"), "{}", ran.all());
+}

@@ -3,7 +3,6 @@
 use super::{
     broker::{LogBroker, State, closed, missing, stopped},
     group::group_name,
-    record::rejection_channel,
     transport::Session,
 };
 use dwell_core::{
@@ -65,61 +64,31 @@ impl LogConsumer {
         if !group.is_member(self.member) {
             group.join(self.member, self.session.number, self.broker.numbers());
         }
-        let (mut batch, mut held_up) = (vec![], None);
+        let mut batch = vec![];
         for lane in group.lanes_of(self.member) {
-            if let Err(error) = self.take_from(&mut state, lane, max, &mut batch) {
-                held_up = Some(error);
-            }
+            self.take_from(&mut state, lane, max, &mut batch);
         }
-        match held_up {
-            // The others go on; who has nothing to do hears why.
-            Some(error) if batch.is_empty() => Err(error),
-            _ => Ok(batch),
-        }
+        Ok(batch)
     }
 
-    fn take_from(&self, state: &mut State, lane: usize, max: usize, batch: &mut Vec<Delivery>) -> Result<()> {
+    fn take_from(&self, state: &mut State, lane: usize, max: usize, batch: &mut Vec<Delivery>) {
         while batch.len() < max {
             let State { topics, groups, .. } = &mut *state;
-            let Some(group) = groups.get_mut(&self.group) else { return Ok(()) };
+            let Some(group) = groups.get_mut(&self.group) else { return };
             let (topic, partition) = group.place(lane);
-            let Some(claim) = group.claim(lane) else { return Ok(()) };
+            let Some(claim) = group.claim(lane) else { return };
             let offset = claim.next;
             let record = topics.get(&topic).and_then(|log| log.partitions[partition].get(offset as usize));
             let Some(record) = record.filter(|_| claim.tracker.span() < self.broker.settings().max_span)
             else {
-                return Ok(());
+                return;
             };
-            match record.message((&topic, partition, offset)) {
-                Ok(message) => {
-                    let receipt = Receipt::new((lane as u64) << LANE_SHIFT | offset, claim.epoch);
-                    batch.push(Delivery { message, deliveries: None, due: record.at, receipt });
-                    claim.next += 1;
-                    claim.tracker.received(offset);
-                }
-                Err(why) => {
-                    let now = self.clock.now();
-                    let stamped = record.rejected((&topic, partition, offset), &self.subscription, &why, now);
-                    if let Some(channel) = rejection_channel(&self.subscription) {
-                        let to = state.topic_of(&channel)?;
-                        state.append(&to, stamped)?;
-                    }
-                    tracing::error!(%topic, partition, offset, %why, "a record that cannot be read was rejected");
-                    self.skip(state, lane, offset);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Commits past a record that nobody is given.
-    fn skip(&self, state: &mut State, lane: usize, offset: u64) {
-        let Some(group) = state.groups.get_mut(&self.group) else { return };
-        if let Some(claim) = group.claim(lane) {
-            claim.next = offset + 1;
+            let (message, problem) = record.message((&topic, partition, offset));
+            let receipt = Receipt::new((lane as u64) << LANE_SHIFT | offset, claim.epoch);
+            batch.push(Delivery { message, deliveries: None, due: record.at, problem, receipt });
+            claim.next += 1;
             claim.tracker.received(offset);
         }
-        group.complete(lane, offset);
     }
 
     fn settle_one(&self, state: &mut State, settle: &Settle) -> Result<()> {

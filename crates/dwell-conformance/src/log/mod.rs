@@ -18,9 +18,8 @@
 //! * Acks may come in any order; the contiguous mark is committed with each. A partition whose uncommitted span is at
 //!   its bound is not read any further.
 //! * A record is the message's key, body, and headers as [`dwell_core::wire`] writes them. A foreign record without an
-//!   id is named after its position. One whose counts cannot be read is unacceptable: the consumer appends it, stamped,
-//!   to the subscription's invalid or dead-letter channel (the unreadable header under `x-dwell-unreadable-…`) and then
-//!   commits past it. While that channel is away, its partition waits and the others go on.
+//!   id is named after its position. One whose counts cannot be read is handed out with its
+//!   problem, and the unreadable header under `x-dwell-unreadable-…`.
 
 mod broker;
 mod consumer;

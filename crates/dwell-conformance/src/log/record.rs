@@ -1,7 +1,7 @@
 //! What lies in a partition, and how it becomes a message.
 
 use bytes::Bytes;
-use dwell_core::{Address, Error, Headers, Message, MessageId, Result, Subscription, Timestamp, wire};
+use dwell_core::{Headers, Message, MessageId, Text, Timestamp, wire};
 
 /// One record of a partition.
 #[derive(Clone, Debug)]
@@ -23,47 +23,11 @@ impl Record {
         }
     }
 
-    /// The message in it. `position` is where it lies: topic, partition and offset.
-    pub(super) fn message(&self, position: (&str, usize, u64)) -> Result<Message> {
+    /// The message in it, and what could not be read of it. `position` is where it lies: topic, partition and offset.
+    pub(super) fn message(&self, position: (&str, usize, u64)) -> (Message, Option<Text>) {
         let id = || position_id(position);
         wire::from_headers(self.headers.clone(), self.key.clone(), self.body.clone(), id)
     }
-
-    /// What lies in a rejection channel in place of a record that could not be read: body, key and all readable headers
-    /// as they were, under the same id, with the stamps.
-    pub(super) fn rejected(
-        &self,
-        position: (&str, usize, u64),
-        of: &Subscription,
-        why: &Error,
-        now: Timestamp,
-    ) -> Self {
-        let mut headers = self.headers.clone();
-        for name in [wire::HANDLED_COUNT, wire::FAILED_COUNT, wire::SENT_AT] {
-            let Some(value) = headers.take(name) else { continue };
-            let alone = Headers::from_iter([(name, value.clone())]);
-            let readable = wire::from_headers(alone, None, Bytes::new(), || "".into()).is_ok();
-            headers.append(if readable { name.into() } else { format!("x-dwell-unreadable-{name}") }, value);
-        }
-        if headers.get(wire::ID).is_none_or(Bytes::is_empty) {
-            headers.set(wire::ID, position_id(position).to_string());
-        }
-        let kind = headers.get(wire::TYPE).cloned().unwrap_or_default();
-        headers.set(wire::ORIGINAL_TOPIC, of.topic.to_string());
-        headers.set(wire::ORIGINAL_TYPE, kind);
-        headers.set(wire::SUBSCRIPTION, of.name.to_string());
-        headers.set(wire::REJECTION_REASON, "unacceptable");
-        headers.set(wire::REJECTION_MESSAGE, why.to_string());
-        headers.set(wire::REJECTED_AT, now.to_rfc3339());
-        Self { at: Some(now), key: self.key.clone(), headers, body: self.body.clone() }
-    }
-}
-
-/// Where a record that cannot be read goes: the invalid channel, else the dead letters. In a dead-letter channel, which
-/// has none itself, it goes to its own reader again, readable by then. `None`: a setting says to discard.
-pub(super) fn rejection_channel(of: &Subscription) -> Option<Address> {
-    let channel = of.invalid.clone().or_else(|| of.dead_letter.clone());
-    channel.or_else(|| wire::is_dead_letter_topic(&of.topic).then(|| of.address()))
 }
 
 /// Names a foreign message after its position, in the alphabet and length of ids: `[A-Za-z0-9_:-]{1,128}`.

@@ -70,7 +70,7 @@ impl Filled {
 }
 
 fn note(outcome: Ended) -> Note {
-    Note { outcome, error: None, worker: Text::from("suite") }
+    Note { outcome, error: None, worker: Text::from("suite"), moved_to: None }
 }
 
 fn put(delivery: Delivery, to: Address) -> Settle {

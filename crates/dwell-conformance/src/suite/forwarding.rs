@@ -173,7 +173,7 @@ async fn what_can_never_be_sent_is_parked_visibly(stage: Stage) -> Outcome {
     // When the reason is gone, it can be sent again.
     target.heal();
     let again = replay(dead, None, "suite").map_err(|refused| refused.1)?;
-    let note = Note { outcome: Ended::Released, error: None, worker: "suite".into() };
+    let note = Note { outcome: Ended::Released, error: None, worker: "suite".into(), moved_to: None };
     let unsettled = member.consumer.settle(vec![dwell_core::Settle { note, ..again }]).await;
     if let Some(unsettled) = unsettled.into_iter().next() {
         return Err(failure(format!("not replayed: {}", unsettled.error)));

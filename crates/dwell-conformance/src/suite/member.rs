@@ -100,7 +100,7 @@ impl Member {
 
     /// Settles one; what comes back was not settled.
     pub(super) async fn settle(&self, delivery: Delivery, action: Action) -> Option<Unsettled> {
-        let note = Note { outcome: Ended::Handled, error: None, worker: "suite".into() };
+        let note = Note { outcome: Ended::Handled, error: None, worker: "suite".into(), moved_to: None };
         self.consumer.settle(vec![Settle { delivery, action, note }]).await.pop()
     }
 

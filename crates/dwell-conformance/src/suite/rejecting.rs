@@ -1,6 +1,7 @@
 //! Rejecting: what is given up is kept where people find it, as it was, and can come back.
 
 use super::{Bench, Case, Member, Outcome, Run, Stage, Way, case, failure};
+use crate::Foreign;
 use bytes::Bytes;
 use dwell_core::{
     Attempts, BoxError, Change, Changed, Delivery, Headers, Lease, Message, RetryPolicy, Settle, Timestamp,
@@ -15,6 +16,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         case!(Rejecting, a_reject_goes_to_the_dead_letters, Waits),
         case!(Rejecting, invalid_goes_to_the_invalid_channel_and_not_to_the_dead_letters, Waits),
+        case!(Rejecting, what_cannot_be_read_is_never_run_and_goes_where_invalid_goes, Foreign, Waits),
         case!(Rejecting, invalid_without_an_invalid_channel_goes_to_the_dead_letters, Waits),
         case!(Rejecting, a_type_that_nobody_handles_is_invalid_or_left_alone, Waits),
         case!(Rejecting, what_is_discarded_is_acked_and_the_next_message_arrives, Waits),
@@ -98,6 +100,25 @@ async fn invalid_goes_to_the_invalid_channel_and_not_to_the_dead_letters(stage: 
         bench.runs.still(1).await?;
         dead.nothing().await?;
     }
+    Ok(())
+}
+
+async fn what_cannot_be_read_is_never_run_and_goes_where_invalid_goes(stage: Stage) -> Outcome {
+    let bench = Bench::new(&stage).await?;
+    let pump = bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    let audit = stage.subscribe("orders.dlq", "audit").await?;
+    let headers = Headers::from_iter([(wire::HANDLED_COUNT, "three"), ("mine", "kept")]);
+    let foreign = Foreign { headers, body: "42".into(), key: None };
+    stage.rig().put_foreign(&stage.topic("orders"), foreign).await?;
+    bench.send("orders", "next").await?;
+    let [dead] = audit.take().await?;
+    let text = |name| dead.message.headers.get_text(name);
+    assert_eq!((reason(&dead), text("mine")), (Some("unacceptable"), Some("kept")));
+    assert!(text(wire::REJECTION_MESSAGE).is_some_and(|text| text.contains(wire::HANDLED_COUNT)));
+    assert_eq!(dead.message.body, "42");
+    audit.ack(dead).await?;
+    bench.runs.still(1).await?;
+    assert_eq!((pump.counts().handled, pump.counts().invalid), (1, 1));
     Ok(())
 }
 

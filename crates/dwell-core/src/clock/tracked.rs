@@ -55,15 +55,29 @@ struct Task {
 
 struct TaskState {
     awake: bool,
+    /// It is over: a late wake-up wakes nobody.
+    ended: bool,
     waker: Option<Waker>,
 }
 
 impl Task {
     fn set_awake(&self, awake: bool) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if awake && state.ended {
+            return;
+        }
         if std::mem::replace(&mut state.awake, awake) != awake {
             if awake { self.activity.begin() } else { self.activity.end() }
         }
+    }
+
+    fn end(&self) {
+        {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.ended = true;
+            state.waker = None;
+        }
+        self.set_awake(false);
     }
 }
 
@@ -91,7 +105,7 @@ pub(super) struct Tracked<F> {
 impl<F> Tracked<F> {
     pub(super) fn new(activity: Arc<Activity>, inner: F) -> Self {
         activity.begin();
-        let task = Task { activity, state: Mutex::new(TaskState { awake: true, waker: None }) };
+        let task = Task { activity, state: Mutex::new(TaskState { awake: true, ended: false, waker: None }) };
         Self { inner: Some(Box::pin(inner)), task: Arc::new(task) }
     }
 }
@@ -108,7 +122,7 @@ impl<F: Future<Output = ()>> Future for Tracked<F> {
             }
         }
         // Keep the count up through the poll, and see afterwards whether a wake-up came in the meantime.
-        task.activity.begin();
+        let _polling = Polling::begin(&task.activity);
         task.set_awake(false);
         let waker = Waker::from(task.clone());
         let poll = match &mut self.inner {
@@ -117,10 +131,8 @@ impl<F: Future<Output = ()>> Future for Tracked<F> {
         };
         if poll.is_ready() {
             self.inner = None;
-            task.state.lock().unwrap_or_else(PoisonError::into_inner).waker = None;
-            task.set_awake(false);
+            task.end();
         }
-        task.activity.end();
         poll
     }
 }
@@ -129,7 +141,22 @@ impl<F> Drop for Tracked<F> {
     fn drop(&mut self) {
         // First what it holds (whose drop may wake others), then its own share.
         self.inner = None;
-        self.task.state.lock().unwrap_or_else(PoisonError::into_inner).waker = None;
-        self.task.set_awake(false);
+        self.task.end();
+    }
+}
+
+/// Counts as awake while a poll lasts, even if it ends in a panic.
+struct Polling<'a>(&'a Activity);
+
+impl<'a> Polling<'a> {
+    fn begin(activity: &'a Activity) -> Self {
+        activity.begin();
+        Self(activity)
+    }
+}
+
+impl Drop for Polling<'_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }

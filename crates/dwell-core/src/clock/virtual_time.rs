@@ -382,6 +382,15 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_task_that_panics_does_not_stop_the_clock_for_good() {
+        let clock = VirtualClock::new();
+        let task = tokio::spawn(clock.track(Box::pin(async { panic!("planned") })));
+        assert!(task.await.unwrap_err().is_panic());
+        clock.advance(SECOND).await;
+        assert_eq!(clock.elapsed(), SECOND);
+    }
+
+    #[tokio::test]
     async fn a_dropped_sleep_leaves_no_timer_and_a_dropped_task_counts_for_nothing() {
         let clock = VirtualClock::new();
         let task = tokio::spawn(clock.track(clock.sleep(SECOND)));

@@ -8,8 +8,8 @@ use super::slab::{NONE, Slab};
 pub(super) struct List {
     head: u32,
     tail: u32,
-    /// At least the number of entries: how many there were at the last count, plus those added since. Those taken out
-    /// are not subtracted, because `unlink` does not come by here.
+    /// How many were added since it was empty: at least the number of its entries. Those taken out are not subtracted,
+    /// because `unlink` does not come by here.
     arrivals: u32,
 }
 
@@ -18,6 +18,16 @@ impl List {
 
     pub(super) fn is_empty(&self) -> bool {
         self.head == NONE
+    }
+
+    /// How many came since it was empty.
+    pub(super) fn arrivals(&self) -> u32 {
+        self.arrivals
+    }
+
+    /// Whether this is the first or the last of its entries.
+    pub(super) fn ends_with(&self, index: u32) -> bool {
+        self.head == index || self.tail == index
     }
 
     /// The one that came first.
@@ -49,6 +59,9 @@ impl List {
             NONE => self.tail = previous,
             next => slab.entry_mut(next).previous = previous,
         }
+        if self.is_empty() {
+            self.arrivals = 0;
+        }
     }
 
     /// Whether it has more than `count` entries, which is as many as this looks at.
@@ -56,14 +69,16 @@ impl List {
         self.indices(slab).nth(count).is_some()
     }
 
-    /// Whether it may have reached `limit` entries and has more than half of that; otherwise it has fewer than `limit`.
-    /// Counts only when half of `limit` have arrived since the last count.
-    pub(super) fn is_crowded<T>(&mut self, limit: u32, slab: &Slab<T>) -> bool {
-        if self.arrivals < limit {
-            return false;
+    /// Puts all of `newer` behind its own entries.
+    pub(super) fn append<T>(&mut self, newer: Self, slab: &mut Slab<T>) {
+        if self.is_empty() {
+            *self = newer;
+        } else if !newer.is_empty() {
+            slab.entry_mut(self.tail).next = newer.head;
+            slab.entry_mut(newer.head).previous = self.tail;
+            self.tail = newer.tail;
+            self.arrivals = self.arrivals.saturating_add(newer.arrivals);
         }
-        self.arrivals = self.indices(slab).take(limit as usize).count() as u32;
-        self.arrivals > limit / 2
     }
 
     /// Its entries, first come first.

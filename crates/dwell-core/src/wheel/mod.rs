@@ -20,14 +20,17 @@
 //! ```
 //!
 //! A *slot* is a span of time. It holds a *list* of all that falls into it, in the order of arrival and whatever the due
-//! times, until either of two things happens; then it is *opened*: its list is dealt out to a *ring* of 256 finer slots.
+//! times, until either of two things happens; then it is *opened*, into a *ring* of 256 finer slots.
 //!
-//! * It is crowded: its list has reached 2048 entries when another arrives.
-//! * It is the first that is not empty, somebody wants to know what comes first, and it has more than a few entries.
+//! * It is crowded: thousands have arrived in its list. The list is put aside as the *backlog* of the new ring, as it is,
+//!   and whatever comes from then on goes to the finer slots.
+//! * It is the first that is not empty, and somebody wants to know what comes first. A list of a few is searched. A longer
+//!   one is opened, and a backlog is *dealt out* to the finer slots, from front to back, before what came later.
 //!
-//! An entry moves down one level each time, four times in its life at most, and most of the time far less: what is
-//! cancelled long before it is due never moves, and where traffic is dense enough for order to be much work, the slots
-//! ahead are open before the entries come. Once a ring is empty it is closed, and its memory goes back.
+//! So inserting and cancelling never move any other entry, and an entry is dealt out, one level down each time, only when
+//! its time is near: four times in its life at most, and less where traffic is dense, since then the finer slots are there
+//! before the entries come. What is cancelled long before it is due never moves at all. Once a ring is empty it is closed,
+//! and its memory goes back.
 //!
 //! Unlike the classic wheel this one has no hand that passes over the slots. Where an entry is depends on its due time
 //! and on what else is pending, never on the time it is now. So there is nothing to turn while nothing is due, a clock
@@ -36,11 +39,13 @@
 //!
 //! # Invariants
 //!
-//! 1. Every entry is in one list, that of the finest slot there is for its due time.
-//! 2. So entries of one millisecond are always in the same list. An insert appends to it, and opening a slot deals its
-//!    list out from front to back: they stay in the order of arrival, without being numbered.
-//! 3. A list above the level of milliseconds has at most 2048 entries. This bounds every call: it opens at most one slot
-//!    of each level for which it has nothing to show yet, however many millions are pending or due.
+//! 1. Every entry is in one list: that of the finest slot there is for its due time, or a backlog above that.
+//! 2. Of two entries of one millisecond the one that came first is before the other in the same list, or is in a backlog
+//!    above. An insert appends to the finest list, a backlog only ever takes what came before all below it, and dealing
+//!    out keeps the order: so they come out in the order of arrival, without being numbered.
+//! 3. A list above the level of milliseconds stays short: some thousands, or a small part of all there ever were. This
+//!    bounds every call: it deals out at most one such list of each level for which it has nothing to show yet, however
+//!    many millions are pending or due.
 //! 4. A ring's bit is set if and only if that slot has an entry below it. No ring is empty, and no block.
 //! 5. Nothing is due before `earliest`; if `is_exact`, something is due right then. Only taking out the earliest entry
 //!    makes it inexact; the next question, or an arrival that is no later, makes it exact again.
@@ -56,11 +61,11 @@
 //!   meanwhile, and is not late. Whoever inserts or reschedules while another sleeps must see to it that the sleeper
 //!   wakes if the answer has become earlier. The wheel tells nobody.
 //! * Every due time of `i64` is as good as any other, the first and the last included.
-//! * Insert, cancel and reschedule take constant time within some 50 days, and time logarithmic in the number of blocks
-//!   beyond; each may have to open slots, which is paid for by the entries in it.
-//! * Memory: 32 bytes for an entry with a value of 8 bytes, plus a ring of 4 KiB for at least a thousand entries, plus
-//!   the rings in front. Chunks of entries are given back as they become empty, so an idle wheel after a burst is small.
-//!   A large value should be boxed: a free seat is as large as a taken one.
+//! * Insert, cancel and reschedule take constant time for what is due within some 50 days, and beyond that time
+//!   logarithmic in the number of blocks, of which ten years are 74.
+//! * Memory: 32 bytes for an entry with a value of 8 bytes, plus a ring of 4 KiB for every crowded slot, plus those in
+//!   front. Chunks of entries are given back as they become empty, so an idle wheel after a burst is small. A large value
+//!   should be boxed: a free seat is as large as a taken one.
 //! * Nothing here fails. [`insert`](Wheel::insert) panics if four billion entries are pending; that is the only panic. A
 //!   value that panics in its own `drop` leaves the wheel in order.
 
@@ -155,8 +160,8 @@ impl<T> Wheel<T> {
         Some((Timestamp(entry.due), &mut entry.value))
     }
 
-    /// The exact due time of what comes first. Remembered, so asking again costs nothing; finding it anew may open the
-    /// first slots, which is work that popping them needs anyway.
+    /// The exact due time of what comes first. It is remembered, so asking again costs nothing; finding it anew may mean
+    /// dealing out the first slots, which is work that popping them needs anyway.
     pub fn next_due(&mut self) -> Option<Timestamp> {
         if !self.is_exact {
             let mut first = self.blocks.first_entry()?;

@@ -23,14 +23,14 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(seed: u64) -> Self {
+    fn new(run: u64) -> Self {
         Self {
             wheel: Wheel::new(),
             model: BTreeMap::new(),
             keys: Vec::new(),
             arrivals: 0,
             now: 1_750_000_000_000,
-            random: Random(seed),
+            random: Random(run),
         }
     }
 
@@ -218,8 +218,8 @@ impl Pair {
 
 #[test]
 fn any_sequence_of_calls_does_what_an_ordered_map_does() {
-    for seed in 0..3_000 {
-        let mut pair = Pair::new(seed);
+    for run in 0..3_000 {
+        let mut pair = Pair::new(run);
         let steps = 50 + pair.random.below(400);
         (0..steps).for_each(|_| pair.step());
         pair.finish();
@@ -228,8 +228,8 @@ fn any_sequence_of_calls_does_what_an_ordered_map_does() {
 
 #[test]
 fn any_sequence_of_calls_on_a_crowded_wheel_does_what_an_ordered_map_does() {
-    for seed in 0..30 {
-        let mut pair = Pair::new(seed);
+    for run in 0..30 {
+        let mut pair = Pair::new(run);
         for _ in 0..6 {
             // Mostly into one slot, of some level, so that it is opened for being crowded.
             let span = [1, 200, 60_000, HOUR, 40 * DAY][pair.random.below(5) as usize];

@@ -5,6 +5,7 @@ use super::{
     slab::{NONE, Slab},
 };
 use crate::Timestamp;
+use std::mem;
 
 /// A ring has 2^8 slots: with fewer, ten million entries are in so many short lists that inserts miss the cache.
 const BITS: u32 = 8;
@@ -15,9 +16,12 @@ const WORDS: usize = SLOTS / u64::BITS as usize;
 const TOP: u32 = 4;
 const BLOCK_BITS: u32 = BITS * TOP;
 
-/// A list above level 0 never has more entries than this: one that has is opened before the next is added. So this also
-/// bounds what any call does on top of its own entries.
+/// A slot is crowded once so many have arrived in its list, if they are also this part of all that is pending. The number
+/// keeps rings few; the part keeps the lists that are in use at once so few that their ends stay in the cache, which is
+/// most of what an insert costs. Together they bound what a call does on top of its own entries.
 pub(super) const CROWD: u32 = 2048;
+const CROWD_PART: usize = 512;
+
 /// A list of at most this many is searched for its first, not opened.
 const FEW: usize = 8;
 
@@ -27,13 +31,15 @@ pub(super) fn block(due: i64) -> i32 {
 }
 
 /// A span of time. It starts as a list of whatever falls into it, in the order of arrival, and becomes a ring of slots of
-/// the next finer level when the list grows long, or when it is the first and its order is wanted.
+/// the next finer level when it is crowded, or when it is the first and its order is wanted.
 pub(super) enum Slot {
     List(List),
     Ring(Box<Ring>),
 }
 
 pub(super) struct Ring {
+    /// What came before the slot was opened, until its order is wanted.
+    backlog: List,
     /// One bit for each slot that is not empty.
     occupied: [u64; WORDS],
     slots: [Slot; SLOTS],
@@ -64,14 +70,15 @@ impl Slot {
 
     /// Puts an entry that is in no list behind all others of its millisecond. `self` is a block.
     pub(super) fn insert<T>(&mut self, index: u32, due: i64, slab: &mut Slab<T>) {
+        let crowd = CROWD.max((slab.len() / CROWD_PART) as u32);
         let mut slot = self;
         let mut level = TOP;
         loop {
             if level > 0
                 && let Self::List(list) = slot
-                && list.is_crowded(CROWD, slab)
+                && list.arrivals() >= crowd
             {
-                slot.open(level, slab);
+                slot.open();
             }
             match slot {
                 Self::List(list) => return list.push(index, slab),
@@ -95,21 +102,22 @@ impl Slot {
                 list.is_empty()
             }
             Self::Ring(ring) => {
-                if !ring.at(due, level - 1).remove_below(level - 1, index, due, slab) {
-                    return false;
+                if ring.backlog.ends_with(index) {
+                    ring.backlog.remove(index, slab);
+                } else if ring.at(due, level - 1).remove_below(level - 1, index, due, slab) {
+                    ring.vacate(digit(due, level - 1));
                 }
-                ring.vacate(digit(due, level - 1));
                 self.close_if_empty()
             }
         }
     }
 
-    /// The earliest due time in this block, which is not empty. Opens the first slot while it holds more than a few.
+    /// The earliest due time in this block, which is not empty.
     pub(super) fn earliest<T>(&mut self, slab: &mut Slab<T>) -> i64 {
         let mut slot = self;
         let mut level = TOP;
         loop {
-            slot.open_if_not_few(level, slab);
+            slot.prepare(level, slab);
             match slot {
                 Self::List(list) => return slab.entry(first(list, level, slab)).due,
                 Self::Ring(ring) => {
@@ -127,7 +135,7 @@ impl Slot {
     }
 
     fn pop_below<T>(&mut self, level: u32, batch: &mut Batch<'_, T>, slab: &mut Slab<T>) -> bool {
-        self.open_if_not_few(level, slab);
+        self.prepare(level, slab);
         match self {
             Self::List(list) => {
                 while !list.is_empty() {
@@ -159,36 +167,46 @@ impl Slot {
         }
     }
 
-    fn open_if_not_few<T>(&mut self, level: u32, slab: &mut Slab<T>) {
+    /// Sees to it that what comes first in this slot is found in a short list or in the first slot of its ring.
+    fn prepare<T>(&mut self, level: u32, slab: &mut Slab<T>) {
         if level > 0
             && let Self::List(list) = self
             && list.is_longer_than(FEW, slab)
         {
-            self.open(level, slab);
+            self.open();
+        }
+        if let Self::Ring(ring) = self
+            && !ring.backlog.is_empty()
+        {
+            ring.deal(level - 1, slab);
         }
     }
 
-    /// Turns the list of a slot of this level, which is not 0, into a ring. In each of the new lists the entries keep
-    /// their order.
+    /// Turns a list into a ring, with the list as its backlog.
     #[inline(never)] // A new ring is built on the stack: not on that of everyone who may have to open a slot.
-    fn open<T>(&mut self, level: u32, slab: &mut Slab<T>) {
-        let Self::List(list) = *self else { return };
-        let mut ring = Box::new(Ring { occupied: [0; WORDS], slots: [const { Self::EMPTY }; SLOTS] });
-        let mut index = list.head();
-        while index != NONE {
-            let entry = slab.entry(index);
-            let next = entry.next;
-            if let Self::List(list) = ring.at(entry.due, level - 1) {
-                list.push(index, slab);
-            }
-            index = next;
+    fn open(&mut self) {
+        if let Self::List(backlog) = *self {
+            *self = Self::Ring(Box::new(Ring {
+                backlog,
+                occupied: [0; WORDS],
+                slots: [const { Self::EMPTY }; SLOTS],
+            }));
         }
-        *self = Self::Ring(ring);
+    }
+
+    /// Puts what came earlier before what is here.
+    fn prepend<T>(&mut self, mut earlier: List, slab: &mut Slab<T>) {
+        let list = match self {
+            Self::List(list) => list,
+            Self::Ring(ring) => &mut ring.backlog,
+        };
+        earlier.append(*list, slab);
+        *list = earlier;
     }
 
     fn close_if_empty(&mut self) -> bool {
         match self {
-            Self::Ring(ring) if ring.first().is_none() => {
+            Self::Ring(ring) if ring.backlog.is_empty() && ring.first().is_none() => {
                 *self = Self::EMPTY;
                 true
             }
@@ -203,6 +221,23 @@ impl Ring {
         let number = digit(due, level);
         self.occupied[number / 64] |= 1 << (number % 64);
         &mut self.slots[number]
+    }
+
+    /// Deals the backlog out to the slots, which are of this level: in each before what came later, and in the same order.
+    #[inline(never)]
+    fn deal<T>(&mut self, level: u32, slab: &mut Slab<T>) {
+        let mut hands = [List::EMPTY; SLOTS];
+        let mut index = mem::replace(&mut self.backlog, List::EMPTY).head();
+        while index != NONE {
+            let entry = slab.entry(index);
+            let next = entry.next;
+            hands[digit(entry.due, level)].push(index, slab);
+            index = next;
+        }
+        for (number, hand) in hands.into_iter().enumerate().filter(|(_, hand)| !hand.is_empty()) {
+            self.occupied[number / 64] |= 1 << (number % 64);
+            self.slots[number].prepend(hand, slab);
+        }
     }
 
     fn vacate(&mut self, number: usize) {
@@ -242,23 +277,7 @@ impl Slot {
     /// `number` is that of the slot among all of its level, since the epoch.
     fn check_below<T>(&self, level: u32, number: i64, slab: &Slab<T>) -> usize {
         match self {
-            Self::List(list) => {
-                let mut previous = NONE;
-                let mut count = 0;
-                for index in list.indices(slab) {
-                    let entry = slab.entry(index);
-                    assert_eq!(entry.previous, previous, "links lead both ways");
-                    assert_eq!(
-                        entry.due >> (BITS * level),
-                        number,
-                        "an entry is in the slot of its due time"
-                    );
-                    previous = index;
-                    count += 1;
-                }
-                assert!(level == 0 || count <= CROWD as usize, "a list of {count} is opened");
-                count
-            }
+            Self::List(list) => check_list(list, level, number, slab),
             Self::Ring(ring) => {
                 let slots = ring.slots.iter().enumerate();
                 let count = slots.map(|(digit, slot)| {
@@ -267,10 +286,27 @@ impl Slot {
                     assert_eq!(is_occupied, count > 0, "a bit tells whether its slot is occupied");
                     count
                 });
-                let count = count.sum();
+                let count = check_list(&ring.backlog, level, number, slab) + count.sum::<usize>();
                 assert_ne!(count, 0, "an empty ring is closed");
                 count
             }
         }
     }
+}
+
+#[cfg(test)]
+fn check_list<T>(list: &List, level: u32, number: i64, slab: &Slab<T>) -> usize {
+    let mut previous = NONE;
+    let mut count = 0;
+    for index in list.indices(slab) {
+        let entry = slab.entry(index);
+        assert_eq!(entry.previous, previous, "links lead both ways");
+        assert_eq!(entry.due >> (BITS * level), number, "an entry is in the slot of its due time");
+        previous = index;
+        count += 1;
+    }
+    assert!(list.ends_with(previous));
+    assert!(count <= list.arrivals() as usize, "arrivals are no fewer than entries");
+    assert!(level == 0 || count <= ((TOP + 1 - level) * CROWD) as usize, "a list of {count} is opened");
+    count
 }

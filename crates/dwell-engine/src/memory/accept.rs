@@ -8,9 +8,10 @@ use super::{
     state::{QueueAt, State, Target, TopicAt},
     waiting::Chosen,
 };
+use crate::planted::{Bug, planted};
 use dwell_core::{
     Envelope, Error, ErrorKind, Message, OnConflict, Result, ScheduleId, Sent, Timestamp, Unclaimed,
-    wheel::Key, wire,
+    wheel::Key,
 };
 
 /// The hash of what a user sends under an id of the user's own. It reads the whole body, so not under the lock.
@@ -26,22 +27,26 @@ impl State {
         content: Option<u128>,
         now: Timestamp,
     ) -> Result<Sent> {
+        self.done += 1;
         let target = self.target(&envelope.to)?;
         self.check_size(&envelope.message)?;
         let topic = target.topic();
         let due = envelope.due.resolve(now);
         let waits = due > now;
         let chosen = envelope.once.zip(content).map(|(on_conflict, content)| Chosen { on_conflict, content });
-        let id = (waits || chosen.is_some()).then(|| self.hasher.of(&ScheduleId::of(envelope).0));
+        let id = (waits || chosen.is_some()).then(|| match chosen {
+            None => self.name_of_copy(topic, envelope),
+            Some(_) => self.hasher.of(&ScheduleId::of(envelope).0),
+        });
         let waiting = id.as_ref().and_then(|id| self.topics[topic.0].waiting.find(id));
         if let (Some(id), Some(Chosen { on_conflict: OnConflict::Fail, content })) = (&id, chosen)
             && let Some(sent) = self.sent_before(topic, id, &envelope.message, content)?
         {
             return Ok(sent);
         }
-        self.check_room(target, waits, waiting, &envelope.message)?;
+        self.check_room(target, waits, waiting, envelope.copy)?;
 
-        if let Some(key) = waiting {
+        if let Some(key) = waiting.filter(|_| !planted(Bug::ReplacedStillFires)) {
             self.unhold(topic, key);
         }
         let item = new_item(envelope.message.clone(), self.next(), due.max(now), now);
@@ -54,6 +59,23 @@ impl State {
             _ => self.deliver(target, item, now),
         }
         Ok(Sent { due: waits.then_some(due), duplicate: false })
+    }
+
+    /// The name under which a copy waits: its own, so that storing it again replaces it. Where an id was sent again with
+    /// other content after the first had fired, both messages are on their way under one id, and a copy of one must not
+    /// take the place of the other: then it waits beside it.
+    pub(super) fn name_of_copy(&self, topic: TopicAt, envelope: &Envelope) -> HashedId {
+        let id = self.hasher.of(&ScheduleId::of(envelope).0);
+        let waiting = &self.topics[topic.0].waiting;
+        let other = waiting
+            .find(&id)
+            .and_then(|key| waiting.get(key))
+            .filter(|(_, other)| !is_same_content(&other.item.message, &envelope.message));
+        if other.is_none() {
+            return id;
+        }
+        let content = envelope.message.content_hash(envelope.to.topic_name());
+        self.hasher.of(&format!("{}~{content:032x}", id.id).into())
     }
 
     pub(super) fn check_size(&self, message: &Message) -> Result<()> {
@@ -101,13 +123,7 @@ impl State {
     }
 
     /// Whether all that would hold the message have room for it. What it replaces makes room.
-    fn check_room(
-        &self,
-        target: Target,
-        waits: bool,
-        replaced: Option<Key>,
-        message: &Message,
-    ) -> Result<()> {
+    fn check_room(&self, target: Target, waits: bool, replaced: Option<Key>, is_copy: bool) -> Result<()> {
         let of = &self.topics[target.topic().0];
         let most = self.settings.capacity;
         let replaced = replaced
@@ -115,7 +131,7 @@ impl State {
             .map(|(_, waiting)| waiting.queue.map(|queue| self.adopter(queue)));
         let check = |queue: QueueAt| {
             let held = self.queues[queue.0].len() - usize::from(replaced == Some(Some(queue)));
-            if held < most || is_copy(message) {
+            if held < most || is_copy {
                 return Ok(());
             }
             let name = &self.queues[queue.0].name;
@@ -125,7 +141,7 @@ impl State {
             Target::Queue(_, queue) => check(queue),
             Target::Topic(_) if waits => {
                 let held = of.publishes.total() - usize::from(replaced == Some(None));
-                if held < most || is_copy(message) {
+                if held < most || is_copy {
                     return Ok(());
                 }
                 Err(full(format!("{held} publishes wait in the topic `{}`", of.name)))
@@ -144,18 +160,7 @@ fn full(what: String) -> Error {
     Error::new(ErrorKind::Full, format!("{what}, {remedy}"))
 }
 
-/// Whether this is not a user's own send but something that is already on its way: a retry, a dead letter, a message
-/// for a forwarder. Such a message is never refused for want of room, because it has nowhere else to be.
-fn is_copy(message: &Message) -> bool {
-    let attempts = message.attempts;
-    let is_stamped = |name: &&str| message.headers.get(name).is_some();
-    attempts.handled > 0
-        || attempts.failed > 0
-        || wire::REJECTION_STAMPS.iter().any(is_stamped)
-        || is_stamped(&wire::TO_TOPIC)
-}
-
 /// The same content as [`Message::content_hash`] sees, in one topic.
-fn is_same_content(a: &Message, b: &Message) -> bool {
+pub(super) fn is_same_content(a: &Message, b: &Message) -> bool {
     (&a.kind, &a.key, &a.content_type, &a.body) == (&b.kind, &b.key, &b.content_type, &b.body)
 }

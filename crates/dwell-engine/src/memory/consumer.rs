@@ -163,6 +163,10 @@ impl State {
         if !deliveries.is_empty() {
             return Look::Found(deliveries);
         }
+        if steps == 0 {
+            // What this one has not come to yet, another may have to take: it may not come back.
+            self.signal(at, Signal::One);
+        }
         if ask.max > 0 && (is_more_due || steps == 0) {
             return Look::Again;
         }
@@ -189,9 +193,11 @@ impl State {
                 message,
                 deliveries: Some(count),
                 due: Some(due),
+                problem: None,
                 receipt: Receipt::new(position, fence),
             });
         }
+        self.done += deliveries.len();
         if !deliveries.is_empty() {
             self.expect_expiry(ask.queue, until);
             if self.queues[ask.queue.0].has_ready() {

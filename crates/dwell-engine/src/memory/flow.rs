@@ -10,6 +10,7 @@ use super::{
     state::{QueueAt, State, Target, TopicAt},
     waiting::{Chosen, Waiting},
 };
+use crate::planted::{Bug, planted};
 use dwell_core::{Attempts, State as MessageState, Timestamp, Unclaimed, wheel::Key};
 
 /// How much work is done under one hold of the lock, in messages: a million due at one instant do not keep others out.
@@ -102,6 +103,7 @@ impl State {
 
     /// Makes what is due ready, up to about `limit` messages. Returns whether there is more.
     pub(super) fn promote(&mut self, at: TopicAt, now: Timestamp, limit: usize) -> bool {
+        let now = if planted(Bug::LookAhead) { Timestamp(now.0 + 1000) } else { now };
         let topic = &mut self.topics[at.0];
         let mut due = std::mem::take(&mut self.due);
         let max = (limit / topic.subscribed.len().max(1)).max(1);
@@ -133,6 +135,7 @@ impl State {
     }
 
     fn fire(&mut self, at: TopicAt, due: Timestamp, waiting: Waiting, now: Timestamp) {
+        self.done += 1;
         self.unheld(at, &waiting);
         let content = waiting.chosen.map(|chosen| chosen.content);
         let message = &waiting.item.message;

@@ -1,11 +1,13 @@
 //! Every message that is held, and what people may do about it.
 
 use super::{
+    accept::is_same_content,
     item::{Item, new_item},
     records::{Ending, Held, Place, present},
     shared::Shared,
     state::{QueueAt, State, Target, TopicAt},
 };
+use crate::planted::{Bug, planted};
 use bytes::Bytes;
 use dwell_core::{
     Address, Answer, Attempts, BoxFuture, Change, Changed, Count, Cursor, Error, ErrorKind, Ledger, Message,
@@ -67,6 +69,7 @@ struct Found {
     state: MessageState,
     created_at: Timestamp,
     serial: u64,
+    message: Message,
 }
 
 #[derive(Clone, Copy)]
@@ -142,11 +145,15 @@ impl State {
             _ => vec![None; found.len()],
         };
         let mut answers = Vec::new();
-        // Where several read the dead letters, each has a copy of its own: it is still one record.
-        let mut answered: Vec<(Text, Option<Text>)> = Vec::new();
+        // Where several read the dead letters, each has a copy of its own: it is still one record. Under an id that was
+        // sent again with other content, it is not.
+        let mut answered: Vec<((Text, Option<Text>), Message)> = Vec::new();
         for (found, target) in found.into_iter().zip(targets) {
             let is_dead = found.state == MessageState::Dead;
-            let is_copy = is_dead && answered.contains(&found.home);
+            let is_copy = is_dead
+                && answered
+                    .iter()
+                    .any(|(home, message)| *home == found.home && is_same_content(message, &found.message));
             let done = match (change, found.spot) {
                 (Change::Cancel, Spot::Waiting(key)) if !is_dead => {
                     self.cancel(found.topic, key, now, Some(by.clone()));
@@ -175,7 +182,7 @@ impl State {
                 continue;
             }
             if is_dead {
-                answered.push(found.home.clone());
+                answered.push((found.home.clone(), found.message.clone()));
             }
             let changed = if done { Changed::Done } else { Changed::TooLate };
             answers.push(Answer { subscription: found.home.1, changed });
@@ -197,6 +204,7 @@ impl State {
             state: self.state_of(&held),
             created_at: held.item().created_at,
             serial: held.item().serial,
+            message: held.item().message.clone(),
         });
         let finished = self.finished.iter().filter(|(_, record)| record.message.id == *id);
         let finished = finished.map(|(serial, record)| Found {
@@ -207,6 +215,7 @@ impl State {
             state: record.state,
             created_at: record.created_at,
             serial,
+            message: record.message.clone(),
         });
         let is_asked = |found: &Found| subscription.is_none_or(|name| found.home.1.as_deref() == Some(name));
         let mut found: Vec<_> = held.chain(finished).filter(is_asked).collect();
@@ -261,6 +270,7 @@ impl State {
         message.body = body.unwrap_or(message.body);
         let mut anew = new_item(message, item.serial, now, now);
         anew.created_at = item.created_at;
+        let target = if planted(Bug::ReplayFansOut) { Target::Topic(target.topic()) } else { target };
         self.deliver(target, anew, now);
     }
 

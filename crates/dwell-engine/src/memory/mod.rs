@@ -15,8 +15,8 @@
 //! A message is in exactly one place: it waits in its topic's wheel, it is ready in a subscription's queue, or it is in
 //! a consumer's hands. One lock guards all places, so that every settlement is one step, wherever it moves a message.
 //! The lock is taken once per batch, is never held over an await, and what is done under it is bounded: at most about a
-//! thousand messages become ready at a time, however many are due. Receivers are woken, and warnings written, when it
-//! is free again.
+//! thousand messages become ready at a time, however many are due; and who takes it over and over lets others in between.
+//! Receivers are woken, and warnings written, when it is free again.
 //!
 //! What holds at all times, between two holds of the lock:
 //!
@@ -152,6 +152,7 @@ impl Transport for Memory {
             atomic_move: AtomicMove::Any,
             lease: Lease::Timed { max: None },
             counts_deliveries: true,
+            counts_releases: false,
             key_order: true,
             remembers_ids: true,
             fan_out: true,

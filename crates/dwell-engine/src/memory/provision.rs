@@ -15,8 +15,18 @@ use std::collections::BTreeMap;
 /// What is to be made, by name. Made in the order of the names, so that the same request gives the same transport.
 #[derive(Default)]
 pub(super) struct Plan {
-    topics: BTreeMap<Text, Unclaimed>,
+    topics: BTreeMap<Text, Claim>,
     subscriptions: Vec<Subscription>,
+}
+
+/// What a topic does with what nobody subscribed to.
+#[derive(Clone, Copy)]
+struct Claim {
+    unclaimed: Unclaimed,
+    /// Somebody said so; else it only comes with a subscription, and may still be said.
+    is_declared: bool,
+    /// The topic is there, and only learns this.
+    is_there: bool,
 }
 
 impl Plan {
@@ -27,7 +37,8 @@ impl Plan {
 
     /// An error that names all that is missing, if anything is.
     pub(super) fn is_all_there(&self) -> Result<()> {
-        let topics = self.topics.keys().map(|name| format!("the topic `{name}`"));
+        let topics = self.topics.iter().filter(|(_, claim)| !claim.is_there);
+        let topics = topics.map(|(name, _)| format!("the topic `{name}`"));
         let subscriptions =
             self.subscriptions.iter().map(|missing| format!("the subscription `{}`", missing.address()));
         let missing: Vec<_> = topics.chain(subscriptions).collect();
@@ -47,7 +58,7 @@ impl State {
         let mut plan = Plan::default();
         for topic in topics {
             match self.unclaimed(&plan, &topic.name) {
-                Some(unclaimed) if unclaimed != topic.unclaimed => {
+                Some(Claim { unclaimed, is_declared: true, .. }) if unclaimed != topic.unclaimed => {
                     return Err(conflict(
                         &format!("topic `{}`", topic.name),
                         "unclaimed",
@@ -55,8 +66,13 @@ impl State {
                         &format!("{:?}", topic.unclaimed).to_lowercase(),
                     ));
                 }
-                Some(_) => {}
-                None => _ = plan.topics.insert(topic.name.clone(), topic.unclaimed),
+                Some(Claim { is_declared: true, .. }) => {}
+                // Not there, or there only because somebody subscribed to it, who said nothing about it.
+                before => {
+                    let is_there = before.is_some_and(|claim| claim.is_there);
+                    let claim = Claim { unclaimed: topic.unclaimed, is_declared: true, is_there };
+                    plan.topics.insert(topic.name.clone(), claim);
+                }
             }
         }
         for subscription in subscriptions {
@@ -83,7 +99,8 @@ impl State {
 
     fn plan_topic(&self, plan: &mut Plan, topic: &DeclaredTopic) {
         if self.unclaimed(plan, &topic.name).is_none() {
-            plan.topics.insert(topic.name.clone(), topic.unclaimed);
+            let claim = Claim { unclaimed: topic.unclaimed, is_declared: false, is_there: false };
+            plan.topics.insert(topic.name.clone(), claim);
         }
     }
 
@@ -97,9 +114,14 @@ impl State {
     }
 
     /// What a topic that is there, or planned, does with what nobody subscribed to.
-    fn unclaimed(&self, plan: &Plan, name: &Text) -> Option<Unclaimed> {
-        let there = self.names.get(name).map(|at| self.topics[at.0].unclaimed);
-        there.or_else(|| plan.topics.get(name).copied())
+    fn unclaimed(&self, plan: &Plan, name: &Text) -> Option<Claim> {
+        let there = self.names.get(name).map(|at| &self.topics[at.0]);
+        let there = there.map(|topic| Claim {
+            unclaimed: topic.unclaimed,
+            is_declared: topic.is_declared,
+            is_there: true,
+        });
+        plan.topics.get(name).copied().or(there)
     }
 
     /// The settings of a subscription that is there, or planned.
@@ -112,9 +134,14 @@ impl State {
 
     /// Makes what was planned.
     pub(super) fn make(&mut self, plan: Plan) {
-        for (name, unclaimed) in plan.topics {
+        for (name, Claim { unclaimed, is_declared, .. }) in plan.topics {
+            if let Some(at) = self.names.get(&name) {
+                let topic = &mut self.topics[at.0];
+                (topic.unclaimed, topic.is_declared) = (unclaimed, is_declared);
+                continue;
+            }
             self.names.insert(name.clone(), TopicAt(self.topics.len()));
-            self.topics.push(Topic::new(DeclaredTopic { name, unclaimed }));
+            self.topics.push(Topic::new(DeclaredTopic { name, unclaimed }, is_declared));
         }
         for subscription in plan.subscriptions {
             if let Some(at) = self.names.get(&subscription.topic).copied() {

@@ -100,6 +100,7 @@ impl State {
             to: self.address(at, waiting),
             due: Due::At(due),
             once: waiting.chosen.as_ref().map(|chosen| chosen.on_conflict),
+            copy: waiting.chosen.is_none() && waiting.state != dwell_core::State::Scheduled,
             message: waiting.item.message.clone(),
         };
         Pending { id: ScheduleId(waiting.id.id.clone()), due, envelope }

@@ -6,9 +6,10 @@ use super::{
     records::Ending,
     state::{QueueAt, State},
 };
+use crate::planted::{Bug, planted};
 use dwell_core::{
-    Action, Envelope, Error, ErrorKind, LeaseId, Note, Outcome, Result, ScheduleId, Settle,
-    State as MessageState, Timestamp,
+    Action, Envelope, Error, ErrorKind, LeaseId, Note, Outcome, Result, Settle, State as MessageState,
+    Timestamp,
 };
 
 /// What a batch of settlements puts back. It goes back when the batch is done, so that it keeps its order.
@@ -24,12 +25,14 @@ impl State {
         now: Timestamp,
         released: &mut Released,
     ) -> Result<()> {
+        self.done += 1;
         let lease = settle.delivery.receipt.lease();
         let note = &settle.note;
         match &settle.action {
             Action::Ack { result } => {
                 let item = self.take_leased(at, lease)?;
-                if let Some(state) = end_of(note.outcome, self.topics[self.queues[at.0].topic.0].is_dead) {
+                let is_dead = self.topics[self.queues[at.0].topic.0].is_dead;
+                if let Some(state) = end_of(note.outcome, is_dead).filter(|_| note.moved_to.is_none()) {
                     let (by, error) = (Some(note.worker.clone()), note.error.clone());
                     let ending = Ending { state, at: now, by, error, result: result.clone() };
                     self.finish(self.queues[at.0].topic, Some(at), item, ending);
@@ -37,7 +40,7 @@ impl State {
             }
             Action::Release => {
                 let mut item = self.queues[at.0].leases.take(lease).ok_or_else(|| self.stale(at))?;
-                item.deliveries = item.deliveries.saturating_sub(1);
+                item.deliveries -= u32::from(!planted(Bug::ReleaseCountedAsCrash)).min(item.deliveries);
                 item.updated_at = now;
                 released.0.push((lease.fence, item));
             }
@@ -50,25 +53,18 @@ impl State {
                 let held = self.take_leased(at, lease)?;
                 let envelope = Envelope::new(to.clone(), settle.delivery.message.clone()).due(*due);
                 let due = due.resolve(now).max(now);
-                let id = (due > now).then(|| self.hasher.of(&ScheduleId::of(&envelope).0));
+                let id = (due > now).then(|| self.name_of_copy(target.topic(), &envelope));
                 let mut item = new_item(envelope.message, held.serial, due, now);
                 item.created_at = held.created_at;
                 item.last_run = Some(Box::new(last_run(note)));
-                let Some(id) = id else {
-                    self.deliver(target, item, now);
-                    return Ok(());
-                };
-                let waiting = &self.topics[target.topic().0].waiting;
-                let before =
-                    waiting.find(&id).and_then(|key| Some((key, waiting.get(key)?.1.chosen.is_some())));
-                match before {
-                    // A user's own send under this id came after it, and replaces it.
-                    Some((_, true)) => {}
-                    Some((key, false)) => {
-                        self.unhold(target.topic(), key);
+                match id {
+                    Some(id) => {
+                        if let Some(key) = self.topics[target.topic().0].waiting.find(&id) {
+                            self.unhold(target.topic(), key);
+                        }
                         self.hold(target, item, id, None);
                     }
-                    None => self.hold(target, item, id, None),
+                    None => self.deliver(target, item, now),
                 }
             }
         }

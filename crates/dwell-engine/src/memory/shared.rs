@@ -4,13 +4,24 @@ use super::{Held, MemorySettings, state::State};
 use dwell_core::{Error, ErrorKind, Result, Seams, Timestamp};
 use std::{
     future::poll_fn,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
 
+/// After so much work under the lock, in messages, since anybody who waited for it got it, the next one is let in.
+const A_LOT: usize = 500;
+
+/// How often it looks whether that one has gone. Then it goes on: it is a courtesy, and not a promise.
+const PATIENCE: usize = 200;
+
 pub(super) struct Shared {
     state: Mutex<State>,
+    /// How many threads wait for the lock.
+    waiting: AtomicUsize,
     pub(super) seams: Seams,
     pub(super) settings: MemorySettings,
 }
@@ -18,22 +29,47 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(seams: Seams, settings: MemorySettings) -> Self {
         let state = Mutex::new(State::new(settings, seams.instance.clone()));
-        Self { state, seams, settings }
+        Self { state, waiting: AtomicUsize::new(0), seams, settings }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        if let Ok(state) = self.state.try_lock() {
+            return state;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        state.done = 0;
+        state
     }
 
     /// Works under the lock, and tells receivers and the log when it is free again.
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
-        let (result, after) = {
+        let (result, after, is_a_lot) = {
             let mut state = self.lock();
             let result = work(&mut state);
-            (result, state.after())
+            let is_a_lot = state.done >= A_LOT;
+            if is_a_lot {
+                state.done = 0;
+            }
+            (result, state.after(), is_a_lot)
         };
         after.run();
+        if is_a_lot {
+            self.let_others_go_first();
+        }
         result
+    }
+
+    /// A lock goes to whoever comes at the right moment, which is mostly the one who has just had it: one that drains a
+    /// million messages, and comes back at once, would keep all others out for many turns.
+    fn let_others_go_first(&self) {
+        let waiting = self.waiting.load(Ordering::Relaxed);
+        let mut patience = if waiting == 0 { 0 } else { PATIENCE };
+        while patience > 0 && self.waiting.load(Ordering::Relaxed) >= waiting {
+            std::thread::yield_now();
+            patience -= 1;
+        }
     }
 
     /// The same, unless the transport was closed.

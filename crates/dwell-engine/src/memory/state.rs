@@ -51,6 +51,8 @@ pub(super) struct State {
     /// The name that records give to whoever holds a message.
     pub(super) instance: Text,
     pub(super) is_closed: bool,
+    /// How many messages were dealt with since somebody who had waited for the lock got it.
+    pub(super) done: usize,
     pub(super) topics: Vec<Topic>,
     pub(super) names: BTreeMap<Text, TopicAt>,
     pub(super) queues: Vec<Queue>,
@@ -99,6 +101,7 @@ impl State {
             settings,
             instance,
             is_closed: false,
+            done: 0,
             topics: Vec::new(),
             names: BTreeMap::new(),
             queues: Vec::new(),

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 pub(super) struct Topic {
     pub(super) name: Text,
     pub(super) unclaimed: Unclaimed,
+    /// Whether somebody said so, or it only came with a subscription.
+    pub(super) is_declared: bool,
     /// What lies here was given up.
     pub(super) is_dead: bool,
     /// The subscriptions that somebody asked for, in the order in which they came.
@@ -27,11 +29,12 @@ pub(super) struct Topic {
 }
 
 impl Topic {
-    pub(super) fn new(declared: Declared) -> Self {
+    pub(super) fn new(declared: Declared, is_declared: bool) -> Self {
         Self {
             is_dead: wire::is_dead_letter_topic(&declared.name),
             name: declared.name,
             unclaimed: declared.unclaimed,
+            is_declared,
             subscribed: Vec::new(),
             names: BTreeMap::new(),
             kept: None,

@@ -3,18 +3,20 @@
 use crate::{
     backoff::Backoff,
     gaps::{Gaps, Lane, settle_with_gaps},
+    planted::{Bug, planted},
 };
-use dwell_core::{BoxFuture, Error, ErrorKind, LeaseId, Settle};
+use dwell_core::{Action, BoxFuture, Error, ErrorKind, LeaseId, Settle};
 use futures_util::{StreamExt, poll, stream::FuturesUnordered};
 use std::{collections::BTreeMap, sync::Arc, task::Poll, time::Duration};
 
-/// A settlement that retries pause at most so long between.
+/// The longest pause before a settlement that failed is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A settlement, and the slot that it frees.
-pub(super) struct Settling {
-    pub(super) slot: usize,
-    pub(super) settle: Settle,
+/// A settlement, the slot that it frees, and how often it failed by itself.
+struct Settling {
+    slot: usize,
+    settle: Settle,
+    backoff: Backoff,
 }
 
 /// What a batch came to.
@@ -24,25 +26,27 @@ pub(super) struct Settled {
     pub(super) slots: Vec<usize>,
     /// Of those, deliveries that were somebody else's by then.
     pub(super) lost: u64,
-    /// Settlements that failed and will be tried again.
-    pub(super) failed: u64,
+    /// The slots of settlements that failed and will be tried again.
+    pub(super) failed: Vec<usize>,
     /// Why, for one of them.
     pub(super) error: Option<Error>,
 }
 
 struct Batch {
     lane: Lane,
-    slots: Vec<(LeaseId, usize)>,
+    sent: Vec<(LeaseId, usize, Backoff)>,
     left: Vec<(Settle, Error)>,
 }
 
+#[derive(Default)]
 struct LaneState {
     queue: Vec<Settling>,
-    in_flight: bool,
-    backoff: Backoff,
+    in_flight: usize,
 }
 
 /// Every lane that was ever used: there are few, one for each topic that copies go to.
+///
+/// Each settlement that fails waits by itself before it is tried again: one that can never succeed holds up no other.
 pub(super) struct Lanes {
     gaps: Arc<Gaps>,
     first_pause: Duration,
@@ -56,26 +60,28 @@ impl Lanes {
     }
 
     pub(super) fn push(&mut self, slot: usize, settle: Settle) {
-        let lane = self.gaps.lane(&settle);
-        let first = self.first_pause;
-        let state = self.lanes.entry(lane).or_insert_with(|| LaneState {
-            queue: vec![],
-            in_flight: false,
-            backoff: Backoff::new(first, LONGEST_PAUSE),
-        });
-        state.queue.push(Settling { slot, settle });
+        let backoff = Backoff::new(self.first_pause, LONGEST_PAUSE);
+        self.push_again(Settling { slot, settle, backoff });
     }
 
-    /// Sends off what is queued in every lane that is free.
+    fn push_again(&mut self, settling: Settling) {
+        let lane = self.gaps.lane(&settling.settle);
+        self.lanes.entry(lane).or_default().queue.push(settling);
+    }
+
+    /// Sends off what may be tried now, in every lane that is free.
     pub(super) async fn flush(&mut self, now: Duration) -> Settled {
         let mut settled = Settled::default();
         let mut done = vec![];
         for (lane, state) in &mut self.lanes {
-            if state.queue.is_empty() || state.in_flight || state.backoff.holds(now) {
+            if state.queue.is_empty() || state.in_flight > 0 {
                 continue;
             }
-            state.in_flight = true;
-            let batch = std::mem::take(&mut state.queue);
+            let batch: Vec<_> = state.queue.extract_if(.., |settling| !settling.backoff.holds(now)).collect();
+            if batch.is_empty() {
+                continue;
+            }
+            state.in_flight = batch.len();
             let mut sending = settle_batch(self.gaps.clone(), lane.clone(), batch);
             // Most transports in this process answer at once.
             match poll!(&mut sending) {
@@ -104,34 +110,39 @@ impl Lanes {
     }
 
     fn take_in(&mut self, batch: Batch, now: Duration, settled: &mut Settled) {
-        let Batch { lane, slots, left } = batch;
-        let mut failed = false;
-        let mut left_slots = vec![];
-        for (settle, error) in left {
+        let Batch { lane, mut sent, left } = batch;
+        if let Some(state) = self.lanes.get_mut(&lane) {
+            state.in_flight = 0;
+        }
+        for (mut settle, error) in left {
             let lease = settle.delivery.receipt.lease();
-            let Some((_, slot)) = slots.iter().copied().find(|(at, _)| *at == lease) else { continue };
+            let Some(at) = sent.iter().position(|(sent, ..)| *sent == lease) else { continue };
             if error.kind() == ErrorKind::Stale {
                 settled.lost += 1;
                 continue;
             }
-            left_slots.push(slot);
-            failed = true;
-            settled.failed += 1;
+            let (_, slot, mut backoff) = sent.swap_remove(at);
+            backoff.failed(now);
+            settled.failed.push(slot);
             settled.error = Some(error);
-            self.push(slot, settle);
+            if planted(Bug::FailedSettlementAcked) {
+                settle.action = Action::ACK;
+            }
+            self.push_again(Settling { slot, settle, backoff });
         }
-        settled
-            .slots
-            .extend(slots.into_iter().map(|(_, slot)| slot).filter(|slot| !left_slots.contains(slot)));
-        if let Some(state) = self.lanes.get_mut(&lane) {
-            state.in_flight = false;
-            if failed { state.backoff.failed(now) } else { state.backoff.succeeded() }
-        }
+        settled.slots.extend(sent.into_iter().map(|(_, slot, _)| slot));
     }
 
-    /// Settlements that wait because their lane fails.
-    pub(super) fn stuck(&self) -> usize {
-        self.lanes.values().filter(|lane| lane.backoff.is_failing()).map(|lane| lane.queue.len()).sum()
+    /// Settlements that wait because they failed, and all that are copied: a channel that is slow or broken is worth no
+    /// slot of those who can go on.
+    pub(super) fn aside(&self) -> usize {
+        let failed =
+            |state: &LaneState| state.queue.iter().filter(|settling| settling.backoff.is_failing()).count();
+        let aside = |(lane, state): (&Lane, &LaneState)| match lane {
+            Lane::Native => failed(state),
+            Lane::Copy(_) | Lane::Store => state.queue.len() + state.in_flight,
+        };
+        self.lanes.iter().map(aside).sum()
     }
 
     /// Whether nothing is left to settle.
@@ -139,10 +150,13 @@ impl Lanes {
         self.flying.is_empty() && self.lanes.values().all(|lane| lane.queue.is_empty())
     }
 
-    /// How long until a lane that failed may be tried again.
+    /// How long until something that failed may be tried again.
     pub(super) fn wake_in(&self, now: Duration) -> Option<Duration> {
-        let waiting = self.lanes.values().filter(|lane| !lane.queue.is_empty() && !lane.in_flight);
-        waiting.map(|lane| lane.backoff.rest(now)).min()
+        if planted(Bug::FailedSettlementForgotten) {
+            return None;
+        }
+        let free = self.lanes.values().filter(|lane| lane.in_flight == 0);
+        free.flat_map(|lane| &lane.queue).map(|settling| settling.backoff.rest(now)).min()
     }
 }
 
@@ -151,12 +165,14 @@ pub(super) struct BatchDone(Batch);
 
 fn settle_batch(gaps: Arc<Gaps>, lane: Lane, batch: Vec<Settling>) -> BoxFuture<'static, Batch> {
     Box::pin(async move {
-        let (slots, settles): (Vec<_>, Vec<_>) = batch
+        let (sent, settles): (Vec<_>, Vec<_>) = batch
             .into_iter()
-            .map(|settling| ((settling.settle.delivery.receipt.lease(), settling.slot), settling.settle))
+            .map(|Settling { slot, settle, backoff }| {
+                ((settle.delivery.receipt.lease(), slot, backoff), settle)
+            })
             .unzip();
         let unsettled = settle_with_gaps(&gaps, settles).await;
         let left = unsettled.into_iter().map(|unsettled| (unsettled.settle, unsettled.error)).collect();
-        Batch { lane, slots, left }
+        Batch { lane, sent, left }
     })
 }

@@ -223,6 +223,11 @@ impl Pump {
         self.control.send_replace(Control::StopNow);
     }
 
+    /// Whether every performer has stopped.
+    pub fn has_stopped(&self) -> bool {
+        self.shared.performers.iter().all(|seat| *seat.status.borrow() == Status::Stopped)
+    }
+
     /// Completes when every performer has stopped.
     pub async fn stopped(&self) {
         for seat in &self.shared.performers {

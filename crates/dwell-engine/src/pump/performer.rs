@@ -27,6 +27,7 @@ use crate::{
     Context,
     backoff::Backoff,
     gaps::Gaps,
+    planted::{Bug, planted},
     rules::{Decision, Rules, Verdict, decide},
     spawn::yield_now,
 };
@@ -155,6 +156,7 @@ impl Performer {
                 self.drain();
             } else if control == Control::Pause {
                 self.give_back_waiting();
+                self.next_start = None;
             }
             if control != Control::Pause || self.ending.is_some() {
                 self.start().await;
@@ -218,9 +220,7 @@ impl Performer {
         let now = self.elapsed();
         let released = self.released.front().map(|(at, ..)| at.saturating_sub(now));
         let start = self.next_start.filter(|_| !self.waiting.is_empty()).map(|at| at.saturating_sub(now));
-        let drain = self
-            .draining_since
-            .map(|since| (since + self.pump.settings.shutdown_timeout).saturating_sub(now));
+        let drain = self.drain_ends().map(|end| end.saturating_sub(now));
         let receive = (self.receiving.is_none() && self.receive_backoff.holds(now))
             .then(|| self.receive_backoff.rest(now));
         [released, start, drain, receive, self.lanes.wake_in(now)].into_iter().flatten().min()
@@ -232,8 +232,9 @@ impl Performer {
     fn receive(&mut self) {
         let settings = &self.pump.settings;
         let now = self.elapsed();
-        let waiting = self.waiting.len() + self.waiting_for_keys;
-        let aside = self.released.len() + self.lanes.stuck();
+        // What waits for its key is aside, too: one slow key must not stop all others.
+        let waiting = self.waiting.len();
+        let aside = self.released.len() + self.waiting_for_keys + self.lanes.aside();
         let most_held = 2 * (settings.batch + settings.concurrency);
         if self.receiving.is_some()
             || self.receive_backoff.holds(now)
@@ -290,6 +291,10 @@ impl Performer {
         self.next_start = None;
         while self.runs.len() < self.pump.settings.concurrency && self.executor.room() > 0 {
             let Some(held) = self.waiting.pop_front() else { return };
+            if let Some(problem) = held.delivery.problem.clone() {
+                self.decide(Finished { held, verdict: Verdict::Invalid(problem), timed_out: false });
+                continue;
+            }
             let deliveries = held.delivery.deliveries;
             if let (Some(limit), Some(deliveries)) = (self.pump.quarantine, deliveries)
                 && deliveries > limit
@@ -355,8 +360,19 @@ impl Performer {
         }
     }
 
-    fn finished(&mut self, finished: Finished) {
+    fn finished(&mut self, mut finished: Finished) {
         self.free_key_of(&finished.held);
+        if self.slots.is_lost(finished.held.slot) {
+            // Somebody else has it by now: what came out here counts for nothing.
+            self.counts.lost += 1;
+            return self.forget(finished.held.slot);
+        }
+        if let Verdict::Ack { result: Some(_) } = finished.verdict
+            && !self.pump.capabilities.ledger
+        {
+            let text = "the handler returned a result, and this transport has no ledger to keep it in";
+            finished.verdict = Verdict::Misconfigured(text.into());
+        }
         self.decide(finished);
     }
 
@@ -398,7 +414,10 @@ impl Performer {
         // Success, which is most of them, needs neither time nor dice.
         let succeeded = matches!(verdict, Verdict::Ack { .. });
         let (now, jitter) = if succeeded { (Timestamp(0), 0.0) } else { (clock.now(), random.symmetric()) };
-        let decision = decide(delivery, verdict, &self.rules, now, jitter);
+        let mut decision = decide(delivery, verdict, &self.rules, now, jitter);
+        if let Some(error) = self.impossible(&decision.settle.action) {
+            decision = decide(decision.settle.delivery, Verdict::Reject(error), &self.rules, now, jitter);
+        }
         self.counts.timed_out += u64::from(timed_out);
         self.counts.discarded += u64::from(decision.discarded);
         self.counts.add(decision.settle.note.outcome);
@@ -414,10 +433,28 @@ impl Performer {
                 }
             }
             (None, Action::Release) => {
-                let at = self.elapsed() + self.pump.settings.release_delay;
+                let at = self.elapsed().saturating_add(self.pump.settings.release_delay);
+                self.set_finished(&[slot]);
                 self.released.push_back((at, slot, decision.settle));
             }
             (None, _) => self.lanes.push(slot, decision.settle),
+        }
+    }
+
+    /// Why an action can never be carried out: a delay that nobody here can make a message wait. Trying it again for ever
+    /// would help nobody.
+    fn impossible(&self, action: &Action) -> Option<Text> {
+        let Action::Move { due, .. } = action else { return None };
+        self.pump.delay.route(*due).err().map(|error| error.to_string().into())
+    }
+
+    /// The handlers of these are done, whatever becomes of them.
+    fn set_finished(&self, slots: &[usize]) {
+        let mut table = self.slots.lock();
+        for slot in slots {
+            if let Some(slot) = table.get_mut(*slot) {
+                slot.started = None;
+            }
         }
     }
 
@@ -453,9 +490,11 @@ impl Performer {
 
     fn take_in(&mut self, settled: Settled) {
         if let Some(error) = &settled.error {
-            self.counts.settlements_failed += settled.failed;
+            self.counts.settlements_failed += settled.failed.len() as u64;
             let here = self.rules.subscription.address();
-            tracing::warn!(subscription = %here, %error, messages = settled.failed, "could not settle: trying again");
+            let messages = settled.failed.len();
+            tracing::warn!(subscription = %here, %error, messages, "could not settle: trying again");
+            self.set_finished(&settled.failed);
         }
         self.counts.lost += settled.lost;
         self.held -= settled.slots.len();
@@ -506,7 +545,11 @@ impl Performer {
 
     fn release(&mut self, slot: usize, delivery: Delivery, reason: &str) {
         let now = self.pump.seams.clock.now();
-        let decision = decide(delivery, Verdict::Release(reason.into()), &self.rules, now, 0.0);
+        let verdict = match planted(Bug::ShutdownAcksWhatItHolds) {
+            true => Verdict::ACK,
+            false => Verdict::Release(reason.into()),
+        };
+        let decision = decide(delivery, verdict, &self.rules, now, 0.0);
         self.lanes.push(slot, decision.settle);
     }
 
@@ -518,8 +561,12 @@ impl Performer {
             && self.released.is_empty()
     }
 
+    fn drain_ends(&self) -> Option<Duration> {
+        self.draining_since.map(|since| since.saturating_add(self.pump.settings.shutdown_timeout))
+    }
+
     fn drain_time_is_over(&self) -> bool {
-        self.draining_since.is_some_and(|since| self.elapsed() >= since + self.pump.settings.shutdown_timeout)
+        self.drain_ends().is_some_and(|end| self.elapsed() >= end)
     }
 
     /// Gives up on what did not end in time, and closes.
@@ -532,11 +579,23 @@ impl Performer {
             );
             self.release_running().await;
         }
-        if let Err(error) = self.consumer.close().await {
-            tracing::warn!(subscription = %here, %error, "could not leave in order");
-        }
+        self.close().await;
         self.pump.counters.add(&self.counts);
         self.ending.take().unwrap_or(Ended::Stopped)
+    }
+
+    /// Leaves, but does not wait for ever for a broker that never answers, nor at all for a second signal.
+    async fn close(&mut self) {
+        let here = self.rules.subscription.address();
+        let patience = self.pump.seams.clock.sleep(LAST_WAIT * 5);
+        tokio::select! {
+            biased;
+            closed = self.consumer.close() => if let Err(error) = closed {
+                tracing::warn!(subscription = %here, %error, "could not leave in order");
+            },
+            _ = self.control.wait_for(|control| *control == Control::StopNow), if !self.orphaned => {}
+            () = patience => tracing::warn!(subscription = %here, "the broker does not let us leave: left without"),
+        }
     }
 
     /// Drops what still runs, and gives it back where the broker takes it.

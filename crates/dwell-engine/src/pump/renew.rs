@@ -1,8 +1,9 @@
 //! Keeps what a performer holds: everything, running or waiting, in one batch each third of a lease.
 //!
-//! A task of its own, so that a handler which keeps the performer busy does not cost it its leases.
+//! Where leases are sessions there is nothing to renew, but the broker says what was lost. A task of its own, so that a handler which keeps the performer busy does not cost it its leases.
 
 use super::slots::Slots;
+use crate::planted::{Bug, planted};
 use dwell_core::{Address, Clock, Consumer};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -17,7 +18,7 @@ pub(super) async fn renew(
         slots.until_filled().await;
         clock.sleep(lease / 3).await;
         let leases: Vec<_> = slots.lock().iter().filter(|slot| !slot.lost).map(|slot| slot.lease).collect();
-        if leases.is_empty() {
+        if leases.is_empty() || planted(Bug::LeaseNotRenewed) {
             continue;
         }
         // Counted from before the call: the broker cannot have started the new lease earlier.
@@ -26,14 +27,19 @@ pub(super) async fn renew(
             Ok(lost) => {
                 let (lost, renewed): (BTreeSet<_>, BTreeSet<_>) =
                     (lost.into_iter().collect(), leases.into_iter().collect());
-                let mut table = slots.lock();
+                let (mut table, mut any_lost) = (slots.lock(), false);
                 for slot in table.iter_mut().filter(|slot| renewed.contains(&slot.lease)) {
                     if lost.contains(&slot.lease) {
                         slot.lost = true;
+                        any_lost = true;
                         tracing::warn!(id = %slot.id, subscription = %of, "lost its lease while it was held");
                     } else {
                         slot.renewed = now;
                     }
+                }
+                drop(table);
+                if any_lost {
+                    slots.set_any_lost();
                 }
             }
             Err(error) => tracing::warn!(subscription = %of, %error, "could not renew leases"),

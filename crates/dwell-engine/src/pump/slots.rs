@@ -1,9 +1,12 @@
 //! What a performer holds. The same table is the live part of the monitor and the list of leases to renew.
 
-use dwell_core::{Attempts, Delivery, LeaseId, MessageId, Text, wire};
+use dwell_core::{Attempts, Delivery, LeaseId, MessageId, Text, Timestamp, wire};
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::Notify;
@@ -16,6 +19,8 @@ pub(crate) struct Slot {
     pub(crate) attempts: Attempts,
     pub(crate) last_error: Option<Text>,
     pub(crate) lease: LeaseId,
+    /// When it became due, or was sent, where that is known.
+    pub(crate) enqueued: Option<Timestamp>,
     /// When it was received, in elapsed time.
     pub(crate) received: Duration,
     /// When the lease was last known to be ours, in elapsed time.
@@ -35,6 +40,7 @@ impl Slot {
             attempts: message.attempts,
             last_error: message.headers.get_text(wire::LAST_ERROR).map(Text::from),
             lease: delivery.receipt.lease(),
+            enqueued: delivery.due.or(message.sent_at),
             received: now,
             renewed: now,
             started: None,
@@ -52,11 +58,19 @@ pub(crate) struct Started {
 
 /// Runs of blocking handlers that were given up and have not come back. People see them until they do.
 #[derive(Debug, Default)]
-pub(crate) struct Abandoned(Mutex<BTreeMap<u64, Slot>>);
+pub(crate) struct Abandoned {
+    runs: Mutex<BTreeMap<u64, Slot>>,
+    next: AtomicU64,
+}
 
 impl Abandoned {
     pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Slot>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number for a run, never given to another: this table outlives the performer.
+    pub(crate) fn next(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 }
 
@@ -65,6 +79,8 @@ impl Abandoned {
 pub(crate) struct Slots {
     table: Mutex<Table>,
     filled: Notify,
+    /// A lease was lost: worth a look for each message, which is otherwise spared.
+    any_lost: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +92,16 @@ pub(crate) struct Table {
 impl Slots {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that a lease was lost.
+    pub(crate) fn set_any_lost(&self) {
+        self.any_lost.store(true, Ordering::Release);
+    }
+
+    /// Whether the lease in this slot is known to be lost.
+    pub(crate) fn is_lost(&self, slot: usize) -> bool {
+        self.any_lost.load(Ordering::Acquire) && self.lock().get_mut(slot).is_some_and(|slot| slot.lost)
     }
 
     /// Says that something was put in.

@@ -7,7 +7,7 @@ use super::{
     renew::renew,
 };
 use crate::{backoff::Backoff, spawn::panic_text, spawn::spawn};
-use dwell_core::{Clock, Consumer, Lease, Result};
+use dwell_core::{Clock, Consumer, Result};
 use futures_util::FutureExt;
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinHandle};
@@ -82,18 +82,10 @@ async fn perform(
         Err(panic) => return Err(panic_text(&*panic).to_owned()),
     };
     place.status.send_replace(Status::Running);
-    let timed = matches!(pump.capabilities.lease, Lease::Timed { .. });
     let clock = &pump.seams.clock;
-    let _renewal = timed.then(|| {
-        let renewal = renew(
-            place.slots.clone(),
-            consumer.clone(),
-            clock.clone(),
-            subscription.lease,
-            subscription.address(),
-        );
-        AbortOnDrop(spawn(&**clock, renewal))
-    });
+    let (slots, of) = (place.slots.clone(), subscription.address());
+    let renewal = renew(slots, consumer.clone(), clock.clone(), subscription.lease, of);
+    let _renewal = AbortOnDrop(spawn(&**clock, renewal));
     // A name that was used before would defeat the search for orphans.
     let worker =
         format!("{}-{}-{}.{seat}.{start}", pump.seams.instance, pump.seams.incarnation, subscription.name);

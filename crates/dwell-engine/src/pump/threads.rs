@@ -38,7 +38,6 @@ struct State {
     queue: VecDeque<Job>,
     /// Runs whose outcome is still awaited, in the queue or on a thread.
     open: BTreeSet<u64>,
-    next: u64,
     /// Threads that take part, stuck ones not included.
     threads: usize,
     /// Of those, threads that wait for work.
@@ -74,8 +73,7 @@ impl Threads {
         let busy = self.clock.busy();
         let id = {
             let mut state = self.shared.lock();
-            let id = state.next;
-            state.next += 1;
+            let id = self.shared.abandoned.next();
             state.open.insert(id);
             state.queue.push_back(Job { id, message, context, outcome, busy });
             if state.idle < state.queue.len() && state.threads < self.concurrency {

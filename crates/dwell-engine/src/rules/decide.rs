@@ -4,10 +4,13 @@ use super::{
     Rejection, Verdict,
     reject::{stamp, stamp_error},
 };
-use crate::settings::{MaxRuns, OnUnknown, SubscriptionSettings};
+use crate::{
+    planted::{Bug, planted},
+    settings::{MaxRuns, OnUnknown, SubscriptionSettings},
+};
 use dwell_core::{
-    Action, Delivery, Due, Note, Outcome, RetryPolicies, RetryPolicy, Settle, Subscription, Text, Timestamp,
-    wire,
+    Action, Address, Delivery, Due, Note, Outcome, RetryPolicies, RetryPolicy, Settle, Subscription, Text,
+    Timestamp, wire,
 };
 use std::time::Duration;
 
@@ -67,7 +70,10 @@ pub struct Decision {
 /// Both counts only ever go up here. Nothing is acknowledged because nobody caught it: an `Ack` is a success, a type
 /// that was left alone on purpose, or a discard that a setting asked for.
 pub fn decide(delivery: Delivery, verdict: Verdict, rules: &Rules, now: Timestamp, jitter: f64) -> Decision {
-    let case = Case { delivery, rules, now };
+    let mut case = Case { delivery, rules, now };
+    if planted(Bug::ReleaseCountedAsRun) && matches!(verdict, Verdict::Release(_)) {
+        case.count_run();
+    }
     match verdict {
         Verdict::Ack { result } => case.plain(Action::Ack { result }, Outcome::Handled, None),
         Verdict::Defer { due, reason } => case.defer(due, reason),
@@ -111,7 +117,7 @@ struct Case<'a> {
 
 impl Case<'_> {
     fn plain(self, action: Action, outcome: Outcome, error: Option<Text>) -> Decision {
-        let note = Note { outcome, error, worker: self.rules.worker.clone() };
+        let note = Note { outcome, error, worker: self.rules.worker.clone(), moved_to: None };
         let settle = Settle { delivery: self.delivery, action, note };
         Decision { settle, dead: false, discarded: false, unacceptable: false }
     }
@@ -122,12 +128,16 @@ impl Case<'_> {
 
     /// Again, to this subscription alone.
     fn again(self, due: Due, outcome: Outcome, error: Option<Text>) -> Decision {
-        let to = self.rules.subscription.address();
+        let mut to = self.rules.subscription.address();
+        if planted(Bug::DeferralFansOut) && outcome == Outcome::Deferred {
+            to = Address::Topic(self.rules.subscription.topic.clone());
+        }
         self.plain(Action::Move { to, due }, outcome, error)
     }
 
     fn defer(mut self, due: Option<Due>, reason: Option<Text>) -> Decision {
         let handled = self.count_run();
+        self.delivery.message.attempts.failed += u32::from(planted(Bug::DeferralCountedAsFailure));
         if self.rules.max_runs.is_reached(handled) {
             let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
             let text = format!("gave up after {handled} runs, the last one deferred it again{why}");
@@ -143,7 +153,8 @@ impl Case<'_> {
         let failed = self.delivery.message.attempts.failed.saturating_add(1);
         self.delivery.message.attempts.failed = failed;
         stamp_error(&mut self.delivery.message, &error);
-        if policy.is_exhausted(failed) || self.rules.max_runs.is_reached(handled) {
+        let counted = failed - u32::from(planted(Bug::OneRetryTooMany));
+        if policy.is_exhausted(counted) || self.rules.max_runs.is_reached(handled) {
             return self.give_up(Rejection::DeliveryError, Outcome::Exhausted, error);
         }
         let delay = policy.delay(failed - 1, jitter);
@@ -167,7 +178,9 @@ impl Case<'_> {
             return self.without_channel(outcome, description);
         };
         let (topic, name) = (subscription.topic.clone(), subscription.name.clone());
-        stamp(&mut self.delivery.message, reason, &description, &topic, Some(&name), self.now);
+        if !planted(Bug::DeadLetterWithoutStamps) {
+            stamp(&mut self.delivery.message, reason, &description, &topic, Some(&name), self.now);
+        }
         if self.delivery.message.headers.get(wire::LAST_ERROR).is_none() {
             stamp_error(&mut self.delivery.message, &description);
         }

@@ -91,7 +91,7 @@ pub fn replay(
     if let Some(body) = body {
         message.body = body;
     }
-    let note = Note { outcome: Outcome::Released, error: None, worker: by.into() };
+    let note = Note { outcome: Outcome::Released, error: None, worker: by.into(), moved_to: None };
     Ok(Settle { delivery, action: Action::Move { to, due: Due::NOW }, note })
 }
 

@@ -21,7 +21,7 @@ fn delivery(handled: u32, failed: u32) -> Delivery {
     message.headers = Headers::from_iter([("tag", "red"), ("tag", "blue")]);
     message.attempts.handled = handled;
     message.attempts.failed = failed;
-    Delivery { message, deliveries: Some(1), due: None, receipt: Receipt::new(1, 1) }
+    Delivery { message, deliveries: Some(1), due: None, problem: None, receipt: Receipt::new(1, 1) }
 }
 
 fn decided(settings: &SubscriptionSettings, delivery: Delivery, verdict: Verdict) -> Decision {

@@ -1,5 +1,5 @@
 use super::*;
-use dwell_core::{Attempts, Headers, wire};
+use dwell_core::{Headers, wire};
 
 #[tokio::test]
 async fn a_message_arrives_as_it_was_sent_once_for_each_subscription() {
@@ -113,23 +113,21 @@ async fn what_is_on_its_way_already_is_never_refused_for_want_of_room() {
     assert_eq!(kind(broker.send(order("b")).await), ErrorKind::Full);
 
     let delivery = one(&broker.mail).await;
-    broker.send(Envelope { to: Address::subscription("orders", "mail"), ..retried("b") }).await.unwrap();
+    let copy = |id: &str| Envelope { copy: true, ..order(id) };
+    broker.send(Envelope { to: Address::subscription("orders", "mail"), ..copy("b") }).await.unwrap();
     defer(&broker.mail, delivery, "mail", Due::NOW).await;
     assert_eq!(seen(&broker.mail).await, ["b", "a"], "requeued into its own full queue");
-
-    let mut dead = order("dead");
-    dead.message.headers.append(wire::REJECTION_REASON, "poison");
-    broker.send(dead).await.unwrap();
-    let mut forwarded = order("forwarded");
-    wire::set_destination(&mut forwarded.message.headers, &Address::topic("elsewhere"));
-    broker.send(forwarded).await.unwrap();
-    assert_eq!(seen(&broker.mail).await, ["dead", "forwarded"]);
-}
-
-fn retried(id: &str) -> Envelope {
-    let mut envelope = order(id);
-    envelope.message.attempts = Attempts { handled: 1, failed: 1 };
-    envelope
+    broker.send(copy("dead")).await.unwrap();
+    assert_eq!(seen(&broker.mail).await, ["dead"]);
+    let mut users = order("users").due(after(SECOND));
+    wire::set_destination(&mut users.message.headers, &Address::topic("elsewhere"));
+    broker.send(users.clone()).await.unwrap();
+    users.message.id = "another".into();
+    assert_eq!(
+        kind(broker.send(users).await),
+        ErrorKind::Full,
+        "a user's own send waits for room, wherever it goes"
+    );
 }
 
 /// The clock stands still, so nothing but the signal of a message wakes a receiver: one that is lost hangs this test.

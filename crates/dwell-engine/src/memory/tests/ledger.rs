@@ -56,7 +56,8 @@ async fn note(
     error: &str,
 ) {
     let error = (!error.is_empty()).then(|| error.into());
-    let settle = Settle { delivery, action, note: Note { outcome, error, worker: "w1".into() } };
+    let settle =
+        Settle { delivery, action, note: Note { outcome, error, worker: "w1".into(), moved_to: None } };
     assert!(consumer.settle(vec![settle]).await.is_empty());
 }
 

@@ -143,7 +143,7 @@ fn settlement(delivery: Delivery, action: Action) -> Settle {
         Action::Release => Outcome::Released,
         Action::Move { .. } => Outcome::Deferred,
     };
-    Settle { delivery, action, note: Note { outcome, error: None, worker: "worker".into() } }
+    Settle { delivery, action, note: Note { outcome, error: None, worker: "worker".into(), moved_to: None } }
 }
 
 async fn settle(consumer: &Arc<dyn Consumer>, delivery: Delivery, action: Action) -> Vec<Unsettled> {

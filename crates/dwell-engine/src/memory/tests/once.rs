@@ -102,9 +102,15 @@ async fn a_copy_replaces_itself_while_it_waits_and_is_never_deduplicated() {
     let mut copy = order("a").due(after(SECOND));
     copy.message.attempts = Attempts { handled: 1, failed: 0 };
     broker.send(copy.clone()).await.unwrap();
-    broker.send(other(copy).due(after(SECOND * 2))).await.unwrap();
+    broker.send(copy.clone().due(after(SECOND * 2))).await.unwrap();
     let due = broker.now().after(SECOND * 2);
-    assert_eq!(waiting(&broker).await, [("a@orders#1".into(), due, "43".into())]);
+    assert_eq!(waiting(&broker).await, [("a@orders#1".into(), due, "42".into())]);
+    broker.send(other(copy).due(after(SECOND * 3))).await.unwrap();
+    assert_eq!(
+        waiting(&broker).await.len(),
+        2,
+        "what was sent anew under an id does not push out what is on its way"
+    );
     for _ in 0..2 {
         assert!(!broker.send(order("b")).await.unwrap().duplicate);
     }

@@ -48,6 +48,8 @@ async fn what_is_there_with_other_settings_is_a_conflict_that_names_the_setting_
             assert!(text.contains(&format!("`{setting}`")) && text.contains("`orders/mail`"), "{text}");
         }
     }
+    // Its subscriber said nothing about it: the first one who does is right.
+    memory.provision(&[Topic::named("orders")], &[], OnMissing::Create).await.unwrap();
     let error = memory.provision(&[Topic::named("orders").keep()], &[], OnMissing::Create).await.unwrap_err();
     assert!(error.kind() == ErrorKind::Conflict && error.to_string().contains("`unclaimed`"), "{error}");
     assert_eq!(

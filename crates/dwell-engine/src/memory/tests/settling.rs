@@ -17,7 +17,8 @@ async fn a_lease_that_runs_out_redelivers_and_the_late_worker_is_refused() {
     assert_ne!(again.receipt.lease().fence, lease.fence);
     for action in [Action::ACK, Action::Release, move_now("orders", "mail")] {
         let receipt = dwell_core::Receipt::new(lease.position, lease.fence);
-        let delivery = Delivery { message: late.message.clone(), deliveries: None, due: None, receipt };
+        let delivery =
+            Delivery { message: late.message.clone(), deliveries: None, due: None, problem: None, receipt };
         let unsettled = settle(&broker.mail, delivery, action.clone()).await.remove(0);
         assert_eq!(unsettled.error.kind(), ErrorKind::Stale);
         assert!(unsettled.error.to_string().contains("`orders/mail`"), "{}", unsettled.error);
@@ -40,7 +41,8 @@ async fn a_receipt_that_was_used_or_never_given_is_stale() {
     ack(&broker.mail, delivery).await;
     for (position, fence) in [(position, fence), (position, fence + 1), (9999, fence), (u64::MAX, 0)] {
         let receipt = dwell_core::Receipt::new(position, fence);
-        let delivery = Delivery { message: message.clone(), deliveries: None, due: None, receipt };
+        let delivery =
+            Delivery { message: message.clone(), deliveries: None, due: None, problem: None, receipt };
         let unsettled = settle(&broker.mail, delivery, Action::ACK).await;
         assert_eq!(unsettled[0].error.kind(), ErrorKind::Stale);
     }

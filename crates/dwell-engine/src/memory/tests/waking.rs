@@ -67,7 +67,7 @@ async fn a_receiver_that_waits_wakes_when_a_lease_runs_out_that_was_given_meanwh
     let second = broker.receiving(&another, 10, LEASE * 2);
     broker.clock.advance(SECOND).await;
     broker.send(order("a")).await.unwrap();
-    broker.clock.advance(SECOND).await;
+    broker.clock.idle().await;
     assert_eq!(first.got(), (SECOND, vec!["a".into()]));
     broker.clock.advance(LEASE * 2 - SECOND * 5).await;
     assert_eq!(second.got(), (LEASE + SECOND, vec!["a".into()]));
@@ -139,6 +139,33 @@ async fn the_wake_up_of_a_receive_that_is_dropped_goes_to_the_next() {
     drop(dropped);
     broker.clock.idle().await;
     assert_eq!(waiting.got(), (Duration::ZERO, vec!["a".into()]));
+}
+
+#[tokio::test]
+async fn a_receive_that_is_dropped_on_its_way_through_a_hot_key_leaves_the_rest_to_the_next() {
+    let broker = Broker::new().await;
+    broker.send(keyed("held", "hot")).await.unwrap();
+    let _held = one(&broker.mail).await;
+    let consumers = [broker.another().await, broker.another().await];
+    let mut dropped = consumers[0].receive(1, SECOND * 60, None);
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(dropped.as_mut().poll(&mut cx).is_pending());
+    let waiting = broker.receiving(&consumers[1], 1, SECOND * 60);
+    broker.clock.idle().await;
+
+    // All of them move in one step, which is one signal; it goes to the one that is dropped half-way.
+    let to = |name| Address::subscription("orders", name);
+    let hot = (0..1500).map(|n| keyed(&n.to_string(), "hot")).chain([order("cold")]);
+    let batch: Vec<_> = hot.map(|envelope| Envelope { to: to("stock"), ..envelope }).collect();
+    broker.memory.producer().await.unwrap().send(&batch).await;
+    let moved = broker.stock.receive(2000, Duration::ZERO, None).await.unwrap().into_iter();
+    let moved =
+        moved.skip(1).map(|delivery| settlement(delivery, Action::Move { to: to("mail"), due: Due::NOW }));
+    assert!(broker.stock.settle(moved.collect()).await.is_empty());
+    assert!(dropped.as_mut().poll(&mut cx).is_pending());
+    drop(dropped);
+    broker.clock.idle().await;
+    assert_eq!(waiting.got(), (Duration::ZERO, vec!["cold".into()]));
 }
 
 #[tokio::test]

@@ -1,0 +1,68 @@
+//! A tour of Dwell in the terminal: real messages through the real engine, on the memory transport.
+//!
+//! The [`guide`](guide::Guide) plays the [`scenes`] in a small [`shop`]. What it shows comes from three sides: the
+//! handlers tell what they saw, the monitor what the engine knows, and the [`books`] hold both against what was sent.
+
+mod books;
+mod guide;
+mod mark;
+mod report;
+mod scenes;
+mod screen;
+mod shop;
+mod summary;
+
+use dwell_core::{Result, Seams};
+use dwell_engine::{
+    Engine,
+    memory::{Memory, MemorySettings},
+};
+use guide::Guide;
+use report::Reporter;
+use screen::{Look, Screen};
+use shop::Shop;
+use std::{process::ExitCode, sync::Arc};
+use tokio::sync::mpsc;
+
+/// Shows the tour. It fails if anything was early, lost, or otherwise not as promised.
+pub(crate) async fn run() -> ExitCode {
+    let mut guide = match open().await {
+        Ok(guide) => guide,
+        Err(error) => {
+            eprintln!("error: the tour cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    welcome(&guide.screen);
+    let played = scenes::play(&mut guide).await;
+
+    let pumps = guide.engine.monitor().pumps();
+    let totals = guide.books.totals();
+    summary::table(&guide.screen, &pumps);
+    let mut problems = summary::problems(&totals, &pumps);
+    problems.extend(played.err());
+    for problem in &problems {
+        guide.screen.print(&format!("\n{}", guide.screen.paint(Look::Bad, &format!("problem: {problem}"))));
+    }
+    let is_good = problems.is_empty() && totals.early == 0 && totals.lost == 0;
+    summary::verdict(&guide.screen, &totals, is_good);
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+async fn open() -> Result<Guide> {
+    let seams = Seams::system("tour");
+    let clock = seams.clock.clone();
+    let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    let engine = Engine::builder(memory, seams).build().await?;
+    let (to, told) = mpsc::unbounded_channel();
+    let shop = Shop::open(&engine, Reporter { clock: clock.clone(), to }).await?;
+    Ok(Guide::new(engine, shop, Screen::new(clock), told))
+}
+
+fn welcome(screen: &Screen) {
+    screen.print(&format!("\n  {}  any message, any broker, any delay", screen.paint(Look::Title, "Dwell")));
+    screen.print("         never early, never lost, always visible\n");
+    let says = "A tour of a small shop on memory://, with real messages in real time.";
+    screen.print(&format!("  {}\n", screen.paint(Look::Faint, says)));
+    screen.legend();
+}

@@ -1,0 +1,72 @@
+//! What the handlers of the tour tell about their runs, as they see them.
+
+use dwell_core::{Address, Clock, Message, MessageId, Timestamp};
+use dwell_engine::{Context, Verdict};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// Something that a handler told.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub(super) what: What,
+    /// When, in elapsed time.
+    pub(super) at: Duration,
+    /// When, on the wall.
+    pub(super) now: Timestamp,
+    pub(super) place: Address,
+    pub(super) id: MessageId,
+    /// Which run of this message, from 1.
+    pub(super) run: u32,
+    /// When the message was due, as the transport says.
+    pub(super) due: Option<Timestamp>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Started,
+    Handled,
+}
+
+/// Where the handlers tell it.
+#[derive(Clone)]
+pub(super) struct Reporter {
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) to: UnboundedSender<Told>,
+}
+
+/// One run of a handler.
+pub(super) struct Run {
+    reporter: Reporter,
+    told: Told,
+}
+
+impl Reporter {
+    pub(super) fn start(&self, message: &Message, context: &Context) -> Run {
+        let told = Told {
+            what: What::Started,
+            at: self.clock.elapsed(),
+            now: self.clock.now(),
+            place: Address::subscription(context.topic.clone(), context.subscription.clone()),
+            id: message.id.clone(),
+            run: message.attempts.handled + 1,
+            due: context.due,
+        };
+        self.tell(told.clone());
+        Run { reporter: self.clone(), told }
+    }
+
+    /// The tour may be over before a handler that hung comes back.
+    fn tell(&self, told: Told) {
+        let _ = self.to.send(told);
+    }
+}
+
+impl Run {
+    /// The handler succeeded.
+    pub(super) fn handled(self) -> Verdict {
+        let Self { reporter, told } = self;
+        let (at, now) = (reporter.clock.elapsed(), reporter.clock.now());
+        reporter.tell(Told { what: What::Handled, at, now, ..told });
+        Verdict::ACK
+    }
+}

@@ -1,0 +1,62 @@
+//! Many messages, each due at a moment of its own: how late are they?
+
+use crate::tour::{
+    guide::{Guide, Result, envelope},
+    mark::Mark,
+    report::What,
+    shop::inbox,
+};
+use dwell_core::Due;
+use std::time::Duration;
+
+const CROWD: usize = 1000;
+const SPREAD_MS: u64 = 2000;
+
+pub(super) async fn play(guide: &mut Guide) -> Result<()> {
+    let says = "1000 reminders, each due at its own moment of the next two seconds";
+    guide.screen.heading(3, "A crowd", says);
+    send(guide).await?;
+    let mut late = Vec::with_capacity(CROWD);
+    while late.len() < CROWD {
+        let told = guide.listen("not all of the crowd were handled").await?;
+        if told.what == What::Handled {
+            late.push(guide.books.late(&told.id, &told.place).unwrap_or_default());
+            guide.screen.progress(late.len(), CROWD);
+        }
+    }
+    guide.screen.end_progress();
+    late.sort_unstable();
+    let share = |percent: usize| late[(CROWD - 1) * percent / 100];
+    guide.screen.line(
+        Mark::Handled,
+        &inbox().to_string(),
+        "1000",
+        &format!("handled, {} early", early(&late)),
+    );
+    guide.screen.detail(&format!("late: p50 {} ms, p99 {} ms, max {} ms", share(50), share(99), share(100)));
+    guide.pause().await;
+    Ok(())
+}
+
+async fn send(guide: &mut Guide) -> Result<()> {
+    let random = guide.engine.seams().random.clone();
+    let now = guide.now();
+    let mut batch = Vec::with_capacity(CROWD);
+    for number in 0..CROWD {
+        let id = format!("crowd-{number}");
+        let due = Due::After(Duration::from_millis(1 + random.next() % SPREAD_MS));
+        guide.books.sent(&id.as_str().into(), &[inbox()], Some(due.resolve(now)));
+        batch.push(envelope("reminders", &id, "reminder", "{}", now).due(due));
+    }
+    let results = guide.engine.send(&batch).await;
+    let confirmed = results.iter().filter(|result| result.is_ok()).count();
+    guide.screen.line(Mark::Sent, "reminders", "1000", &format!("sent in one batch, {confirmed} confirmed"));
+    match results.into_iter().find_map(Result::err) {
+        Some(error) => Err(format!("not all of the crowd were sent: {error}")),
+        None => Ok(()),
+    }
+}
+
+fn early(late: &[i64]) -> usize {
+    late.iter().filter(|late| **late < 0).count()
+}

@@ -1,0 +1,22 @@
+//! The stops of the tour, in their order.
+
+mod crowd;
+mod dead_letter;
+mod deferred;
+mod failures;
+mod later;
+mod now;
+mod shutdown;
+
+use super::guide::{Guide, Result};
+
+/// Plays them all; the first that does not go as promised ends the tour.
+pub(super) async fn play(guide: &mut Guide) -> Result<()> {
+    now::play(guide).await?;
+    later::play(guide).await?;
+    crowd::play(guide).await?;
+    deferred::play(guide).await?;
+    failures::play(guide).await?;
+    dead_letter::play(guide).await?;
+    shutdown::play(guide).await
+}

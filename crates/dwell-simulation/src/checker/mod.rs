@@ -1,0 +1,380 @@
+//! Watches a world, message by message, and says which promise was broken.
+//!
+//! It goes by two sources that know nothing of each other: what the handlers and the users of the engine asked for and
+//! saw, and what really happened at the brokers, which the faulty transport writes down. The engine stands between the
+//! two, and the rules here say what it owes them.
+//!
+//! Most rules are counts, kept for each message in each subscription and at each handled count: *so many runs, and no
+//! more, as were placed there; so many copies, and no more, as runs asked for*. What exceeds its count needs a fault
+//! that touched this message: each explains one.
+
+mod entries;
+mod finish;
+mod held;
+mod placing;
+mod running;
+mod tally;
+mod track;
+mod walls;
+
+pub(crate) use finish::Inventory;
+pub use tally::Tally;
+
+use crate::{
+    life::Who,
+    plan::{Plan, Target},
+    trace::{Answer, Entry, Event, Fault, How, Request, Service, Settled, Stage, Subject, Touched},
+};
+use dwell_core::{Address, Changed, MessageId, Timestamp};
+use dwell_engine::DeadLetter;
+use entries::Entries;
+use held::{Delivered, Held};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+use track::{End, Track};
+use walls::Walls;
+
+/// The promises of the design that can be checked message by message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Promise {
+    /// 1: no handler starts before the due time, on the clock of whoever holds the message.
+    NeverEarly,
+    /// 2: what was accepted comes to an end.
+    NeverLost,
+    /// 3: no duplicate without a fault.
+    DuplicatesExplained,
+    /// 4: a delay is as long as was asked for.
+    OneMeaningOfDelay,
+    /// 5: what was deferred comes back to the one who deferred it, and to nobody else.
+    BackToTheOneWhoDeferred,
+    /// 6: the counts tell the truth, and their limits hold.
+    BudgetsHold,
+    /// 7: what people see and are answered is true.
+    Visible,
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NeverEarly => "1, never early",
+            Self::NeverLost => "2, never lost",
+            Self::DuplicatesExplained => "3, duplicates explained",
+            Self::OneMeaningOfDelay => "4, one meaning of delay",
+            Self::BackToTheOneWhoDeferred => "5, back to the one who deferred",
+            Self::BudgetsHold => "6, budgets hold",
+            Self::Visible => "7, visible and controllable",
+        })
+    }
+}
+
+/// A promise was broken.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Which.
+    pub promise: Promise,
+    /// For which message.
+    pub id: MessageId,
+    /// How.
+    pub text: String,
+    /// When, since the world began.
+    pub at: Duration,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "promise {}: message {}: {} (at {:?})", self.promise, self.id, self.text, self.at)
+    }
+}
+
+/// The copies of one message that one process makes, to one address and with one count.
+#[derive(Clone, Copy, Debug, Default)]
+struct Copies {
+    /// Runs and deliveries that may have led to one.
+    allowed: u32,
+    confirmed: u32,
+}
+
+pub(crate) struct Checker {
+    plan: Arc<Plan>,
+    walls: Walls,
+    tracks: BTreeMap<(Subject, Address), Track>,
+    /// Those that have not come to an end since they were last placed.
+    open: BTreeSet<(Subject, Address)>,
+    entries: Entries,
+    held: Held,
+    runs: BTreeMap<usize, (Subject, Address, track::RunInfo)>,
+    /// Copies that a process may make, and those of which it knows that they are there.
+    copies: BTreeMap<(Who, Subject, Address, u32), Copies>,
+    requests: BTreeMap<usize, (Duration, Request)>,
+    /// When something that waited under an id was last changed.
+    changed: BTreeMap<MessageId, Duration>,
+    /// Lives in which some call did not go well.
+    troubled: BTreeSet<Who>,
+    tally: Tally,
+    violation: Option<Violation>,
+    now: Duration,
+    wall: Timestamp,
+}
+
+impl Checker {
+    pub(crate) fn new(plan: &Arc<Plan>, start: Timestamp) -> Self {
+        Self {
+            plan: plan.clone(),
+            walls: Walls::new(start),
+            tracks: BTreeMap::new(),
+            open: BTreeSet::new(),
+            entries: Entries::default(),
+            held: Held::default(),
+            runs: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            changed: BTreeMap::new(),
+            troubled: BTreeSet::new(),
+            tally: Tally::default(),
+            violation: None,
+            now: Duration::ZERO,
+            wall: start,
+        }
+    }
+
+    /// The first promise that was broken.
+    pub(crate) fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    /// Whether everything that was accepted has come to its end.
+    pub(crate) fn all_ended(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    fn broken(&mut self, promise: Promise, id: &MessageId, text: impl Into<String>) {
+        if self.violation.is_none() {
+            self.violation = Some(Violation { promise, id: id.clone(), text: text.into(), at: self.now });
+        }
+    }
+
+    fn has_sessions(&self) -> bool {
+        matches!(self.plan.target, Target::Log(_))
+    }
+
+    pub(crate) fn observe(&mut self, entry: &Entry) {
+        (self.now, self.wall) = (entry.at, entry.wall);
+        match &entry.event {
+            Event::Note(_) => {}
+            Event::Life(who, stage) => self.life(*who, *stage),
+            Event::Step(_) => {
+                self.tally.fault(Fault::ClockStep);
+                self.walls.set(entry.at, entry.wall);
+            }
+            Event::Fault { fault, who, touched, .. } => {
+                self.tally.fault(*fault);
+                self.troubled.extend(*who);
+                touched.iter().for_each(|touched| self.touch(touched));
+            }
+            Event::Impaired(who, of, on) => {
+                self.held.impair(*who, of, *on);
+                if *on {
+                    let held = self.held.of_subscription(*who, of);
+                    held.iter().for_each(|held| self.touch_delivered(held));
+                }
+            }
+            Event::Membership(of) => {
+                let again = self.held.uncommitted(of);
+                again.iter().for_each(|delivered| self.touch_delivered(delivered));
+            }
+            Event::Asked(number, _, request) => {
+                _ = self.requests.insert(*number, (self.now, request.clone()))
+            }
+            Event::Answered(number, answer) => self.answered(*number, answer),
+            Event::Placed(placed) => self.placed(placed),
+            Event::Confirmed { who, subject, to, handled, asked } => {
+                if !asked {
+                    self.copies(*who, subject, to, *handled).confirmed += 1;
+                }
+            }
+            Event::Received(received) => self.received(received),
+            Event::Settled(settled) => self.settled(settled),
+            Event::GaveBack(who, consumer, of) => {
+                let is_troubled = self.troubled.contains(who);
+                for held in self.held.take_consumer(*who, *consumer, of) {
+                    self.give_back(&held, of);
+                    // Its settlement may have been stuck behind another that did not get through.
+                    if is_troubled {
+                        self.touch_delivered(&held);
+                    }
+                }
+            }
+            Event::Cancelled(service, schedule, changed) => self.cancelled(*service, schedule, *changed),
+            Event::Rescheduled(service, schedule, due, changed) => {
+                if *changed == Changed::Done {
+                    self.changed.insert(entries::message_of(schedule), self.now);
+                    let due = due.resolve(self.wall);
+                    self.entries.reschedule(*service, schedule, due, &self.walls, self.now);
+                } else {
+                    self.check_answer(*service, schedule, "rescheduled", *changed);
+                }
+            }
+            Event::Run(run) => self.run(run),
+            Event::Ended(run, ending) => self.ended(*run, *ending),
+        }
+    }
+
+    fn copies(&mut self, who: Who, subject: &Subject, to: &Address, handled: u32) -> &mut Copies {
+        self.copies.entry((who, subject.clone(), to.clone(), handled)).or_default()
+    }
+
+    fn track(&mut self, subject: &Subject, of: &Address) -> &mut Track {
+        self.tracks.entry((subject.clone(), of.clone())).or_default()
+    }
+
+    /// Remembers whether a message has ended.
+    fn note_end(&mut self, subject: &Subject, of: &Address) {
+        let key = (subject.clone(), of.clone());
+        if self.tracks.get(&key).is_none_or(Track::has_ended) {
+            self.open.remove(&key);
+        } else {
+            self.open.insert(key);
+        }
+    }
+
+    fn end(&mut self, subject: &Subject, of: &Address, end: End) {
+        let now = self.now;
+        self.track(subject, of).end(now, end);
+        self.tally.end(end);
+        self.note_end(subject, of);
+    }
+
+    /// A fault may make this message come again, wherever it goes.
+    fn touch(&mut self, touched: &Touched) {
+        for of in self.plan.reached(&touched.to) {
+            self.track(&touched.subject, &of).faults += 1;
+        }
+    }
+
+    fn touch_delivered(&mut self, delivered: &Delivered) {
+        let Delivered { subject, to, .. } = delivered.clone();
+        self.touch(&Touched { subject, to });
+    }
+
+    fn life(&mut self, who: Who, stage: Stage) {
+        if matches!(stage, Stage::Crashed | Stage::Paused) {
+            self.held.of(who).iter().for_each(|held| self.touch_delivered(held));
+        }
+        match stage {
+            Stage::Crashed => {
+                self.tally.fault(Fault::Crash);
+                self.held.drop_process(who);
+            }
+            Stage::Paused => self.tally.fault(Fault::Pause),
+            Stage::Stopped => {
+                // What it could not give back in order comes again when its lease has run out.
+                if self.troubled.contains(&who) {
+                    self.held.of(who).iter().for_each(|held| self.touch_delivered(held));
+                }
+                self.held.drop_process(who);
+            }
+            _ => {}
+        }
+    }
+
+    fn answered(&mut self, number: usize, answer: &Answer) {
+        let Some((asked, request)) = self.requests.get(&number).cloned() else { return };
+        match (request, answer) {
+            (Request::Send { subject, to, .. }, Answer::Sent(_)) => {
+                self.tally.sent += 1;
+                if !self.entries.is_known(&subject, &to) {
+                    let text = format!("the send to {to} was answered with Ok, and nobody accepted it");
+                    self.broken(Promise::NeverLost, &subject.id, text);
+                }
+            }
+            (Request::Cancel(id), Answer::Changed(changed)) => {
+                self.check_changed(&id, asked, *changed);
+                if let Some(left) = self.entries.left_of(&id, asked, &self.walls, self.now) {
+                    let text = format!("it was cancelled ({changed:?}), and {left} still waits");
+                    self.broken(Promise::Visible, &id, text);
+                }
+            }
+            (Request::Reschedule(id, _), Answer::Changed(changed)) => {
+                self.check_changed(&id, asked, *changed)
+            }
+            (_, Answer::Replayed(count)) => self.tally.replayed += *count as u64,
+            _ => {}
+        }
+    }
+
+    /// Who is told that it was done can rely on it.
+    fn check_changed(&mut self, id: &MessageId, asked: Duration, changed: Changed) {
+        let is_done = self.changed.get(id).is_some_and(|at| *at >= asked);
+        if changed == Changed::Done && !is_done {
+            self.broken(Promise::Visible, id, "a change was answered with Done, and nothing was changed");
+        }
+    }
+
+    fn settled(&mut self, settled: &Settled) {
+        let Settled { service, who, subscription, subject, lease, how } = settled;
+        let (held, is_latest) = self.held.settle(*who, *service, subscription, *lease);
+        if !is_latest {
+            let text = format!("{subscription} accepted a receipt that a later delivery had made stale");
+            self.broken(Promise::DuplicatesExplained, &subject.id, text);
+        }
+        let Some(held) = held else { return };
+        match how {
+            How::Release => self.give_back(&held, subscription),
+            How::Ack => self.check_quarantine(&held, subscription),
+            How::Move => {}
+        }
+    }
+
+    /// What took its worker down too often is given up unrun: where there is no channel for it, it is gone.
+    fn check_quarantine(&mut self, held: &Delivered, of: &Address) {
+        let Some(settings) = self.plan.settings(of) else { return };
+        let limit = settings.quarantine_after.unwrap_or(10);
+        let is_poison = limit > 0 && held.deliveries.is_some_and(|deliveries| deliveries > limit);
+        if is_poison && settings.dead_letter == DeadLetter::Discard {
+            self.end(&held.subject, of, End::Discarded);
+        }
+    }
+
+    /// The broker put a delivery back as it came: a handler of this subscription may run it again.
+    fn give_back(&mut self, held: &Delivered, of: &Address) {
+        if held.to == *of {
+            self.track(&held.subject, of).level(held.handled).given_back += 1;
+        }
+    }
+
+    fn cancelled(&mut self, service: Service, schedule: &dwell_core::ScheduleId, changed: Changed) {
+        if changed != Changed::Done {
+            return self.check_answer(service, schedule, "cancelled", changed);
+        }
+        self.changed.insert(entries::message_of(schedule), self.now);
+        for entry in self.entries.cancel(service, schedule, &self.walls, self.now) {
+            self.gone(&entry);
+            for of in self.plan.clone().reached(&entry.to) {
+                self.end(&entry.subject, &of, End::Cancelled);
+            }
+        }
+    }
+
+    /// What waits must not be said to be unknown, or gone.
+    fn check_answer(
+        &mut self,
+        service: Service,
+        schedule: &dwell_core::ScheduleId,
+        what: &str,
+        changed: Changed,
+    ) {
+        if self.entries.surely_waits(service, schedule, &self.walls, self.now) {
+            let id = entries::message_of(schedule);
+            let text = format!("{schedule} waits in the {service}, and was not {what}: {changed:?}");
+            self.broken(Promise::Visible, &id, text);
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! What a message owes when it is put somewhere.
+
+use super::{
+    Checker, Promise,
+    entries::{Replaced, Waiting},
+    track::End,
+};
+use crate::{
+    plan::Target,
+    trace::{Placed, Received, Request, Service, Stamps, Subject},
+};
+use dwell_core::{Address, Due, OnConflict, Timestamp};
+
+impl Checker {
+    pub(super) fn placed(&mut self, placed: &Placed) {
+        if placed.duplicate {
+            if !self.entries.is_known(&placed.subject, &placed.to) {
+                let text = format!("{} was taken for a repetition of a send that never was", placed.to);
+                self.broken(Promise::NeverLost, &placed.subject.id, text);
+            }
+            return;
+        }
+        if let Some(stamps) = &placed.dead {
+            return self.died(placed, stamps);
+        }
+        self.check_request(placed);
+        if placed.attempts.handled > 0 && placed.to.subscription_name().is_none() {
+            let text = format!("it has run before, and goes to everyone on {}", placed.to);
+            return self.broken(Promise::BackToTheOneWhoDeferred, &placed.subject.id, text);
+        }
+        let is_hold = placed.moved && placed.service == Service::Store;
+        if placed.request.is_none() && !is_hold {
+            self.check_copy(placed);
+        }
+        let due = self.due_at_holder(placed);
+        for replaced in self.entries.place(placed, due, self.wall, &self.walls, self.now) {
+            self.replaced(placed, replaced);
+        }
+        for of in self.plan.clone().reached(&placed.to) {
+            self.count_placed(placed, &of, is_hold);
+        }
+    }
+
+    /// When it is due on the clock of whoever holds it. A log holds nothing back: what it takes is due.
+    fn due_at_holder(&mut self, placed: &Placed) -> Timestamp {
+        if placed.service == Service::Store || self.plan.target == Target::Memory {
+            return placed.due.resolve(self.wall);
+        }
+        if let (Due::At(time), Some(who)) = (placed.due, placed.who) {
+            let skew = self.plan.processes[who.process].skew;
+            if Timestamp(self.wall.0 + skew) < time {
+                let text = format!("it was sent on by {who} before it was due on the clock of {who}");
+                self.broken(Promise::NeverEarly, &placed.subject.id, text);
+            }
+        }
+        Timestamp(i64::MIN)
+    }
+
+    fn replaced(&mut self, by: &Placed, replaced: Replaced) {
+        let (old, surely) = match replaced {
+            Replaced::Nothing => return,
+            Replaced::Surely(old) => (old, true),
+            Replaced::Perhaps(old) => (old, false),
+        };
+        if surely {
+            self.gone(&old);
+        }
+        if old.subject == by.subject {
+            // The same message again: it goes on in the new one.
+            for of in self.plan.clone().reached(&old.to) {
+                self.track(&old.subject, &of).unsure = true;
+            }
+            return;
+        }
+        for of in self.plan.clone().reached(&old.to) {
+            self.track(&old.subject, &of).unsure |= !surely;
+            self.end(&old.subject, &of, End::Replaced);
+        }
+    }
+
+    /// Something that waited will never fire.
+    pub(super) fn gone(&mut self, entry: &Waiting) {
+        for of in self.plan.clone().reached(&entry.to) {
+            let level = self.track(&entry.subject, &of).level(entry.handled);
+            match entry.service {
+                Service::Target => level.gone += 1,
+                Service::Store => level.gone_from_store += 1,
+            }
+        }
+    }
+
+    fn count_placed(&mut self, placed: &Placed, of: &Address, is_hold: bool) {
+        let (now, is_request) = (self.now, placed.request.is_some());
+        let track = self.track(&placed.subject, of);
+        if !is_hold {
+            track.last_placed = Some(now);
+            track.starts += u32::from(is_request);
+        }
+        let level = track.level(placed.attempts.handled);
+        match placed.service {
+            Service::Target => {
+                level.placed += 1;
+                level.copied += u32::from(!is_request);
+            }
+            Service::Store => level.stored += u32::from(is_request),
+        }
+        let extra = track.extra_copies();
+        if extra > track.faults {
+            let text = format!(
+                "{extra} more copies were made for {of} than asked for, and {} faults touched it",
+                track.faults
+            );
+            self.broken(Promise::DuplicatesExplained, &placed.subject.id, text);
+        }
+        self.note_end(&placed.subject, of);
+    }
+
+    /// A user's send arrives as it was asked for.
+    fn check_request(&mut self, placed: &Placed) {
+        let request = placed.request.and_then(|number| self.requests.get(&number));
+        let Some((_, Request::Send { due, once, .. })) = request else { return };
+        if *once == Some(OnConflict::Fail)
+            && let Some(first) = self.entries.conflict(placed)
+        {
+            let text =
+                format!("{} was accepted under the id of {first}, which was to conflict", placed.subject);
+            return self.broken(Promise::DuplicatesExplained, &placed.subject.id, text);
+        }
+        if *due != placed.due {
+            let text = format!("it was sent with due {due:?}, and placed with {:?}", placed.due);
+            self.broken(Promise::NeverEarly, &placed.subject.id, text);
+        }
+    }
+
+    /// A copy that no user asked for: a run asked for it, or it comes from the store.
+    fn check_copy(&mut self, placed: &Placed) {
+        let Placed { subject, to, attempts, .. } = placed;
+        let stored = match placed.service {
+            Service::Store => None,
+            Service::Target => self.entries.was_due(
+                Service::Store,
+                subject,
+                attempts.handled,
+                |other| other == to,
+                &self.walls,
+                self.now,
+            ),
+        };
+        match stored {
+            Some(Ok(())) => {}
+            _ if attempts.handled > 0 => self.check_again(placed),
+            _ if self.was_released(placed) => {}
+            Some(Err(due)) => {
+                let text = format!("it was sent on to {to} before it was due at {} in the store", due.0);
+                self.broken(Promise::NeverEarly, &subject.id, text);
+            }
+            None => {
+                let text = format!("it goes to {to} as if it had never run, and nobody sent it there");
+                self.broken(Promise::BudgetsHold, &subject.id, text);
+            }
+        }
+        self.check_second_copy(placed);
+    }
+
+    /// Whether it goes back as it came because a run released it, on a broker that cannot take it back.
+    fn was_released(&self, placed: &Placed) -> bool {
+        let track = self.tracks.get(&(placed.subject.clone(), placed.to.clone()));
+        let level = track.and_then(|track| track.levels.get(&placed.attempts.handled));
+        placed.due == Due::NOW && level.is_some_and(|level| level.released > 0)
+    }
+
+    /// Who knows that a copy is there makes no second one.
+    fn check_second_copy(&mut self, placed: &Placed) {
+        let Placed { subject, to, attempts, .. } = placed;
+        let Some(who) = placed.who.filter(|_| !placed.moved) else { return };
+        let copies = *self.copies(who, subject, to, attempts.handled);
+        if copies.confirmed >= copies.allowed {
+            let text = format!(
+                "{who} put it to {to} once more, knowing that {} copies were there, and {} asked for",
+                copies.confirmed, copies.allowed
+            );
+            self.broken(Promise::DuplicatesExplained, &subject.id, text);
+        }
+    }
+
+    /// A copy with counts above zero: some run of its subscription asked for exactly this.
+    fn check_again(&mut self, placed: &Placed) {
+        let Placed { subject, to, attempts, due, .. } = placed;
+        let asked: Vec<_> = match self.tracks.get(&(subject.clone(), to.clone())) {
+            Some(track) => track.again.iter().filter(|again| again.attempts == *attempts).cloned().collect(),
+            None => vec![],
+        };
+        if asked.is_empty() {
+            let promise = self.astray(subject, to, *attempts);
+            let text = format!("it goes to {to} with {attempts:?}, and no run there asked for that");
+            return self.broken(promise, &subject.id, text);
+        }
+        if asked.iter().any(|again| again.due.fits(*due)) || self.was_released(placed) {
+            return;
+        }
+        let early = asked.iter().all(|again| again.due.is_undercut_by(*due));
+        let promise = if early { Promise::NeverEarly } else { Promise::OneMeaningOfDelay };
+        let text = format!("it goes to {to} with due {due:?}, and {:?} was asked for", asked[0].due);
+        self.broken(promise, &subject.id, text);
+    }
+
+    /// A message was put into a dead-letter channel.
+    fn died(&mut self, placed: &Placed, stamps: &Stamps) {
+        let Placed { subject, to, .. } = placed;
+        let Some((from, reason)) = &stamps.from else {
+            let text = format!("it lies in {} without saying where it came from", placed.topic);
+            return self.broken(Promise::Visible, &subject.id, text);
+        };
+        if !stamps.missing.is_empty() {
+            let text = format!("it lies in {} without {}", placed.topic, stamps.missing.join(", "));
+            return self.broken(Promise::Visible, &subject.id, text);
+        }
+        if reason == "unroutable" {
+            for of in self.plan.clone().reached(to) {
+                if self.plan.settings(&of).is_some() {
+                    let text = format!("it was parked as unroutable, and {of} is there");
+                    self.broken(Promise::NeverLost, &subject.id, text);
+                }
+                self.end(subject, &of, End::Parked);
+            }
+            return;
+        }
+        self.check_second_copy(placed);
+        self.check_death(placed, from, reason);
+        self.end(subject, from, End::Dead);
+    }
+
+    fn check_death(&mut self, placed: &Placed, from: &Address, reason: &str) {
+        let subject: &Subject = &placed.subject;
+        let quarantine = self.plan.settings(from).and_then(|settings| settings.quarantine_after);
+        let track = self.track(subject, from);
+        if reason == "poison" {
+            let limit = quarantine.unwrap_or(10);
+            if limit == 0 || track.faults < limit {
+                let text =
+                    format!("{from} gave it up as poison after {} faults, and not {limit}", track.faults);
+                self.broken(Promise::BudgetsHold, &subject.id, text);
+            }
+            return;
+        }
+        track.deaths += 1;
+        let (deaths, killed, faults) = (track.deaths, track.killed.len() as u32, track.faults);
+        let counts: Vec<_> =
+            track.killed.iter().filter(|killed| killed.attempts == placed.attempts).cloned().collect();
+        if counts.is_empty() {
+            let text = format!("{from} gave it up with {:?}, and no run there came to that", placed.attempts);
+            return self.broken(Promise::BudgetsHold, &subject.id, text);
+        }
+        if !counts.iter().any(|killed| killed.channel == placed.topic) {
+            let text = format!("it lies in {}, and belongs into {}", placed.topic, counts[0].channel);
+            return self.broken(Promise::Visible, &subject.id, text);
+        }
+        if deaths > killed + faults {
+            let text = format!("it died {deaths} times in {from}: {killed} runs gave it up, {faults} faults");
+            self.broken(Promise::DuplicatesExplained, &subject.id, text);
+        }
+    }
+
+    /// A store or a broker hands nothing out before it is due.
+    pub(super) fn received(&mut self, received: &Received) {
+        let is_impaired = self.held.receive(received, self.has_sessions());
+        if is_impaired {
+            let touched =
+                crate::trace::Touched { subject: received.subject.clone(), to: received.to.clone() };
+            self.touch(&touched);
+        }
+        if received.service != Service::Store {
+            return;
+        }
+        let (subject, to, handled) = (&received.subject, &received.to, received.attempts.handled);
+        self.copies(received.who, subject, to, handled).allowed += 1;
+        let due = self.entries.was_due(
+            Service::Store,
+            subject,
+            handled,
+            |other| other == to,
+            &self.walls,
+            self.now,
+        );
+        match due {
+            Some(Ok(())) => {}
+            Some(Err(due)) => {
+                let text = format!("the store handed it out before it was due at {}", due.0);
+                self.broken(Promise::NeverEarly, &subject.id, text);
+            }
+            None => {
+                let text =
+                    format!("the store holds it for {to} with {handled} handled: nobody put it there so");
+                self.broken(Promise::BudgetsHold, &subject.id, text);
+            }
+        }
+    }
+}

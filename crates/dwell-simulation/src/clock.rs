@@ -1,0 +1,44 @@
+//! The clock of one process: the same time for all, and a wall clock that may be wrong.
+
+use crate::{crew::Crew, life::Life};
+use dwell_core::{BoxFuture, Busy, Clock, Timestamp, VirtualClock};
+use std::{sync::Arc, time::Duration};
+
+/// What a process takes for the time. All that is spawned on it lives and dies with the process.
+pub(crate) struct ProcessClock {
+    pub(crate) clock: VirtualClock,
+    pub(crate) crew: Arc<Crew>,
+    pub(crate) life: Arc<Life>,
+    /// How far its wall clock is ahead of the broker's, in milliseconds.
+    pub(crate) skew: i64,
+}
+
+impl Clock for ProcessClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.clock.now().0.saturating_add(self.skew))
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    fn sleep_until(&self, time: Timestamp) -> BoxFuture<'static, ()> {
+        self.clock.sleep_until(Timestamp(time.0.saturating_sub(self.skew)))
+    }
+
+    fn sleep(&self, delay: Duration) -> BoxFuture<'static, ()> {
+        self.clock.sleep(delay)
+    }
+
+    fn tick(&self, period: Duration) -> BoxFuture<'static, ()> {
+        self.clock.tick(period)
+    }
+
+    fn track(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+        self.clock.track(self.crew.take_on(self.life.task(task)))
+    }
+
+    fn busy(&self) -> Busy {
+        self.clock.busy()
+    }
+}

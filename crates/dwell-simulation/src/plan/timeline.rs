@@ -1,0 +1,210 @@
+//! What is asked for and what goes wrong, and when.
+
+use super::{ProcessPlan, Target, TopicPlan};
+use crate::{
+    dice::Dice,
+    trace::{Service, Subject},
+};
+use dwell_core::{Address, Due, MessageId, OnConflict, Text, Timestamp};
+use std::time::Duration;
+
+/// A due time in the words of the plan, which does not know what time it will be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum When {
+    Now,
+    After(Duration),
+    /// So many milliseconds from the moment of sending.
+    At(i64),
+}
+
+impl When {
+    pub(crate) fn due(self, now: Timestamp) -> Due {
+        match self {
+            Self::Now => Due::NOW,
+            Self::After(delay) => Due::After(delay),
+            Self::At(offset) => Due::At(Timestamp(now.0.saturating_add(offset))),
+        }
+    }
+}
+
+/// What the workload asks for, through which process.
+#[derive(Clone, Debug)]
+pub(crate) enum Planned {
+    Send {
+        subject: Subject,
+        to: Address,
+        when: When,
+        once: Option<OnConflict>,
+        key: Option<u8>,
+        /// Whether the sender tries again after an error.
+        retries: u32,
+    },
+    Cancel(MessageId),
+    Reschedule(MessageId, When),
+    Replay(Text),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Happening {
+    Request(usize, Planned),
+    Crash(usize),
+    Pause(usize, Duration),
+    /// Stopped in order, and started again.
+    Restart(usize),
+    Step(i64),
+    Outage(Service, Duration),
+    DropSession(usize),
+    /// Somebody starts the performers again that stopped by themselves.
+    RestartPumps,
+}
+
+pub(super) fn draw(
+    dice: &Dice,
+    target: Target,
+    topics: &[TopicPlan],
+    processes: &[ProcessPlan],
+    window: Duration,
+    faults: bool,
+) -> Vec<(Duration, Happening)> {
+    let mut timeline = requests(&dice.fork("requests"), target, topics, processes.len(), window);
+    troubles(&dice.fork("troubles"), target, processes.len(), window, faults, &mut timeline);
+    // A stable sort: what happens at the same time happens in the order in which it was drawn.
+    timeline.sort_by_key(|(at, _)| *at);
+    timeline
+}
+
+fn moment(dice: &Dice, window: Duration) -> Duration {
+    Duration::from_millis(dice.below(window.as_millis() as u64))
+}
+
+fn requests(
+    dice: &Dice,
+    target: Target,
+    topics: &[TopicPlan],
+    processes: usize,
+    window: Duration,
+) -> Vec<(Duration, Happening)> {
+    let mut timeline = vec![];
+    let mut generation = 0;
+    let burst = dice.chance(0.3).then(|| moment(dice, window));
+    for number in 0..dice.size(3, 40) {
+        let id = MessageId::from(format!("m{number}"));
+        let topic = dice.pick(topics);
+        let to = match dice.below(10) {
+            0 => dice.pick(&topic.subscriptions).subscription().address(),
+            1 if target != Target::Memory && dice.chance(0.2) => Address::topic("nowhere"),
+            _ => Address::topic(topic.name.clone()),
+        };
+        let when = when(dice);
+        // The log itself does not remember ids, its store does.
+        let remembered = target == Target::Memory || !matches!(when, When::Now);
+        let once = match dice.below(4) {
+            0 if remembered => Some(OnConflict::Fail),
+            1 if remembered => Some(OnConflict::Replace),
+            _ => None,
+        };
+        let at = burst.filter(|_| dice.chance(0.5)).unwrap_or_else(|| moment(dice, window));
+        let key = dice.chance(0.5).then(|| dice.below(3) as u8);
+        let send = |generation, to: &Address, when, once| Planned::Send {
+            subject: Subject { id: id.clone(), generation },
+            to: to.clone(),
+            when,
+            once,
+            key,
+            retries: if dice.chance(0.5) { 3 } else { 0 },
+        };
+        let mut ask = |at: Duration, what: Planned| {
+            timeline.push((at, Happening::Request(dice.below(processes as u64) as usize, what)));
+        };
+        generation += 1;
+        ask(at, send(generation, &to, when, once));
+        let later = |most: u64| at + dice.millis(1, most);
+        if once == Some(OnConflict::Fail) && dice.chance(0.5) {
+            ask(later(60_000), send(generation, &to, when, once));
+        }
+        if once == Some(OnConflict::Fail) && dice.chance(0.2) {
+            // Other content under the same id: to be refused.
+            generation += 1;
+            ask(later(60_000), send(generation, &to, when, once));
+        }
+        if once == Some(OnConflict::Replace) && dice.chance(0.7) {
+            generation += 1;
+            ask(later(60_000), send(generation, &to, self::when(dice), once));
+        }
+        if once.is_some() && dice.chance(0.1) {
+            // The same id means something else in another topic.
+            generation += 1;
+            ask(at, send(generation, &Address::topic(dice.pick(topics).name.clone()), when, once));
+        }
+        if dice.chance(0.15) {
+            ask(later(600_000), Planned::Cancel(id.clone()));
+        }
+        if dice.chance(0.15) {
+            ask(later(600_000), Planned::Reschedule(id.clone(), self::when(dice)));
+        }
+    }
+    for _ in 0..dice.below(4) {
+        let (at, topic) = (moment(dice, window), dice.pick(topics).name.clone());
+        timeline
+            .push((at, Happening::Request(dice.below(processes as u64) as usize, Planned::Replay(topic))));
+    }
+    timeline
+}
+
+fn when(dice: &Dice) -> When {
+    match dice.below(12) {
+        0..=4 => When::Now,
+        5 => When::After(Duration::from_micros(dice.between(1, 5_000))),
+        6 | 7 => When::After(dice.millis(1, 3_600_000)),
+        8 => When::After(dice.millis(3_600_000, 5 * 24 * 3_600_000)),
+        9 => When::At(-(dice.millis(1, 3_600_000).as_millis() as i64)),
+        _ => When::At(dice.millis(1, 3_600_000).as_millis() as i64),
+    }
+}
+
+fn troubles(
+    dice: &Dice,
+    target: Target,
+    processes: usize,
+    window: Duration,
+    faults: bool,
+    timeline: &mut Vec<(Duration, Happening)>,
+) {
+    let process = || dice.below(processes as u64) as usize;
+    let times = |most: u64| if dice.chance(0.5) { 0 } else { dice.below(most + 1) };
+    // A clean stop and a wrong clock are no reason for a duplicate: they come in calm worlds, too.
+    for _ in 0..times(3) {
+        timeline.push((moment(dice, window), Happening::Restart(process())));
+    }
+    for _ in 0..times(3) {
+        let by = dice.millis(1, 3_600_000).as_millis() as i64;
+        let by = if dice.chance(0.5) { by } else { -by };
+        timeline.push((moment(dice, window), Happening::Step(by)));
+    }
+    let mut at = Duration::from_secs(60);
+    while at < window + Duration::from_secs(3600) {
+        timeline.push((at, Happening::RestartPumps));
+        at += window / 10 + Duration::from_secs(60);
+    }
+    if !faults {
+        return;
+    }
+    for _ in 0..times(3) {
+        timeline.push((moment(dice, window), Happening::Crash(process())));
+    }
+    for _ in 0..times(3) {
+        timeline.push((moment(dice, window), Happening::Pause(process(), dice.millis(100, 120_000))));
+    }
+    for _ in 0..times(2) {
+        let service = match target {
+            Target::Log(_) if dice.chance(0.5) => Service::Store,
+            _ => Service::Target,
+        };
+        timeline.push((moment(dice, window), Happening::Outage(service, dice.millis(100, 300_000))));
+    }
+    if target != Target::Memory {
+        for _ in 0..times(2) {
+            timeline.push((moment(dice, window), Happening::DropSession(process())));
+        }
+    }
+}

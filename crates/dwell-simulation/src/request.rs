@@ -1,0 +1,151 @@
+//! What users ask of the engine.
+
+use crate::{
+    message::message,
+    plan::{Planned, Target},
+    process::Processes,
+    scene::{Scene, as_request},
+    trace::{Answer, Event, Request},
+};
+use bytes::Bytes;
+use dwell_core::{Changed, Delivery, Envelope, Error, ErrorKind, Result, Subscription, Text};
+use dwell_engine::{Delay, DelayMode, Engine, Gaps, replay, settle_with_gaps};
+use std::{sync::Arc, time::Duration};
+
+/// Asks for it through a process, as soon as one is ready. The answer is lost if that process is.
+pub(crate) fn ask(
+    scene: &Arc<Scene>,
+    processes: &Arc<Processes>,
+    process: usize,
+    number: usize,
+    planned: Planned,
+) {
+    let (scene, processes) = (scene.clone(), processes.clone());
+    let spawner = scene.clone();
+    spawner.spawn(async move {
+        let (life, engine) = loop {
+            match processes.ready(process) {
+                Some(ready) => break ready,
+                None => scene.sleep(Duration::from_secs(1)).await,
+            }
+        };
+        let clock = engine.seams().clock.clone();
+        let asking = Asking { scene, engine, number, who: life.who };
+        tokio::spawn(clock.track(Box::pin(as_request(number, asking.run(planned)))));
+    });
+}
+
+struct Asking {
+    scene: Arc<Scene>,
+    engine: Engine,
+    number: usize,
+    who: crate::life::Who,
+}
+
+impl Asking {
+    async fn run(self, planned: Planned) {
+        let clock = self.engine.seams().clock.clone();
+        match planned {
+            Planned::Send { subject, to, when, once, key, retries } => {
+                let due = when.due(clock.now());
+                let envelope =
+                    Envelope { to: to.clone(), due, once, copy: false, message: message(&subject, key) };
+                let request = Request::Send { subject, to, due, once };
+                for left in (0..=retries).rev() {
+                    self.asks(request.clone());
+                    let sent = self.engine.send(std::slice::from_ref(&envelope)).await.pop();
+                    let sent = sent.unwrap_or_else(|| Err(Error::new(ErrorKind::Timeout, "no answer")));
+                    let again = sent.as_ref().is_err_and(Error::is_retryable) && left > 0;
+                    self.answers(sent.map(|sent| Answer::Sent(sent.duplicate)));
+                    if !again {
+                        break;
+                    }
+                    clock.sleep(Duration::from_secs(1)).await;
+                }
+            }
+            Planned::Cancel(id) => {
+                self.asks(Request::Cancel(id.clone()));
+                let cancelled = self.engine.cancel(&id).await;
+                self.answers(cancelled.map(Answer::Changed));
+            }
+            Planned::Reschedule(id, when) => {
+                let due = when.due(clock.now());
+                self.asks(Request::Reschedule(id.clone(), due));
+                let rescheduled = self.engine.reschedule(&id, due).await;
+                self.answers(rescheduled.map(Answer::Changed));
+            }
+            Planned::Replay(topic) => {
+                self.asks(Request::Replay(topic.clone()));
+                let replayed = match self.scene.plan.target {
+                    Target::Memory => self.replay_by_ledger(&topic).await,
+                    Target::Log(_) => self.replay_by_consumer(&topic).await,
+                };
+                self.answers(replayed.map(Answer::Replayed));
+            }
+        }
+    }
+
+    fn asks(&self, request: Request) {
+        self.scene.record(Event::Asked(self.number, self.who, request));
+    }
+
+    fn answers(&self, answer: Result<Answer>) {
+        let answer = answer.unwrap_or_else(|error| Answer::Failed(error.kind()));
+        self.scene.record(Event::Answered(self.number, answer));
+    }
+
+    fn picks(&self, what: &str) -> bool {
+        self.scene.plan.dice.fork(&format!("replay {} {what}", self.number)).chance(0.5)
+    }
+
+    async fn replay_by_ledger(&self, topic: &Text) -> Result<usize> {
+        let monitor = self.engine.monitor();
+        let mut replayed = 0;
+        let all = monitor.dead(100).await?;
+        for dead in &all {
+            if dead.topic != *topic || !self.picks(&dead.message.id.0) {
+                continue;
+            }
+            // Half of them are edited on the way; not if the edit would be for several contents under one id.
+            let alike = all
+                .iter()
+                .filter(|other| other.message.id == dead.message.id)
+                .all(|other| other.message.body == dead.message.body);
+            let edited = (alike && self.picks("edited")).then(|| edit(&dead.message.body));
+            if monitor.replay(&dead.message.id, edited, "operator").await? == Changed::Done {
+                replayed += 1;
+            }
+        }
+        Ok(replayed)
+    }
+
+    /// Without a ledger, dead letters are read from their channel.
+    async fn replay_by_consumer(&self, topic: &Text) -> Result<usize> {
+        let channel: Text = format!("{topic}.dlq").into();
+        let subscription = Subscription::new(channel.clone(), channel);
+        let transport = self.engine.transport().clone();
+        let consumer = transport.consumer(subscription.clone()).await?;
+        let received = consumer.receive(100, Duration::ZERO, None).await;
+        let mut replayed = 0;
+        if let Ok(batch) = received {
+            let capabilities = transport.capabilities();
+            let clock = self.engine.seams().clock.clone();
+            let delay = Delay::new(capabilities, DelayMode::Native, None, false, clock)?;
+            let gaps = Gaps { subscription, capabilities, transport, consumer: consumer.clone(), delay };
+            replayed = self.replay_batch(&gaps, batch).await;
+        }
+        consumer.close().await.map(|()| replayed)
+    }
+
+    async fn replay_batch(&self, gaps: &Gaps, batch: Vec<Delivery>) -> usize {
+        let picked = batch.into_iter().filter(|dead| self.picks(&dead.message.id.0));
+        let settles: Vec<_> = picked.filter_map(|dead| replay(dead, None, "operator").ok()).collect();
+        let asked = settles.len();
+        asked - settle_with_gaps(gaps, settles).await.len()
+    }
+}
+
+fn edit(body: &Bytes) -> Bytes {
+    let text = String::from_utf8_lossy(body);
+    format!("{}!", text.trim_end_matches('!')).into()
+}

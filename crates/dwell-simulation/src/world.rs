@@ -1,0 +1,227 @@
+//! One world, from its first moment until everything has come to rest.
+
+use crate::{
+    checker::{Inventory, Tally, Violation},
+    plan::{Happening, Options, Plan, Target},
+    process::{Brokers, Processes},
+    request::ask,
+    scene::Scene,
+    trace::{Entry, Event, Fault, Service, Subject},
+};
+use dwell_conformance::log::{Log, LogBroker, LogSettings};
+use dwell_core::{
+    Address, Clock, OnMissing, Result, Seams, SeededRandom, State, Subscription, Topic, Transport, wire,
+};
+use dwell_engine::{
+    memory::{Memory, MemorySettings},
+    planted,
+};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+/// Nothing is planned further ahead, retries and all.
+const LONGEST_DRAIN: Duration = Duration::from_secs(20 * 24 * 3600);
+/// What has come to rest must stay at rest for this long.
+const REST: Duration = Duration::from_secs(600);
+
+/// What came of a world.
+pub struct Report {
+    /// Its seed.
+    pub seed: u64,
+    /// The first promise that was broken, if any was.
+    pub violation: Option<Violation>,
+    /// All that happened.
+    pub trace: Vec<Entry>,
+    /// The same in numbers.
+    pub tally: Tally,
+}
+
+/// Runs the world of this seed to its end. The same seed gives the same trace.
+pub fn run(seed: u64, options: Options) -> Report {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime without any drivers can always be made");
+    planted::set(options.bug);
+    let report = runtime.block_on(live(Arc::new(Plan::draw(seed, options))));
+    planted::set(None);
+    report
+}
+
+async fn live(plan: Arc<Plan>) -> Report {
+    let (scene, mut crashes) = Scene::new(plan.clone());
+    plan.describe().into_iter().for_each(|line| scene.record(Event::Note(line)));
+    let (brokers, admin) = brokers(&scene).expect("brokers that run can be connected to");
+    provision(&scene, &*admin).await;
+    let (stopped, mut stops) = tokio::sync::mpsc::unbounded_channel();
+    let processes = Processes::new(&scene, brokers.clone(), stopped);
+    (0..plan.processes.len()).for_each(|process| processes.start(process));
+    let undertaker = processes.clone();
+    scene.spawn(async move {
+        loop {
+            let who = tokio::select! {
+                biased;
+                Some(who) = crashes.recv() => who,
+                Some(who) = stops.recv() => who,
+                else => return,
+            };
+            undertaker.bury(who);
+        }
+    });
+
+    let mut number = 0;
+    for (at, happening) in plan.timeline.clone() {
+        scene.clock.advance(at.saturating_sub(scene.clock.elapsed())).await;
+        if scene.violation().is_some() {
+            break;
+        }
+        number += 1;
+        happen(&scene, &processes, number, happening);
+    }
+    if scene.violation().is_none() {
+        drain(&scene, &processes).await;
+    }
+    if scene.violation().is_none() {
+        let inventory = take_stock(&scene, &brokers, &*admin).await;
+        scene.lock().checker.finish(&inventory);
+    }
+    processes.end();
+    scene.clock.idle().await;
+    let mut record = scene.lock();
+    Report {
+        seed: plan.seed,
+        violation: record.checker.violation().cloned(),
+        tally: record.checker.tally().clone(),
+        trace: std::mem::take(&mut record.trace),
+    }
+}
+
+/// What outlives every process, and a way to look at it that nothing goes wrong on.
+fn brokers(scene: &Arc<Scene>) -> Result<(Brokers, Arc<dyn Transport>)> {
+    let seams = |name: &str| {
+        let random = SeededRandom::new(scene.plan.dice.fork(name).next());
+        Seams::new(Arc::new(scene.clock.clone()), Arc::new(random), name)
+    };
+    let memory: Arc<dyn Transport> = Arc::new(Memory::new(seams("memory"), MemorySettings::default()));
+    Ok(match scene.plan.target {
+        Target::Memory => (Brokers::Memory(memory.clone()), memory),
+        Target::Log(partitions) => {
+            let broker = LogBroker::new(LogSettings { partitions, ..LogSettings::default() });
+            let admin = Arc::new(Log::connect(&broker, seams("admin"))?);
+            (Brokers::Log(broker, memory), admin)
+        }
+    })
+}
+
+/// Everything is there before the first message: who subscribes later misses what came before, and that is no loss.
+async fn provision(scene: &Scene, admin: &dyn Transport) {
+    let topics: Vec<_> = scene.plan.topics.iter().map(|topic| Topic::named(topic.name.clone())).collect();
+    let subscriptions: Vec<_> = scene.plan.subscriptions().map(|settings| settings.subscription()).collect();
+    admin
+        .provision(&topics, &subscriptions, OnMissing::Create)
+        .await
+        .expect("an empty broker takes any topics and subscriptions");
+}
+
+fn happen(scene: &Arc<Scene>, processes: &Arc<Processes>, number: usize, happening: Happening) {
+    match happening {
+        Happening::Request(process, planned) => ask(scene, processes, process, number, planned),
+        Happening::Crash(process) => processes.crash(process),
+        Happening::Pause(process, pause) => processes.pause(process, pause),
+        Happening::Restart(process) => processes.stop(process),
+        Happening::Step(by) => {
+            scene.clock.step_wall(by);
+            scene.record(Event::Step(by));
+        }
+        Happening::Outage(service, pause) => outage(scene, processes, service, pause),
+        Happening::DropSession(process) => {
+            scene.fault(Fault::DroppedSession, None, "session", vec![]);
+            processes.drop_session(process, None);
+        }
+        Happening::RestartPumps => processes.restart_pumps(),
+    }
+}
+
+fn outage(scene: &Arc<Scene>, processes: &Arc<Processes>, service: Service, pause: Duration) {
+    scene.fault(Fault::Outage, None, "outage", vec![]);
+    scene.set_outage(service, true);
+    // A broker that is down forgets its sessions; one that is out of reach does not.
+    let is_down = service == Service::Target && pause.as_millis().is_multiple_of(2);
+    if is_down {
+        processes.set_log_running(false);
+    }
+    let (scene, processes) = (scene.clone(), processes.clone());
+    let spawner = scene.clone();
+    spawner.spawn(async move {
+        scene.sleep(pause).await;
+        scene.set_outage(service, false);
+        if is_down {
+            processes.set_log_running(true);
+        }
+    });
+}
+
+/// Goes on until everything has ended, and then for a while, because what has ended must not come again.
+async fn drain(scene: &Scene, processes: &Processes) {
+    let start = scene.clock.elapsed();
+    scene.clock.advance(scene.plan.horizon.saturating_sub(start)).await;
+    while scene.clock.elapsed() < start + LONGEST_DRAIN {
+        if scene.violation().is_some() {
+            return;
+        }
+        if scene.lock().checker.all_ended() {
+            scene.clock.advance(REST).await;
+            if scene.lock().checker.all_ended() {
+                return;
+            }
+        }
+        processes.restart_pumps();
+        if !scene.clock.step(Duration::from_secs(3600)).await {
+            scene.clock.advance(Duration::from_secs(3600)).await;
+        }
+    }
+}
+
+/// What lies among the dead letters, and what is left in queues that should be empty.
+async fn take_stock(scene: &Scene, brokers: &Brokers, admin: &dyn Transport) -> Inventory {
+    let mut dead = BTreeSet::new();
+    for topic in scene.plan.dead_letter_topics() {
+        let consumer = admin.consumer(Subscription::new(topic.clone(), topic)).await;
+        let consumer = consumer.expect("dead-letter channels come with their subscriptions");
+        loop {
+            let batch = consumer.receive(1000, Duration::ZERO, None).await.expect("brokers run at the end");
+            if batch.is_empty() {
+                break;
+            }
+            for delivery in batch {
+                let text = |name| delivery.message.headers.get_text(name);
+                if let (Some(topic), Some(name)) = (text(wire::ORIGINAL_TOPIC), text(wire::SUBSCRIPTION)) {
+                    dead.insert((Subject::of(&delivery.message), Address::subscription(topic, name)));
+                }
+            }
+        }
+    }
+    Inventory { dead, left: left(scene, brokers).await }
+}
+
+async fn left(scene: &Scene, brokers: &Brokers) -> Vec<String> {
+    let memory = match brokers {
+        Brokers::Memory(memory) | Brokers::Log(_, memory) => memory,
+    };
+    let ledger = memory.ledger().expect("memory keeps a ledger");
+    let counts = ledger.counts().await.expect("memory can always count");
+    let ended = |state| matches!(state, State::Dead | State::Discarded | State::Cancelled | State::Done);
+    let mut left: Vec<_> = counts
+        .into_iter()
+        .filter(|count| !ended(count.state))
+        .map(|count| format!("{} {} in {}/{:?}", count.count, count.state, count.topic, count.subscription))
+        .collect();
+    if let Brokers::Log(broker, _) = brokers {
+        for settings in scene.plan.subscriptions() {
+            let of = settings.subscription().address();
+            let lag = broker.lag(&of).unwrap_or(u64::MAX);
+            if lag > 0 {
+                left.push(format!("{lag} records of {of} that were never committed"));
+            }
+        }
+    }
+    left
+}
