@@ -170,6 +170,38 @@ async fn a_copy_that_was_confirmed_is_not_made_again_when_the_ack_fails() {
 }
 
 #[tokio::test]
+async fn what_is_queued_behind_a_slow_settlement_is_settled_before_a_pump_that_cannot_wait_has_stopped() {
+    let (world, rich) = rich_world().await;
+    let settings = SubscriptionSettings { concurrency: 3, shutdown_timeout: Duration::ZERO, ..orders() };
+    let clock = world.clock.clone();
+    *rich.faults.slow_settles.lock().unwrap() = Some((clock.clone(), SECOND * 4 / 10));
+    let pump = world
+        .engine
+        .subscribe(
+            settings,
+            Work::Async(Arc::new(move |message: Message, _: Context| {
+                let pause = message.body.len() as u32 * SECOND / 10;
+                let clock = clock.clone();
+                async move {
+                    clock.sleep(pause).await;
+                    Verdict::ACK
+                }
+            })),
+        )
+        .await
+        .unwrap();
+    // The second is done while the first is being settled.
+    for (id, body) in [("a", ""), ("b", "-")] {
+        world.send(Envelope::new(Address::topic("orders"), Message::new(id, "order", body))).await;
+    }
+    world.advance(SECOND * 2 / 10).await;
+    let stopping = tokio::spawn(async move { pump.stop().await });
+    world.advance(SECOND * 20).await;
+    stopping.await.unwrap();
+    assert_eq!(world.memory.ledger().unwrap().counts().await.unwrap(), [], "both were handled, and are gone");
+}
+
+#[tokio::test]
 async fn failing_receives_back_off_and_the_pump_stays_alive() {
     let (world, rich) = rich_world().await;
     *rich.faults.receives.lock().unwrap() = vec![ErrorKind::Unavailable; 4];

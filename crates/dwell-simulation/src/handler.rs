@@ -28,10 +28,16 @@ pub(crate) fn work(
     match executor {
         Executor::Proactor => Work::Async(Arc::new(move |message: Message, context: Context| {
             let begun = shop.begin(&message, context);
-            begun.run()
+            async move {
+                match begun {
+                    Some(begun) => begun.run().await,
+                    None => std::future::pending().await,
+                }
+            }
         })),
         Executor::Inline => Work::Inline(Arc::new(move |message: Message, context: Context| {
-            shop.begin(&message, context).run_at_once()
+            // Whatever a dead process comes to, nobody hears of it.
+            shop.begin(&message, context).map_or(Verdict::ACK, Begun::run_at_once)
         })),
     }
 }
@@ -75,7 +81,11 @@ impl Fate {
 }
 
 impl Shop {
-    fn begin(&self, message: &Message, context: Context) -> Begun {
+    /// `None` if the process has just died: it is only that its task has not found out.
+    fn begin(&self, message: &Message, context: Context) -> Option<Begun> {
+        if !self.life.is_alive() {
+            return None;
+        }
         let subject = Subject::of(message);
         let subscription = Address::subscription(context.topic, context.subscription);
         let handled = message.attempts.handled;
@@ -107,7 +117,7 @@ impl Shop {
             timeout: self.settings.handler_timeout,
             ended: false,
         };
-        Begun { open, dice, fate, lease: self.settings.lease }
+        Some(Begun { open, dice, fate, lease: self.settings.lease })
     }
 }
 

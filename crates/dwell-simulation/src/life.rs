@@ -75,6 +75,16 @@ impl Life {
         Box::pin(Mortal { life: self.clone(), number: state.next, task: Some(task) })
     }
 
+    /// The same work, which stops when this life does, even if its task is being polled at that moment.
+    pub(crate) async fn while_alive<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        std::future::poll_fn(|cx| match self.is_alive() {
+            true => work.as_mut().poll(cx),
+            false => Poll::Pending,
+        })
+        .await
+    }
+
     fn wake_all(&self) {
         let wakers: Vec<_> = self.lock().tasks.values().cloned().collect();
         wakers.into_iter().for_each(Waker::wake);

@@ -134,8 +134,9 @@ impl Processes {
 
     async fn build(&self, life: &Arc<Life>, seams: Seams) -> Result<Engine> {
         let link = |service| {
-            let link = Link::new(&self.scene, life, service);
-            self.seat(life.who.process).links.push(link.clone());
+            let mut seat = self.seat(life.who.process);
+            let link = Link::new(&self.scene, life, service, seat.links.len());
+            seat.links.push(link.clone());
             link
         };
         match &self.brokers {

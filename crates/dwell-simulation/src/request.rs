@@ -101,17 +101,13 @@ impl Asking {
     async fn replay_by_ledger(&self, topic: &Text) -> Result<usize> {
         let monitor = self.engine.monitor();
         let mut replayed = 0;
-        let all = monitor.dead(100).await?;
-        for dead in &all {
+        for dead in monitor.dead(100).await? {
             if dead.topic != *topic || !self.picks(&dead.message.id.0) {
                 continue;
             }
-            // Half of them are edited on the way; not if the edit would be for several contents under one id.
-            let alike = all
-                .iter()
-                .filter(|other| other.message.id == dead.message.id)
-                .all(|other| other.message.body == dead.message.body);
-            let edited = (alike && self.picks("edited")).then(|| edit(&dead.message.body));
+            // Half of them are edited on the way; not where the edit would be for several contents under one id.
+            let is_alone = self.scene.plan.has_one_content(&dead.message.id);
+            let edited = (is_alone && self.picks("edited")).then(|| edit(&dead.message.body));
             if monitor.replay(&dead.message.id, edited, "operator").await? == Changed::Done {
                 replayed += 1;
             }

@@ -379,6 +379,8 @@ pub enum Event {
     Settled(Box<Settled>),
     /// A consumer left, and the broker took back what it held.
     GaveBack(Who, u64, Address),
+    /// A consumer was dropped without leaving: what it held comes again when its leases have run out.
+    Dropped(Who, u64, Address),
     /// What waited under this name in a topic of this service was asked never to fire.
     Cancelled(Service, ScheduleId, Changed),
     /// What waited under this name was asked to fire then.
@@ -405,7 +407,7 @@ impl Event {
     pub fn concerns(&self, id: &MessageId) -> bool {
         match self {
             Self::Note(_) | Self::Life(..) | Self::Step(_) | Self::Impaired(..) | Self::Membership(_) => true,
-            Self::GaveBack(..) | Self::Answered(..) | Self::Ended(..) => false,
+            Self::GaveBack(..) | Self::Dropped(..) | Self::Answered(..) | Self::Ended(..) => false,
             Self::Fault { touched, .. } => {
                 touched.is_empty() || touched.iter().any(|touched| touched.subject.id == *id)
             }
@@ -419,7 +421,7 @@ impl Event {
             Self::Received(received) => received.subject.id == *id,
             Self::Settled(settled) => settled.subject.id == *id,
             Self::Cancelled(_, schedule, _) | Self::Rescheduled(_, schedule, ..) => {
-                schedule.0.split(['@', '~']).next() == Some(&*id.0)
+                schedule.0.split(['@', '&']).next() == Some(&*id.0)
             }
             Self::Run(run) => run.subject.id == *id,
         }

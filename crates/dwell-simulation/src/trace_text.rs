@@ -65,6 +65,7 @@ impl fmt::Display for Event {
                 write!(f, " lease {}:{}", settled.lease.position, settled.lease.fence)
             }
             Self::GaveBack(who, _, of) => write!(f, "{who} left {of}"),
+            Self::Dropped(who, _, of) => write!(f, "{who} could not leave {of} in order"),
             Self::Cancelled(service, id, changed) => write!(f, "{service} cancel of {id}: {changed:?}"),
             Self::Rescheduled(service, id, due, changed) => {
                 write!(f, "{service} reschedule of {id} to {}: {changed:?}", due_text(*due))

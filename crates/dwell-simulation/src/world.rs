@@ -77,7 +77,7 @@ async fn live(plan: Arc<Plan>) -> Report {
         happen(&scene, &processes, number, happening);
     }
     if scene.violation().is_none() {
-        drain(&scene, &processes).await;
+        drain(&scene, &processes, &brokers).await;
     }
     if scene.violation().is_none() {
         let inventory = take_stock(&scene, &brokers, &*admin).await;
@@ -160,7 +160,7 @@ fn outage(scene: &Arc<Scene>, processes: &Arc<Processes>, service: Service, paus
 }
 
 /// Goes on until everything has ended, and then for a while, because what has ended must not come again.
-async fn drain(scene: &Scene, processes: &Processes) {
+async fn drain(scene: &Scene, processes: &Processes, brokers: &Brokers) {
     let start = scene.clock.elapsed();
     scene.clock.advance(scene.plan.horizon.saturating_sub(start)).await;
     while scene.clock.elapsed() < start + LONGEST_DRAIN {
@@ -169,7 +169,8 @@ async fn drain(scene: &Scene, processes: &Processes) {
         }
         if scene.lock().checker.all_ended() {
             scene.clock.advance(REST).await;
-            if scene.lock().checker.all_ended() {
+            let all_ended = scene.lock().checker.all_ended();
+            if all_ended && left(scene, brokers).await.is_empty() {
                 return;
             }
         }

@@ -75,7 +75,7 @@ impl State {
             return id;
         }
         let content = envelope.message.content_hash(envelope.to.topic_name());
-        self.hasher.of(&format!("{}~{content:032x}", id.id).into())
+        self.hasher.of(&format!("{}&{content:032x}", id.id).into())
     }
 
     pub(super) fn check_size(&self, message: &Message) -> Result<()> {

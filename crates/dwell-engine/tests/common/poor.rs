@@ -32,6 +32,8 @@ pub struct Faults {
     pub receives: Mutex<Vec<ErrorKind>>,
     /// So many receives panic.
     pub panics: AtomicUsize,
+    /// Settlements take so long.
+    pub slow_settles: Mutex<Option<(VirtualClock, Duration)>>,
     /// Producers opened.
     pub producers: AtomicUsize,
 }
@@ -156,6 +158,10 @@ impl Consumer for PoorConsumer {
     }
     fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {
         Box::pin(async move {
+            let slow = self.faults.slow_settles.lock().unwrap().clone();
+            if let Some((clock, pause)) = slow {
+                clock.sleep(pause).await;
+            }
             let (mut fine, mut unsettled) = (vec![], vec![]);
             for settle in batch {
                 if takes(&self.faults.settles) {

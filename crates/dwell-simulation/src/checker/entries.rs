@@ -16,8 +16,9 @@ pub(super) struct Waiting {
     pub(super) to: Address,
     pub(super) handled: u32,
     content: u128,
-    /// Something of other content waited under its name when it came: it waits beside it.
-    beside: bool,
+    /// Something of other content waited under its name when it came, so that it waits beside it; `None` if that cannot
+    /// be told, because the other was due.
+    beside: Option<bool>,
     placed: Duration,
     pub(super) due: Timestamp,
     /// It will never fire: cancelled or replaced while it waited.
@@ -47,7 +48,7 @@ pub(super) enum Replaced {
 
 /// The message behind a name that something waits under.
 pub(super) fn message_of(schedule: &ScheduleId) -> MessageId {
-    MessageId::from(schedule.0.split(['@', '~']).next().unwrap_or_default())
+    MessageId::from(schedule.0.split(['@', '&']).next().unwrap_or_default())
 }
 
 /// Everything that was placed, by message id.
@@ -85,14 +86,20 @@ impl Entries {
                 }
             }
         }
-        let beside = placed.request.is_none()
-            && of_id.iter().any(|other| {
-                other.surely_waits(walls, now)
-                    && !other.beside
-                    && other.content != placed.content
-                    && (other.service, &other.topic, &other.schedule)
-                        == (placed.service, placed.to.topic_name(), &placed.schedule)
-            });
+        let others = of_id.iter().filter(|other| {
+            !other.gone
+                && other.beside != Some(true)
+                && other.content != placed.content
+                && (other.service, &other.topic, &other.schedule)
+                    == (placed.service, placed.to.topic_name(), &placed.schedule)
+        });
+        let surely = |other: &Waiting| other.beside == Some(false) && other.surely_waits(walls, now);
+        let others: Vec<bool> = others.map(surely).collect();
+        let beside = match placed.request {
+            None if others.contains(&true) => Some(true),
+            None if !others.is_empty() => None,
+            _ => Some(false),
+        };
         of_id.push(Waiting {
             content: placed.content,
             beside,
@@ -238,7 +245,8 @@ impl Entries {
         walls: &Walls,
         now: Duration,
     ) -> bool {
-        Self::named(&mut self.placed, service, schedule).any(|entry| entry.surely_waits(walls, now))
+        let mut named = Self::named(&mut self.placed, service, schedule);
+        named.any(|entry| entry.beside.is_some() && entry.surely_waits(walls, now))
     }
 
     fn named<'a>(
@@ -246,13 +254,13 @@ impl Entries {
         service: Service,
         schedule: &'a ScheduleId,
     ) -> impl Iterator<Item = &'a mut Waiting> {
-        let (name, content) = match schedule.0.split_once('~') {
+        let (name, content) = match schedule.0.split_once('&') {
             Some((name, content)) => (name, u128::from_str_radix(content, 16).ok()),
             None => (&*schedule.0, None),
         };
         let of_id = placed.get_mut(&message_of(schedule)).into_iter().flatten();
         of_id.filter(move |entry| {
-            let is_it = content.map_or(!entry.beside, |content| entry.content == content);
+            let is_it = content.map_or(entry.beside != Some(true), |content| entry.content == content);
             is_it && entry.service == service && *entry.schedule.0 == *name && !entry.gone
         })
     }

@@ -212,6 +212,13 @@ impl Checker {
                     }
                 }
             }
+            Event::Dropped(who, consumer, of) => {
+                for held in self.held.take_consumer(*who, *consumer, of) {
+                    if self.troubled.contains(who) {
+                        self.touch_delivered(&held);
+                    }
+                }
+            }
             Event::Cancelled(service, schedule, changed) => self.cancelled(*service, schedule, *changed),
             Event::Rescheduled(service, schedule, due, changed) => {
                 if *changed == Changed::Done {

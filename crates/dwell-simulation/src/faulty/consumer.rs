@@ -251,7 +251,7 @@ impl Consumer for FaultyConsumer {
         wait: Duration,
         lease: Option<Duration>,
     ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
-        Box::pin(self.receive(max, wait, lease))
+        Box::pin(self.link.life.while_alive(self.receive(max, wait, lease)))
     }
 
     fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {
@@ -270,8 +270,11 @@ impl Consumer for FaultyConsumer {
 /// Dropped by a living process, it is gone at once; by a dead one, when the broker finds out.
 impl Drop for FaultyConsumer {
     fn drop(&mut self) {
-        if self.link.life.is_alive() && self.link.closed(self.number) && self.sessions {
-            self.link.scene.record(Event::Membership(self.of.clone()));
+        if self.link.life.is_alive() && self.link.closed(self.number) {
+            self.link.scene.record(match self.sessions {
+                true => Event::Membership(self.of.clone()),
+                false => Event::Dropped(self.link.who(), self.number, self.of.clone()),
+            });
         }
     }
 }

@@ -86,8 +86,9 @@ struct Open {
 }
 
 impl Link {
-    pub(crate) fn new(scene: &Arc<Scene>, life: &Arc<Life>, service: Service) -> Arc<Self> {
-        let dice = scene.plan.dice.fork(&format!("link {} {service}", life.who));
+    /// The `attempt`th of this life: each has dice of its own, or one that fails would fail for ever.
+    pub(crate) fn new(scene: &Arc<Scene>, life: &Arc<Life>, service: Service, attempt: usize) -> Arc<Self> {
+        let dice = scene.plan.dice.fork(&format!("link {} {service} {attempt}", life.who));
         Arc::new(Self {
             scene: scene.clone(),
             life: life.clone(),
@@ -190,7 +191,14 @@ impl Link {
         call: Call<'_>,
         act: impl Future<Output = T> + Send + 'static,
     ) -> Carried<T> {
-        let call = &call;
+        self.life.while_alive(self.carry_on(&call, act)).await
+    }
+
+    async fn carry_on<T: Send + 'static>(
+        &self,
+        call: &Call<'_>,
+        act: impl Future<Output = T> + Send + 'static,
+    ) -> Carried<T> {
         self.crash_point().await;
         self.latency(call).await;
         if let Some(error) = self.refusal(call) {

@@ -7,9 +7,9 @@ pub(crate) use timeline::{Happening, Planned};
 pub(crate) use topology::{ProcessPlan, TopicPlan};
 
 use crate::{dice::Dice, faulty::Rates};
-use dwell_core::{Address, Text};
+use dwell_core::{Address, MessageId, Text};
 use dwell_engine::{SubscriptionSettings, planted::Bug};
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 /// The kind of broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +120,17 @@ impl Plan {
                 if all.is_empty() { vec![to.clone()] } else { all }
             }
         }
+    }
+
+    /// Whether only one content is ever sent under this id.
+    pub(crate) fn has_one_content(&self, id: &MessageId) -> bool {
+        let generations = self.timeline.iter().filter_map(|(_, happening)| match happening {
+            Happening::Request(_, Planned::Send { subject, .. }) if subject.id == *id => {
+                Some(subject.generation)
+            }
+            _ => None,
+        });
+        generations.collect::<BTreeSet<_>>().len() == 1
     }
 
     /// The channels where messages lie that were given up.

@@ -99,26 +99,32 @@ impl Performer {
         }
     }
 
-    /// Drops what still runs, and gives it back where the broker takes it.
+    /// Drops what still runs, gives it back where the broker takes it, and settles all that is left to settle.
     async fn release_running(&mut self) {
         let runs = std::mem::take(&mut self.runs);
-        if !self.pump.capabilities.release {
-            return;
+        if self.pump.capabilities.release {
+            for held in runs.into_iter().filter_map(|mut run| run.held.take()) {
+                self.release(held.slot, held.delivery, "stopped while it ran");
+            }
         }
-        for held in runs.into_iter().filter_map(|mut run| run.held.take()) {
-            self.release(held.slot, held.delivery, "stopped while it ran");
-        }
-        let settled = self.lanes.flush(self.elapsed()).await;
-        self.take_in(settled);
-        let mut patience = self.pump.seams.clock.sleep(LAST_WAIT);
-        while !self.lanes.is_empty() {
+        let clock = self.pump.seams.clock.clone();
+        let mut patience = clock.sleep(LAST_WAIT);
+        loop {
+            // Again after each batch: what was queued behind one that was on its way goes now.
+            let settled = self.lanes.flush(clock.elapsed()).await;
+            self.take_in(settled);
+            if self.lanes.is_empty() {
+                return;
+            }
+            let again = self.lanes.wake_in(clock.elapsed()).unwrap_or(LAST_WAIT);
             tokio::select! {
                 biased;
                 batch = self.lanes.next() => {
-                    let settled = self.lanes.settled(batch, self.pump.seams.clock.elapsed());
+                    let settled = self.lanes.settled(batch, clock.elapsed());
                     self.take_in(settled);
                 }
                 () = &mut patience => return,
+                () = clock.sleep(again) => {}
             }
         }
     }
