@@ -13,7 +13,7 @@ pub enum Lease {
         /// The longest that one delivery can be held, if there is a limit.
         max: Option<Duration>,
     },
-    /// Redelivered when the consumer goes away (connection, session, membership); `extend` does nothing.
+    /// Redelivered when the consumer goes away (connection, session, membership); `extend` only says what was lost.
     Session,
 }
 

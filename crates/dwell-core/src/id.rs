@@ -30,7 +30,7 @@ impl ScheduleId {
         let held = message.headers.get_text(wire::HELD);
         if handled || held.is_some() {
             let destination = wire::final_destination(envelope);
-            let held = held.map(|held| format!("~{held}")).unwrap_or_default();
+            let held = held.map(|held| format!("+{held}")).unwrap_or_default();
             return Self(format!("{}@{destination}#{}{held}", message.id, message.attempts.handled).into());
         }
         match message.headers.get_text(wire::TO_TOPIC) {
@@ -147,5 +147,16 @@ mod tests {
         assert_eq!(name(Address::topic("orders")), "a@orders");
         assert_eq!(name(Address::topic("invoices")), "a@invoices");
         assert_eq!(name(Address::subscription("orders", "mail")), "a@orders", "an id belongs to its topic");
+    }
+
+    #[test]
+    fn what_waits_again_for_its_target_never_takes_the_name_of_what_was_sent_anew() {
+        let mut envelope =
+            Envelope::new(Address::subscription("dwell.forward", "log"), Message::new("a", "t", ""));
+        wire::set_destination(&mut envelope.message.headers, &Address::topic("orders"));
+        envelope.message.headers.set(wire::HELD, "7");
+        assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders#0+7");
+        assert_eq!(wire::take_destination(&mut envelope.message.headers), Some(Address::topic("orders")));
+        assert!(envelope.message.headers.is_empty(), "the hold leaves no trace");
     }
 }

@@ -104,8 +104,8 @@ pub trait Consumer: Send + Sync {
     fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>>;
 
     /// Renews by `by` (`None`: the subscription's lease), from now; returns those already lost. The pump calls it for
-    /// all that it holds, running or waiting, in one batch every third of a lease. Nothing to do where leases are
-    /// sessions.
+    /// all that it holds, running or waiting, in one batch every third of a lease. Where leases are sessions there is
+    /// nothing to renew, but what was lost is said all the same: it is neither run nor copied then.
     fn extend(&self, leases: Vec<LeaseId>, by: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
         let _ = (leases, by);
         ready(Ok(vec![]))

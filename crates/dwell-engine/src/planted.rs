@@ -8,7 +8,10 @@ use dwell_core::{Action, Delivery, LeaseId, Note, Outcome, Receipt, Settle, Unse
 /// What can be switched on: each is one line, at the place where somebody could really have got it wrong.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "planted-bugs"), expect(unreachable_pub, reason = "nobody else can switch one on"))]
+#[cfg_attr(
+    not(feature = "planted-bugs"),
+    expect(unreachable_pub, reason = "public for the simulation alone")
+)]
 pub enum Bug {
     /// The original is acked before its copy is confirmed.
     AckBeforeCopy,

@@ -1,7 +1,7 @@
 //! How a message waits, and what is refused when an engine is built.
 
 mod common;
-use common::{poor::Poor, *};
+use common::{declaring::Declaring, poor::Poor, *};
 use dwell_core::*;
 use dwell_engine::{
     memory::{Memory, MemorySettings},
@@ -52,30 +52,7 @@ async fn a_store_that_cannot_wait_or_forgets_is_refused_unless_allowed_by_name()
     let error = Engine::builder(poor.clone(), seams.clone()).store(poor.clone()).build().await.unwrap_err();
     assert!(error.to_string().contains("[scheduler] url"), "{error}");
 
-    struct Durable(Arc<Poor>);
-    impl Transport for Durable {
-        fn capabilities(&self) -> Capabilities {
-            Capabilities { durable: true, ..self.0.capabilities() }
-        }
-        fn provision<'a>(
-            &'a self,
-            t: &'a [Topic],
-            s: &'a [Subscription],
-            o: OnMissing,
-        ) -> BoxFuture<'a, Result<()>> {
-            self.0.provision(t, s, o)
-        }
-        fn producer(&self) -> BoxFuture<'_, Result<Arc<dyn Producer>>> {
-            self.0.producer()
-        }
-        fn consumer(&self, of: Subscription) -> BoxFuture<'_, Result<Arc<dyn Consumer>>> {
-            self.0.consumer(of)
-        }
-        fn close(&self) -> BoxFuture<'_, Result<()>> {
-            self.0.close()
-        }
-    }
-    let durable = Arc::new(Durable(poor.clone()));
+    let durable = Arc::new(Declaring(poor.clone(), |can| Capabilities { durable: true, ..can }));
     let store = || Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
     let error = Engine::builder(durable.clone(), seams.clone()).store(store()).build().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
@@ -141,7 +118,9 @@ async fn one_id_for_two_topics_waits_for_each_of_them_in_one_store() {
 #[tokio::test]
 async fn a_deferral_that_nobody_can_make_wait_is_dead_lettered_and_holds_up_no_other() {
     let world = World::new().await;
-    let reach = Short(world.memory.clone());
+    // Delays an hour at most, and cannot list what waits.
+    let short = |can| Capabilities { delay: DAY / 24, delay_control: false, ..can };
+    let reach = Declaring(world.memory.clone(), short);
     let seams = Seams::virtual_time(world.clock.clone(), 3);
     let engine = Engine::builder(Arc::new(reach), seams).build().await.unwrap();
     let world = World { engine, ..world };
@@ -162,32 +141,6 @@ async fn a_deferral_that_nobody_can_make_wait_is_dead_lettered_and_holds_up_no_o
         ErrorKind::Unsupported,
         "what the broker holds cannot be looked up: not `NotFound`"
     );
-}
-
-/// Memory that delays an hour at most, and cannot list what waits.
-struct Short(Arc<Memory>);
-
-impl Transport for Short {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { delay: DAY / 24, delay_control: false, ..self.0.capabilities() }
-    }
-    fn provision<'a>(
-        &'a self,
-        t: &'a [Topic],
-        s: &'a [Subscription],
-        o: OnMissing,
-    ) -> BoxFuture<'a, Result<()>> {
-        self.0.provision(t, s, o)
-    }
-    fn producer(&self) -> BoxFuture<'_, Result<Arc<dyn Producer>>> {
-        self.0.producer()
-    }
-    fn consumer(&self, of: Subscription) -> BoxFuture<'_, Result<Arc<dyn Consumer>>> {
-        self.0.consumer(of)
-    }
-    fn close(&self) -> BoxFuture<'_, Result<()>> {
-        self.0.close()
-    }
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use super::{Bench, Case, Outcome, Parts, Stage, Way, case};
 use crate::faults::Faulty;
+use dwell_core::Lease;
 use dwell_engine::{SubscriptionSettings, Verdict};
 use std::{sync::Arc, time::Duration};
 
@@ -12,6 +13,13 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Settling, a_deferral_with_its_own_delay_beats_the_subscriptions, Waits),
         case!(Settling, a_deferred_message_does_not_fan_out_to_another_subscription, Waits, FanOut),
         case!(Settling, two_subscriptions_defer_one_message_at_the_same_time, Waits, FanOut),
+        case!(
+            Settling,
+            what_a_handler_releases_comes_back_uncounted_to_its_subscription_alone,
+            Waits,
+            FanOut
+        ),
+        case!(Settling, a_settlement_that_fails_is_tried_again_and_never_acked_in_its_place, Waits),
     ]
 }
 
@@ -133,6 +141,67 @@ async fn two_subscriptions_defer_one_message_at_the_same_time(stage: Stage) -> O
         let counts: Vec<_> = of.iter().map(|run| run.counts()).collect();
         assert_eq!(counts, [(0, 0), (1, 0)], "{name}");
         assert!(of[1].at - of[0].at + stage.blur() >= delay, "{name}: early");
+    }
+    Ok(())
+}
+
+async fn what_a_handler_releases_comes_back_uncounted_to_its_subscription_alone(stage: Stage) -> Outcome {
+    let delay = stage.pace().delay;
+    for way in Way::BOTH {
+        let bench = Bench::new(&stage).await?;
+        let settings = SubscriptionSettings { release_delay: delay, ..stage.settings(way.topic(), "mail") };
+        bench
+            .handle_by(way, settings, |message, before| match (&*message.id.0, before) {
+                ("a", 0) => Verdict::Release("not now".into()),
+                _ => Verdict::ACK,
+            })
+            .await?;
+        bench.handle(stage.settings(way.topic(), "stock"), |_, _| Verdict::ACK).await?;
+        bench.send(way.topic(), "a").await?;
+        bench.runs.until(2).await?;
+        // It holds no slot of the others.
+        bench.send(way.topic(), "b").await?;
+        bench.runs.until(4).await?;
+        let released = bench.runs.of("a").into_iter().find(|run| &*run.subscription == "mail");
+        stage.pass(delay).await;
+        bench.runs.until(5).await?;
+        stage.pass(delay).await;
+        let runs = bench.runs.still(5).await?;
+        let again = &runs[4];
+        assert_eq!((again.id(), &*again.subscription, again.counts()), ("a", "mail", (0, 0)), "{way:?}");
+        let waited = released.map(|released| again.at - released.at + stage.blur());
+        assert!(waited.is_some_and(|waited| waited >= delay), "{way:?}: early: {waited:?}");
+    }
+    Ok(())
+}
+
+async fn a_settlement_that_fails_is_tried_again_and_never_acked_in_its_place(stage: Stage) -> Outcome {
+    let delay = stage.pace().delay;
+    for way in Way::BOTH {
+        let parts = Parts::new(&stage).await?;
+        let faulty = Faulty::new(parts.transport.clone());
+        let bench = Parts { transport: Arc::new(faulty.clone()), ..parts }.build(&stage).await?;
+        let pump = bench
+            .handle_by(way, stage.settings(way.topic(), "mail"), move |_, before| match before {
+                0 => Verdict::defer(delay),
+                _ => Verdict::ACK,
+            })
+            .await?;
+        faulty.fail_settles(3);
+        bench.send(way.topic(), "a").await?;
+        bench.runs.until(1).await?;
+        stage.pass(delay * 2).await;
+        let runs = bench.runs.until(2).await?;
+        assert_eq!(runs[1].counts(), (1, 0), "{way:?}");
+        stage.pass(delay * 2).await;
+        bench.runs.still(2).await?;
+        let counts = pump.counts();
+        assert_eq!((counts.settlements_failed, counts.deferred, counts.handled), (3, 1, 1), "{way:?}");
+        bench.shut_down().await?;
+        if let Lease::Timed { .. } = stage.capabilities().lease {
+            stage.pass(stage.pace().lease).await;
+        }
+        stage.join(&stage.subscription(way.topic(), "mail")).await?.nothing().await?;
     }
     Ok(())
 }

@@ -46,25 +46,35 @@ async fn a_target_that_is_away_holds_up_only_itself(stage: Stage) -> Outcome {
     let (bench, target, _) = faulty(&stage).await?;
     let delay = stage.pace().delay;
     // Whatever fails for reasons of its own is not the fault of the message, and is waited out.
-    for (round, kind) in [ErrorKind::Unavailable, ErrorKind::Denied, ErrorKind::Full].into_iter().enumerate()
-    {
-        target.fail_sends(&stage.to("orders"), SendFault::Refused(kind));
-        let id = |topic: &str| format!("{topic}-{round}");
-        for topic in ["orders", "invoices"] {
-            bench.send_after(topic, &id(topic), delay).await?;
-        }
+    let faults = [
+        SendFault::Refused(ErrorKind::Unavailable),
+        SendFault::Refused(ErrorKind::Denied),
+        SendFault::Stuck(ErrorKind::Timeout),
+    ];
+    for (round, fault) in faults.into_iter().enumerate() {
+        let before = 3 * round;
+        target.fail_sends(&stage.to("orders"), fault);
+        bench.send_after("orders", &format!("held-{round}"), delay).await?;
+        bench.send_after("invoices", &format!("beside-{round}"), delay).await?;
         stage.pass(delay).await;
-        let runs = bench.runs.until(2 * round + 1).await?;
-        assert_eq!(runs[2 * round].id(), id("invoices"), "{kind}");
+        let runs = bench.runs.until(before + 1).await?;
+        assert_eq!(runs[before].id(), format!("beside-{round}"), "{fault:?}");
+        // And what comes later, while the other one is known to be away.
+        let started = stage.clock().elapsed();
+        bench.send_after("invoices", &format!("later-{round}"), delay).await?;
         stage.pass(delay).await;
-        bench.runs.still(2 * round + 1).await?;
+        bench.runs.until(before + 2).await?;
+        let runs = bench.runs.still(before + 2).await?;
+        let waited = runs[before + 1].at - started;
+        let is_virtual = stage.rig().time().virtual_clock().is_some();
+        assert!(waited + stage.blur() >= delay && (!is_virtual || waited == delay), "{fault:?}: {waited:?}");
         target.heal();
         pass_pauses(&stage).await;
-        let runs = bench.runs.until(2 * round + 2).await?;
-        let late = &runs[2 * round + 1];
-        assert_eq!((late.id(), late.counts()), (&*id("orders"), (0, 0)), "{kind}");
+        let runs = bench.runs.until(before + 3).await?;
+        let held = &runs[before + 2];
+        assert_eq!((held.id(), held.counts()), (&*format!("held-{round}"), (0, 0)), "{fault:?}");
     }
-    Ok(())
+    bench.runs.still(9).await.map(drop)
 }
 
 async fn a_broker_that_is_away_is_waited_for(stage: Stage) -> Outcome {

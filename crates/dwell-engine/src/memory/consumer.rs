@@ -4,9 +4,10 @@ use super::{
     flow::CHUNK,
     queue::Signal,
     settle::Released,
-    shared::{Shared, closed, yield_now},
+    shared::{Shared, closed},
     state::{QueueAt, State},
 };
+use crate::spawn::yield_now;
 use dwell_core::{
     BoxFuture, Consumer, Delivery, Error, ErrorKind, LeaseId, Receipt, Result, Settle, Subscription,
     Timestamp, Unsettled,

@@ -70,6 +70,7 @@ mod waiting;
 pub use inbox::MemoryInbox;
 pub use settings::{MemorySettings, connect};
 
+use crate::spawn::yield_now;
 use consumer::MemoryConsumer;
 use dwell_core::{
     AtomicMove, BoxFuture, Capabilities, Consumer, Inbox, Lease, Ledger, OnMissing, Producer, Result,
@@ -78,7 +79,7 @@ use dwell_core::{
 use ledger::MemoryLedger;
 use producer::MemoryProducer;
 use scheduler::MemoryScheduler;
-use shared::{Shared, yield_now};
+use shared::Shared;
 use std::{fmt, sync::Arc, time::Duration};
 
 /// A broker in memory. A clone is the same broker.

@@ -3,8 +3,9 @@
 use super::{
     accept::content,
     flow::CHUNK,
-    shared::{Shared, closed, yield_now},
+    shared::{Shared, closed},
 };
+use crate::spawn::yield_now;
 use dwell_core::{BoxFuture, Envelope, Producer, Result, Sent};
 use std::sync::Arc;
 

@@ -1,14 +1,13 @@
 //! What all handles of one memory transport share: the lock, and the clock.
 
 use super::{Held, MemorySettings, state::State};
+use crate::spawn::yield_now;
 use dwell_core::{Error, ErrorKind, Result, Seams, Timestamp};
 use std::{
-    future::poll_fn,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
-    task::Poll,
     time::Duration,
 };
 
@@ -123,17 +122,4 @@ fn report(Held { waiting, ready, leased }: Held) {
 
 pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "this memory transport was closed: connect again")
-}
-
-/// Lets others run.
-pub(super) async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

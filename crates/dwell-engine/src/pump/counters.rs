@@ -4,41 +4,68 @@ use dwell_core::Outcome;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What a subscription's pump has done since it was started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What a subscription's pump has done since it was started.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct Counts {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The same, shared.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $($name: AtomicU64,)*
+        }
+
+        impl Counters {
+            /// Adds a batch's numbers.
+            pub(crate) fn add(&self, counts: &Counts) {
+                $(if counts.$name > 0 {
+                    self.$name.fetch_add(counts.$name, Relaxed);
+                })*
+            }
+
+            pub(crate) fn read(&self) -> Counts {
+                Counts { $($name: self.$name.load(Relaxed),)* }
+            }
+        }
+    };
+}
+
+counts! {
     /// Deliveries received.
-    pub received: u64,
+    received,
     /// Handled with success.
-    pub handled: u64,
+    handled,
     /// Deferred by a handler.
-    pub deferred: u64,
+    deferred,
     /// Failed, to be tried again.
-    pub failed: u64,
+    failed,
     /// Given back as they came.
-    pub released: u64,
+    released,
     /// Rejected on purpose.
-    pub rejected: u64,
+    rejected,
     /// Unreadable, or of a type that nobody handles.
-    pub invalid: u64,
+    invalid,
     /// Given up after their budget.
-    pub exhausted: u64,
+    exhausted,
     /// Given up because they took their worker down.
-    pub poison: u64,
+    poison,
     /// Left alone, being of a type that nobody handles.
-    pub skipped: u64,
+    skipped,
     /// Given up with nowhere to go, because `discard` was asked for.
-    pub discarded: u64,
+    discarded,
     /// Lost to another worker before they were settled.
-    pub lost: u64,
+    lost,
     /// Runs that exceeded their timeout.
-    pub timed_out: u64,
+    timed_out,
     /// Settlements that failed and were tried again.
-    pub settlements_failed: u64,
+    settlements_failed,
     /// Receives that failed.
-    pub receives_failed: u64,
+    receives_failed,
     /// Performers that ended unexpectedly and were started again.
-    pub restarts: u64,
+    restarts,
 }
 
 impl Counts {
@@ -59,82 +86,5 @@ impl Counts {
             Outcome::Poison => &mut self.poison,
             Outcome::Skipped => &mut self.skipped,
         } += 1;
-    }
-
-    fn fields(&self) -> [u64; FIELDS] {
-        [
-            self.received,
-            self.handled,
-            self.deferred,
-            self.failed,
-            self.released,
-            self.rejected,
-            self.invalid,
-            self.exhausted,
-            self.poison,
-            self.skipped,
-            self.discarded,
-            self.lost,
-            self.timed_out,
-            self.settlements_failed,
-            self.receives_failed,
-            self.restarts,
-        ]
-    }
-}
-
-const FIELDS: usize = 16;
-
-/// The same, shared.
-#[derive(Debug, Default)]
-pub(crate) struct Counters([AtomicU64; FIELDS]);
-
-impl Counters {
-    /// Adds a batch's numbers.
-    pub(crate) fn add(&self, counts: &Counts) {
-        for (counter, count) in self.0.iter().zip(counts.fields()) {
-            if count > 0 {
-                counter.fetch_add(count, Relaxed);
-            }
-        }
-    }
-
-    pub(crate) fn read(&self) -> Counts {
-        let [
-            received,
-            handled,
-            deferred,
-            failed,
-            released,
-            rejected,
-            invalid,
-            exhausted,
-            poison,
-            skipped,
-            discarded,
-            lost,
-            timed_out,
-            settlements_failed,
-            receives_failed,
-            restarts,
-        ] = std::array::from_fn(|index| self.0[index].load(Relaxed));
-        Counts {
-            received,
-            handled,
-            deferred,
-            failed,
-            released,
-            rejected,
-            invalid,
-            exhausted,
-            poison,
-            skipped,
-            discarded,
-            lost,
-            timed_out,
-            settlements_failed,
-            receives_failed,
-            restarts,
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! A small world for the tests of the engine: memory, virtual time, and a record of what handlers saw.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
+pub mod declaring;
 pub mod poor;
 
 use bytes::Bytes;
