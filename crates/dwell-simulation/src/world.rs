@@ -18,8 +18,10 @@ use dwell_engine::{
 };
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// Nothing is planned further ahead, retries and all.
-const LONGEST_DRAIN: Duration = Duration::from_secs(20 * 24 * 3600);
+/// No pause, backoff or lease is longer.
+const SILENCE: Duration = Duration::from_secs(3600);
+/// A world in which more happens does not come to rest.
+const MOST_EVENTS: usize = 200_000;
 /// What has come to rest must stay at rest for this long.
 const REST: Duration = Duration::from_secs(600);
 
@@ -170,11 +172,12 @@ fn outage(scene: &Arc<Scene>, processes: &Arc<Processes>, service: Service, paus
     });
 }
 
-/// Goes on until everything has ended, and then for a while, because what has ended must not come again.
+/// Goes on until everything has ended, and then for a while, because what has ended must not come again. Gives up when
+/// nothing has happened for long, and nothing is due any more: what has not ended by then is lost.
 async fn drain(scene: &Scene, processes: &Processes, brokers: &Brokers) {
-    let start = scene.clock.elapsed();
-    scene.clock.advance(scene.plan.horizon.saturating_sub(start)).await;
-    while scene.clock.elapsed() < start + LONGEST_DRAIN {
+    scene.clock.advance(scene.plan.horizon.saturating_sub(scene.clock.elapsed())).await;
+    let (mut events, mut last) = (0, scene.clock.elapsed());
+    loop {
         if scene.violation().is_some() {
             return;
         }
@@ -186,8 +189,18 @@ async fn drain(scene: &Scene, processes: &Processes, brokers: &Brokers) {
             }
         }
         processes.restart_pumps();
-        if !scene.clock.step(Duration::from_secs(3600)).await {
-            scene.clock.advance(Duration::from_secs(3600)).await;
+        if !scene.clock.step(SILENCE).await {
+            scene.clock.advance(SILENCE).await;
+        }
+        let (now, wall) = (scene.clock.elapsed(), scene.clock.now());
+        let record = scene.lock();
+        if record.trace.len() > events {
+            (events, last) = (record.trace.len(), now);
+        } else if now > last + SILENCE && !record.checker.any_due_after(wall) {
+            return;
+        }
+        if events > MOST_EVENTS {
+            return;
         }
     }
 }

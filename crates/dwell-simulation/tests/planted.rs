@@ -16,7 +16,7 @@ macro_rules! finds {
         $(
             #[test]
             fn $name() {
-                finds(Bug::$bug, 300, &$promise);
+                finds(Bug::$bug, 150, &$promise);
             }
         )*
     };
@@ -53,7 +53,7 @@ finds! {
 
 #[test]
 fn with_no_bug_the_same_seeds_keep_every_promise() {
-    for seed in 0..300 {
+    for seed in 0..150 {
         let report = run(seed, Options::default());
         assert!(report.violation.is_none(), "seed {seed}: {}", report.violation.unwrap());
     }

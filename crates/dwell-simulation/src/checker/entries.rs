@@ -139,6 +139,11 @@ impl Entries {
         })
     }
 
+    /// Whether anything may be due after this time.
+    pub(super) fn any_due_after(&self, wall: Timestamp) -> bool {
+        self.placed.values().flatten().any(|entry| !entry.gone && entry.due > wall)
+    }
+
     /// Whether a message was ever placed there.
     pub(super) fn is_known(&self, subject: &Subject, to: &Address) -> bool {
         let mut of_id = self.placed.get(&subject.id).into_iter().flatten();

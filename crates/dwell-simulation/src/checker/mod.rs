@@ -151,6 +151,11 @@ impl Checker {
         self.open.is_empty()
     }
 
+    /// Whether anything waits for a time after this one.
+    pub(crate) fn any_due_after(&self, wall: Timestamp) -> bool {
+        self.entries.any_due_after(wall)
+    }
+
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
     }
