@@ -12,7 +12,7 @@ use crate::{
 };
 use dwell_conformance::log::{Log, LogBroker};
 use dwell_core::{Address, Consumer, Result, Seams, SeededRandom, Transport};
-use dwell_engine::{Engine, Pump, Status};
+use dwell_engine::{DelayMode, Engine, Pump, Status};
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -27,6 +27,8 @@ pub(crate) const VIA: &str = "broker";
 pub(crate) enum Brokers {
     /// Memory holds everything.
     Memory(Arc<dyn Transport>),
+    /// Memory, and its store.
+    Stored(Arc<dyn Transport>, Arc<dyn Transport>),
     /// The log, and its store.
     Log(LogBroker, Arc<dyn Transport>),
 }
@@ -144,6 +146,11 @@ impl Processes {
                 let target = Faulty::new(memory.clone(), link(Service::Target));
                 Engine::builder(target, seams).build().await
             }
+            Brokers::Stored(memory, store) => {
+                let target = Faulty::new(memory.clone(), link(Service::Target));
+                let store = Faulty::new(store.clone(), link(Service::Store));
+                Engine::builder(target, seams).store(store).via(VIA).delay(DelayMode::Scheduler).build().await
+            }
             Brokers::Log(broker, store) => {
                 let log = Log::connect(broker, seams.clone())?;
                 self.seat(life.who.process).session = Some(log.session());
@@ -186,7 +193,7 @@ impl Processes {
     }
 
     fn has_sessions(&self) -> bool {
-        self.scene.plan.target != Target::Memory
+        matches!(self.scene.plan.target, Target::Log(_))
     }
 
     /// A process that can be asked for something: this one, or another.
@@ -262,6 +269,18 @@ impl Processes {
                 self.scene.record(Event::Membership(settings.subscription().address()));
             }
         }
+    }
+
+    /// A process starts nothing for a while.
+    pub(crate) fn pause_pumps(&self, process: usize, pause: Duration) {
+        let engine = self.seat(process).engine.clone();
+        let pumps = engine.map(|engine| engine.monitor().pumps()).unwrap_or_default();
+        pumps.iter().for_each(Pump::pause);
+        let scene = self.scene.clone();
+        self.scene.spawn(async move {
+            scene.sleep(pause).await;
+            pumps.iter().for_each(Pump::resume);
+        });
     }
 
     /// Starts the performers again that stopped by themselves.

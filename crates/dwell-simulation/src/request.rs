@@ -2,13 +2,13 @@
 
 use crate::{
     message::message,
-    plan::{Planned, Target},
+    plan::{Planned, Sending, Target},
     process::Processes,
     scene::{Scene, as_request},
-    trace::{Answer, Event, Request},
+    trace::{Answer, Event, Request, Subject},
 };
 use bytes::Bytes;
-use dwell_core::{Changed, Delivery, Envelope, Error, ErrorKind, Result, Subscription, Text};
+use dwell_core::{Changed, Delivery, Envelope, Error, Result, Subscription, Text};
 use dwell_engine::{Delay, DelayMode, Engine, Gaps, replay, settle_with_gaps};
 use std::{sync::Arc, time::Duration};
 
@@ -46,52 +46,69 @@ impl Asking {
     async fn run(self, planned: Planned) {
         let clock = self.engine.seams().clock.clone();
         match planned {
-            Planned::Send { subject, to, when, once, key, retries } => {
-                let due = when.due(clock.now());
-                let envelope =
-                    Envelope { to: to.clone(), due, once, copy: false, message: message(&subject, key) };
-                let request = Request::Send { subject, to, due, once };
-                for left in (0..=retries).rev() {
-                    self.asks(request.clone());
-                    let sent = self.engine.send(std::slice::from_ref(&envelope)).await.pop();
-                    let sent = sent.unwrap_or_else(|| Err(Error::new(ErrorKind::Timeout, "no answer")));
-                    let again = sent.as_ref().is_err_and(Error::is_retryable) && left > 0;
-                    self.answers(sent.map(|sent| Answer::Sent(sent.duplicate)));
-                    if !again {
-                        break;
-                    }
-                    clock.sleep(Duration::from_secs(1)).await;
-                }
-            }
+            Planned::Send(batch, retries) => self.send(batch, retries).await,
             Planned::Cancel(id) => {
                 self.asks(Request::Cancel(id.clone()));
                 let cancelled = self.engine.cancel(&id).await;
-                self.answers(cancelled.map(Answer::Changed));
+                self.answers(0, cancelled.map(Answer::Changed));
             }
             Planned::Reschedule(id, when) => {
                 let due = when.due(clock.now());
                 self.asks(Request::Reschedule(id.clone(), due));
                 let rescheduled = self.engine.reschedule(&id, due).await;
-                self.answers(rescheduled.map(Answer::Changed));
+                self.answers(0, rescheduled.map(Answer::Changed));
             }
             Planned::Replay(topic) => {
                 self.asks(Request::Replay(topic.clone()));
                 let replayed = match self.scene.plan.target {
-                    Target::Memory => self.replay_by_ledger(&topic).await,
+                    Target::Memory | Target::Stored => self.replay_by_ledger(&topic).await,
                     Target::Log(_) => self.replay_by_consumer(&topic).await,
                 };
-                self.answers(replayed.map(Answer::Replayed));
+                self.answers(0, replayed.map(Answer::Replayed));
             }
         }
     }
 
-    fn asks(&self, request: Request) {
-        self.scene.record(Event::Asked(self.number, self.who, request));
+    /// Sends all of them at once, and again those that failed.
+    async fn send(&self, batch: Vec<Sending>, retries: u32) {
+        let clock = self.engine.seams().clock.clone();
+        let now = clock.now();
+        let mut left: Vec<(usize, Envelope)> = vec![];
+        for (item, Sending { subject, to, when, once, key }) in batch.into_iter().enumerate() {
+            let envelope = Envelope::new(to, message(&subject, key)).due(when.due(now));
+            left.push((item, Envelope { once, ..envelope }));
+        }
+        for _ in 0..=retries {
+            for (item, envelope) in &left {
+                let Envelope { to, due, once, message, .. } = envelope.clone();
+                let request = Request::Send { subject: Subject::of(&message), to, due, once };
+                self.scene.record(Event::Asked(self.number, *item, self.who, request));
+            }
+            let envelopes: Vec<_> = left.iter().map(|(_, envelope)| envelope.clone()).collect();
+            let results = self.engine.send(&envelopes).await;
+            assert_eq!(results.len(), envelopes.len(), "one result for each envelope");
+            let mut failed = vec![];
+            for ((item, envelope), result) in left.into_iter().zip(results) {
+                if result.as_ref().is_err_and(Error::is_retryable) {
+                    failed.push((item, envelope));
+                }
+                self.answers(item, result.map(|sent| Answer::Sent(sent.duplicate)));
+            }
+            left = failed;
+            if left.is_empty() {
+                return;
+            }
+            clock.sleep(Duration::from_secs(1)).await;
+        }
     }
 
-    fn answers(&self, answer: Result<Answer>) {
+    fn asks(&self, request: Request) {
+        self.scene.record(Event::Asked(self.number, 0, self.who, request));
+    }
+
+    fn answers(&self, item: usize, answer: Result<Answer>) {
         let answer = answer.unwrap_or_else(|error| Answer::Failed(error.kind()));
-        self.scene.record(Event::Answered(self.number, answer));
+        self.scene.record(Event::Answered(self.number, item, answer));
     }
 
     fn picks(&self, what: &str) -> bool {

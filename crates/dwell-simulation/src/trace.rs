@@ -354,10 +354,10 @@ pub enum Event {
     Impaired(Who, Address, bool),
     /// The members of a group changed, and with them who reads what.
     Membership(Address),
-    /// The workload asks.
-    Asked(usize, Who, Request),
+    /// The workload asks: the number of the request, and of the item in it.
+    Asked(usize, usize, Who, Request),
     /// And gets an answer.
-    Answered(usize, Answer),
+    Answered(usize, usize, Answer),
     /// A message was accepted.
     Placed(Box<Placed>),
     /// A copy was confirmed to the one who made it.
@@ -411,7 +411,7 @@ impl Event {
             Self::Fault { touched, .. } => {
                 touched.is_empty() || touched.iter().any(|touched| touched.subject.id == *id)
             }
-            Self::Asked(_, _, request) => match request {
+            Self::Asked(_, _, _, request) => match request {
                 Request::Send { subject, .. } => subject.id == *id,
                 Request::Cancel(of) | Request::Reschedule(of, _) => of == id,
                 Request::Replay(_) => true,
@@ -431,10 +431,11 @@ impl Event {
 /// The lines of a trace that concern one message.
 pub fn of_message<'a>(trace: &'a [Entry], id: &'a MessageId) -> impl Iterator<Item = &'a Entry> {
     let runs: Vec<usize> = trace.iter().filter_map(|entry| run_of(&entry.event, id)).collect();
-    let requests: Vec<usize> = trace.iter().filter_map(|entry| request_of(&entry.event, id)).collect();
+    let requests: Vec<(usize, usize)> =
+        trace.iter().filter_map(|entry| request_of(&entry.event, id)).collect();
     trace.iter().filter(move |entry| match &entry.event {
         Event::Ended(run, _) => runs.contains(run),
-        Event::Answered(request, _) => requests.contains(request),
+        Event::Answered(number, item, _) => requests.contains(&(*number, *item)),
         event => event.concerns(id),
     })
 }
@@ -446,9 +447,9 @@ fn run_of(event: &Event, id: &MessageId) -> Option<usize> {
     }
 }
 
-fn request_of(event: &Event, id: &MessageId) -> Option<usize> {
+fn request_of(event: &Event, id: &MessageId) -> Option<(usize, usize)> {
     match event {
-        Event::Asked(number, _, _) if event.concerns(id) => Some(*number),
+        Event::Asked(number, item, ..) if event.concerns(id) => Some((*number, *item)),
         _ => None,
     }
 }

@@ -34,8 +34,10 @@ impl fmt::Display for Event {
             Self::Impaired(who, of, true) => write!(f, "{who} cannot renew what it holds of {of}"),
             Self::Impaired(who, of, false) => write!(f, "{who} can renew what it holds of {of} again"),
             Self::Membership(of) => write!(f, "the members of {of} changed"),
-            Self::Asked(number, who, request) => write!(f, "{who} asks [{number}] {request}"),
-            Self::Answered(number, answer) => write!(f, "answer [{number}] {}", answer_text(answer)),
+            Self::Asked(number, item, who, request) => write!(f, "{who} asks [{number}.{item}] {request}"),
+            Self::Answered(number, item, answer) => {
+                write!(f, "answer [{number}.{item}] {}", answer_text(answer))
+            }
             Self::Placed(placed) => {
                 write!(f, "{} {} ", placed.service, if placed.duplicate { "knew" } else { "took" })?;
                 write!(f, "{}→{} {}", placed.subject, placed.to, counts(placed.attempts))?;

@@ -100,15 +100,25 @@ fn brokers(scene: &Arc<Scene>) -> Result<(Brokers, Arc<dyn Transport>)> {
         let random = SeededRandom::new(scene.plan.dice.fork(name).next());
         Seams::new(Arc::new(scene.clock.clone()), Arc::new(random), name)
     };
-    let memory: Arc<dyn Transport> = Arc::new(Memory::new(seams("memory"), MemorySettings::default()));
     Ok(match scene.plan.target {
-        Target::Memory => (Brokers::Memory(memory.clone()), memory),
+        Target::Memory => {
+            let target = memory(&seams("memory"));
+            (Brokers::Memory(target.clone()), target)
+        }
+        Target::Stored => {
+            let (target, store) = (memory(&seams("memory")), memory(&seams("store")));
+            (Brokers::Stored(target.clone(), store), target)
+        }
         Target::Log(partitions) => {
             let broker = LogBroker::new(LogSettings { partitions, ..LogSettings::default() });
             let admin = Arc::new(Log::connect(&broker, seams("admin"))?);
-            (Brokers::Log(broker, memory), admin)
+            (Brokers::Log(broker, memory(&seams("store"))), admin)
         }
     })
+}
+
+fn memory(seams: &Seams) -> Arc<dyn Transport> {
+    Arc::new(Memory::new(seams.clone(), MemorySettings::default()))
 }
 
 /// Everything is there before the first message: who subscribes later misses what came before, and that is no loss.
@@ -136,6 +146,7 @@ fn happen(scene: &Arc<Scene>, processes: &Arc<Processes>, number: usize, happeni
             scene.fault(Fault::DroppedSession, None, "session", vec![]);
             processes.drop_session(process, None);
         }
+        Happening::PausePumps(process, pause) => processes.pause_pumps(process, pause),
         Happening::RestartPumps => processes.restart_pumps(),
     }
 }
@@ -204,17 +215,19 @@ async fn take_stock(scene: &Scene, brokers: &Brokers, admin: &dyn Transport) -> 
 }
 
 async fn left(scene: &Scene, brokers: &Brokers) -> Vec<String> {
-    let memory = match brokers {
-        Brokers::Memory(memory) | Brokers::Log(_, memory) => memory,
+    let memories = match brokers {
+        Brokers::Memory(memory) | Brokers::Log(_, memory) => vec![memory],
+        Brokers::Stored(memory, store) => vec![memory, store],
     };
-    let ledger = memory.ledger().expect("memory keeps a ledger");
-    let counts = ledger.counts().await.expect("memory can always count");
     let ended = |state| matches!(state, State::Dead | State::Discarded | State::Cancelled | State::Done);
-    let mut left: Vec<_> = counts
-        .into_iter()
-        .filter(|count| !ended(count.state))
-        .map(|count| format!("{} {} in {}/{:?}", count.count, count.state, count.topic, count.subscription))
-        .collect();
+    let mut left = vec![];
+    for memory in memories {
+        let ledger = memory.ledger().expect("memory keeps a ledger");
+        let counts = ledger.counts().await.expect("memory can always count");
+        left.extend(counts.into_iter().filter(|count| !ended(count.state)).map(|count| {
+            format!("{} {} in {}/{:?}", count.count, count.state, count.topic, count.subscription)
+        }));
+    }
     if let Brokers::Log(broker, _) = brokers {
         for settings in scene.plan.subscriptions() {
             let of = settings.subscription().address();

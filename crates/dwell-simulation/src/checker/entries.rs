@@ -16,6 +16,8 @@ pub(super) struct Waiting {
     pub(super) to: Address,
     pub(super) handled: u32,
     content: u128,
+    /// A user sent it: its id is known where it was accepted, and not where it is forwarded to.
+    asked: bool,
     /// Something of other content waited under its name when it came, so that it waits beside it; `None` if that cannot
     /// be told, because the other was due.
     beside: Option<bool>,
@@ -102,6 +104,7 @@ impl Entries {
         };
         of_id.push(Waiting {
             content: placed.content,
+            asked: placed.request.is_some(),
             beside,
             service: placed.service,
             topic: placed.to.topic_name().clone(),
@@ -181,7 +184,7 @@ impl Entries {
         let mut of_topic = of_id.filter(|entry| {
             !entry.gone && entry.service == placed.service && entry.topic == *placed.to.topic_name()
         });
-        of_topic.find(|entry| entry.handled == 0).map(|entry| &entry.subject)
+        of_topic.find(|entry| entry.asked && entry.handled == 0).map(|entry| &entry.subject)
     }
 
     /// What waits under this name was cancelled: the newest that may have waited.

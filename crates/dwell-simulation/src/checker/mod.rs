@@ -109,7 +109,7 @@ pub(crate) struct Checker {
     runs: BTreeMap<usize, (Subject, Address, track::RunInfo)>,
     /// Copies that a process may make, and those of which it knows that they are there.
     copies: BTreeMap<(Who, Subject, Address, u32), Copies>,
-    requests: BTreeMap<usize, (Duration, Request)>,
+    requests: BTreeMap<(usize, usize), (Duration, Request)>,
     /// When something that waited under an id was last changed.
     changed: BTreeMap<MessageId, Duration>,
     /// Lives in which some call did not go well.
@@ -190,10 +190,10 @@ impl Checker {
                 let again = self.held.uncommitted(of);
                 again.iter().for_each(|delivered| self.touch_delivered(delivered));
             }
-            Event::Asked(number, _, request) => {
-                _ = self.requests.insert(*number, (self.now, request.clone()))
+            Event::Asked(number, item, _, request) => {
+                self.requests.insert((*number, *item), (self.now, request.clone()));
             }
-            Event::Answered(number, answer) => self.answered(*number, answer),
+            Event::Answered(number, item, answer) => self.answered((*number, *item), answer),
             Event::Placed(placed) => self.placed(placed),
             Event::Confirmed { who, subject, to, handled, asked } => {
                 if !asked {
@@ -292,7 +292,7 @@ impl Checker {
         }
     }
 
-    fn answered(&mut self, number: usize, answer: &Answer) {
+    fn answered(&mut self, number: (usize, usize), answer: &Answer) {
         let Some((asked, request)) = self.requests.get(&number).cloned() else { return };
         match (request, answer) {
             (Request::Send { subject, to, .. }, Answer::Sent(_)) => {

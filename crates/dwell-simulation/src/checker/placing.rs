@@ -5,10 +5,7 @@ use super::{
     entries::{Replaced, Waiting},
     track::End,
 };
-use crate::{
-    plan::Target,
-    trace::{Placed, Received, Request, Service, Stamps, Subject},
-};
+use crate::trace::{Placed, Received, Request, Service, Stamps, Subject};
 use dwell_core::{Address, Due, OnConflict, Timestamp};
 
 impl Checker {
@@ -43,7 +40,7 @@ impl Checker {
 
     /// When it is due on the clock of whoever holds it. A log holds nothing back: what it takes is due.
     fn due_at_holder(&mut self, placed: &Placed) -> Timestamp {
-        if placed.service == Service::Store || self.plan.target == Target::Memory {
+        if placed.service == Service::Store || !self.has_sessions() {
             return placed.due.resolve(self.wall);
         }
         if let (Due::At(time), Some(who)) = (placed.due, placed.who) {
@@ -117,8 +114,17 @@ impl Checker {
 
     /// A user's send arrives as it was asked for.
     fn check_request(&mut self, placed: &Placed) {
-        let request = placed.request.and_then(|number| self.requests.get(&number));
-        let Some((_, Request::Send { due, once, .. })) = request else { return };
+        let Some(number) = placed.request else { return };
+        let asked =
+            self.requests.range((number, 0)..(number + 1, 0)).find_map(|(_, (_, request))| match request {
+                Request::Send { subject, to, due, once }
+                    if *subject == placed.subject && *to == placed.to =>
+                {
+                    Some((due, once))
+                }
+                _ => None,
+            });
+        let Some((due, once)) = asked else { return };
         if *once == Some(OnConflict::Fail)
             && let Some(first) = self.entries.conflict(placed)
         {

@@ -6,8 +6,8 @@ use crate::{
     trace::{Event, Placed, Subject},
 };
 use dwell_core::{
-    Address, Answer, Attempts, BoxFuture, Change, Changed, Count, Due, Ledger, MessageId, Page, Record,
-    RecordQuery, Result, ScheduleId, State,
+    Address, Answer, Attempts, BoxFuture, Change, Changed, Count, Due, Envelope, Ledger, MessageId, Page,
+    Record, RecordQuery, Result, ScheduleId, State, wire,
 };
 use std::sync::Arc;
 
@@ -80,7 +80,9 @@ fn record_replays(link: &Link, request: Option<usize>, dead: Vec<Record>, answer
         if !answers.iter().any(done) {
             continue;
         }
-        let to = Address::subscription(record.topic.clone(), name.clone());
+        // A parked one goes back to its forwarder, and from there to where it was for.
+        let home = Address::subscription(record.topic.clone(), name.clone());
+        let to = wire::final_destination(&Envelope::new(home, record.message.clone()));
         link.scene.record(Event::Placed(Box::new(Placed {
             service: link.service,
             who: Some(link.who()),

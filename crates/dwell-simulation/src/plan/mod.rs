@@ -3,7 +3,7 @@
 mod timeline;
 mod topology;
 
-pub(crate) use timeline::{Happening, Planned};
+pub(crate) use timeline::{Happening, Planned, Sending};
 pub(crate) use topology::{ProcessPlan, TopicPlan};
 
 use crate::{dice::Dice, faulty::Rates};
@@ -16,6 +16,8 @@ use std::{collections::BTreeSet, time::Duration};
 pub(crate) enum Target {
     /// Memory: it makes messages wait by itself, and its leases run out.
     Memory,
+    /// Memory, behind another memory that makes messages wait for it: its leases run out, and messages are forwarded.
+    Stored,
     /// A log with so many partitions, and memory as the store behind it: nothing but append and ack.
     Log(usize),
 }
@@ -77,8 +79,12 @@ pub(crate) struct Mood {
 impl Plan {
     pub(crate) fn draw(seed: u64, options: Options) -> Self {
         let dice = Dice::new(seed);
-        let is_log = options.log.unwrap_or_else(|| dice.fork("target").chance(0.5));
-        let target = if is_log { Target::Log(dice.fork("partitions").size(1, 3)) } else { Target::Memory };
+        let kind = dice.fork("target");
+        let target = match (options.log, kind.below(5)) {
+            (Some(true), _) | (None, 0 | 1) => Target::Log(dice.fork("partitions").size(1, 3)),
+            (_, 4) => Target::Stored,
+            _ => Target::Memory,
+        };
         let topics = topology::topics(&dice.fork("topics"), target);
         let processes = topology::processes(&dice.fork("processes"), &topics, options);
         let level = *dice.fork("level").pick(&[0.0, 0.0, 0.003, 0.01, 0.03]);
@@ -125,12 +131,11 @@ impl Plan {
     /// Whether only one content is ever sent under this id.
     pub(crate) fn has_one_content(&self, id: &MessageId) -> bool {
         let generations = self.timeline.iter().filter_map(|(_, happening)| match happening {
-            Happening::Request(_, Planned::Send { subject, .. }) if subject.id == *id => {
-                Some(subject.generation)
-            }
+            Happening::Request(_, Planned::Send(batch, _)) => Some(batch),
             _ => None,
         });
-        generations.collect::<BTreeSet<_>>().len() == 1
+        let of_id = generations.flatten().filter(|sending| sending.subject.id == *id);
+        of_id.map(|sending| sending.subject.generation).collect::<BTreeSet<_>>().len() == 1
     }
 
     /// The channels where messages lie that were given up.

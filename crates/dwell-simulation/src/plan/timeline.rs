@@ -30,18 +30,21 @@ impl When {
 /// What the workload asks for, through which process.
 #[derive(Clone, Debug)]
 pub(crate) enum Planned {
-    Send {
-        subject: Subject,
-        to: Address,
-        when: When,
-        once: Option<OnConflict>,
-        key: Option<u8>,
-        /// Whether the sender tries again after an error.
-        retries: u32,
-    },
+    /// All of these at once; how often the sender tries again those that failed.
+    Send(Vec<Sending>, u32),
     Cancel(MessageId),
     Reschedule(MessageId, When),
     Replay(Text),
+}
+
+/// One message that is sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Sending {
+    pub(crate) subject: Subject,
+    pub(crate) to: Address,
+    pub(crate) when: When,
+    pub(crate) once: Option<OnConflict>,
+    pub(crate) key: Option<u8>,
 }
 
 #[derive(Clone, Debug)]
@@ -54,6 +57,8 @@ pub(crate) enum Happening {
     Step(i64),
     Outage(Service, Duration),
     DropSession(usize),
+    /// Its pumps start nothing for a while.
+    PausePumps(usize, Duration),
     /// Somebody starts the performers again that stopped by themselves.
     RestartPumps,
 }
@@ -97,7 +102,7 @@ fn requests(
         };
         let when = when(dice);
         // The log itself does not remember ids, its store does.
-        let remembered = target == Target::Memory || !matches!(when, When::Now);
+        let remembered = !matches!(target, Target::Log(_)) || !matches!(when, When::Now);
         let once = match dice.below(4) {
             0 if remembered => Some(OnConflict::Fail),
             1 if remembered => Some(OnConflict::Replace),
@@ -105,22 +110,32 @@ fn requests(
         };
         let at = burst.filter(|_| dice.chance(0.5)).unwrap_or_else(|| moment(dice, window));
         let key = dice.chance(0.5).then(|| dice.below(3) as u8);
-        let send = |generation, to: &Address, when, once| Planned::Send {
-            subject: Subject { id: id.clone(), generation },
-            to: to.clone(),
-            when,
-            once,
-            key,
-            retries: if dice.chance(0.5) { 3 } else { 0 },
+        let sending = |generation, to: &Address, when, once| {
+            let subject = Subject { id: id.clone(), generation };
+            Sending { subject, to: to.clone(), when, once, key }
+        };
+        let retries = || if dice.chance(0.5) { 3 } else { 0 };
+        let send = |generation, to: &Address, when, once| {
+            Planned::Send(vec![sending(generation, to, when, once)], retries())
         };
         let mut ask = |at: Duration, what: Planned| {
             timeline.push((at, Happening::Request(dice.below(processes as u64) as usize, what)));
         };
         generation += 1;
-        ask(at, send(generation, &to, when, once));
+        let mut batch = vec![sending(generation, &to, when, once)];
+        while dice.chance(0.2) {
+            // Others with it, each by its own way.
+            generation += 1;
+            let id = MessageId::from(format!("m{number}-{}", batch.len()));
+            let to = Address::topic(dice.pick(topics).name.clone());
+            let other = sending(generation, &to, self::when(dice), None);
+            batch.push(Sending { subject: Subject { id, generation }, ..other });
+        }
+        let first = batch[0].subject.generation;
+        ask(at, Planned::Send(batch, retries()));
         let later = |most: u64| at + dice.millis(1, most);
         if once == Some(OnConflict::Fail) && dice.chance(0.5) {
-            ask(later(60_000), send(generation, &to, when, once));
+            ask(later(60_000), send(first, &to, when, once));
         }
         if once == Some(OnConflict::Fail) && dice.chance(0.2) {
             // Other content under the same id: to be refused.
@@ -181,6 +196,9 @@ fn troubles(
         let by = if dice.chance(0.5) { by } else { -by };
         timeline.push((moment(dice, window), Happening::Step(by)));
     }
+    for _ in 0..times(2) {
+        timeline.push((moment(dice, window), Happening::PausePumps(process(), dice.millis(100, 120_000))));
+    }
     let mut at = Duration::from_secs(60);
     while at < window + Duration::from_secs(3600) {
         timeline.push((at, Happening::RestartPumps));
@@ -197,12 +215,12 @@ fn troubles(
     }
     for _ in 0..times(2) {
         let service = match target {
-            Target::Log(_) if dice.chance(0.5) => Service::Store,
+            Target::Log(_) | Target::Stored if dice.chance(0.5) => Service::Store,
             _ => Service::Target,
         };
         timeline.push((moment(dice, window), Happening::Outage(service, dice.millis(100, 300_000))));
     }
-    if target != Target::Memory {
+    if matches!(target, Target::Log(_)) {
         for _ in 0..times(2) {
             timeline.push((moment(dice, window), Happening::DropSession(process())));
         }

@@ -34,7 +34,7 @@ pub(super) fn topics(dice: &Dice, target: Target) -> Vec<TopicPlan> {
 fn subscription(dice: &Dice, topic: &Text, number: usize, target: Target) -> SubscriptionSettings {
     let lease = dice.millis(1_000, 30_000);
     let timeout = dice.millis(1_000, 60_000);
-    let counts_deliveries = target == Target::Memory;
+    let counts_deliveries = !matches!(target, Target::Log(_));
     SubscriptionSettings {
         performers: if dice.chance(0.2) { 2 } else { 1 },
         concurrency: dice.size(1, 4),
