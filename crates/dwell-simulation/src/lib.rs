@@ -7,10 +7,11 @@
 //! # What is simulated
 //!
 //! One seed is one *world* ([`run`]). In it live one to three worker processes, each a real [`dwell_engine::Engine`] with
-//! its pumps, forwarder and services, on a broker that outlives them: the memory transport with its own delay, or the
-//! model of a partitioned log with memory as the store behind it, so that every gap is filled. Topics, subscriptions,
-//! their settings and the handlers' whims are drawn, and so is a workload: sends now, later and at a time, under generated
-//! and chosen ids, repeated, replaced, cancelled, rescheduled; dead letters are replayed.
+//! its pumps, forwarder and services, on a broker that outlives them: the memory transport with its own delay, the same
+//! with a store in front of it, or the model of a partitioned log with such a store, so that every gap is filled. Topics,
+//! subscriptions, their settings and the handlers' whims are drawn, and so is a workload: sends now, later and at a time,
+//! alone and in batches, under generated and chosen ids, repeated, replaced, cancelled, rescheduled; dead letters are
+//! replayed.
 //!
 //! * **Time** is virtual: days pass in milliseconds. The broker's wall clock is set forward and back by up to an hour,
 //!   and every process's own is wrong by up to as much.
@@ -44,8 +45,8 @@
 //! # What is not simulated
 //!
 //! Threads: blocking handlers run where they stand. Real brokers and their clients: the conformance suite has them. Loss
-//! of what a broker confirmed: both models keep it. Order per key, speed, and promises 8 and 9, which have tests of their
-//! own.
+//! of what a broker confirmed: the models keep it. Subscriptions that come and go. Order per key, lateness, speed, and
+//! promises 8 and 9, which have tests of their own.
 //!
 //! # Repeating a world
 //!

@@ -215,6 +215,8 @@ pub struct Settled {
     pub subject: Subject,
     /// Which delivery.
     pub lease: LeaseId,
+    /// How often it had been handed out.
+    pub deliveries: Option<u32>,
     /// In which way.
     pub how: How,
 }

@@ -14,7 +14,6 @@ pub(super) struct Delivered {
     /// Where it goes in the end.
     pub(super) to: Address,
     pub(super) handled: u32,
-    pub(super) deliveries: Option<u32>,
 }
 
 type Place = (Who, u64, Service, Address, LeaseId);
@@ -36,7 +35,6 @@ impl Held {
             subject: received.subject.clone(),
             to: received.to.clone(),
             handled: received.attempts.handled,
-            deliveries: received.deliveries,
         };
         let of = &received.subscription;
         let position = received.lease.position;

@@ -331,27 +331,26 @@ impl Checker {
     }
 
     fn settled(&mut self, settled: &Settled) {
-        let Settled { service, who, subscription, subject, lease, how } = settled;
+        let Settled { service, who, subscription, subject, lease, .. } = settled;
         let (held, is_latest) = self.held.settle(*who, *service, subscription, *lease);
         if !is_latest {
             let text = format!("{subscription} accepted a receipt that a later delivery had made stale");
             self.broken(Promise::DuplicatesExplained, &subject.id, text);
         }
-        let Some(held) = held else { return };
-        match how {
-            How::Release => self.give_back(&held, subscription),
-            How::Ack => self.check_quarantine(&held, subscription),
-            How::Move => {}
+        match (settled.how, held) {
+            (How::Release, Some(held)) => self.give_back(&held, subscription),
+            (How::Ack, _) => self.check_quarantine(settled),
+            _ => {}
         }
     }
 
     /// What took its worker down too often is given up unrun: where there is no channel for it, it is gone.
-    fn check_quarantine(&mut self, held: &Delivered, of: &Address) {
-        let Some(settings) = self.plan.settings(of) else { return };
+    fn check_quarantine(&mut self, settled: &Settled) {
+        let Some(settings) = self.plan.settings(&settled.subscription) else { return };
         let limit = settings.quarantine_after.unwrap_or(10);
-        let is_poison = limit > 0 && held.deliveries.is_some_and(|deliveries| deliveries > limit);
+        let is_poison = limit > 0 && settled.deliveries.is_some_and(|deliveries| deliveries > limit);
         if is_poison && settings.dead_letter == DeadLetter::Discard {
-            self.end(&held.subject, of, End::Discarded);
+            self.end(&settled.subject, &settled.subscription, End::Discarded);
         }
     }
 

@@ -236,7 +236,9 @@ fn record_settled(link: &Link, of: &Address, settle: &Settle, request: Option<us
         Action::Move { .. } => How::Move,
     };
     let (service, who, subscription) = (link.service, link.who(), of.clone());
-    link.scene.record(Event::Settled(Box::new(Settled { service, who, subscription, subject, lease, how })));
+    let deliveries = settle.delivery.deliveries;
+    let settled = Settled { service, who, subscription, subject, lease, deliveries, how };
+    link.scene.record(Event::Settled(Box::new(settled)));
     if let Action::Move { to, due } = &settle.action {
         let envelope = Envelope::new(to.clone(), settle.delivery.message.clone()).due(*due);
         let placed = Placed { who: Some(who), request, moved: true, ..placed(service, &envelope) };

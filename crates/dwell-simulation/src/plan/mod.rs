@@ -87,7 +87,7 @@ impl Plan {
         };
         let topics = topology::topics(&dice.fork("topics"), target);
         let processes = topology::processes(&dice.fork("processes"), &topics, options);
-        let level = *dice.fork("level").pick(&[0.0, 0.0, 0.003, 0.01, 0.03]);
+        let level = *dice.fork("level").pick(&[0.0, 0.0, 0.003, 0.01, 0.03, 0.1]);
         let window = dice.fork("window").millis(10_000, 7_200_000);
         let timeline =
             timeline::draw(&dice.fork("timeline"), target, &topics, &processes, window, level > 0.0);
