@@ -202,6 +202,28 @@ async fn what_is_queued_behind_a_slow_settlement_is_settled_before_a_pump_that_c
 }
 
 #[tokio::test]
+async fn a_renewal_that_never_returns_costs_no_lease() {
+    let (world, rich) = rich_world().await;
+    rich.faults.hanging_renewals.store(1, Ordering::SeqCst);
+    let settings = SubscriptionSettings { handler_timeout: SECOND * 1000, ..orders() };
+    for _ in 0..2 {
+        let recorded = world.clone();
+        let slow = Work::Async(Arc::new(move |message: Message, context: Context| {
+            recorded.record(&message, &context);
+            let clock = recorded.clock.clone();
+            async move {
+                clock.sleep(SECOND * 100).await;
+                Verdict::ACK
+            }
+        }));
+        world.engine.subscribe(settings.clone(), slow).await.unwrap();
+    }
+    world.send(order("a")).await;
+    world.advance(SECOND * 500).await;
+    assert_eq!(world.ids(), ["a"]);
+}
+
+#[tokio::test]
 async fn failing_receives_back_off_and_the_pump_stays_alive() {
     let (world, rich) = rich_world().await;
     *rich.faults.receives.lock().unwrap() = vec![ErrorKind::Unavailable; 4];

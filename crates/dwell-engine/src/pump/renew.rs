@@ -1,11 +1,14 @@
 //! Keeps what a performer holds: everything, running or waiting, in one batch each third of a lease.
 //!
-//! Where leases are sessions there is nothing to renew, but the broker says what was lost. A task of its own, so that a handler which keeps the performer busy does not cost it its leases.
+//! Where leases are sessions there is nothing to renew, but the broker says what was lost. A task of its own, so that a
+//! handler which keeps the performer busy does not cost it its leases. A call that hangs is given up for a new one: it
+//! would cost us all that we get meanwhile.
 
 use super::slots::Slots;
 use crate::planted::{Bug, planted};
 use dwell_core::{Address, Clock, Consumer};
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use futures_util::future::{Either, select};
+use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
 
 pub(super) async fn renew(
     slots: Arc<Slots>,
@@ -14,16 +17,28 @@ pub(super) async fn renew(
     lease: Duration,
     of: Address,
 ) {
+    let mut is_late = false;
     loop {
         slots.until_filled().await;
-        clock.sleep(lease / 3).await;
+        if !std::mem::take(&mut is_late) {
+            clock.sleep(lease / 3).await;
+        }
         let leases: Vec<_> = slots.lock().iter().filter(|slot| !slot.lost).map(|slot| slot.lease).collect();
         if leases.is_empty() || planted(Bug::LeaseNotRenewed) {
             continue;
         }
         // Counted from before the call: the broker cannot have started the new lease earlier.
         let now = clock.elapsed();
-        match consumer.extend(leases.clone(), None).await {
+        let extending = pin!(consumer.extend(leases.clone(), None));
+        let extended = match select(extending, clock.sleep(lease / 3)).await {
+            Either::Left((extended, _)) => extended,
+            Either::Right(_) => {
+                tracing::warn!(subscription = %of, "the broker does not answer to renew leases: asking again");
+                is_late = true;
+                continue;
+            }
+        };
+        match extended {
             Ok(lost) => {
                 let (lost, renewed): (BTreeSet<_>, BTreeSet<_>) =
                     (lost.into_iter().collect(), leases.into_iter().collect());

@@ -32,6 +32,8 @@ pub struct Faults {
     pub receives: Mutex<Vec<ErrorKind>>,
     /// So many receives panic.
     pub panics: AtomicUsize,
+    /// So many renewals never return.
+    pub hanging_renewals: AtomicUsize,
     /// Settlements take so long.
     pub slow_settles: Mutex<Option<(VirtualClock, Duration)>>,
     /// Producers opened.
@@ -177,7 +179,10 @@ impl Consumer for PoorConsumer {
         })
     }
     fn extend(&self, leases: Vec<LeaseId>, by: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
-        self.inner.extend(leases, by)
+        match takes(&self.faults.hanging_renewals) {
+            true => Box::pin(std::future::pending()),
+            false => self.inner.extend(leases, by),
+        }
     }
     fn close(&self) -> BoxFuture<'_, Result<()>> {
         self.inner.close()
