@@ -25,7 +25,8 @@ impl Checker {
             let text = format!("it has run before, and goes to everyone on {}", placed.to);
             return self.broken(Promise::BackToTheOneWhoDeferred, &placed.subject.id, text);
         }
-        let is_hold = placed.moved && placed.service == Service::Store;
+        // A forwarder puts back what it could not send: the same message goes on waiting.
+        let is_hold = placed.request.is_none() && placed.moved && placed.service == Service::Store;
         if placed.request.is_none() && !is_hold {
             self.check_copy(placed);
         }
