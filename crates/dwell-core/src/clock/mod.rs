@@ -38,6 +38,12 @@ pub trait Clock: Send + Sync {
         task
     }
 
+    /// Completes when no tracked task is runnable and no thread is busy: all that can happen now has happened. A clock
+    /// that does not track its tasks does not wait.
+    fn idle(&self) -> BoxFuture<'static, ()> {
+        crate::ready(())
+    }
+
     /// Held by a thread that works: while it is, a virtual clock stands still.
     fn busy(&self) -> Busy {
         Busy(None)
