@@ -79,6 +79,11 @@ struct Inner {
 }
 
 impl Monitor {
+    /// One that sees nothing, for tests of what only holds one.
+    pub fn empty(clock: Arc<dyn Clock>) -> Self {
+        Self::new(clock, vec![])
+    }
+
     pub(crate) fn new(clock: Arc<dyn Clock>, ledgers: Vec<Arc<dyn Ledger>>) -> Self {
         Self(Arc::new(Inner { clock, ledgers, pumps: Mutex::default() }))
     }
