@@ -3,7 +3,7 @@
 use proc_macro2::{Group, Ident, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{
-    Attribute, Error, FnArg, Pat, PatType, Result, Safety, Signature, Type, Visibility,
+    Attribute, Error, FnArg, Pat, PatType, Result, Safety, Signature, Token, Type, Visibility,
     ext::IdentExt as _,
     parse::{Parse, ParseStream},
     parse_quote,
@@ -112,8 +112,7 @@ fn problems(signature: &Signature) -> Vec<Error> {
             generics,
             format!("the handler `{name}` is generic, but it handles one type of message: name it"),
         );
-    }
-    if let Some(bounds) = &generics.where_clause {
+    } else if let Some(bounds) = &generics.where_clause {
         refuse(bounds, format!("the handler `{name}` has a `where`, but nothing generic: remove it"));
     }
     for (n, input) in inputs.iter().enumerate() {
@@ -150,12 +149,14 @@ fn generate(function: &Function, message: &Type, steps: &[steps::Step]) -> Token
     let is =
         |attribute: &&Attribute, names: &[&str]| names.iter().any(|name| attribute.path().is_ident(name));
 
-    // What removes the function removes all that is made of it. Docs are the struct's, and the struct is what goes
-    // unused; everything else is about the code in the function.
+    // What removes the function removes all that is made of it. Docs are the struct's, and what is allowed is allowed
+    // to both; everything else is about the code in the function.
     let conditions: Vec<_> = attributes.iter().filter(|attribute| is(attribute, &["cfg"])).collect();
     let of_struct = attributes.iter().filter(|attribute| is(attribute, &["cfg", "doc", "allow"]));
     let of_function = attributes.iter().filter(|attribute| !is(attribute, &["cfg", "doc"]));
 
+    // What a lint says about the struct, as that it has no docs, is then said at the function.
+    let struct_token = Token![struct](signature.fn_token.span);
     let mut call = signature.clone();
     call.ident = Ident::new("call", name.span());
     let call_doc = format!("The plain function `{shown}`, without its steps.");
@@ -167,7 +168,7 @@ fn generate(function: &Function, message: &Type, steps: &[steps::Step]) -> Token
         #(#of_struct)*
         #[allow(non_camel_case_types)]
         #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
-        #visibility struct #name;
+        #visibility #struct_token #name;
 
         #(#conditions)*
         impl #name {

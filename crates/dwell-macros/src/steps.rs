@@ -1,13 +1,16 @@
 //! The step attributes: which there are, what each can be set to, and how it becomes a `::dwell::Step`.
 
-use proc_macro2::{Ident, Literal, Span, TokenStream};
+use proc_macro2::{Literal, Span, TokenStream};
 use quote::{format_ident, quote};
 use syn::{Attribute, Error, Lit, Path, Result, parse::ParseStream, spanned::Spanned as _};
 
 use crate::{
     all,
     settings::Keys,
-    value::{self, Kind::*},
+    value::{
+        self,
+        Kind::{Count, Duration, Positive, Rate, Share},
+    },
 };
 
 /// A step attribute, as there is one for each step that `::dwell::Step` makes.
@@ -21,7 +24,6 @@ pub(crate) struct Kind {
 }
 
 /// What has to be set.
-#[derive(Clone, Copy, PartialEq)]
 enum Needs {
     Nothing,
     /// Any setting, because the attribute would do nothing without one.
@@ -169,24 +171,22 @@ impl Step {
 
     /// The expression that makes the step.
     pub(crate) fn expand(&self) -> TokenStream {
-        let name = format_ident!("{}", self.kind.name);
-        let argument = match self.kind.needs {
-            Needs::First => self.value(self.kind.settings[0].0).map(|value| &value.tokens),
-            Needs::Nothing | Needs::Any => None,
-        };
-        let setters = self
+        let Kind { name, needs, settings, .. } = self.kind;
+        let name = format_ident!("{name}");
+        let (arguments, setters): (Vec<_>, Vec<_>) = self
             .values
             .iter()
-            .filter(|(setting, _)| argument.is_none() || *setting != self.kind.settings[0].0);
-        let setters = setters.map(|(setting, value)| {
-            let (setter, value) = (Ident::new(setting, Span::call_site()), &value.tokens);
+            .partition(|(setting, _)| matches!(needs, Needs::First) && *setting == settings[0].0);
+        let arguments = arguments.iter().map(|(_, value)| &value.tokens);
+        let setters = setters.iter().map(|(setting, value)| {
+            let (setter, value) = (format_ident!("{setting}"), &value.tokens);
             quote!(.#setter(#value))
         });
         let number = self.number.as_ref().map(|Number { number, .. }| {
             let number = Literal::i32_unsuffixed(*number);
             quote!(.number(#number))
         });
-        quote!(::dwell::Step::#name(#argument) #(#setters)* #number)
+        quote!(::dwell::Step::#name(#(#arguments)*) #(#setters)* #number)
     }
 }
 

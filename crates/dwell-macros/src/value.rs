@@ -43,7 +43,7 @@ impl Kind {
                 let duration =
                     duration(key, &written).map_err(|problem| wrong(format!("{problem}\n{wanted}")))?;
                 if matches!(self, Kind::Positive) && duration.is_zero() {
-                    return Err(not_wanted());
+                    return Err(wrong(format!("no time at all is too short\n{wanted}")));
                 }
                 // Durations are read as whole milliseconds that fit.
                 let millis = Literal::u64_unsuffixed(duration.as_millis() as u64);
