@@ -158,7 +158,7 @@ fn read_files(given: &mut Value, layer: Layer) -> Result<()> {
 
 fn read_file(file: &Value, named: &str) -> Result<String> {
     let Some(file) = file.as_str() else {
-        return Err(refused(format!("{named} must be a text, the path of a file")));
+        return Err(refused(format!("{named} must be a string, the path of a file")));
     };
     if file.contains("://") {
         return Err(refused(format!(

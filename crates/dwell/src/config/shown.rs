@@ -18,10 +18,8 @@ impl fmt::Display for Config {
         let transport = TransportConfig { url: masked(&self.transport.url), ..self.transport.clone() };
         let url = self.scheduler.url.as_deref().map(masked);
         let scheduler = SchedulerConfig { url, ..self.scheduler.clone() };
-        match toml::to_string(&Self { transport, scheduler, ..self.clone() }) {
-            Ok(text) => f.write_str(text.trim_end()),
-            Err(error) => write!(f, "# this configuration cannot be written as TOML: {error}"),
-        }
+        let text = toml::to_string(&Self { transport, scheduler, ..self.clone() }).map_err(|_| fmt::Error)?;
+        f.write_str(text.trim_end())
     }
 }
 

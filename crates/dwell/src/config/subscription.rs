@@ -79,7 +79,7 @@ impl<'de> Deserialize<'de> for Overlay {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut settings = Map::deserialize(deserializer)?;
         rename_aliases(&mut settings).map_err(de::Error::custom)?;
-        settings.retain(|_, setting| !setting.is_null());
+        remove_nulls(&mut settings);
         let topic = take_text(&mut settings, "topic")?.into();
         let name = take_text(&mut settings, "name")?.into();
         let overlay = Self { topic, name, settings };
@@ -99,4 +99,10 @@ pub(super) fn rename_aliases(settings: &mut Map<String, Value>) -> Result<(), St
         }
     }
     Ok(())
+}
+
+/// What is null is not written, in the forms of a configuration that have a null at all.
+fn remove_nulls(settings: &mut Map<String, Value>) {
+    settings.retain(|_, setting| !setting.is_null());
+    settings.values_mut().filter_map(Value::as_object_mut).for_each(remove_nulls);
 }

@@ -119,7 +119,7 @@ fn kind_of(value: &Value) -> &'static str {
         Value::Null => "nothing",
         Value::Bool(_) => "true or false",
         Value::Number(_) => "a number",
-        Value::String(_) => "a text",
+        Value::String(_) => "a string",
         Value::Array(_) => "a list",
         Value::Object(_) => "a table",
     }
