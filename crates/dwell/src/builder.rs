@@ -16,7 +16,7 @@ use crate::{
     work::Dispatch,
 };
 use dwell_core::{
-    Clock, Error, ErrorKind, Inbox, OnMissing, Result, Seams, SeededRandom, SystemClock, Text, Topic, Transport,
+    Clock, Error, ErrorKind, Inbox, Result, Seams, SeededRandom, SystemClock, Text, Topic, Transport,
 };
 use dwell_engine::{DelayMode, Engine, Observer};
 use std::{fmt, sync::Arc};

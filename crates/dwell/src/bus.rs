@@ -11,8 +11,8 @@ use crate::{
     testing::Outgoing,
 };
 use dwell_core::{
-    Address, Changed, Due, Envelope, Error, ErrorKind, Inbox, MessageId, OnConflict, OnMissing, Pending, Query,
-    Record, Result, Seams, Topic, check_user_topic,
+    Address, Changed, Due, Envelope, Error, ErrorKind, Inbox, MessageId, OnConflict, OnMissing, Pending,
+    Query, Record, Result, Seams, Topic, check_user_topic,
 };
 use dwell_engine::{Engine, Monitor};
 use serde::Serialize;
@@ -276,7 +276,9 @@ impl Bus {
         let (id, to) = (envelope.message.id.clone(), envelope.to.clone());
         let query = Query { message: Some(id.clone()), to: Some(to.clone()), limit: 1, ..Query::default() };
         if self.pending(query).await?.is_empty() {
-            let text = format!("too late: message {id} for {to} was due and went on its way, so it cannot be replaced");
+            let text = format!(
+                "too late: message {id} for {to} was due and went on its way, so it cannot be replaced"
+            );
             return Err(Error::new(ErrorKind::Conflict, text));
         }
         self.deliver_one(envelope).await

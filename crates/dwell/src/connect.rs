@@ -35,7 +35,8 @@ fn missing(scheme: &str) -> Error {
         return Error::new(ErrorKind::Config, text);
     }
     let known = FEATURES.iter().map(|(scheme, _)| *scheme).chain(["memory"]);
-    let hint = suggest(scheme, known).map(|meant| format!("; did you mean `{meant}://`?")).unwrap_or_default();
+    let hint =
+        suggest(scheme, known).map(|meant| format!("; did you mean `{meant}://`?")).unwrap_or_default();
     Error::new(ErrorKind::Config, format!("there is no transport for `{scheme}://`{hint}"))
 }
 

@@ -1,13 +1,6 @@
 //! Handlers: plain functions, async or blocking, from a typed message to a result.
 
-use crate::{
-    codec::decode,
-    cx::Cx,
-    extract::FromCx,
-    failure::Ending,
-    message::Message,
-    pipeline::Pipeline,
-};
+use crate::{codec::decode, cx::Cx, extract::FromCx, failure::Ending, message::Message, pipeline::Pipeline};
 use dwell_core::BoxFuture;
 use dwell_engine::{Verdict, or_panic};
 use futures_util::FutureExt;
@@ -36,9 +29,12 @@ pub trait IntoHandler<Marker> {
 /// Where a pipeline ends: the function itself.
 #[derive(Clone)]
 pub(crate) enum Target {
-    Async(Arc<dyn Fn(&Cx) -> BoxFuture<'static, Verdict> + Send + Sync>),
-    Blocking(Arc<dyn Fn(&Cx) -> Verdict + Send + Sync>),
+    Async(Arc<AsyncFunction>),
+    Blocking(Arc<BlockingFunction>),
 }
+
+type AsyncFunction = dyn Fn(&Cx) -> BoxFuture<'static, Verdict> + Send + Sync;
+type BlockingFunction = dyn Fn(&Cx) -> Verdict + Send + Sync;
 
 /// A function, with what it needs.
 pub(crate) struct Function {
@@ -87,8 +83,8 @@ macro_rules! handlers {
                     let run = async move { function(message, $($part,)*).await.verdict() };
                     Box::pin(AssertUnwindSafe(run).catch_unwind().map(or_panic))
                 }));
-                let needs = [$($part::needs(),)*].into_iter().flatten().collect();
-                Pipeline::of(Function { target, name: type_name::<F>(), needs })
+                let needs: Vec<Option<_>> = vec![$($part::needs(),)*];
+                Pipeline::of(Function { target, name: type_name::<F>(), needs: needs.into_iter().flatten().collect() })
             }
         }
 
@@ -114,8 +110,8 @@ macro_rules! handlers {
                     };)*
                     self(message, $($part,)*).verdict()
                 }));
-                let needs = [$($part::needs(),)*].into_iter().flatten().collect();
-                Pipeline::of(Function { target, name: type_name::<F>(), needs })
+                let needs: Vec<Option<_>> = vec![$($part::needs(),)*];
+                Pipeline::of(Function { target, name: type_name::<F>(), needs: needs.into_iter().flatten().collect() })
             }
         }
     };

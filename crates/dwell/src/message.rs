@@ -16,6 +16,10 @@ use serde::{Serialize, de::DeserializeOwned};
 /// assert_eq!(OrderPlaced::NAME, "orders.placed");
 /// assert_eq!(OrderPlaced::TOPIC, "orders.placed");
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a message",
+    note = "a message is a struct or an enum with `#[derive(Command)]` or `#[derive(Event)]`, and with serde's `Serialize` and `Deserialize`"
+)]
 pub trait Message: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Its type on the wire. It stays when the Rust type is moved or renamed.
     const NAME: &'static str;

@@ -76,10 +76,8 @@ impl Registry {
         for one in registered {
             let built = one.handler?;
             let handler = built.name.clone();
-            let (_, first) = *types
-                .entry(one.kind)
-                .and_modify(|_| {})
-                .or_insert((one.type_id, one.rust_type));
+            let (_, first) =
+                *types.entry(one.kind).and_modify(|_| {}).or_insert((one.type_id, one.rust_type));
             if types[one.kind].0 != one.type_id {
                 return Err(refused(format!(
                     "the types `{first}` and `{}` are both called `{}` on the wire: give one of them another name",

@@ -7,7 +7,9 @@ use crate::{
     trace::{COMPANIONS, TRACEPARENT, TraceContext},
 };
 use bytes::Bytes;
-use dwell_core::{BoxFuture, Due, Envelope, Error, ErrorKind, MessageId, OnConflict, Result, Text, Timestamp};
+use dwell_core::{
+    BoxFuture, Due, Envelope, Error, ErrorKind, MessageId, OnConflict, Result, Text, Timestamp,
+};
 use serde::Serialize;
 use std::{sync::Arc, time::Duration};
 

@@ -32,7 +32,12 @@ impl Dispatch {
         Ok((chain.clone(), bus))
     }
 
-    fn run(&self, message: Message, context: Context, thread: Option<BlockingRun>) -> BoxFuture<'static, Verdict> {
+    fn run(
+        &self,
+        message: Message,
+        context: Context,
+        thread: Option<BlockingRun>,
+    ) -> BoxFuture<'static, Verdict> {
         let (chain, bus) = match self.find(&message) {
             Ok(found) => found,
             Err(verdict) => return dwell_core::ready(verdict),
@@ -49,7 +54,12 @@ impl Handler for Dispatch {
 }
 
 impl Surround for Dispatch {
-    fn surround(&self, message: Message, context: Context, inner: BlockingRun) -> BoxFuture<'static, Verdict> {
+    fn surround(
+        &self,
+        message: Message,
+        context: Context,
+        inner: BlockingRun,
+    ) -> BoxFuture<'static, Verdict> {
         self.run(message, context, Some(inner))
     }
 }

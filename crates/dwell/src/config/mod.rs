@@ -39,7 +39,7 @@ mod tests;
 
 pub use subscription::Overlay;
 
-use dwell_core::{Error, ErrorKind, RetryOverride, RetryPolicy};
+use dwell_core::{Error, ErrorKind, OnMissing, RetryOverride, RetryPolicy};
 use dwell_engine::DelayMode;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::{Map, Value};
@@ -83,11 +83,22 @@ pub struct TransportConfig {
     pub delay: DelayMode,
     /// Who brings waiting messages back and keeps the transport in order.
     pub background: Background,
+    /// Every send goes by way of the store of `[scheduler]`, also what is due at once: it is confirmed once the store has
+    /// it, whether the broker is away at the moment or not.
+    pub outbox: bool,
+    /// What to do if a topic is missing that is only sent to.
+    pub on_missing: OnMissing,
 }
 
 impl Default for TransportConfig {
     fn default() -> Self {
-        Self { url: "memory://".to_owned(), delay: DelayMode::default(), background: Background::default() }
+        Self {
+            url: "memory://".to_owned(),
+            delay: DelayMode::default(),
+            background: Background::default(),
+            outbox: false,
+            on_missing: OnMissing::Create,
+        }
     }
 }
 

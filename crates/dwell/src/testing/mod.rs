@@ -109,7 +109,9 @@ impl TestBus {
         let pending = self.bus.pending(query).await?.into_iter();
         let of_type = pending.filter(|pending| *pending.envelope.message.kind == *M::NAME);
         Ok(of_type
-            .filter_map(|pending| Some(Waiting { message: read(&pending.envelope.message)?, due: pending.due }))
+            .filter_map(|pending| {
+                Some(Waiting { message: read(&pending.envelope.message)?, due: pending.due })
+            })
             .collect())
     }
 

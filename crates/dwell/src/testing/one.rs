@@ -27,7 +27,9 @@ impl Outgoing {
         let mut sent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let answers = batch.iter().map(|envelope| {
             let duplicate = envelope.once.is_some()
-                && sent.iter().any(|known| known.message.id == envelope.message.id && known.to == envelope.to);
+                && sent
+                    .iter()
+                    .any(|known| known.message.id == envelope.message.id && known.to == envelope.to);
             if !duplicate {
                 sent.push(envelope.clone());
             }
@@ -63,7 +65,7 @@ impl Outgoing {
 /// assert_eq!(cx.sent::<OrderUnpaid>(), [(OrderUnpaid { order: 42 }, Duration::from_secs(900))]);
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct TestCx {
     cx: Cx,
     outgoing: Outgoing,
@@ -98,7 +100,7 @@ impl TestCx {
             topic: name.clone(),
             subscription: name.clone(),
             worker: name,
-            lease: LeaseId { slot: 0, fence: 1 },
+            lease: LeaseId { position: 0, fence: 1 },
             deliveries: Some(1),
             due: None,
         };
@@ -110,19 +112,15 @@ impl TestCx {
         let now = self.clock.now();
         let sent = self.outgoing.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_type = sent.iter().filter(|envelope| *envelope.message.kind == *M::NAME);
-        of_type.filter_map(|envelope| Some((super::read(&envelope.message)?, envelope.due.wait(now)))).collect()
+        of_type
+            .filter_map(|envelope| Some((super::read(&envelope.message)?, envelope.due.wait(now))))
+            .collect()
     }
 
     /// The ids under which the handler has sent something, in order.
     pub fn ids(&self) -> Vec<MessageId> {
         let sent = self.outgoing.0.lock().unwrap_or_else(PoisonError::into_inner);
         sent.iter().map(|envelope| envelope.message.id.clone()).collect()
-    }
-
-    /// The same context, for a handler to take: it takes a [`Cx`].
-    #[expect(clippy::should_implement_trait, reason = "what a handler takes is the context itself")]
-    pub fn clone(&self) -> Cx {
-        self.cx.clone()
     }
 }
 

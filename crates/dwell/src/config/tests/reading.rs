@@ -19,6 +19,8 @@ fn every_key_of_transport_and_scheduler_is_read() {
         url = "kafka://localhost:9092"
         delay = "scheduler"
         background = "elsewhere"
+        outbox = true
+        on_missing = "validate"
         [scheduler]
         url = "sqlite://dwell.db"
         allow_volatile = true
@@ -28,6 +30,8 @@ fn every_key_of_transport_and_scheduler_is_read() {
         url: "kafka://localhost:9092".to_owned(),
         delay: DelayMode::Scheduler,
         background: Background::Elsewhere,
+        outbox: true,
+        on_missing: OnMissing::Validate,
     };
     assert_eq!(config.transport, transport);
     let scheduler = SchedulerConfig { url: Some("sqlite://dwell.db".to_owned()), allow_volatile: true };

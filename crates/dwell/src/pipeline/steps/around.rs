@@ -53,7 +53,9 @@ impl Layer for Around {
         let ending = (self.function)(cx.clone(), next);
         Box::pin(async move {
             match ending.await {
-                Ok(()) => Verdict::Ack { result: result.lock().unwrap_or_else(PoisonError::into_inner).take() },
+                Ok(()) => {
+                    Verdict::Ack { result: result.lock().unwrap_or_else(PoisonError::into_inner).take() }
+                }
                 Err(failure) => failure.into_verdict(),
             }
         })

@@ -120,7 +120,9 @@ impl Attempt {
         self.is_over = true;
         match verdict {
             Verdict::Fail(_) => self.failed(),
-            Verdict::Ack { .. } | Verdict::Reject(_) | Verdict::Invalid(_) => *lock(&self.state) = Door::default(),
+            Verdict::Ack { .. } | Verdict::Reject(_) | Verdict::Invalid(_) => {
+                *lock(&self.state) = Door::default()
+            }
             // It says nothing about the door: whoever comes next may try.
             _ => lock(&self.state).probed = false,
         }

@@ -39,7 +39,9 @@ impl Layer for Inbox {
         let (keep, cx) = (self.keep, cx.clone());
         Box::pin(async move {
             let Some(store) = cx.bus().inbox().cloned() else {
-                return Verdict::Misconfigured("the `inbox` step has nowhere to remember what was handled".into());
+                return Verdict::Misconfigured(
+                    "the `inbox` step has nowhere to remember what was handled".into(),
+                );
             };
             let mut entry = Entry {
                 store,

@@ -4,11 +4,7 @@ use super::{super::chain::Inner, Layer};
 use crate::cx::Cx;
 use dwell_core::{BoxFuture, format_duration};
 use dwell_engine::Verdict;
-use std::{
-    future::poll_fn,
-    task::Poll,
-    time::Duration,
-};
+use std::{future::poll_fn, task::Poll, time::Duration};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in super::super) struct Timeout(pub(in super::super) Duration);
