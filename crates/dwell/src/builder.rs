@@ -110,6 +110,12 @@ impl Builder {
         self
     }
 
+    /// Allows a store that forgets at a restart behind a transport that does not.
+    pub fn allow_volatile(mut self) -> Self {
+        self.config.scheduler.allow_volatile = true;
+        self
+    }
+
     /// Who holds a message while it waits: the broker where it can, or always the scheduler's store, where it can be
     /// listed and cancelled.
     pub fn delay(mut self, mode: DelayMode) -> Self {
