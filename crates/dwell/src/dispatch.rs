@@ -24,12 +24,15 @@ impl Inline {
         loop {
             let decided = self.decided.notified();
             self.clock.idle().await;
+            let before = self.clock.stirrings();
             let in_flight = engine.monitor().in_flight();
-            if !in_flight.iter().any(|seen| seen.stage == Stage::Processing && !seen.hung) {
+            if in_flight.iter().any(|seen| seen.stage == Stage::Processing && !seen.hung) {
+                // A handler waits for something outside.
+                decided.await;
+            } else if before.is_some() && self.clock.stirrings() == before {
+                // Nobody has moved while we looked: a handler that was done just then would have sent something.
                 return;
             }
-            // A handler waits for something outside.
-            decided.await;
         }
     }
 }

@@ -44,6 +44,12 @@ pub trait Clock: Send + Sync {
         crate::ready(())
     }
 
+    /// How often a tracked task or thread has begun to work; `None` while one is at work. Two equal answers mean that
+    /// nothing has happened in between.
+    fn stirrings(&self) -> Option<u64> {
+        Some(0)
+    }
+
     /// Held by a thread that works: while it is, a virtual clock stands still.
     fn busy(&self) -> Busy {
         Busy(None)

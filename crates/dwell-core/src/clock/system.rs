@@ -90,6 +90,10 @@ impl Clock for SystemClock {
         }
     }
 
+    fn stirrings(&self) -> Option<u64> {
+        self.activity.as_ref().map_or(Some(0), |activity| activity.stirrings())
+    }
+
     fn busy(&self) -> Busy {
         self.activity.as_ref().map_or(Busy(None), Activity::busy)
     }

@@ -11,7 +11,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
 };
@@ -20,12 +20,15 @@ use std::{
 #[derive(Default)]
 pub(super) struct Activity {
     awake: AtomicUsize,
+    begun: AtomicU64,
     waiting: Mutex<Vec<Waker>>,
 }
 
 impl Activity {
     pub(super) fn begin(&self) {
+        // In this order: whoever reads the count and then sees nobody awake has counted all who have begun.
         self.awake.fetch_add(1, Ordering::SeqCst);
+        self.begun.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(super) fn end(&self) {
@@ -37,6 +40,11 @@ impl Activity {
 
     pub(super) fn is_idle(&self) -> bool {
         self.awake.load(Ordering::SeqCst) == 0
+    }
+
+    pub(super) fn stirrings(&self) -> Option<u64> {
+        let begun = self.begun.load(Ordering::SeqCst);
+        self.is_idle().then_some(begun)
     }
 
     pub(super) fn track(self: &Arc<Self>, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {

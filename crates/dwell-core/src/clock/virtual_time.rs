@@ -221,6 +221,10 @@ impl Clock for VirtualClock {
         Box::pin(async move { activity.idle().await })
     }
 
+    fn stirrings(&self) -> Option<u64> {
+        self.0.activity.stirrings()
+    }
+
     fn busy(&self) -> Busy {
         self.0.activity.busy()
     }
