@@ -1,9 +1,9 @@
-//! `#[handler]`: a function becomes a unit struct of its name, which knows the function and its steps.
+//! `#[handler]`: a function becomes one of its name that makes the pipeline, and keeps the plain one as `name::call`.
 
 use proc_macro2::{Group, Ident, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{
-    Attribute, Error, FnArg, Pat, PatType, Result, Safety, Signature, Token, Type, Visibility,
+    Attribute, Error, FnArg, PatType, Result, Safety, Signature, Token, Type, Visibility,
     ext::IdentExt as _,
     parse::{Parse, ParseStream},
     parse_quote,
@@ -116,7 +116,7 @@ fn problems(signature: &Signature) -> Vec<Error> {
         refuse(bounds, format!("the handler `{name}` has a `where`, but nothing generic: remove it"));
     }
     for (n, input) in inputs.iter().enumerate() {
-        let FnArg::Typed(PatType { pat, ty, .. }) = input else {
+        let FnArg::Typed(PatType { ty, .. }) = input else {
             let text =
                 "a handler has no `self`: write it outside of the `impl`, and take what it needs as `State`";
             refuse(input, text.to_owned());
@@ -134,10 +134,6 @@ fn problems(signature: &Signature) -> Vec<Error> {
             }
             _ => {}
         }
-        if matches!(&**pat, Pat::Ident(parameter) if parameter.ident == *name) {
-            let text = "`#[handler]` makes a unit struct of the function, and no variable can have its name";
-            refuse(pat, format!("rename this parameter, or the handler `{name}`: {text}"));
-        }
     }
     problems
 }
@@ -149,41 +145,38 @@ fn generate(function: &Function, message: &Type, steps: &[steps::Step]) -> Token
     let is =
         |attribute: &&Attribute, names: &[&str]| names.iter().any(|name| attribute.path().is_ident(name));
 
-    // What removes the function removes all that is made of it. Docs are the struct's, and what is allowed is allowed
+    // What removes the function removes all that is made of it. Docs are the maker's, and what is allowed is allowed
     // to both; everything else is about the code in the function.
     let conditions: Vec<_> = attributes.iter().filter(|attribute| is(attribute, &["cfg"])).collect();
-    let of_struct = attributes.iter().filter(|attribute| is(attribute, &["cfg", "doc", "allow"]));
+    let of_maker = attributes.iter().filter(|attribute| is(attribute, &["cfg", "doc", "allow"]));
     let of_function = attributes.iter().filter(|attribute| !is(attribute, &["cfg", "doc"]));
 
-    // What a lint says about the struct, as that it has no docs, is then said at the function.
-    let struct_token = Token![struct](signature.fn_token.span);
+    // What a lint says about the maker, as that it has no docs, is then said at the function.
+    let fn_token = Token![fn](signature.fn_token.span);
     let mut call = signature.clone();
     call.ident = Ident::new("call", name.span());
     let call_doc = format!("The plain function `{shown}`, without its steps.");
     let call_doc: Attribute = parse_quote!(#[doc = #call_doc]);
     // An extractor that is none, or an answer that is none, is then reported at the function's name.
-    let plain = quote_spanned!(name.span()=> Self::call);
+    let plain = quote_spanned!(name.span()=> #name::call);
     let steps = steps.iter().map(steps::Step::expand);
+    // A struct with braces has no value of its name, so that the function can have it, and a variable can hide that.
     quote! {
-        #(#of_struct)*
-        #[allow(non_camel_case_types)]
-        #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
-        #visibility #struct_token #name;
+        #(#of_maker)*
+        #visibility #fn_token #name() -> ::dwell::Pipeline<#message> {
+            ::dwell::Pipeline::new(#plain).named(#shown) #(.step(#steps))*
+        }
+
+        #(#conditions)*
+        #[doc(hidden)]
+        #[allow(non_camel_case_types, dead_code, missing_debug_implementations)]
+        #visibility struct #name {}
 
         #(#conditions)*
         impl #name {
             #call_doc
             #(#of_function)*
             #visibility #call #body
-        }
-
-        #(#conditions)*
-        impl ::dwell::IntoHandler<::dwell::__private::Attributed> for #name {
-            type Message = #message;
-
-            fn into_handler(self) -> ::dwell::Pipeline<#message> {
-                ::dwell::Pipeline::new(#plain).named(#shown) #(.step(#steps))*
-            }
         }
     }
 }

@@ -20,7 +20,7 @@ use syn::{DeriveInput, Error, parse_macro_input};
 
 /// Makes a type a command: sent to the one place where it is handled, by `send`.
 ///
-/// ```ignore
+/// ```
 /// use dwell::Command;
 /// use serde::{Deserialize, Serialize};
 ///
@@ -55,7 +55,7 @@ pub fn command(item: TokenStream) -> TokenStream {
 
 /// Makes a type an event: published to all who subscribe to it, by `publish`.
 ///
-/// ```ignore
+/// ```
 /// use dwell::Event;
 /// use serde::{Deserialize, Serialize};
 ///
@@ -79,7 +79,7 @@ fn derive(kind: message::Kind, input: &DeriveInput) -> TokenStream {
 
 /// Puts steps around a handler: the attributes below it, of which the first is the outermost.
 ///
-/// ```ignore
+/// ```
 /// use dwell::{Event, State, handler};
 /// use serde::{Deserialize, Serialize};
 ///
@@ -109,16 +109,15 @@ fn derive(kind: message::Kind, input: &DeriveInput) -> TokenStream {
 /// ```
 ///
 /// The function is `async`, or blocks. Its first parameter is the message, by value; what else it needs comes by
-/// extractors. `confirm` is then a unit struct, to be given to `subscribe` or `handle`, and `confirm::call(…)` is the
-/// plain function, as for a test. Both are as visible as the function was. Other attributes stay with the function;
-/// docs are the struct's. No variable in the module can be called `confirm` any more: it would be taken for the struct.
+/// extractors. `confirm` is then to be given to `subscribe` or `handle`, and `confirm::call(…)` is the plain function,
+/// as for a test. Both are as visible as the function was. Other attributes stay with the plain function.
 ///
 /// # Order
 ///
 /// The steps stand *below* `#[handler]`. Each can be there once. Each takes `step = n` too, a whole number: then the
 /// lowest is the outermost, however they are written. Numbers are on all the steps of a handler, or on none.
 ///
-/// ```ignore
+/// ```
 /// # use dwell::{Event, handler};
 /// # use serde::{Deserialize, Serialize};
 /// # #[derive(Event, Serialize, Deserialize)]

@@ -46,6 +46,9 @@ pub(crate) struct Function {
 /// Marks async functions.
 #[derive(Debug)]
 pub struct Async;
+/// Marks functions with `#[handler]`, which make their pipeline.
+#[derive(Debug)]
+pub struct Attributed;
 /// Marks blocking functions.
 #[derive(Debug)]
 pub struct Blocking;
@@ -130,5 +133,17 @@ impl<M: Message> IntoHandler<Pipeline<M>> for Pipeline<M> {
 
     fn into_handler(self) -> Self {
         self
+    }
+}
+
+impl<F, M> IntoHandler<Attributed> for F
+where
+    F: FnOnce() -> Pipeline<M>,
+    M: Message,
+{
+    type Message = M;
+
+    fn into_handler(self) -> Pipeline<M> {
+        self()
     }
 }

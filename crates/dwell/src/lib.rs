@@ -80,11 +80,3 @@ pub mod prelude {
     };
     pub use serde::{Deserialize, Serialize};
 }
-
-/// For the code that `#[handler]` writes.
-#[doc(hidden)]
-pub mod __private {
-    /// Marks functions with `#[handler]`.
-    #[derive(Debug)]
-    pub struct Attributed;
-}

@@ -26,7 +26,7 @@ fn refusals(item: TokenStream) -> Vec<String> {
 }
 
 #[test]
-fn a_function_becomes_a_struct_that_knows_it_and_its_steps() {
+fn a_function_becomes_one_that_puts_its_steps_around_it() {
     let handler = expanded(quote! {
         /// Tells the customer.
         #[defer_on_error(delay = "30s")]
@@ -38,30 +38,26 @@ fn a_function_becomes_a_struct_that_knows_it_and_its_steps() {
     });
     let expected = quote! {
         /// Tells the customer.
-        #[allow(non_camel_case_types)]
-        #[derive(::core::clone::Clone, ::core::marker::Copy, ::core::fmt::Debug)]
-        pub struct confirm;
+        pub fn confirm() -> ::dwell::Pipeline<OrderPlaced> {
+            ::dwell::Pipeline::new(confirm::call)
+                .named("confirm")
+                .step(::dwell::Step::defer_on_error().delay(::core::time::Duration::from_millis(30000)))
+                .step(::dwell::Step::timeout(::core::time::Duration::from_millis(10000)))
+                .step(
+                    ::dwell::Step::retry()
+                        .max_retries(20)
+                        .base_delay(::core::time::Duration::from_millis(1000))
+                )
+        }
+
+        #[doc(hidden)]
+        #[allow(non_camel_case_types, dead_code, missing_debug_implementations)]
+        pub struct confirm {}
 
         impl confirm {
             #[doc = "The plain function `confirm`, without its steps."]
             pub async fn call(msg: OrderPlaced, State(app): State<App>) -> Result<(), MailError> {
                 app.mail.confirm(msg.order).await
-            }
-        }
-
-        impl ::dwell::IntoHandler<::dwell::__private::Attributed> for confirm {
-            type Message = OrderPlaced;
-
-            fn into_handler(self) -> ::dwell::Pipeline<OrderPlaced> {
-                ::dwell::Pipeline::new(Self::call)
-                    .named("confirm")
-                    .step(::dwell::Step::defer_on_error().delay(::core::time::Duration::from_millis(30000)))
-                    .step(::dwell::Step::timeout(::core::time::Duration::from_millis(10000)))
-                    .step(
-                        ::dwell::Step::retry()
-                            .max_retries(20)
-                            .base_delay(::core::time::Duration::from_millis(1000))
-                    )
             }
         }
     };
@@ -76,15 +72,12 @@ fn a_blocking_function_needs_no_steps() {
     .to_string();
     for part in [
         quote!(
-            struct count;
+            fn count() -> ::dwell::Pipeline<shop::Pair>
         ),
         quote!(
             fn call((a, b): shop::Pair) {}
         ),
-        quote!(
-            type Message = shop::Pair;
-        ),
-        quote!({ ::dwell::Pipeline::new(Self::call).named("count") }),
+        quote!({ ::dwell::Pipeline::new(count::call).named("count") }),
     ] {
         assert!(handler.contains(&part.to_string()), "{handler}");
     }
@@ -98,8 +91,9 @@ fn the_visibility_is_that_of_the_function() {
     ))
     .to_string();
     for part in [
+        quote!(pub(in crate::shop) fn count()),
         quote!(
-            pub(in crate::shop) struct count;
+            pub(in crate::shop) struct count {}
         ),
         quote!(pub(in crate::shop) fn call),
     ] {
@@ -132,7 +126,7 @@ fn a_raw_name_is_shown_without_its_prefix() {
         fn r#match(_: OrderPlaced) {}
     ))
     .to_string();
-    assert!(handler.contains("struct r#match") && handler.contains(r#"named ("match")"#), "{handler}");
+    assert!(handler.contains("fn r#match ()") && handler.contains(r#"named ("match")"#), "{handler}");
 }
 
 #[test]
@@ -223,12 +217,6 @@ fn functions_that_cannot_be_handlers_are_refused_and_left_as_they_are() {
                 fn confirm(message: &M) {}
             ),
             "remove the `&`",
-        ),
-        (
-            quote!(
-                fn confirm(mut confirm: M) {}
-            ),
-            "rename this parameter, or the handler `confirm`",
         ),
     ] {
         let texts = refusals(item);

@@ -1,4 +1,4 @@
-//! The plain function can be called beside the handler, which is a value like any other.
+//! The plain function can be called beside the handler, which is a function like any other.
 #![deny(warnings)]
 
 use dwell::{Event, IntoHandler as _, handler};
@@ -22,6 +22,8 @@ async fn calls() -> Result<(), std::fmt::Error> {
 
 fn main() {
     drop(calls());
-    let copied = confirm;
-    let _ = (copied.into_handler(), confirm.into_handler());
+    let _ = (confirm.into_handler(), confirm());
+    // A variable may have its name.
+    let confirm = 42;
+    assert_eq!(confirm, 42);
 }
