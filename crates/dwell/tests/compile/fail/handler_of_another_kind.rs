@@ -34,11 +34,6 @@ async fn borrowing(message: &OrderPlaced) {
     println!("{}", message.order);
 }
 
-#[handler]
-async fn namesake(namesake: OrderPlaced) {
-    println!("{}", namesake.order);
-}
-
 #[handler(step = 1)]
 async fn with_settings(message: OrderPlaced) {
     println!("{}", message.order);
