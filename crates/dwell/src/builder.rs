@@ -91,7 +91,8 @@ impl Builder {
         self
     }
 
-    /// What handlers share, and ask for as [`State`](crate::State): one value of each type.
+    /// What handlers share, and ask for as [`State`](crate::State): one value of each type, of which the last
+    /// one counts.
     pub fn state<T: Clone + Send + Sync + 'static>(mut self, state: T) -> Self {
         self.states.insert(state);
         self
@@ -143,7 +144,8 @@ impl Builder {
         self
     }
 
-    /// Time, randomness and ids, in place of the system's.
+    /// Time, randomness and ids, in place of the system's. Inline dispatch needs a clock that tracks its tasks, such as
+    /// `SystemClock::tracking()`.
     pub fn seams(mut self, seams: Seams) -> Self {
         self.seams = Some(seams);
         self

@@ -136,6 +136,8 @@ impl Bus {
     }
 
     /// Sends a raw message to an address: a topic, or one subscription of it alone. For what has no Rust type here.
+    /// The same id may go to several subscriptions, so it is no idempotency key unless it is given with
+    /// [`id`](Sending::id).
     ///
     /// ```
     /// # use dwell::{prelude::*, raw::{Address, Message}};

@@ -4,7 +4,7 @@ use crate::message::Message;
 use dwell_core::{Address, Result, Text, check_user_topic};
 use std::{
     any::TypeId,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
@@ -41,15 +41,14 @@ impl Route {
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     topics: BTreeMap<String, Text>,
-    handled: BTreeMap<Text, bool>,
+    handled: BTreeSet<Text>,
     known: RwLock<HashMap<TypeId, Arc<Route>>>,
 }
 
 impl Routes {
     /// `topics` is what the configuration says, by type name. `handled` are the types that have a handler here.
     pub(crate) fn new(topics: BTreeMap<String, Text>, handled: impl IntoIterator<Item = Text>) -> Self {
-        let handled = handled.into_iter().map(|kind| (kind, true)).collect();
-        Self { topics, handled, known: RwLock::default() }
+        Self { topics, handled: handled.into_iter().collect(), known: RwLock::default() }
     }
 
     /// The topic of a type, by its names.
@@ -64,7 +63,7 @@ impl Routes {
         }
         let topic = Self::topic(&self.topics, M::NAME, M::TOPIC);
         check_user_topic(&topic)?;
-        let handled_here = self.handled.contains_key(M::NAME);
+        let handled_here = self.handled.contains(M::NAME);
         let route = Arc::new(Route {
             kind: M::NAME.into(),
             to: Address::Topic(topic),
