@@ -58,9 +58,10 @@ pub use trace::TraceContext;
 /// Messages as brokers carry them, and what one needs to look at them.
 pub mod raw {
     pub use dwell_core::{
-        Address, Attempts, BoxError, ContentType, Due, Headers, Message, MessageId, Pending, Query, Record,
-        State,
+        Address, Attempts, BoxError, Change, Changed, ContentType, Count, Due, Headers, Message, MessageId,
+        Pending, Query, Record, RecordQuery, State,
     };
+    pub use dwell_engine::{Seen, Stage, Tally};
 }
 
 /// The settings of a subscription, and what belongs to them.
