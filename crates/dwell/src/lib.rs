@@ -22,6 +22,8 @@ mod cx;
 mod dispatch;
 mod extract;
 mod failure;
+#[cfg(doctest)]
+mod guide;
 mod handler;
 mod message;
 mod observers;

@@ -1,0 +1,15 @@
+//! The README and the guide, whose programs are tests.
+
+macro_rules! pages {
+    ($($name:ident: $path:literal,)*) => {$(
+        #[doc = include_str!(concat!("../../../", $path))]
+        struct $name;
+    )*};
+}
+
+pages! {
+    Readme: "README.md",
+    FirstMessage: "docs/guide/1-first-message.md",
+    Delays: "docs/guide/2-delays.md",
+    DeferralAndBackstops: "docs/guide/3-deferral-and-backstops.md",
+}
