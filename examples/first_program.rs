@@ -22,14 +22,14 @@ struct Remind {
     order: u64,
 }
 
-/// A handler is a function: the message first, then what it needs. If it fails, it is tried again, later and later, and
-/// kept among the dead letters in the end.
+/// A handler is a function: the message first, then what it needs.
 async fn confirm(placed: OrderPlaced) -> Result<(), Failure> {
     println!("order {}: thank you!", placed.order);
     Ok(())
 }
 
-/// An id of our own makes the send repeatable, and is what the reminder is cancelled by once the order is paid.
+/// If it fails, it is tried again, later and later, and kept among the dead letters in the end. An id of our own makes the
+/// send repeatable, and is what the reminder is cancelled by once the order is paid.
 async fn expect_payment(placed: OrderPlaced, cx: Cx) -> Result<(), Failure> {
     let OrderPlaced { order } = placed;
     cx.send(Remind { order }).id(format!("reminder-{order}")).after(FIVE_DAYS).await?;
@@ -40,7 +40,8 @@ async fn remind(message: Remind) {
     println!("order {}: please remember to pay", message.order);
 }
 
-/// The same in production and in tests. Steps around a handler change what becomes of it.
+/// The same in production and in tests. Steps around a handler change what becomes of failures: here, mail that takes too
+/// long or fails comes back in thirty seconds.
 fn wiring() -> Builder {
     let confirm = Pipeline::new(confirm)
         .step(Step::defer_on_error().delay(Duration::from_secs(30)))
