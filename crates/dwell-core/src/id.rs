@@ -52,6 +52,16 @@ macro_rules! text_id {
                 Self(text.into())
             }
         }
+        impl From<&String> for $name {
+            fn from(text: &String) -> Self {
+                Self(text.as_str().into())
+            }
+        }
+        impl From<&Self> for $name {
+            fn from(id: &Self) -> Self {
+                id.clone()
+            }
+        }
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)

@@ -303,7 +303,7 @@ impl Bus {
         })
     }
 
-    /// Makes what waits under this id due then: `Due::After(…)`, `Due::At(…)`, or a [`Duration`](std::time::Duration) from now.
+    /// Makes what waits under this id due then: a [`Duration`](std::time::Duration) from now, or a time.
     pub async fn reschedule(&self, id: impl Into<MessageId>, due: impl Into<Due>) -> Result<Reschedule> {
         Ok(match self.engine()?.reschedule(&id.into(), due.into()).await? {
             Changed::Done => Reschedule::Rescheduled,

@@ -22,6 +22,8 @@ mod cx;
 mod dispatch;
 mod extract;
 mod failure;
+#[cfg(doctest)]
+mod guide;
 mod handler;
 mod message;
 mod observers;
@@ -58,9 +60,10 @@ pub use trace::TraceContext;
 /// Messages as brokers carry them, and what one needs to look at them.
 pub mod raw {
     pub use dwell_core::{
-        Address, Attempts, BoxError, ContentType, Due, Headers, Message, MessageId, Pending, Query, Record,
-        State,
+        Address, Attempts, BoxError, Change, Changed, ContentType, Count, Due, Headers, Message, MessageId,
+        Pending, Query, Record, RecordQuery, State,
     };
+    pub use dwell_engine::{Seen, Stage, Tally};
 }
 
 /// The settings of a subscription, and what belongs to them.

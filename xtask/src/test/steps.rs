@@ -1,5 +1,7 @@
 //! The steps, in their order: what is quick and often wrong first.
 
+use std::time::Duration;
+
 use crate::process::Program;
 use crate::{artifacts, bench, columns, conformance, docs, licences, simulate, workspace};
 
@@ -15,6 +17,11 @@ pub(crate) struct Step {
     pub(crate) is_long: bool,
 }
 
+/// The package of the examples.
+const EXAMPLES: &str = "dwell-examples";
+/// Each ends by itself within seconds: one that runs longer hangs.
+const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
+
 /// The step that the columns belong to.
 pub(crate) const CONFORMANCE: &str = "conformance";
 
@@ -27,6 +34,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("clippy", clippy),
     step("unit", unit),
     step("doc", doc),
+    step("examples", examples),
     step(CONFORMANCE, conformance_suite),
     step("simulation", simulation),
     Step { name: "bench-smoke", run: bench_smoke, is_long: true },
@@ -85,6 +93,19 @@ fn doc(job: &mut Job<'_>) -> Result<Outcome, String> {
         Err(problem) => outcome.fail(problem),
     }
     Ok(outcome)
+}
+
+/// The programs that people learn from: each runs to its end, and checks what it shows.
+fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
+    let names = job.workspace.targets(EXAMPLES, "example")?;
+    job.check(Program::cargo(["build", "--package", EXAMPLES, "--examples"]))?;
+    let mut outcome = Outcome::default();
+    for name in &names {
+        let program = Program::cargo(["run", "--quiet", "--package", EXAMPLES, "--example", name]);
+        let output = job.run(program.limit(EXAMPLE_LIMIT))?;
+        outcome.add_harness(&output, None);
+    }
+    Ok(outcome.with_note(names.join(", ")))
 }
 
 fn conformance_suite(job: &mut Job<'_>) -> Result<Outcome, String> {

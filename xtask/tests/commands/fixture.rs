@@ -19,7 +19,7 @@ impl Fixture {
         let fixture = Fixture { root };
         fixture.write(
             "Cargo.toml",
-            "[workspace]\nresolver = '3'\nmembers = ['crates/*']\ndefault-members = ['crates/dwell-server']\n",
+            "[workspace]\nresolver = '3'\nmembers = ['crates/*', 'examples']\ndefault-members = ['crates/dwell-server']\n",
         );
         fixture.package("dwell-server", "[[bin]]\nname = 'dwell'\npath = 'src/main.rs'\n");
         fixture.write("crates/dwell-server/src/main.rs", &program(&["never early"], 0));
@@ -48,6 +48,12 @@ impl Fixture {
         fixture.column("memory", &[("ack removes", "pass"), ("release returns", "pass")]);
         fixture
             .column("log", &[("ack removes", "pass"), ("release returns", "refused"), ("kill", "skipped")]);
+
+        let examples =
+            ["farewell", "hello"].map(|name| format!("[[example]]\nname = '{name}'\npath = '{name}.rs'\n"));
+        fixture.manifest("examples", "dwell-examples", &examples.concat());
+        fixture.write("examples/farewell.rs", &program(&["farewell"], 0));
+        fixture.write("examples/hello.rs", &program(&["hello"], 0));
         fixture
     }
 
@@ -97,10 +103,14 @@ impl Fixture {
     }
 
     fn package(&self, name: &str, targets: &str) {
+        self.manifest(&format!("crates/{name}"), name, targets);
+    }
+
+    fn manifest(&self, directory: &str, name: &str, targets: &str) {
         let manifest = format!(
             "[package]\nname = '{name}'\nversion = '0.1.0'\nedition = '2024'\nlicense = 'MIT'\n{targets}"
         );
-        self.write(&format!("crates/{name}/Cargo.toml"), &manifest);
+        self.write(&format!("{directory}/Cargo.toml"), &manifest);
     }
 }
 

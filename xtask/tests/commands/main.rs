@@ -4,7 +4,7 @@ mod fixture;
 
 use fixture::Fixture;
 
-const STEPS: u64 = 11;
+const STEPS: u64 = 12;
 
 #[test]
 fn tests_are_counted_over_all_steps_and_what_is_left_out_is_skipped() {
@@ -51,6 +51,21 @@ fn a_quick_run_leaves_the_benchmarks_out_and_asks_for_fewer_seeds() {
     assert!(ran.stdout.contains("left out by --quick"), "{}", ran.all());
     assert!(ran.stdout.contains("never early"), "{}", ran.all());
     assert_eq!(ran.last_line(), format!("2 passed, 0 failed, {} skipped", STEPS - 2), "{}", ran.all());
+}
+
+#[test]
+fn every_example_is_run_and_counted() {
+    let fixture = Fixture::new("examples");
+    let ran = fixture.xtask("test --only examples");
+    assert_eq!(ran.code, 0, "{}", ran.all());
+    assert!(ran.stdout.contains("farewell, hello"), "{}", ran.all());
+    assert_eq!(ran.last_line(), format!("2 passed, 0 failed, {} skipped", STEPS - 1), "{}", ran.all());
+
+    fixture.write("examples/hello.rs", "fn main() { panic!(\"nobody is there\") }\n");
+    let ran = fixture.xtask("test --only examples");
+    assert_eq!(ran.code, 1, "{}", ran.all());
+    assert!(ran.stdout.contains("nobody is there"), "{}", ran.all());
+    assert_eq!(ran.last_line(), format!("1 passed, 1 failed, {} skipped", STEPS - 1), "{}", ran.all());
 }
 
 #[test]
