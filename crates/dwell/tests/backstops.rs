@@ -11,10 +11,6 @@ use dwell_core::Outcome;
 use std::time::Duration;
 use tracing::Level;
 
-fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
 /// Each backstop, with what it turns an error into and what it says then.
 fn backstops() -> [(Step, Outcome, &'static str); 3] {
     [
@@ -29,7 +25,7 @@ fn control_outcomes() -> [fn() -> Result<(), Failure>; 7] {
     [
         || Ok(()),
         || Err(Failure::defer()),
-        || Err(Failure::defer().after(seconds(30))),
+        || Err(Failure::defer().after(seconds(30.0))),
         || Err(Failure::reject("card declined")),
         || Err(Failure::release("not now")),
         || Err(Failure::invalid("no such order")),
@@ -39,7 +35,7 @@ fn control_outcomes() -> [fn() -> Result<(), Failure>; 7] {
 
 /// The first run says `first`, all others succeed.
 async fn world(pump: Pump, steps: Vec<Step>, first: fn() -> Result<(), Failure>) -> World {
-    let mail = mail().defer_delay(seconds(7)).with(|settings| settings.release_delay = seconds(3));
+    let mail = mail().defer_delay(seconds(7.0)).with(|settings| settings.release_delay = seconds(3.0));
     let answer = move |run: &Run, _: &Cx| if run.number == 1 { first() } else { Ok(()) };
     World::new(pump, mail, steps, answer).await
 }
@@ -144,7 +140,7 @@ on_both_pumps! {
         let delays: [(Step, f64); 3] = [
             (Step::defer_on_error().into(), 7.0),
             (Step::defer_on_error().delay(Duration::ZERO).into(), 0.0),
-            (Step::defer_on_error().delay(seconds(30)).into(), 30.0),
+            (Step::defer_on_error().delay(seconds(30.0)).into(), 30.0),
         ];
         for (backstop, delay) in delays {
             let world = world(pump, vec![backstop], boom).await;
@@ -161,10 +157,10 @@ on_both_pumps! {
 
     async fn a_timeout_within_a_backstop_is_an_error_like_any_other(pump) {
         let slow = Step::around("slow", |cx: Cx, next: Next| async move {
-            cx.clock().sleep(seconds(20)).await;
+            cx.clock().sleep(seconds(20.0)).await;
             next.run().await
         });
-        let steps = vec![Step::reject_on_error(), Step::timeout(seconds(10)), slow];
+        let steps = vec![Step::reject_on_error(), Step::timeout(seconds(10.0)), slow];
         let world = world(pump, steps, || Ok(())).await;
         world.publish(["a"]).await;
         world.pass(10.0).await;
@@ -220,70 +216,70 @@ mod attributed {
 
     #[handler]
     #[defer_on_error]
-    pub async fn defers(_: Placed) -> Result<(), Failure> {
+    pub(super) async fn defers(_: Placed) -> Result<(), Failure> {
         boom()
     }
 
     #[handler]
     #[defer_on_error(delay = "0s")]
-    pub async fn defers_by_zero(_: Placed) -> Result<(), Failure> {
+    pub(super) async fn defers_by_zero(_: Placed) -> Result<(), Failure> {
         boom()
     }
 
     #[handler]
     #[defer_on_error(delay = "1m 30s")]
-    pub fn defers_by_its_own_delay(_: Placed) -> Result<(), Failure> {
+    pub(super) fn defers_by_its_own_delay(_: Placed) -> Result<(), Failure> {
         boom()
     }
 
     #[handler]
     #[reject_on_error]
-    pub async fn rejects(_: Placed) -> Result<(), Failure> {
+    pub(super) async fn rejects(_: Placed) -> Result<(), Failure> {
         boom()
     }
 
     #[handler]
     #[release_on_error]
-    pub fn releases(_: Placed) -> Result<(), Failure> {
+    pub(super) fn releases(_: Placed) -> Result<(), Failure> {
         boom()
     }
 
     #[handler]
     #[retry(max_retries = 2, base_delay = "1s", max_delay = "1h", jitter = 0)]
-    pub async fn retries(_: Placed) -> Result<(), Failure> {
+    pub(super) async fn retries(_: Placed) -> Result<(), Failure> {
         boom()
     }
 
     #[handler]
     #[reject_on_error]
     #[retry_inline(max_retries = 2, base_delay = "1s", max_delay = "1h")]
-    pub async fn retries_inline(_: Placed) -> Result<(), Failure> {
+    pub(super) async fn retries_inline(_: Placed) -> Result<(), Failure> {
         boom()
     }
 
     #[handler]
     #[reject_on_error]
     #[timeout("2s")]
-    pub async fn times_out(_: Placed) -> Result<(), Failure> {
+    pub(super) async fn times_out(_: Placed) -> Result<(), Failure> {
         std::future::pending().await
     }
 
     #[handler]
     #[circuit_breaker(failures = 1, open_for = "1m")]
-    pub async fn breaks(_: Placed) -> Result<(), Failure> {
+    pub(super) async fn breaks(_: Placed) -> Result<(), Failure> {
         boom()
     }
 
     #[handler]
     #[rate_limit(per_second = 0.5, burst = 2)]
-    pub async fn is_limited(_: Placed) -> Result<(), Failure> {
+    pub(super) async fn is_limited(_: Placed) -> Result<(), Failure> {
         boom()
     }
 
     #[handler]
     #[reject_on_error]
     #[inbox(keep = "7d")]
-    pub async fn remembers(_: Placed) -> Result<(), Failure> {
+    pub(super) async fn remembers(_: Placed) -> Result<(), Failure> {
         boom()
     }
 
@@ -291,7 +287,7 @@ mod attributed {
     #[timeout("10s", step = 3)]
     #[reject_on_error(step = -1)]
     #[retry_inline(max_retries = 1, base_delay = "0s", step = 2)]
-    pub async fn numbers(_: Placed) -> Result<(), Failure> {
+    pub(super) async fn numbers(_: Placed) -> Result<(), Failure> {
         boom()
     }
 }
@@ -307,40 +303,40 @@ fn twins() -> Vec<(Pipeline<Placed>, Pipeline<Placed>)> {
         ),
         (
             defers_by_its_own_delay.into_handler(),
-            Pipeline::new(defers_by_its_own_delay::call).step(Step::defer_on_error().delay(seconds(90))),
+            Pipeline::new(defers_by_its_own_delay::call).step(Step::defer_on_error().delay(seconds(90.0))),
         ),
         (rejects.into_handler(), Pipeline::new(rejects::call).step(Step::reject_on_error())),
         (releases.into_handler(), Pipeline::new(releases::call).step(Step::release_on_error())),
         (
             retries.into_handler(),
             Pipeline::new(retries::call)
-                .step(Step::retry().max_retries(2).base_delay(SECOND).max_delay(seconds(3600)).jitter(0.0)),
+                .step(Step::retry().max_retries(2).base_delay(SECOND).max_delay(seconds(3600.0)).jitter(0.0)),
         ),
         (
             retries_inline.into_handler(),
             Pipeline::new(retries_inline::call)
                 .step(Step::reject_on_error())
-                .step(Step::retry_inline().max_retries(2).base_delay(SECOND).max_delay(seconds(3600))),
+                .step(Step::retry_inline().max_retries(2).base_delay(SECOND).max_delay(seconds(3600.0))),
         ),
         (
             times_out.into_handler(),
-            Pipeline::new(times_out::call).step(Step::reject_on_error()).step(Step::timeout(seconds(2))),
+            Pipeline::new(times_out::call).step(Step::reject_on_error()).step(Step::timeout(seconds(2.0))),
         ),
         (
             breaks.into_handler(),
-            Pipeline::new(breaks::call).step(Step::circuit_breaker().failures(1).open_for(seconds(60))),
+            Pipeline::new(breaks::call).step(Step::circuit_breaker().failures(1).open_for(seconds(60.0))),
         ),
         (is_limited.into_handler(), Pipeline::new(is_limited::call).step(Step::rate_limit(0.5).burst(2))),
         (
             remembers.into_handler(),
             Pipeline::new(remembers::call)
                 .step(Step::reject_on_error())
-                .step(Step::inbox().keep(seconds(7 * 24 * 3600))),
+                .step(Step::inbox().keep(seconds(604_800.0))),
         ),
         (
             numbers.into_handler(),
             Pipeline::new(numbers::call)
-                .step(Step::timeout(seconds(10)).number(3))
+                .step(Step::timeout(seconds(10.0)).number(3))
                 .step(Step::reject_on_error().number(-1))
                 .step(Step::retry_inline().max_retries(1).base_delay(Duration::ZERO).number(2)),
         ),
@@ -362,7 +358,7 @@ async fn attributes_and_code_behave_the_same() {
         let mut stories = vec![];
         for pipeline in [attributed, written] {
             let journal = Journal::default();
-            let mail = retries(1).defer_delay(seconds(7));
+            let mail = retries(1).defer_delay(seconds(7.0));
             let world = World::of(&journal, Bus::builder().subscribe(mail, pipeline)).await;
             world.publish(["a", "b", "c"]).await;
             world.pass(500.0).await;

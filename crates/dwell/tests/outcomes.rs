@@ -61,10 +61,6 @@ fn stranger() -> Message {
     Message { kind: "orders.shipped".into(), ..order() }
 }
 
-fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
 fn defer() -> Result<(), Failure> {
     Err(Failure::defer())
 }
@@ -83,19 +79,19 @@ table! {
     success_is_acknowledged_and_gone: ROW;
 
     a_deferral_waits_for_the_delay_of_the_subscription: Row {
-        mail: |mail| mail.defer_delay(seconds(7)),
+        mail: |mail| mail.defer_delay(seconds(7.0)),
         answer: |run| if run == 1 { defer() } else { Ok(()) },
         runs: &[(0.0, 0, 0), (7.0, 1, 0)],
         ..ROW
     };
     a_deferral_with_a_delay_of_its_own_waits_for_that: Row {
-        mail: |mail| mail.defer_delay(seconds(7)),
-        answer: |run| if run == 1 { Err(Failure::defer().after(seconds(30))) } else { Ok(()) },
+        mail: |mail| mail.defer_delay(seconds(7.0)),
+        answer: |run| if run == 1 { Err(Failure::defer().after(seconds(30.0))) } else { Ok(()) },
         runs: &[(0.0, 0, 0), (30.0, 1, 0)],
         ..ROW
     };
     a_deferral_by_zero_comes_back_at_once: Row {
-        mail: |mail| mail.defer_delay(seconds(7)),
+        mail: |mail| mail.defer_delay(seconds(7.0)),
         answer: |run| if run < 3 { Err(Failure::defer().after(Duration::ZERO)) } else { Ok(()) },
         runs: &[(0.0, 0, 0), (0.0, 1, 0), (0.0, 2, 0)],
         ..ROW
@@ -189,7 +185,7 @@ table! {
     };
 
     a_release_comes_back_uncounted_and_not_before_its_delay: Row {
-        mail: |mail| mail.with(|settings| settings.release_delay = seconds(3)),
+        mail: |mail| mail.with(|settings| settings.release_delay = seconds(3.0)),
         answer: |run| if run < 3 { Err(Failure::release("not now")) } else { Ok(()) },
         runs: &[(0.0, 0, 0), (3.0, 0, 0), (6.0, 0, 0)],
         ..ROW
@@ -311,8 +307,7 @@ on_both_pumps! {
         }).await;
         world.publish(["a", "b", "c"]).await;
         world.pass(10.0).await;
-        let expected = [("a", 0.0), ("b", 0.0), ("c", 0.0), ("a", 1.0)].map(|(id, at)| (id.to_owned(), at));
-        assert_eq!(world.journal.ids_and_times(), expected);
+        assert_eq!(world.line(), "a@0 b@0 c@0 a@1");
     }
 
     async fn a_misconfigured_handler_stops_its_subscription_with_a_status_and_no_other(pump) {
@@ -358,7 +353,7 @@ async fn an_async_handler_that_does_not_end_is_dropped_at_its_timeout_and_tried_
             }
         }
     };
-    let wiring = Bus::builder().subscribe(mail().handler_timeout(seconds(3)), hangs);
+    let wiring = Bus::builder().subscribe(mail().handler_timeout(seconds(3.0)), hangs);
     let world = World::of(&journal, wiring).await;
     world.play().await;
     assert_eq!(world.times(), [0.0, 8.0, 21.0], "three seconds of patience, then backoff from there");
@@ -379,7 +374,7 @@ async fn a_blocking_handler_that_does_not_end_is_abandoned_at_its_timeout_and_tr
         Ok(())
     });
     let bus = Bus::builder()
-        .subscribe(mail().handler_timeout(seconds(3)), hangs)
+        .subscribe(mail().handler_timeout(seconds(3.0)), hangs)
         .seams(hanging::seams(&time, 1))
         .observer(Arc::new(journal.clone()))
         .start("memory://")
@@ -387,11 +382,11 @@ async fn a_blocking_handler_that_does_not_end_is_abandoned_at_its_timeout_and_tr
         .unwrap();
     bus.publish(placed(42)).await.unwrap();
     trap.caught().await;
-    time.advance(seconds(60)).await;
+    time.advance(seconds(60.0)).await;
     assert_eq!(journal.times(), [0.0, 8.0]);
     assert_eq!(bus.monitor().hung().len(), 1, "it is shown until its thread comes back");
     opener.open().unwrap();
-    time.advance(seconds(60)).await;
+    time.advance(seconds(60.0)).await;
     assert_eq!(
         journal.outcomes(),
         [Outcome::Failed, Outcome::Handled],

@@ -142,6 +142,16 @@ impl Journal {
         }
     }
 
+    /// An async handler that writes down its runs, and may wait.
+    pub fn waiting<F, R>(&self, answer: F) -> Pipeline<Placed>
+    where
+        F: Fn(Run, Cx) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), Failure>> + Send + 'static,
+    {
+        let journal = self.clone();
+        Pipeline::new(move |_: Placed, cx: Cx| answer(journal.begin(&cx), cx))
+    }
+
     pub fn runs(&self) -> Vec<Run> {
         self.lock().runs.clone()
     }
@@ -151,9 +161,10 @@ impl Journal {
         self.runs().iter().map(|run| run.at).collect()
     }
 
-    /// Whose runs they were, and when each began.
-    pub fn ids_and_times(&self) -> Vec<(String, f64)> {
-        self.runs().into_iter().map(|run| (run.id, run.at)).collect()
+    /// Whose runs they were, and when each began: `a@0 b@2.5`.
+    pub fn line(&self) -> String {
+        let runs: Vec<_> = self.runs().iter().map(|run| format!("{}@{}", run.id, run.at)).collect();
+        runs.join(" ")
     }
 
     pub fn runs_of(&self, subscription: &str) -> usize {
@@ -225,6 +236,21 @@ impl World {
         }
     }
 
+    /// One subscription, and a handler that may wait.
+    pub async fn waiting<F, R>(
+        subscription: Subscription,
+        steps: impl IntoIterator<Item = Step>,
+        answer: F,
+    ) -> Self
+    where
+        F: Fn(Run, Cx) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), Failure>> + Send + 'static,
+    {
+        let journal = Journal::default();
+        let pipeline = steps.into_iter().fold(journal.waiting(answer), Pipeline::step);
+        Self::of(&journal, Bus::builder().subscribe(subscription, pipeline)).await
+    }
+
     /// Publishes one order, and lets a long time pass.
     pub async fn play(&self) {
         self.publish(["a"]).await;
@@ -237,6 +263,11 @@ impl World {
 
     pub fn times(&self) -> Vec<f64> {
         self.journal.times()
+    }
+
+    /// Whose runs they were, and when each began: `a@0 b@2.5`.
+    pub fn line(&self) -> String {
+        self.journal.line()
     }
 
     pub async fn dead(&self) -> Vec<Record> {
@@ -268,6 +299,10 @@ pub fn exact() -> RetryPolicy {
 
 pub fn retries(max_retries: u32) -> Subscription {
     mail().retry(RetryPolicy { max_retries, ..exact() })
+}
+
+pub fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
 }
 
 /// What any error is like.
