@@ -21,7 +21,7 @@ fn backstops() -> [(Step, Outcome, &'static str); 3] {
 }
 
 /// What a handler may say on purpose, or without a fault.
-fn control_outcomes() -> [fn() -> Result<(), Failure>; 7] {
+fn control_outcomes() -> [Answer; 7] {
     [
         || Ok(()),
         || Err(Failure::defer()),
@@ -34,7 +34,7 @@ fn control_outcomes() -> [fn() -> Result<(), Failure>; 7] {
 }
 
 /// The first run says `first`, all others succeed.
-async fn world(pump: Pump, steps: Vec<Step>, first: fn() -> Result<(), Failure>) -> World {
+async fn world(pump: Pump, steps: Vec<Step>, first: Answer) -> World {
     let mail = mail().defer_delay(seconds(7.0)).with(|settings| settings.release_delay = seconds(3.0));
     let answer = move |run: &Run, _: &Cx| if run.number == 1 { first() } else { Ok(()) };
     World::new(pump, mail, steps, answer).await
@@ -48,7 +48,7 @@ async fn seen(world: &World) -> (Vec<Run>, Vec<Decision>, usize) {
 
 on_both_pumps! {
     async fn errors_and_panics_become_what_the_backstop_says(pump) {
-        let faults: [(fn() -> Result<(), Failure>, &str); 3] = [
+        let faults: [(Answer, &str); 3] = [
             (boom, "boom"),
             (|| Ok("x".parse::<u64>().map(drop)?), "invalid digit found in string"),
             (|| panic!("planned"), "the handler panicked: planned"),

@@ -305,6 +305,9 @@ pub fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
+/// What a handler says.
+pub type Answer = fn() -> Result<(), Failure>;
+
 /// What any error is like.
 pub fn boom() -> Result<(), Failure> {
     Err("boom".into())

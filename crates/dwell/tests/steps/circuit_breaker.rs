@@ -125,7 +125,7 @@ async fn a_try_that_is_dropped_by_a_timeout_has_failed() {
 }
 
 /// One that was let in while the breaker was closed, and ends while another one tries, in this way.
-async fn a_straggler(ending: fn() -> Result<(), Failure>) -> World {
+async fn a_straggler(ending: Answer) -> World {
     let answer = move |run: Run, cx: Cx| async move {
         match (&*run.id, run.number) {
             ("straggler", 1) => {
@@ -152,8 +152,7 @@ async fn a_straggler(ending: fn() -> Result<(), Failure>) -> World {
 
 #[tokio::test]
 async fn one_that_was_let_in_before_lets_nobody_else_in_and_does_not_close_or_reopen_it() {
-    let endings: [fn() -> Result<(), Failure>; 4] =
-        [|| Ok(()), || Err(Failure::reject("no")), || Err(Failure::defer()), boom];
+    let endings: [Answer; 4] = [|| Ok(()), || Err(Failure::reject("no")), || Err(Failure::defer()), boom];
     for ending in endings {
         let world = a_straggler(ending).await;
         // It asks each second, until the try that began at 10 has succeeded at 20.

@@ -66,7 +66,7 @@ on_both_pumps! {
     }
 
     async fn whatever_is_no_success_gives_the_claim_back(pump) {
-        let answers: [(fn() -> Result<(), Failure>, f64); 4] = [
+        let answers: [(Answer, f64); 4] = [
             (boom, 5.0),
             (|| panic!("planned"), 5.0),
             (|| Err(Failure::defer().after(seconds(2.0))), 2.0),
