@@ -1,7 +1,7 @@
 //! The outcome table: what becomes of a message, whatever its handler says, with async handlers and with blocking ones.
 
 mod common;
-use common::{hanging, *};
+use common::{hanging, logs, *};
 use dwell::{
     Timestamp,
     prelude::*,
@@ -308,6 +308,40 @@ on_both_pumps! {
         world.publish(["a", "b", "c"]).await;
         world.pass(10.0).await;
         assert_eq!(world.line(), "a@0 b@0 c@0 a@1");
+    }
+
+    async fn what_cannot_be_read_is_told_without_the_payload(pump) {
+        let bodies = [
+            (format!(r#"{{"order":"{CARD}","card":""}}"#), "invalid type: string, expected u64 at line 1 column 25"),
+            (r#"{"order":4929,"card":4929}"#.to_owned(), "invalid type: integer, expected a string at line 1 column 25"),
+            (r#"{"order":-4929,"card":""}"#.to_owned(), "invalid value: integer, expected u64 at line 1 column 14"),
+            (r#"{"order":4929}"#.to_owned(), "missing field `card` at line 1 column 14"),
+        ];
+        for (body, problem) in bodies {
+            logs::capture();
+            let world = World::new(pump, mail(), [], |_, _| Ok(())).await;
+            world.post(Address::topic("orders"), Message { body: body.into(), ..order() }).await.unwrap();
+            world.run_until_idle().await;
+            let lines = logs::take();
+            let dead: Vec<_> = lines.iter().filter(|line| line.message == "dead-lettered").collect();
+            let [line] = dead[..] else { panic!("one line: {lines:#?}") };
+            assert_eq!(line.field("error"), Some(&*format!("its body cannot be read: {problem}")));
+            assert!(!format!("{lines:?}").contains("4929"), "{lines:#?}");
+        }
+    }
+
+    async fn a_misconfigured_performer_stops_and_its_twin_goes_on(pump) {
+        let twins = mail().performers(2);
+        let world = World::new(pump, twins, [], |run, _| match (&*run.id, run.number) {
+            ("a", 1) => Err(Failure::misconfigured("no key")),
+            _ => Ok(()),
+        }).await;
+        world.publish(["a", "b", "c"]).await;
+        world.pass(60.0).await;
+        assert_eq!(world.handled::<Placed>(), 3);
+        let mut status = world.monitor().pumps()[0].status();
+        status.sort_by_key(|status| *status == Status::Running);
+        assert_eq!(status, [Status::Misconfigured("no key".into()), Status::Running]);
     }
 
     async fn a_misconfigured_handler_stops_its_subscription_with_a_status_and_no_other(pump) {
