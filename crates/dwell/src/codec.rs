@@ -56,7 +56,19 @@ impl Codec for Json {
     }
 
     fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, BoxError> {
-        Ok(serde_json::from_slice(body)?)
+        serde_json::from_slice(body).map_err(|error| without_value(error.to_string()).into())
+    }
+}
+
+/// What serde says about a value that it did not expect, without the value: errors are logged, payloads never.
+fn without_value(text: String) -> String {
+    let shows_it = ["invalid type: ", "invalid value: ", "unknown variant "];
+    let Some(start) = shows_it.iter().find(|start| text.starts_with(**start)) else { return text };
+    match (text.find(['"', '`']), text.rfind(", expected ")) {
+        (Some(value), Some(expected)) if (start.len()..expected).contains(&value) => {
+            format!("{}{}", text[..value].trim_end(), &text[expected..])
+        }
+        _ => text,
     }
 }
 
@@ -66,4 +78,40 @@ pub(crate) fn decode<C: Codec, T: DeserializeOwned>(content_type: &str, body: &B
         return Err(format!("its body is {content_type}, and its type is read from {}", &*C::CONTENT_TYPE));
     }
     C::decode(body).map_err(|error| format!("its body cannot be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(serde::Deserialize, Debug)]
+    #[serde(rename_all = "snake_case")]
+    enum Colour {
+        Red,
+        Blue,
+    }
+
+    fn error<T: DeserializeOwned + std::fmt::Debug>(body: &str) -> String {
+        Json::decode::<T>(body.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_error_says_what_is_wrong_and_where_without_the_value() {
+        assert_eq!(error::<u64>(r#""secret""#), "invalid type: string, expected u64 at line 1 column 8");
+        assert_eq!(
+            error::<u64>(r#""a, expected `b`""#),
+            "invalid type: string, expected u64 at line 1 column 17"
+        );
+        assert_eq!(error::<u8>("4711"), "invalid value: integer, expected u8 at line 1 column 4");
+        assert_eq!(
+            error::<bool>("4.5"),
+            "invalid type: floating point, expected a boolean at line 1 column 3"
+        );
+        assert_eq!(
+            error::<Colour>(r#""secret""#),
+            "unknown variant, expected `red` or `blue` at line 1 column 8"
+        );
+        assert_eq!(error::<u64>("[]"), "invalid type: sequence, expected u64 at line 1 column 0");
+        assert_eq!(error::<u64>(""), "EOF while parsing a value at line 1 column 0");
+    }
 }
