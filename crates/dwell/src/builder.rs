@@ -149,6 +149,12 @@ impl Builder {
         self
     }
 
+    /// Counts what becomes of messages, for [`Metrics::render`](crate::telemetry::Metrics::render).
+    #[cfg(feature = "metrics")]
+    pub fn metrics(self, metrics: &crate::telemetry::Metrics) -> Self {
+        self.observer(metrics.observer())
+    }
+
     /// Opens the transport and starts everything: what cannot work is an error here, and nothing is left running.
     pub async fn start(self, url: &str) -> Result<Bus> {
         let seams = self.seams_or_default();
