@@ -7,10 +7,16 @@
 //! * Feature `metrics`: `Metrics`, for Prometheus.
 //! * Feature `otel`: spans by OpenTelemetry's conventions, trace context over every hop, and `otlp` to export them.
 
+mod departure;
 #[cfg(feature = "metrics")]
 mod metrics;
+#[cfg(feature = "otel")]
+mod otel;
 mod span;
 
+pub(crate) use departure::{Departure, batch_span};
 #[cfg(feature = "metrics")]
 pub use metrics::Metrics;
-pub(crate) use span::{in_span, span};
+#[cfg(feature = "otel")]
+pub use otel::{OtlpGuard, otlp};
+pub(crate) use span::{in_span, on_thread};

@@ -76,6 +76,6 @@ mod tests {
         let filled: Vec<_> = reading.buckets.iter().filter(|(_, count)| *count > 0).copied().collect();
         assert_eq!(filled, [(0.001, 2), (0.0025, 1), (600.0, 1), (f64::INFINITY, 1)]);
         assert_eq!(reading.count, 5);
-        assert!((reading.sum - 1200.002_002).abs() < 1e-9, "{}", reading.sum);
+        assert!((reading.sum - 1_200.002_002).abs() < 1e-9, "{}", reading.sum);
     }
 }
