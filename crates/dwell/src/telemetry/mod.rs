@@ -20,3 +20,8 @@ pub use metrics::Metrics;
 #[cfg(feature = "otel")]
 pub use otel::{OtlpGuard, otlp};
 pub(crate) use span::{in_span, on_thread};
+
+/// The examples of the page of the documentation.
+#[cfg(all(doctest, feature = "metrics", feature = "otel"))]
+#[doc = include_str!("../../../../docs/observability.md")]
+struct Page;
