@@ -16,8 +16,11 @@ struct Charge {
 
 async fn charge(_: Charge) {}
 
-/// Answers one request, and tells its first lines and its body.
-fn collector() -> (String, thread::JoinHandle<(Vec<String>, Vec<u8>)>) {
+/// The lines of the head of a request, and its body.
+type Request = (Vec<String>, Vec<u8>);
+
+/// Where it listens, and the one request that it answers.
+fn collector() -> (String, thread::JoinHandle<Request>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let answering = thread::spawn(move || {
