@@ -290,7 +290,7 @@ async fn the_log_of_what_is_skipped_or_poisoned_names_the_message_and_never_its_
     let world = World::new();
     let memory = Arc::new(world.memory());
     let crashed = dwell_core::Subscription::new("work", "work");
-    memory.provision(&[], &[crashed.clone()], OnMissing::Create).await.unwrap();
+    memory.provision(&[], std::slice::from_ref(&crashed), OnMissing::Create).await.unwrap();
     let consumer = memory.consumer(crashed).await.unwrap();
     let sender = Bus::builder().start_on(memory.clone(), world.seams.clone()).await.unwrap();
     sender.post(Address::topic("work"), Message::new("poison", "work", body("ok"))).await.unwrap();
