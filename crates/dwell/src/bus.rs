@@ -8,6 +8,7 @@ use crate::{
     message::{Command, Event, Message},
     route::{Route, Routes},
     sending::{Sending, Sent},
+    telemetry::{self, Departure},
     testing::Outgoing,
 };
 use dwell_core::{
@@ -21,6 +22,7 @@ use std::{
     sync::{Arc, Weak},
 };
 use tokio::runtime::Handle;
+use tracing::Instrument;
 
 /// Sends commands, publishes events, and runs the handlers that it was started with. Cheap to clone.
 ///
@@ -201,10 +203,19 @@ impl Bus {
     /// ```
     pub async fn send_all(&self, sendings: impl IntoIterator<Item = Sending>) -> Vec<Result<Sent>> {
         let sendings: Vec<_> = sendings.into_iter().collect();
-        let is_inside = sendings.iter().any(|sending| sending.inside);
+        let is_inside = sendings.iter().any(|sending| sending.from.is_some());
+        let span = telemetry::batch_span(sendings.len());
+        let results = self.send_batch(sendings).instrument(span).await;
+        self.dispatch(is_inside).await;
+        results
+    }
+
+    async fn send_batch(&self, sendings: Vec<Sending>) -> Vec<Result<Sent>> {
         let (mut results, mut batch, mut places) = (vec![], vec![], vec![]);
-        for sending in sendings {
+        let mut departures = vec![];
+        for mut sending in sendings {
             let place = results.len();
+            departures.push(Departure::of(&mut sending, false));
             match self.prepare(sending).await {
                 // Each by itself: whether it may be replaced is asked first.
                 Ok(envelope) if envelope.once == Some(OnConflict::Replace) => {
@@ -222,19 +233,26 @@ impl Bus {
         for ((place, envelope), answer) in places.into_iter().zip(batch).zip(answers) {
             results[place] = answer.map(|sent| confirmed(envelope, sent));
         }
-        self.dispatch(is_inside).await;
+        departures.into_iter().zip(&results).for_each(|(departure, result)| departure.ended(result));
         results
     }
 
-    pub(crate) async fn send_one(&self, sending: Sending) -> Result<Sent> {
-        let is_inside = sending.inside;
-        let envelope = self.prepare(sending).await?;
-        let sent = match envelope.once {
-            Some(OnConflict::Replace) => self.replace(envelope).await?,
-            _ => self.deliver_one(envelope).await?,
+    pub(crate) async fn send_one(&self, mut sending: Sending) -> Result<Sent> {
+        let is_inside = sending.from.is_some();
+        let departure = Departure::of(&mut sending, true);
+        let sending = async {
+            let envelope = self.prepare(sending).await?;
+            match envelope.once {
+                Some(OnConflict::Replace) => self.replace(envelope).await,
+                _ => self.deliver_one(envelope).await,
+            }
         };
-        self.dispatch(is_inside).await;
-        Ok(sent)
+        let sent = sending.instrument(departure.span()).await;
+        departure.ended(&sent);
+        if sent.is_ok() {
+            self.dispatch(is_inside).await;
+        }
+        sent
     }
 
     /// The envelope of a send, its topic being there.

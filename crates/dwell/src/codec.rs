@@ -32,7 +32,7 @@ pub trait Codec: 'static {
     /// Writes a message.
     fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, BoxError>;
 
-    /// Reads a message.
+    /// Reads a message. Why it cannot is logged and kept with the message: it must not quote the body.
     fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, BoxError>;
 
     /// Whether a body of this type can be read. Senders that know nothing of content types leave it open.
@@ -56,20 +56,28 @@ impl Codec for Json {
     }
 
     fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, BoxError> {
-        serde_json::from_slice(body).map_err(|error| without_value(error.to_string()).into())
+        serde_json::from_slice(body).map_err(|error| without_values(&error).into())
     }
 }
 
-/// What serde says about a value that it did not expect, without the value: errors are logged, payloads never.
-fn without_value(text: String) -> String {
-    let shows_it = ["invalid type: ", "invalid value: ", "unknown variant "];
-    let Some(start) = shows_it.iter().find(|start| text.starts_with(**start)) else { return text };
-    match (text.find(['"', '`']), text.rfind(", expected ")) {
-        (Some(value), Some(expected)) if (start.len()..expected).contains(&value) => {
-            format!("{}{}", text[..value].trim_end(), &text[expected..])
-        }
-        _ => text,
+/// What is wrong with a body and where, without what stands there: an error is logged, a payload never.
+fn without_values(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    if !error.is_data() {
+        // That it is not JSON is said in fixed words.
+        return text;
     }
+    let place = format!("at line {} column {}", error.line(), error.column());
+    if text.starts_with("missing field `") {
+        return text;
+    }
+    // `invalid type: string "…", expected u64`: the kind of value, and behind the last comma what the type wants.
+    let parts = text.strip_prefix("invalid type: ").and_then(|rest| rest.rsplit_once(", expected "));
+    if let Some((found, expected)) = parts {
+        let found = found.split(['"', '`']).next().unwrap_or_default().trim_end();
+        return format!("invalid type: {found}, expected {expected}");
+    }
+    format!("a value that its type does not take {place}")
 }
 
 /// The message in a body, or why it cannot be read.
@@ -83,35 +91,43 @@ pub(crate) fn decode<C: Codec, T: DeserializeOwned>(content_type: &str, body: &B
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde::Deserialize;
 
-    #[derive(serde::Deserialize, Debug)]
-    #[serde(rename_all = "snake_case")]
-    enum Colour {
-        Red,
-        Blue,
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code)]
+    struct Order {
+        order: u64,
+        #[serde(default)]
+        state: Option<State>,
     }
 
-    fn error<T: DeserializeOwned + std::fmt::Debug>(body: &str) -> String {
-        Json::decode::<T>(body.as_bytes()).unwrap_err().to_string()
+    #[derive(Debug, Deserialize)]
+    enum State {
+        Open,
     }
 
     #[test]
-    fn an_error_says_what_is_wrong_and_where_without_the_value() {
-        assert_eq!(error::<u64>(r#""secret""#), "invalid type: string, expected u64 at line 1 column 8");
-        assert_eq!(
-            error::<u64>(r#""a, expected `b`""#),
-            "invalid type: string, expected u64 at line 1 column 17"
-        );
-        assert_eq!(error::<u8>("4711"), "invalid value: integer, expected u8 at line 1 column 4");
-        assert_eq!(
-            error::<bool>("4.5"),
-            "invalid type: floating point, expected a boolean at line 1 column 3"
-        );
-        assert_eq!(
-            error::<Colour>(r#""secret""#),
-            "unknown variant, expected `red` or `blue` at line 1 column 8"
-        );
-        assert_eq!(error::<u64>("[]"), "invalid type: sequence, expected u64 at line 1 column 0");
-        assert_eq!(error::<u64>(""), "EOF while parsing a value at line 1 column 0");
+    fn why_a_body_cannot_be_read_never_quotes_it() {
+        let cases = [
+            (r#"{"order": "hunter2"}"#, "invalid type: string, expected u64 at line 1 column 19"),
+            (
+                r#"{"order": "a\"hunter2`, expected hunter2"}"#,
+                "invalid type: string, expected u64 at line 1 column 41",
+            ),
+            (r#"{"order": true}"#, "invalid type: boolean, expected u64 at line 1 column 14"),
+            (r#"["hunter2"]"#, "invalid type: string, expected u64 at line 1 column 10"),
+            (r#"{"order": -7}"#, "a value that its type does not take at line 1 column 12"),
+            (r#"{"hunter2": 1}"#, "a value that its type does not take at line 1 column 10"),
+            (
+                r#"{"order": 1, "state": "hunter2"}"#,
+                "a value that its type does not take at line 1 column 31",
+            ),
+            (r#"{"state": "Open"}"#, "missing field `order` at line 1 column 17"),
+            ("hunter2", "expected value at line 1 column 1"),
+        ];
+        for (body, expected) in cases {
+            assert_eq!(Json::decode::<Order>(body.as_bytes()).unwrap_err().to_string(), expected, "{body}");
+        }
     }
 }

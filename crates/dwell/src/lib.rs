@@ -52,7 +52,7 @@ mod registry;
 mod route;
 mod sending;
 mod subscription;
-mod telemetry;
+pub mod telemetry;
 pub mod testing;
 mod trace;
 mod work;

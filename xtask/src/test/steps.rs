@@ -21,6 +21,9 @@ pub(crate) struct Step {
 const EXAMPLES: &str = "dwell-examples";
 /// Each ends by itself within seconds: one that runs longer hangs.
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
+/// The features of `dwell` that are off by default. The package of examples asks for all of them, so that every step
+/// which builds its dependencies, such as tests and clippy, has them on; the pages of the documentation build none.
+const FEATURES: &str = "dwell/metrics,dwell/otel";
 
 /// The step that the columns belong to.
 pub(crate) const CONFORMANCE: &str = "conformance";
@@ -87,7 +90,8 @@ fn doc(job: &mut Job<'_>) -> Result<Outcome, String> {
     let counted = examples.stdout.iter().filter_map(|line| Tally::of_line(line)).sum();
     outcome.add_harness(&examples, Some(counted));
 
-    let pages = Program::cargo(["doc", "--workspace", "--no-deps"]).variable("RUSTDOCFLAGS", "-D warnings");
+    let pages = Program::cargo(["doc", "--workspace", "--no-deps", "--features", FEATURES]);
+    let pages = pages.variable("RUSTDOCFLAGS", "-D warnings");
     match job.check(pages) {
         Ok(_) => outcome.tally += Tally::PASSED,
         Err(problem) => outcome.fail(problem),

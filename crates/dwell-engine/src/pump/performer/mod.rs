@@ -272,7 +272,6 @@ impl Performer {
 
     fn receive_failed(&mut self, error: Error, now: Duration) {
         self.counts.receives_failed += 1;
-        let here = self.rules.subscription.address();
         if error.kind() == ErrorKind::Closed {
             if self.ending.is_none() {
                 self.ending = Some(Ended::Failed(error));
@@ -280,7 +279,8 @@ impl Performer {
             return;
         }
         self.receive_backoff.failed(now);
-        tracing::warn!(subscription = %here, %error, pause = ?self.receive_backoff.rest(now), "could not receive");
+        let (topic, subscription) = self.place();
+        tracing::warn!(topic, subscription, %error, pause = ?self.receive_backoff.rest(now), "could not receive");
         self.pump.set_error(Some(error.to_string()));
     }
 
@@ -419,6 +419,7 @@ impl Performer {
             Verdict::Misconfigured(error) => Some(error.clone()),
             _ => None,
         };
+        let attempt = delivery.message.attempts.handled.saturating_add(1);
         // Success, which is most of them, needs neither time nor dice.
         let succeeded = matches!(verdict, Verdict::Ack { .. });
         let (now, jitter) = if succeeded { (Timestamp(0), 0.0) } else { (clock.now(), random.symmetric()) };
@@ -429,7 +430,7 @@ impl Performer {
         self.counts.timed_out += u64::from(timed_out);
         self.counts.discarded += u64::from(decision.discarded);
         self.counts.add(decision.settle.note.outcome);
-        self.tell(&decision);
+        self.tell(&decision, attempt);
         self.observe(&decision, ran);
         if decision.unacceptable && self.unacceptable.count(self.elapsed()) && self.ending.is_none() {
             self.ending = Some(Ended::LimitExceeded);
@@ -467,25 +468,34 @@ impl Performer {
         }
     }
 
-    /// Says what became of a message, in the words that people search for; never its payload.
-    fn tell(&self, decision: &Decision) {
+    /// Topic and name of the subscription, for logs.
+    fn place(&self) -> (&str, &str) {
+        (&self.rules.subscription.topic, &self.rules.subscription.name)
+    }
+
+    /// Says what became of a message, in the words that people search for; never its payload. `attempt` is which run of
+    /// it this was, or would have been.
+    fn tell(&self, decision: &Decision, attempt: u32) {
         let Settle { delivery, note, action } = &decision.settle;
         let message = &delivery.message;
         let error = note.error.as_deref().unwrap_or_default();
-        let topic = &self.rules.subscription.topic;
-        let subscription = &self.rules.subscription.name;
-        let attempt = message.attempts.handled;
+        let (topic, subscription) = self.place();
         if decision.dead {
             let to = match action {
                 Action::Move { to, .. } => to.to_string(),
                 _ => "nowhere: discarded".into(),
             };
             tracing::error!(
-                id = %message.id, kind = %message.kind, %topic, %subscription, attempt, outcome = ?note.outcome, %to,
+                id = %message.id, kind = %message.kind, topic, subscription, attempt, outcome = ?note.outcome, %to,
                 error, "dead-lettered"
             );
         } else if matches!(note.outcome, Outcome::Failed) {
-            tracing::warn!(id = %message.id, kind = %message.kind, %topic, %subscription, attempt, error, "failed");
+            tracing::warn!(id = %message.id, kind = %message.kind, topic, subscription, attempt, error, "failed");
+        } else if !matches!(note.outcome, Outcome::Handled) {
+            tracing::debug!(
+                id = %message.id, kind = %message.kind, topic, subscription, attempt, outcome = ?note.outcome, error,
+                "not handled"
+            );
         }
     }
 
@@ -512,9 +522,9 @@ impl Performer {
     fn take_in(&mut self, settled: Settled) {
         if let Some(error) = &settled.error {
             self.counts.settlements_failed += settled.failed.len() as u64;
-            let here = self.rules.subscription.address();
+            let (topic, subscription) = self.place();
             let messages = settled.failed.len();
-            tracing::warn!(subscription = %here, %error, messages, "could not settle: trying again");
+            tracing::warn!(topic, subscription, %error, messages, "could not settle: trying again");
             self.set_finished(&settled.failed);
         }
         self.counts.lost += settled.lost;

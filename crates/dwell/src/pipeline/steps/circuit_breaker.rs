@@ -147,8 +147,8 @@ impl Attempt {
             door.open_until = Some(now.saturating_add(self.settings.open_for));
             drop(door);
             tracing::warn!(
-                kind = %self.cx.message().kind, topic = self.cx.topic(), subscription = self.cx.subscription(),
-                open_for = ?self.settings.open_for, "a circuit breaker opens: messages are deferred unseen"
+                id = %self.cx.id(), kind = %self.cx.message().kind, topic = self.cx.topic(),
+                subscription = self.cx.subscription(), attempt = self.cx.attempt(), open_for = ?self.settings.open_for, "a circuit breaker opens: messages are deferred unseen"
             );
         }
     }
