@@ -37,6 +37,9 @@ pub trait Codec: 'static {
 
     /// Whether a body of this type can be read. Senders that know nothing of content types leave it open.
     fn reads(content_type: &str) -> bool {
+        if content_type == &*Self::CONTENT_TYPE {
+            return true;
+        }
         let plain = content_type.split(';').next().unwrap_or_default().trim();
         plain.is_empty()
             || plain.eq_ignore_ascii_case(&Self::CONTENT_TYPE)

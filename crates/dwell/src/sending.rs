@@ -122,9 +122,9 @@ impl Sending {
         runtime.block_on(self.into_future())
     }
 
-    /// The envelope, with what its id asks for.
-    pub(crate) fn seal(self) -> Result<Envelope> {
-        let mut envelope = self.envelope?;
+    /// Completes the envelope with what its id asks for.
+    pub(crate) fn seal(&mut self) -> Result<&Envelope> {
+        let envelope = self.envelope.as_mut().map_err(|error| error.again())?;
         if !self.chooses_id {
             if self.on_conflict.is_some() {
                 let text = "`on_conflict` needs an id of your own: nobody else knows a generated one";
@@ -150,8 +150,10 @@ impl IntoFuture for Sending {
     type Output = Result<Sent>;
     type IntoFuture = BoxFuture<'static, Result<Sent>>;
 
-    fn into_future(self) -> Self::IntoFuture {
-        let bus = self.bus.clone();
-        Box::pin(async move { bus.send_one(self).await })
+    fn into_future(mut self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let bus = self.bus.clone();
+            bus.send_one(&mut self).await
+        })
     }
 }

@@ -19,7 +19,7 @@ mod ending;
 use super::{
     Control, PumpShared,
     counters::Counts,
-    executor::Executor,
+    executor::{Executor, poll_run},
     lanes::{Lanes, Settled},
     limits::Unacceptable,
     run::{Finished, Held, Run},
@@ -40,6 +40,7 @@ use dwell_core::{
 use futures_util::{StreamExt, poll, stream::FuturesUnordered};
 use std::{
     collections::{BTreeMap, VecDeque},
+    future::poll_fn,
     sync::Arc,
     task::Poll,
     time::Duration,
@@ -351,13 +352,16 @@ impl Performer {
         let observed = self.pump.observer.is_some();
         let late = delivery.due.filter(|_| observed).map(|due| self.pump.seams.clock.now().since(due));
         let slot = || Slot { started: Some(started), ..Slot::of(delivery, started.at) };
-        let handler = self.executor.run(delivery.message.clone(), context, slot);
-        let clock = self.pump.seams.clock.clone();
+        let mut handler = self.executor.run(delivery.message.clone(), context, slot);
         let Started { at: started, timeout } = started;
-        let mut run = Run { held: Some(held), handler, started, late, timeout, timer: None, clock };
-        match poll!(&mut run) {
-            Poll::Ready(finished) => self.finished(finished),
-            Poll::Pending => self.runs.push(run),
+        match poll_fn(|cx| Poll::Ready(poll_run(&mut handler, cx))).await {
+            Poll::Ready(verdict) => {
+                self.finished(Finished { held, ran: Some((started, late)), verdict, timed_out: false });
+            }
+            Poll::Pending => {
+                let timer = self.pump.seams.clock.sleep(timeout);
+                self.runs.push(Run { held: Some(held), handler, started, late, timeout, timer });
+            }
         }
     }
 
