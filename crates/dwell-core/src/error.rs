@@ -79,12 +79,24 @@ impl fmt::Display for ErrorKind {
 /// assert!(error.is_retryable());
 /// assert_eq!(error.to_string(), "the broker at localhost:6379 does not answer");
 /// ```
-#[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
     retryable: bool,
     context: Box<str>,
     source: Option<BoxError>,
+}
+
+/// What a person sees whose `main` returns it: the text, and its causes.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} ({})", self.kind)?;
+        let mut cause = StdError::source(self);
+        while let Some(error) = cause {
+            write!(f, "\ncaused by: {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
 }
 
 impl Error {

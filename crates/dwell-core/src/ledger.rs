@@ -140,7 +140,7 @@ pub struct Page<T> {
 
 /// Which records; absent means any. Ordered by `(created_at, id)`: what matches throughout appears exactly once,
 /// whatever is inserted meanwhile. A filter that a ledger cannot serve is `Unsupported`, naming it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct RecordQuery {
     /// This message.
     pub id: Option<MessageId>,
@@ -164,8 +164,27 @@ pub struct RecordQuery {
     pub due_before: Option<Timestamp>,
     /// Where the previous page ended.
     pub after: Option<Cursor>,
-    /// At most so many.
+    /// At most so many; 100 unless set.
     pub limit: usize,
+}
+
+impl Default for RecordQuery {
+    fn default() -> Self {
+        Self {
+            id: None,
+            key: None,
+            topic: None,
+            subscription: None,
+            kind: None,
+            states: Vec::new(),
+            text: None,
+            error: None,
+            due_after: None,
+            due_before: None,
+            after: None,
+            limit: 100,
+        }
+    }
 }
 
 /// What a person may do about a message.

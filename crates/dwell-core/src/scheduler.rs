@@ -39,7 +39,7 @@ pub struct Pending {
 }
 
 /// Which pending messages; absent means any. Ordered by `(due, id)`, stable under insertion.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Query {
     /// Going there in the end: an entry for a forwarder matches by the destination behind it.
     pub to: Option<Address>,
@@ -49,8 +49,14 @@ pub struct Query {
     pub message: Option<MessageId>,
     /// The last of the previous page.
     pub after: Option<(Timestamp, ScheduleId)>,
-    /// At most so many.
+    /// At most so many; 100 unless set.
     pub limit: usize,
+}
+
+impl Default for Query {
+    fn default() -> Self {
+        Self { to: None, key: None, message: None, after: None, limit: 100 }
+    }
 }
 
 /// Control over what waits inside a transport. There is no other storage trait: whatever can hold, lease and list

@@ -5,7 +5,7 @@ use crate::{
     forward::Forwarder,
     gaps::unconfirmed,
     monitor::{Monitor, best},
-    observe::Observer,
+    observe::{Observer, watch},
     pump::{Pump, Work},
     settings::SubscriptionSettings,
     spawn::{spawn, supervise},
@@ -124,6 +124,7 @@ impl EngineBuilder {
             transport: self.transport,
             store: self.store,
             capabilities,
+            stores_ids: delay.detour().is_some_and(|detour| detour.store.capabilities().remembers_ids),
             delay,
             seams: self.seams,
             outbox: self.outbox,
@@ -152,6 +153,8 @@ struct Inner {
     delay: Delay,
     seams: Seams,
     outbox: bool,
+    /// There is a store, and it remembers ids.
+    stores_ids: bool,
     observer: Option<Arc<dyn Observer>>,
     /// When the forwarder last showed that it is alive, in milliseconds; 0 is never.
     forwarder_tick: Arc<AtomicI64>,
@@ -210,14 +213,14 @@ impl Engine {
         let results = self.send_all(batch).await;
         if let Some(observer) = &self.0.observer {
             for (envelope, result) in batch.iter().zip(&results) {
-                result.iter().for_each(|sent| observer.sent(envelope, sent));
+                result.iter().for_each(|sent| watch(|| observer.sent(envelope, sent)));
             }
         }
         results
     }
 
     async fn send_all(&self, batch: &[Envelope]) -> Vec<Result<Sent>> {
-        let checked = |envelope: &Envelope| self.check(envelope).and_then(|()| self.route(envelope.due));
+        let checked = |envelope: &Envelope| self.check(envelope).and_then(|()| self.route(envelope));
         if batch.iter().all(|envelope| matches!(checked(envelope), Ok(Route::Now | Route::Native))) {
             return self.send_natively(batch).await;
         }
@@ -249,16 +252,28 @@ impl Engine {
         results.into_iter().map(|result| result.unwrap_or_else(|| Err(unconfirmed()))).collect()
     }
 
-    fn route(&self, due: Due) -> Result<Route> {
-        if self.0.outbox { Ok(Route::Detour) } else { self.0.delay.route(due) }
+    /// An id of the user's own goes by way of the store that remembers it, whenever it is due: remembered in one place for
+    /// what is due now and in another for what waits, the same id would be sent twice.
+    fn route(&self, envelope: &Envelope) -> Result<Route> {
+        if self.0.outbox || self.0.stores_ids && envelope.once.is_some() {
+            return Ok(Route::Detour);
+        }
+        self.0.delay.route(envelope.due)
     }
 
-    /// Whether the id of a message with this due time is remembered by whoever gets it first.
-    pub fn remembers_ids(&self, due: Due) -> bool {
-        match (self.route(due), self.0.delay.detour()) {
-            (Ok(Route::Detour), Some(detour)) => detour.store.capabilities().remembers_ids,
-            _ => self.0.capabilities.remembers_ids,
-        }
+    /// Whether ids that users choose are remembered, by the store or by the transport.
+    pub fn remembers_ids(&self) -> bool {
+        self.0.stores_ids || self.0.capabilities.remembers_ids
+    }
+
+    /// Whether this one is handed to the store first, so that it is confirmed while the transport is away.
+    pub fn is_stored_first(&self, envelope: &Envelope) -> bool {
+        matches!(self.route(envelope), Ok(Route::Detour))
+    }
+
+    /// Whether messages can wait so long here, in one way or another; an error says that `what` needs it.
+    pub fn check_delay(&self, longest: Duration, what: &str) -> Result<()> {
+        self.0.delay.check(longest, what)
     }
 
     /// When the forwarder last showed that it is alive; `None` if there is none, or not yet.

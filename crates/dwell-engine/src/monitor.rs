@@ -178,13 +178,13 @@ impl Monitor {
     }
 
     /// Sends a dead letter back to its own subscription, with another body if there is one. Both counts start anew.
-    pub async fn replay(&self, id: &MessageId, body: Option<Bytes>, by: &str) -> Result<Changed> {
-        self.change(id, Change::Replay(body), by).await
+    pub async fn replay(&self, id: impl Into<MessageId>, body: Option<Bytes>, by: &str) -> Result<Changed> {
+        self.change(&id.into(), Change::Replay(body), by).await
     }
 
     /// Drops a dead letter for good.
-    pub async fn clear(&self, id: &MessageId, by: &str) -> Result<Changed> {
-        self.change(id, Change::Discard, by).await
+    pub async fn clear(&self, id: impl Into<MessageId>, by: &str) -> Result<Changed> {
+        self.change(&id.into(), Change::Discard, by).await
     }
 
     /// Changes every record that a query finds, page by page, and says how many were changed. What comes to be after it

@@ -1,7 +1,11 @@
 //! Whoever wants to know what becomes of messages: metrics, tests, a live view.
 
+use crate::spawn::panic_text;
 use dwell_core::{Envelope, Sent, Settle};
-use std::time::Duration;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
 
 /// Told what becomes of messages, while it happens. It is called from the loops themselves: it must be quick, and it
 /// must never block. Without one, nothing is measured.
@@ -37,4 +41,11 @@ pub struct Ran {
     pub late: Option<Duration>,
     /// From start to end of its handler.
     pub took: Duration,
+}
+
+/// Tells an observer something. One that panics must not stop what it observes.
+pub(crate) fn watch(tell: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(tell)) {
+        tracing::error!(panic = panic_text(&*panic), "an observer panicked, and has missed something");
+    }
 }

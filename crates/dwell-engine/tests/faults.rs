@@ -323,7 +323,7 @@ async fn what_can_never_be_sent_is_parked_visibly_and_can_be_replayed() {
     assert_eq!(headers.get_text(wire::REJECTION_REASON), Some("unroutable"));
     assert_eq!(store.held().ready, 3, "kept where people can find it");
     poor.break_topic("orders", None);
-    let replayed = world.engine.monitor().replay(&"TooLarge".into(), None, "ada").await.unwrap();
+    let replayed = world.engine.monitor().replay("TooLarge", None, "ada").await.unwrap();
     assert_eq!(replayed, Changed::Done);
     world.advance(SECOND).await;
     assert_eq!(world.ids(), ["TooLarge"]);

@@ -53,14 +53,14 @@ async fn a_dead_letter_keeps_its_payload_until_it_is_replayed_edited_or_cleared(
     let dead = monitor.dead(10).await.unwrap();
     assert_eq!(dead.iter().map(|record| &record.message.body[..]).collect::<Vec<_>>(), [b"42", b"42"]);
 
-    assert_eq!(monitor.replay(&"a".into(), None, "ada").await.unwrap(), Changed::Done);
+    assert_eq!(monitor.replay("a", None, "ada").await.unwrap(), Changed::Done);
     world.advance(SECOND).await;
     assert_eq!(monitor.dead(10).await.unwrap().len(), 2, "as it was, it dies again");
-    assert_eq!(monitor.replay(&"a".into(), Some("43".into()), "ada").await.unwrap(), Changed::Done);
-    assert_eq!(monitor.clear(&"b".into(), "ada").await.unwrap(), Changed::Done);
+    assert_eq!(monitor.replay("a", Some("43".into()), "ada").await.unwrap(), Changed::Done);
+    assert_eq!(monitor.clear("b", "ada").await.unwrap(), Changed::Done);
     world.advance(SECOND).await;
     assert!(monitor.dead(10).await.unwrap().is_empty());
-    assert_eq!(monitor.replay(&"b".into(), None, "ada").await.unwrap(), Changed::NotFound);
+    assert_eq!(monitor.replay("b", None, "ada").await.unwrap(), Changed::NotFound);
     let other = world.ran().iter().filter(|ran| ran.subscription == "other").count();
     assert_eq!(other, 2, "a replay returns to its own subscription alone");
 }

@@ -49,6 +49,7 @@ pub struct Builder {
     registered: Vec<Registered>,
     states: States,
     config: Config,
+    over: Over,
     inline: bool,
     seams: Option<Seams>,
     inbox: Option<Arc<dyn Inbox>>,
@@ -107,27 +108,27 @@ impl Builder {
 
     /// Where messages wait that the transport cannot make wait itself: the URL of a store.
     pub fn scheduler(mut self, url: impl Into<String>) -> Self {
-        self.config.scheduler.url = Some(url.into());
+        self.over.scheduler = Some(url.into());
         self
     }
 
     /// Allows a store that forgets at a restart behind a transport that does not.
     pub fn allow_volatile(mut self) -> Self {
-        self.config.scheduler.allow_volatile = true;
+        self.over.allow_volatile = true;
         self
     }
 
     /// Who holds a message while it waits: the broker where it can, or always the scheduler's store, where it can be
     /// listed and cancelled.
     pub fn delay(mut self, mode: DelayMode) -> Self {
-        self.config.transport.delay = mode;
+        self.over.delay = Some(mode);
         self
     }
 
     /// Every send goes by way of the scheduler's store, also what is due at once: it is confirmed once the store has it,
     /// whether the broker is away at the moment or not.
     pub fn outbox(mut self) -> Self {
-        self.config.transport.outbox = true;
+        self.over.outbox = true;
         self
     }
 
@@ -208,7 +209,8 @@ impl Builder {
     }
 
     async fn start_with(self, transport: Arc<dyn Transport>, seams: Seams, place: Place) -> Result<Bus> {
-        let Self { registered, states, config, inline, inbox, mut observers, .. } = self;
+        let Self { registered, states, mut config, over, inline, inbox, mut observers, .. } = self;
+        over.apply(&mut config);
         config.validate()?;
         if inline && !place.alone {
             let text = "inline dispatch drives the handlers of this process, and works on `memory://` alone";
@@ -248,9 +250,14 @@ impl Builder {
             alone: place.alone,
             runtime: tokio::runtime::Handle::try_current().ok(),
         });
-        registry.warn_about_overrides(&config);
-        // If one cannot be started, the bus is dropped, and with it all that was.
-        start_groups(&bus, registry.groups).await?;
+        registry.warn_about_what_is_not_here(&config);
+        if let Err(error) = start_groups(&bus, registry.groups).await {
+            let engine = bus.engine()?;
+            engine.stop_now();
+            // The first error says what is wrong; that of closing would only hide it.
+            let _ = engine.shutdown().await;
+            return Err(error);
+        }
         Ok(bus)
     }
 }
@@ -258,9 +265,13 @@ impl Builder {
 /// All subscriptions are there before the first handler runs: what it publishes must reach those that start after it.
 async fn start_groups(bus: &Bus, groups: Vec<Group>) -> Result<()> {
     let engine = bus.engine()?;
-    for group in &groups {
-        let settings = &group.settings;
+    // Before anything is made: a subscription that nobody reads would collect messages for ever.
+    for Group { settings, longest_delay, .. } in &groups {
         settings.validate(&engine.capabilities())?;
+        let what = format!("subscription {}/{}", settings.topic, settings.name);
+        engine.check_delay(settings.longest_delay().max(*longest_delay), &what)?;
+    }
+    for Group { settings, .. } in &groups {
         let topic = settings.command.then(|| Topic::named(settings.topic.clone()).keep());
         let subscriptions = [settings.subscription()];
         engine.transport().provision(topic.as_slice(), &subscriptions, settings.on_missing).await?;
@@ -269,6 +280,24 @@ async fn start_groups(bus: &Bus, groups: Vec<Group>) -> Result<()> {
         engine.subscribe(settings, Dispatch::work(bus.downgrade(), chains)).await?;
     }
     Ok(())
+}
+
+/// What the builder was told, whether before the configuration or after it.
+#[derive(Default)]
+struct Over {
+    scheduler: Option<String>,
+    delay: Option<DelayMode>,
+    allow_volatile: bool,
+    outbox: bool,
+}
+
+impl Over {
+    fn apply(self, config: &mut Config) {
+        config.scheduler.url = self.scheduler.or_else(|| config.scheduler.url.take());
+        config.scheduler.allow_volatile |= self.allow_volatile;
+        config.transport.delay = self.delay.unwrap_or(config.transport.delay);
+        config.transport.outbox |= self.outbox;
+    }
 }
 
 /// Where a bus is.

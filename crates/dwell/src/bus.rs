@@ -12,8 +12,8 @@ use crate::{
     testing::Outgoing,
 };
 use dwell_core::{
-    Address, BoxFuture, Changed, Due, Envelope, Error, ErrorKind, Inbox, MessageId, OnConflict, OnMissing,
-    Pending, Query, Record, Result, Seams, Topic, check_user_topic,
+    Address, Attempts, BoxFuture, Changed, Due, Envelope, Error, ErrorKind, Inbox, MessageId, OnConflict,
+    OnMissing, Pending, Query, Record, Result, Seams, Topic, check_user_topic,
 };
 use dwell_engine::{Engine, Monitor};
 use serde::Serialize;
@@ -49,7 +49,20 @@ use tracing::Instrument;
 ///
 /// A bus that is dropped stops at once. [`shutdown`](Self::shutdown) lets what runs end first.
 #[derive(Clone)]
-pub struct Bus(Arc<Inner>);
+pub struct Bus {
+    inner: Arc<Inner>,
+    /// Held by what a user holds, and not by what a handler gets: the last one to go stops the bus.
+    _alive: Option<Arc<Alive>>,
+}
+
+/// Stops a bus when its last user lets go of it.
+struct Alive(Option<Engine>);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Engine::stop_now);
+    }
+}
 
 pub(crate) struct Inner {
     pub(crate) outlet: Outlet,
@@ -78,7 +91,7 @@ pub(crate) struct WeakBus(Weak<Inner>);
 
 impl WeakBus {
     pub(crate) fn upgrade(&self) -> Option<Bus> {
-        self.0.upgrade().map(Bus)
+        self.0.upgrade().map(|inner| Bus { inner, _alive: None })
     }
 }
 
@@ -118,11 +131,15 @@ impl Bus {
     }
 
     pub(crate) fn new(inner: Inner) -> Self {
-        Self(Arc::new(inner))
+        let engine = match &inner.outlet {
+            Outlet::Engine(engine) => Some(engine.clone()),
+            Outlet::Test(_) => None,
+        };
+        Self { inner: Arc::new(inner), _alive: Some(Arc::new(Alive(engine))) }
     }
 
     pub(crate) fn downgrade(&self) -> WeakBus {
-        WeakBus(Arc::downgrade(&self.0))
+        WeakBus(Arc::downgrade(&self.inner))
     }
 
     // ---- sending ---------------------------------------------------------------------------------------------------
@@ -149,13 +166,13 @@ impl Bus {
     /// # Ok(()) }
     /// ```
     pub fn post(&self, to: Address, mut message: dwell_core::Message) -> Sending {
-        message.sent_at.get_or_insert(self.0.seams.clock.now());
+        message.sent_at.get_or_insert(self.inner.seams.clock.now());
         let checked = check_user_topic(to.topic_name());
         Sending::new(self.clone(), checked.map(|()| Envelope::new(to, message)))
     }
 
     fn sending<M: Message>(&self, message: &M, command: bool) -> Sending {
-        match self.0.routes.of::<M>(command) {
+        match self.inner.routes.of::<M>(command) {
             Ok(route) => Sending::new(self.clone(), self.envelope(message, &route)).along(route),
             Err(error) => Sending::new(self.clone(), Err(error)),
         }
@@ -167,7 +184,7 @@ impl Bus {
             Error::new(ErrorKind::Invalid, text)
         })?;
         self.check_handled(route)?;
-        let seams = &self.0.seams;
+        let seams = &self.inner.seams;
         let mut raw = dwell_core::Message::new(seams.ids.next(), route.kind.clone(), body);
         raw.content_type = M::Codec::CONTENT_TYPE;
         raw.sent_at = Some(seams.clock.now());
@@ -176,7 +193,7 @@ impl Bus {
 
     /// In process, nobody else can handle a command.
     fn check_handled(&self, route: &Route) -> Result<()> {
-        if !self.0.alone || !route.command || route.handled_here {
+        if !self.inner.alone || !route.command || route.handled_here {
             return Ok(());
         }
         let text = format!(
@@ -203,7 +220,7 @@ impl Bus {
     /// ```
     pub async fn send_all(&self, sendings: impl IntoIterator<Item = Sending>) -> Vec<Result<Sent>> {
         let sendings: Vec<_> = sendings.into_iter().collect();
-        let is_inside = sendings.iter().any(|sending| sending.from.is_some());
+        let is_inside = self.is_inside() || sendings.iter().any(|sending| sending.from.is_some());
         let span = telemetry::batch_span(sendings.len());
         let results = self.send_batch(sendings).instrument(span).await;
         self.dispatch(is_inside).await;
@@ -211,36 +228,43 @@ impl Bus {
     }
 
     async fn send_batch(&self, sendings: Vec<Sending>) -> Vec<Result<Sent>> {
-        let (mut results, mut places, mut departures) = (vec![], vec![], vec![]);
-        let mut batch = Vec::with_capacity(sendings.len());
+        let (mut results, mut departures): (Vec<Option<Result<Sent>>>, Vec<_>) = (vec![], vec![]);
+        let mut batch = Batch { places: vec![], envelopes: Vec::with_capacity(sendings.len()) };
         for mut sending in sendings {
             let place = results.len();
             departures.push(Departure::of(&mut sending, false));
-            results.push(match self.prepare(&mut sending).await {
-                // Each by itself: whether it may be replaced is asked first.
+            let result = match self.prepare(&mut sending).await {
+                // By itself, and after those before it: whether it may be replaced is asked first.
                 Ok(envelope) if envelope.once == Some(OnConflict::Replace) => {
+                    self.deliver_batch(&mut batch, &mut results).await;
                     Some(self.replace(envelope).await)
                 }
                 Ok(_) => {
-                    places.push(place);
-                    batch.extend(sending.envelope);
+                    batch.places.push(place);
+                    batch.envelopes.extend(sending.envelope);
                     None
                 }
                 Err(error) => Some(Err(error)),
-            });
+            };
+            results.push(result);
         }
-        let answers = self.deliver(&batch).await;
-        for ((place, envelope), answer) in places.into_iter().zip(&batch).zip(answers) {
-            results[place] = Some(answer.map(|sent| confirmed(envelope, sent)));
-        }
+        self.deliver_batch(&mut batch, &mut results).await;
         let results: Vec<_> =
             results.into_iter().map(|result| result.unwrap_or_else(|| Err(unsent()))).collect();
         departures.into_iter().zip(&results).for_each(|(departure, result)| departure.ended(result));
         results
     }
 
+    async fn deliver_batch(&self, batch: &mut Batch, results: &mut [Option<Result<Sent>>]) {
+        let Batch { places, envelopes } = std::mem::take(batch);
+        let answers = self.deliver(&envelopes).await;
+        for ((place, envelope), answer) in places.into_iter().zip(&envelopes).zip(answers) {
+            results[place] = Some(answer.map(|sent| confirmed(envelope, sent)));
+        }
+    }
+
     pub(crate) async fn send_one(&self, sending: &mut Sending) -> Result<Sent> {
-        let is_inside = sending.from.is_some();
+        let is_inside = self.is_inside() || sending.from.is_some();
         let departure = Departure::of(sending, true);
         let sending = async {
             let envelope = self.prepare(sending).await?;
@@ -259,23 +283,54 @@ impl Bus {
 
     /// The envelope of a send, its topic being there.
     async fn prepare<'a>(&self, sending: &'a mut Sending) -> Result<&'a Envelope> {
+        self.check_own(sending)?;
         sending.seal()?;
-        if let (Some(route), Outlet::Engine(engine)) = (&sending.route, &self.0.outlet)
+        let envelope = sending.envelope.as_ref().map_err(Error::again)?;
+        if let (Some(route), Outlet::Engine(engine)) = (&sending.route, &self.inner.outlet)
             && !route.is_there()
         {
-            let topic = Topic::named(route.topic().clone());
-            // A command is kept, even while nobody has subscribed.
-            let topic = if route.command { topic.keep() } else { topic };
-            engine.provision(&[topic], self.0.on_missing).await?;
-            route.found();
+            self.provision(engine, route, envelope).await?;
         }
-        sending.envelope.as_ref().map_err(Error::again)
+        Ok(envelope)
+    }
+
+    /// Makes sure that a topic is there which is only sent to.
+    async fn provision(&self, engine: &Engine, route: &Route, envelope: &Envelope) -> Result<()> {
+        let topic = Topic::named(route.topic().clone());
+        // A command is kept, even while nobody has subscribed.
+        let topic = if route.command { topic.keep() } else { topic };
+        match engine.provision(&[topic], self.inner.on_missing).await {
+            Ok(()) => {
+                route.found();
+                Ok(())
+            }
+            // The store takes it, and the next send asks again.
+            Err(error) if error.is_retryable() && engine.is_stored_first(envelope) => {
+                tracing::warn!(target: "dwell", topic = %route.topic(), %error, "could not see whether a topic is there");
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What was written for one bus is not sent by another.
+    fn check_own(&self, sending: &Sending) -> Result<()> {
+        if Arc::ptr_eq(&self.inner, &sending.bus().inner) {
+            return Ok(());
+        }
+        let text = "this send was written for another bus: send it with the bus that made it";
+        Err(Error::new(ErrorKind::Invalid, text))
+    }
+
+    /// Whether this is what a handler got.
+    fn is_inside(&self) -> bool {
+        self._alive.is_none()
     }
 
     async fn deliver(&self, batch: &[Envelope]) -> Vec<Result<dwell_core::Sent>> {
-        match &self.0.outlet {
+        match &self.inner.outlet {
             Outlet::Engine(engine) => engine.send(batch).await,
-            Outlet::Test(outgoing) => outgoing.send(batch, self.0.seams.clock.now()),
+            Outlet::Test(outgoing) => outgoing.send(batch, self.inner.seams.clock.now()),
         }
     }
 
@@ -291,6 +346,9 @@ impl Bus {
     }
 
     async fn replace_waiting(&self, envelope: &Envelope) -> Result<Sent> {
+        if let Outlet::Test(_) = self.inner.outlet {
+            return self.deliver_one(envelope).await;
+        }
         let first = Envelope { once: Some(OnConflict::Fail), ..envelope.clone() };
         match self.deliver_one(&first).await {
             Ok(sent) if !sent.duplicate => return Ok(sent),
@@ -298,8 +356,10 @@ impl Bus {
             Ok(_) | Err(_) => {}
         }
         let (id, to) = (envelope.message.id.clone(), envelope.to.clone());
-        let query = Query { message: Some(id.clone()), to: Some(to.clone()), limit: 1, ..Query::default() };
-        if self.pending(query).await?.is_empty() {
+        let query = Query { message: Some(id.clone()), to: Some(to.clone()), limit: 100, ..Query::default() };
+        // What was handled before and waits again is on its way.
+        let waits = |pending: &Pending| pending.envelope.message.attempts == Attempts::default();
+        if !self.pending(query).await?.iter().any(waits) {
             let text = format!(
                 "too late: message {id} for {to} was due and went on its way, so it cannot be replaced"
             );
@@ -309,7 +369,9 @@ impl Bus {
     }
 
     async fn dispatch(&self, is_inside: bool) {
-        if let (Some(inline), Outlet::Engine(engine), false) = (&self.0.inline, &self.0.outlet, is_inside) {
+        if let (Some(inline), Outlet::Engine(engine), false) =
+            (&self.inner.inline, &self.inner.outlet, is_inside)
+        {
             inline.run_until_idle(engine).await;
         }
     }
@@ -337,7 +399,7 @@ impl Bus {
     /// Everything that is known about a message: a record for each subscription that has or had it. Empty if it is not
     /// known.
     pub async fn get(&self, id: impl Into<MessageId>) -> Result<Vec<Record>> {
-        self.0.monitor.get(&id.into()).await
+        self.inner.monitor.get(&id.into()).await
     }
 
     /// What waits, in order of due time, a page at a time.
@@ -347,7 +409,7 @@ impl Bus {
 
     /// What is going on: what is in flight, waits or is dead; to list, clear and replay.
     pub fn monitor(&self) -> &Monitor {
-        &self.0.monitor
+        &self.inner.monitor
     }
 
     // ---- the end ---------------------------------------------------------------------------------------------------
@@ -374,7 +436,7 @@ impl Bus {
     // ---- for the rest of the crate ---------------------------------------------------------------------------------
 
     pub(crate) fn engine(&self) -> Result<&Engine> {
-        match &self.0.outlet {
+        match &self.inner.outlet {
             Outlet::Engine(engine) => Ok(engine),
             Outlet::Test(_) => {
                 let text = "this is the context of a test of one handler, which has no bus: test the flow with \
@@ -384,35 +446,27 @@ impl Bus {
         }
     }
 
-    pub(crate) fn remembers_ids(&self, due: Due) -> bool {
-        match &self.0.outlet {
-            Outlet::Engine(engine) => engine.remembers_ids(due),
+    pub(crate) fn remembers_ids(&self) -> bool {
+        match &self.inner.outlet {
+            Outlet::Engine(engine) => engine.remembers_ids(),
             Outlet::Test(_) => true,
         }
     }
 
     pub(crate) fn seams(&self) -> &Seams {
-        &self.0.seams
+        &self.inner.seams
     }
 
     pub(crate) fn states(&self) -> &States {
-        &self.0.states
+        &self.inner.states
     }
 
     pub(crate) fn inbox(&self) -> Option<&Arc<dyn Inbox>> {
-        self.0.inbox.as_ref()
+        self.inner.inbox.as_ref()
     }
 
     pub(crate) fn runtime(&self) -> Option<&Handle> {
-        self.0.runtime.as_ref()
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Outlet::Engine(engine) = &self.outlet {
-            engine.stop_now();
-        }
+        self.inner.runtime.as_ref()
     }
 }
 
@@ -420,6 +474,13 @@ impl fmt::Debug for Bus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bus").finish_non_exhaustive()
     }
+}
+
+/// What is sent in one call, and where its answers belong.
+#[derive(Default)]
+struct Batch {
+    places: Vec<usize>,
+    envelopes: Vec<Envelope>,
 }
 
 fn confirmed(envelope: &Envelope, sent: dwell_core::Sent) -> Sent {

@@ -1,22 +1,12 @@
 //! From a URL to a transport.
 
+use crate::trace::hash;
 use dwell_core::{Error, ErrorKind, Result, Seams, Text, Transport, TransportUrl, suggest};
 use std::sync::Arc;
 
-/// Schemes of transports, with the feature that brings each.
-const FEATURES: [(&str, &str); 11] = [
-    ("sqlite", "sqlite"),
-    ("redis", "redis"),
-    ("rediss", "redis"),
-    ("kafka", "kafka"),
-    ("amqp", "rabbitmq"),
-    ("postgres", "postgres"),
-    ("sqs", "sqs"),
-    ("servicebus", "servicebus"),
-    ("mqtt", "mqtt"),
-    ("mssql", "mssql"),
-    ("nats", "nats"),
-];
+/// Schemes of transports that are not there yet.
+const COMING: [&str; 11] =
+    ["sqlite", "redis", "rediss", "kafka", "amqp", "postgres", "sqs", "servicebus", "mqtt", "mssql", "nats"];
 
 /// Opens the transport that a URL names.
 pub(crate) async fn open(url: &str, seams: Seams) -> Result<Arc<dyn Transport>> {
@@ -28,29 +18,43 @@ pub(crate) async fn open(url: &str, seams: Seams) -> Result<Arc<dyn Transport>> 
 }
 
 fn missing(scheme: &str) -> Error {
-    if let Some((_, feature)) = FEATURES.iter().find(|(known, _)| *known == scheme) {
-        let text = format!(
-            "this program was built without the transport of `{scheme}://`: build `dwell` with the feature `{feature}`"
-        );
+    if COMING.contains(&scheme) {
+        let text = format!("this version of Dwell has no transport for `{scheme}://` yet: use `memory://`");
         return Error::new(ErrorKind::Config, text);
     }
-    let known = FEATURES.iter().map(|(scheme, _)| *scheme).chain(["memory"]);
     let hint =
-        suggest(scheme, known).map(|meant| format!("; did you mean `{meant}://`?")).unwrap_or_default();
+        suggest(scheme, ["memory"]).map(|meant| format!("; did you mean `{meant}://`?")).unwrap_or_default();
     Error::new(ErrorKind::Config, format!("there is no transport for `{scheme}://`{hint}"))
 }
 
-/// How a store calls the broker behind this URL: the same for every process that uses that broker, and without what
-/// may differ or must stay secret.
+/// How a store calls the broker behind this URL: the same for every process that uses that broker, however it writes the
+/// list of its hosts, and without what must stay secret. Two brokers never have the same name.
 pub(crate) fn via(url: &str) -> Result<Text> {
     let url = TransportUrl::parse(url)?;
-    let hosts: Vec<_> = url
-        .hosts()
-        .iter()
-        .map(|(host, port)| port.map_or_else(|| host.clone(), |port| format!("{host}-{port}")))
-        .collect();
-    let place = format!("{}-{}-{}", url.scheme(), hosts.join("-"), url.path());
+    let port = |port: &Option<u16>| port.map(|port| format!("-{port}")).unwrap_or_default();
+    let mut hosts: Vec<_> = url.hosts().iter().map(|(host, of)| format!("{host}{}", port(of))).collect();
+    hosts.sort();
+    let mut parts = vec![url.scheme().as_bytes(), url.path().as_bytes()];
+    parts.extend(hosts.iter().map(String::as_bytes));
+    let shown = format!("{}-{}", url.scheme(), hosts.first().map_or("", String::as_str));
     let plain = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '-' };
-    let name: String = place.chars().map(plain).take(100).collect();
-    Ok(name.trim_matches('-').into())
+    let shown: String = shown.chars().map(plain).take(60).collect();
+    Ok(format!("{}-{:016x}", shown.trim_matches('-'), hash(&parts) as u64).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_has_one_name_however_its_hosts_are_listed_and_no_other_broker_has_it() {
+        let name = |url: &str| via(url).unwrap();
+        assert_eq!(name("kafka://a:1,b:2/x?group=1"), name("kafka://user:secret@b:2,a:1/x?group=2"));
+        let different =
+            ["redis://h/a-b", "redis://h-a/b", "redis://h:1/a-b", "rediss://h/a-b", "redis://h/a"];
+        let names: std::collections::BTreeSet<_> = different.into_iter().map(name).collect();
+        assert_eq!(names.len(), different.len(), "{names:?}");
+        assert!(!name("redis://user:hunter2@host/0").contains("hunter2"));
+        assert!(names.iter().all(|name| dwell_core::check_subscription(name).is_ok()), "{names:?}");
+    }
 }

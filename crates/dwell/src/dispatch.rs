@@ -1,7 +1,8 @@
 //! Inline dispatch: a send returns when what it caused has been handled.
 
 use dwell_core::{Clock, Envelope, Sent};
-use dwell_engine::{Decided, Engine, Observer, Stage};
+use dwell_engine::{Decided, Engine, Observer, Pump, Stage};
+use futures_util::future::join_all;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
@@ -27,8 +28,15 @@ impl Inline {
             let before = self.clock.stirrings();
             let in_flight = engine.monitor().in_flight();
             if in_flight.iter().any(|seen| seen.stage == Stage::Processing && !seen.hung) {
-                // A handler waits for something outside.
-                decided.await;
+                // A handler waits for something outside; unless all stops, and it is given up.
+                let pumps = engine.monitor().pumps();
+                if pumps.iter().all(Pump::has_stopped) {
+                    return;
+                }
+                tokio::select! {
+                    () = decided => {}
+                    _ = join_all(pumps.iter().map(Pump::stopped)) => {}
+                }
             } else if before.is_some() && self.clock.stirrings() == before {
                 // Nobody has moved while we looked: a handler that was done just then would have sent something.
                 return;

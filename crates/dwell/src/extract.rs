@@ -1,6 +1,6 @@
 //! What a handler asks for beside its message: shared state, and the context of its run.
 
-use crate::cx::Cx;
+use crate::{cx::Cx, failure::Failure};
 use std::{
     any::{Any, TypeId, type_name},
     collections::BTreeMap,
@@ -40,12 +40,12 @@ pub trait FromCx: Sized + Send + 'static {
         None
     }
 
-    /// Takes it from the context of a run.
-    fn from_cx(cx: &Cx) -> Result<Self, String>;
+    /// Takes it from the context of a run. What it fails with is the outcome of the run.
+    fn from_cx(cx: &Cx) -> Result<Self, Failure>;
 }
 
 impl FromCx for Cx {
-    fn from_cx(cx: &Cx) -> Result<Self, String> {
+    fn from_cx(cx: &Cx) -> Result<Self, Failure> {
         Ok(cx.clone())
     }
 }
@@ -55,11 +55,13 @@ impl<T: Clone + Send + Sync + 'static> FromCx for State<T> {
         Some((TypeId::of::<T>(), type_name::<T>()))
     }
 
-    fn from_cx(cx: &Cx) -> Result<Self, String> {
+    fn from_cx(cx: &Cx) -> Result<Self, Failure> {
         match cx.states().get::<T>() {
             Some(state) => Ok(Self(state.clone())),
             None => {
-                Err(format!("no state of type `{}` was given to the bus with `.state(…)`", type_name::<T>()))
+                let text =
+                    format!("no state of type `{}` was given to the bus with `.state(…)`", type_name::<T>());
+                Err(Failure::misconfigured(text))
             }
         }
     }

@@ -82,7 +82,7 @@ macro_rules! handlers {
                         };
                         $(let $part = match $part::from_cx(&cx) {
                             Ok(part) => part,
-                            Err(text) => return Verdict::Misconfigured(text.into()),
+                            Err(failure) => return failure.into_verdict(),
                         };)*
                         function(message, $($part,)*).await.verdict()
                     };
@@ -111,7 +111,7 @@ macro_rules! handlers {
                     };
                     $(let $part = match $part::from_cx(cx) {
                         Ok(part) => part,
-                        Err(text) => return Verdict::Misconfigured(text.into()),
+                        Err(failure) => return failure.into_verdict(),
                     };)*
                     self(message, $($part,)*).verdict()
                 }));

@@ -8,13 +8,14 @@ use crate::{
     route::Routes,
     subscription::Subscription,
 };
-use dwell_core::{Error, ErrorKind, Result, RetryOverride, Text, check_user_topic};
+use dwell_core::{Error, ErrorKind, Result, RetryOverride, Text, check_user_topic, format_duration};
 use dwell_engine::SubscriptionSettings;
 use serde_json::Value;
 use std::{
     any::{TypeId, type_name},
     collections::BTreeMap,
     sync::Arc,
+    time::Duration,
 };
 
 /// One handler, as it was given to the builder.
@@ -54,6 +55,8 @@ pub(crate) struct Group {
     described: Option<Subscription>,
     retries: BTreeMap<String, RetryOverride>,
     handlers: Vec<(Text, Text, bool)>,
+    /// The longest delay that a step of its handlers can ask for.
+    pub(crate) longest_delay: Duration,
 }
 
 /// All of them.
@@ -119,6 +122,7 @@ impl Registry {
                 described: None,
                 retries: BTreeMap::new(),
                 handlers: vec![],
+                longest_delay: Duration::ZERO,
             });
             group.settings.command = one.command;
             group.describe(described, &topic)?;
@@ -148,20 +152,35 @@ impl Registry {
         }
     }
 
-    /// Most likely misspelt.
-    pub(crate) fn warn_about_overrides(&self, config: &Config) {
+    /// Most likely misspelt; or meant for another program that reads the same file.
+    pub(crate) fn warn_about_what_is_not_here(&self, config: &Config) {
         let known = self.kinds();
         for kind in config.overrides().into_keys() {
             if !known.iter().any(|known| **known == *kind) {
-                let near = dwell_core::suggest(&kind, known.iter().map(|known| &**known));
-                let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+                let hint = hint(&kind, known.iter().map(|known| &**known));
                 tracing::warn!(
                     target: "dwell", kind,
                     "`[[retry.override]]` names the type `{kind}`, which nobody here handles{hint}"
                 );
             }
         }
+        let place = |settings: &SubscriptionSettings| format!("{}/{}", settings.topic, settings.name);
+        let known: Vec<_> = self.groups.iter().map(|group| place(&group.settings)).collect();
+        for overlay in &config.subscriptions {
+            let named = format!("{}/{}", overlay.topic, overlay.name);
+            if !known.contains(&named) {
+                let hint = hint(&named, known.iter().map(String::as_str));
+                tracing::warn!(
+                    target: "dwell", subscription = named,
+                    "`[[subscription]]` names `{named}`, which is not a subscription of this bus{hint}"
+                );
+            }
+        }
     }
+}
+
+fn hint<'a>(given: &str, known: impl Iterator<Item = &'a str>) -> String {
+    dwell_core::suggest(given, known).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default()
 }
 
 impl Group {
@@ -185,7 +204,8 @@ impl Group {
     }
 
     fn add(&mut self, kind: &str, built: Built, command: bool) -> Result<()> {
-        let Built { name, chain, retry, needs_inbox, .. } = built;
+        let Built { name, chain, retry, needs_inbox, longest_delay, .. } = built;
+        self.longest_delay = self.longest_delay.max(longest_delay);
         let place = format!("{}/{}", self.settings.topic, self.settings.name);
         if let Some((first, ..)) = self.handlers.iter().find(|(_, of, _)| **of == *kind) {
             return Err(refused(match command {
@@ -213,32 +233,57 @@ impl Group {
         if !sets_retry {
             settings.retry = config.retry.policy;
         }
-        let overlay = config.overlay(&settings.topic, &settings.name);
-        for (kind, mut retry) in std::mem::take(&mut self.retries) {
+        for (kind, retry) in std::mem::take(&mut self.retries) {
             let special = settings.overrides.entry(kind).or_default();
-            overlay.iter().for_each(|overlay| give_way(&mut retry, overlay));
             *special = over(retry, *special);
         }
-        if let Some(overlay) = overlay {
-            settings = overlay.apply(settings)?;
+        let overlay = config.overlay(&settings.topic, &settings.name);
+        for special in settings.overrides.values_mut() {
+            overlay.iter().for_each(|overlay| give_way(special, overlay));
         }
         for (kind, special) in config.overrides() {
             let entry = settings.overrides.entry(kind).or_default();
             *entry = over(special, *entry);
         }
+        if let Some(overlay) = overlay {
+            settings = overlay.apply(settings)?;
+        }
+        check_delays(&settings)?;
         self.settings = settings;
         Ok(self)
     }
 }
 
-/// What the configuration says about the retries of this subscription stands over what code says about its types.
-fn give_way(retry: &mut RetryOverride, overlay: &Overlay) {
-    let Some(Value::Object(written)) = overlay.settings().get("retry") else { return };
-    let keeps = |name: &str| !written.contains_key(name);
-    retry.max_retries = retry.max_retries.filter(|_| keeps("max_retries"));
-    retry.base_delay = retry.base_delay.filter(|_| keeps("base_delay"));
-    retry.max_delay = retry.max_delay.filter(|_| keeps("max_delay"));
-    retry.jitter = retry.jitter.filter(|_| keeps("jitter"));
+/// What the configuration says about this subscription stands over what code says about its types.
+fn give_way(special: &mut RetryOverride, overlay: &Overlay) {
+    let written = overlay.settings();
+    let retry =
+        |name: &str| matches!(written.get("retry"), Some(Value::Object(retry)) if retry.contains_key(name));
+    special.max_retries = special.max_retries.filter(|_| !retry("max_retries"));
+    special.base_delay = special.base_delay.filter(|_| !retry("base_delay"));
+    special.max_delay = special.max_delay.filter(|_| !retry("max_delay"));
+    special.jitter = special.jitter.filter(|_| !retry("jitter"));
+    special.handler_timeout = special.handler_timeout.filter(|_| !written.contains_key("handler_timeout"));
+}
+
+/// A first wait that is longer than the longest would be cut short in silence.
+fn check_delays(settings: &SubscriptionSettings) -> Result<()> {
+    let policies = settings.retry_policies();
+    let types = settings.overrides.keys().map(|kind| (Some(kind), policies.of(kind)));
+    for (kind, policy) in types.chain([(None, settings.retry)]) {
+        if policy.base_delay > policy.max_delay {
+            let of = kind.map(|kind| format!(" for the type `{kind}`")).unwrap_or_default();
+            return Err(refused(format!(
+                "the subscription `{}/{}`: the retry policy{of} has a `base_delay` of {}, above its `max_delay` of {}: set \
+                 both",
+                settings.topic,
+                settings.name,
+                format_duration(policy.base_delay),
+                format_duration(policy.max_delay)
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The first where it says something, else the second.

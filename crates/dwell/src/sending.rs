@@ -57,6 +57,10 @@ impl Sending {
         Self { bus, envelope, route: None, chooses_id: false, on_conflict: None, from: None }
     }
 
+    pub(crate) fn bus(&self) -> &Bus {
+        &self.bus
+    }
+
     pub(crate) fn along(mut self, route: Arc<Route>) -> Self {
         self.route = Some(route);
         self
@@ -132,7 +136,7 @@ impl Sending {
             }
             return Ok(envelope);
         }
-        let remembers = self.bus.remembers_ids(envelope.due);
+        let remembers = self.bus.remembers_ids();
         if self.on_conflict.is_some() && !remembers {
             let text = format!(
                 "this transport does not remember ids, so that `on_conflict` cannot work for message {}: leave it out, or \

@@ -78,7 +78,7 @@ impl fmt::Display for TraceContext {
 }
 
 /// FNV-1a over all parts, each with its length.
-fn hash(parts: &[&[u8]]) -> u128 {
+pub(crate) fn hash(parts: &[&[u8]]) -> u128 {
     let mut hash: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     for part in parts {
         for byte in (part.len() as u64).to_le_bytes().iter().chain(*part) {

@@ -97,13 +97,13 @@ on_both_pumps! {
         world.play().await;
         assert_eq!((journal.runs_of("mail"), journal.runs_of("stock")), (2, 1));
         let monitor = world.monitor();
-        assert_eq!(monitor.replay(&"a".into(), None, "ada").await.unwrap(), Changed::Done);
+        assert_eq!(monitor.replay("a", None, "ada").await.unwrap(), Changed::Done);
         world.run_until_idle().await;
         assert_eq!((journal.runs_of("mail"), journal.runs_of("stock")), (3, 1));
         let last = journal.runs().pop().unwrap();
         assert_eq!((last.at, last.handled, last.failed), (100_000.0, 0, 0));
         assert!(world.dead().await.is_empty());
-        assert_eq!(monitor.replay(&"a".into(), None, "ada").await.unwrap(), Changed::NotFound);
+        assert_eq!(monitor.replay("a", None, "ada").await.unwrap(), Changed::NotFound);
     }
 
     async fn each_subscription_gets_back_what_it_gave_up_itself(pump) {
@@ -122,7 +122,7 @@ on_both_pumps! {
         let mut gave_up: Vec<_> = world.dead().await.into_iter().map(|dead| dead.subscription.unwrap().to_string()).collect();
         gave_up.sort();
         assert_eq!(gave_up, ["mail", "stock"]);
-        world.monitor().replay(&"a".into(), None, "ada").await.unwrap();
+        world.monitor().replay("a", None, "ada").await.unwrap();
         world.pass(60.0).await;
         assert_eq!(["mail", "stock", "audit"].map(|name| journal.runs_of(name)), [2, 2, 1]);
     }
@@ -136,11 +136,11 @@ on_both_pumps! {
         world.run_until_idle().await;
         let dead = world.dead().await;
         assert_eq!(dead[0].message.body, serde_json::to_vec(&placed(42)).unwrap(), "it keeps its payload");
-        world.monitor().replay(&"a".into(), None, "ada").await.unwrap();
+        world.monitor().replay("a", None, "ada").await.unwrap();
         world.run_until_idle().await;
         assert_eq!(world.dead().await.len(), 1, "as it was, it dies again");
         let edited = serde_json::to_vec(&placed(43)).unwrap();
-        world.monitor().replay(&"a".into(), Some(edited.into()), "ada").await.unwrap();
+        world.monitor().replay("a", Some(edited.into()), "ada").await.unwrap();
         world.run_until_idle().await;
         assert_eq!(world.journal.outcomes(), [Outcome::Rejected, Outcome::Rejected, Outcome::Handled]);
         assert!(world.dead().await.is_empty());
@@ -151,11 +151,11 @@ on_both_pumps! {
         world.publish(["a", "b"]).await;
         world.pass(365.0 * 86_400.0).await;
         assert_eq!(world.dead().await.len(), 2);
-        assert_eq!(world.monitor().clear(&"a".into(), "ada").await.unwrap(), Changed::Done);
+        assert_eq!(world.monitor().clear("a", "ada").await.unwrap(), Changed::Done);
         let left: Vec<_> = world.dead().await.into_iter().map(|dead| dead.message.id.to_string()).collect();
         assert_eq!(left, ["b"]);
-        assert_eq!(world.monitor().clear(&"a".into(), "ada").await.unwrap(), Changed::NotFound);
-        assert_eq!(world.monitor().replay(&"a".into(), None, "ada").await.unwrap(), Changed::NotFound);
+        assert_eq!(world.monitor().clear("a", "ada").await.unwrap(), Changed::NotFound);
+        assert_eq!(world.monitor().replay("a", None, "ada").await.unwrap(), Changed::NotFound);
         world.run_until_idle().await;
         assert_eq!(world.journal.runs().len(), 2, "what was cleared never runs again");
     }
@@ -196,7 +196,7 @@ on_both_pumps! {
         assert_eq!(stands().await, [(mail(), Stage::Retrying, 1, boom(), Some(again))]);
         world.pass(5.0).await;
         assert_eq!(stands().await, [(mail(), Stage::DeadLettered, 2, boom(), None)]);
-        world.monitor().clear(&"a".into(), "ada").await.unwrap();
+        world.monitor().clear("a", "ada").await.unwrap();
         assert_eq!(stands().await, []);
     }
 }

@@ -73,10 +73,11 @@ impl Executor {
                     message: message.clone(),
                     context: context.clone(),
                     slot: slot(),
+                    at_work: Arc::default(),
                 };
                 started(|| steps.surround(message, context, inner))
             }
-            Self::Threads(threads) => threads.run(message, context, slot()),
+            Self::Threads(threads) => threads.run(message, context, slot(), Arc::default()),
             Self::Inline(handler) => {
                 let handler = handler.clone();
                 Box::pin(async move { run_blocking(&*handler, message, context) })
@@ -109,12 +110,18 @@ pub struct BlockingRun {
     message: Message,
     context: Context,
     slot: Slot,
+    at_work: Arc<()>,
 }
 
 impl BlockingRun {
     /// Runs the handler on a thread, once more at each call. A panic is a failure. Dropping the future abandons the run.
     pub fn run(&self) -> BoxFuture<'static, Verdict> {
-        self.threads.run(self.message.clone(), self.context.clone(), self.slot.clone())
+        self.threads.run(self.message.clone(), self.context.clone(), self.slot.clone(), self.at_work.clone())
+    }
+
+    /// Whether a run has been started and has not come back, be it abandoned or not.
+    pub fn is_at_work(&self) -> bool {
+        Arc::strong_count(&self.at_work) > 1
     }
 }
 

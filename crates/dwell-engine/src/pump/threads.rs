@@ -12,7 +12,7 @@ use super::{
 use crate::{BlockingHandler, Context, Verdict};
 use dwell_core::{BoxFuture, Busy, Clock, Message};
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
 };
@@ -32,13 +32,15 @@ struct Shared {
     work: Condvar,
     room: Notify,
     abandoned: Arc<Abandoned>,
+    concurrency: usize,
 }
 
 #[derive(Default)]
 struct State {
     queue: VecDeque<Job>,
-    /// Runs whose outcome is still awaited, in the queue or on a thread.
-    open: BTreeSet<u64>,
+    /// Runs whose outcome is still awaited, in the queue or on a thread. A virtual clock stands still for them; one that
+    /// was abandoned no longer holds up time.
+    open: BTreeMap<u64, Busy>,
     /// Threads that take part, stuck ones not included.
     threads: usize,
     /// Of those, threads that wait for work.
@@ -48,12 +50,20 @@ struct State {
     closed: bool,
 }
 
+impl State {
+    /// How many threads may take part: no more than another concurrency's worth may be stuck beside them.
+    fn allowed(&self, concurrency: usize) -> usize {
+        concurrency.min(concurrency.saturating_mul(2).saturating_sub(self.stuck))
+    }
+}
+
 struct Job {
     id: u64,
     message: Message,
     context: Context,
     outcome: oneshot::Sender<Verdict>,
-    busy: Busy,
+    /// Whoever asked for the run can tell that it has not come back.
+    _at_work: Arc<()>,
     /// Where it was asked for: what the handler says on its thread belongs there.
     span: Span,
 }
@@ -66,21 +76,34 @@ impl Threads {
         name: &str,
         abandoned: Arc<Abandoned>,
     ) -> Self {
-        let shared =
-            Shared { handler, state: Mutex::default(), work: Condvar::new(), room: Notify::new(), abandoned };
+        let shared = Shared {
+            handler,
+            state: Mutex::default(),
+            work: Condvar::new(),
+            room: Notify::new(),
+            abandoned,
+            concurrency,
+        };
         Self { shared: Arc::new(shared), clock, concurrency, name: name.to_owned() }
     }
 
-    pub(super) fn run(&self, message: Message, context: Context, slot: Slot) -> BoxFuture<'static, Verdict> {
+    /// Runs the handler. A clone of `at_work` is held until it has come back, abandoned or not.
+    pub(super) fn run(
+        &self,
+        message: Message,
+        context: Context,
+        slot: Slot,
+        at_work: Arc<()>,
+    ) -> BoxFuture<'static, Verdict> {
         let (outcome, result) = oneshot::channel();
         let busy = self.clock.busy();
         let id = {
             let mut state = self.shared.lock();
             let id = self.shared.abandoned.next();
-            state.open.insert(id);
+            state.open.insert(id, busy);
             let span = Span::current();
-            state.queue.push_back(Job { id, message, context, outcome, busy, span });
-            if state.idle < state.queue.len() && state.threads < self.concurrency {
+            state.queue.push_back(Job { id, message, context, outcome, _at_work: at_work, span });
+            if state.idle < state.queue.len() && state.threads < state.allowed(self.concurrency) {
                 self.start_thread(&mut state);
             }
             id
@@ -97,8 +120,7 @@ impl Threads {
     /// How many more runs find a thread.
     pub(super) fn room(&self) -> usize {
         let state = self.shared.lock();
-        let threads = self.concurrency.min((2 * self.concurrency).saturating_sub(state.stuck));
-        threads.saturating_sub(state.open.len())
+        state.allowed(self.concurrency).saturating_sub(state.open.len())
     }
 
     pub(super) async fn more_room(&self) {
@@ -144,20 +166,22 @@ impl Shared {
             // It must not outlive the run.
             drop(job.span);
             state = self.lock();
-            if state.open.remove(&job.id) {
+            if let Some(busy) = state.open.remove(&job.id) {
                 drop(state);
                 // Nobody listens any more if the performer is gone: that is fine.
                 let _ = job.outcome.send(verdict);
-                drop(job.busy);
+                drop(busy);
                 state = self.lock();
                 continue;
             }
-            // Abandoned: another thread has taken this one's place.
+            // Abandoned: another thread has taken this one's place, unless too many were stuck.
             state.stuck -= 1;
-            drop(state);
             self.abandoned.lock().remove(&job.id);
             self.room.notify_one();
-            return;
+            if state.closed || state.threads >= state.allowed(self.concurrency) || state.queue.is_empty() {
+                return;
+            }
+            state.threads += 1;
         }
     }
 }
@@ -172,9 +196,7 @@ struct Abandon {
 impl Drop for Abandon {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        if !state.open.remove(&self.id) {
-            return;
-        }
+        let Some(busy) = state.open.remove(&self.id) else { return };
         let queued = state.queue.iter().position(|job| job.id == self.id);
         let job = queued.and_then(|at| state.queue.remove(at));
         if job.is_none() {
@@ -185,7 +207,7 @@ impl Drop for Abandon {
             self.shared.abandoned.lock().extend(slot.map(|slot| (self.id, slot)));
         }
         drop(state);
-        drop(job);
+        drop((job, busy));
         self.shared.room.notify_one();
     }
 }

@@ -57,6 +57,11 @@ impl Inner {
         self.thread.is_some() && self.chain.is_blocking()
     }
 
+    /// Whether a thread is still at it, though its run was given up.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| thread.is_at_work())
+    }
+
     /// Runs it, once more at each call.
     pub(crate) fn run(&self, cx: &Cx) -> BoxFuture<'static, Verdict> {
         if let Some(layer) = self.chain.layers.get(self.at) {

@@ -13,7 +13,7 @@ use crate::{
     message::Message,
 };
 use dwell_core::{Error, ErrorKind, Result, RetryOverride, Text};
-use std::{fmt, marker::PhantomData};
+use std::{fmt, marker::PhantomData, time::Duration};
 
 /// A handler and the steps around it: the first step is the outermost. `#[handler]` with attributes makes the same.
 ///
@@ -83,9 +83,10 @@ impl<M: Message> Pipeline<M> {
             return Err(refused(&name, "has two `retry` steps, and there is one durable policy: remove one"));
         }
         let needs_inbox = steps.iter().any(Step::is_inbox);
+        let longest_delay = steps.iter().map(Step::longest_delay).max().unwrap_or_default();
         let needs = function.needs;
         let chain = Chain::new(name.clone(), function.target, &steps);
-        Ok(Built { name, chain, retry: built_retry, needs, needs_inbox })
+        Ok(Built { name, chain, retry: built_retry, needs, needs_inbox, longest_delay })
     }
 }
 
@@ -96,6 +97,8 @@ pub(crate) struct Built {
     pub(crate) retry: Option<RetryOverride>,
     pub(crate) needs: Vec<(std::any::TypeId, &'static str)>,
     pub(crate) needs_inbox: bool,
+    /// That a step can ask for.
+    pub(crate) longest_delay: Duration,
 }
 
 fn refused(name: &str, why: impl fmt::Display) -> Error {

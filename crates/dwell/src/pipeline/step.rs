@@ -138,6 +138,15 @@ impl Step {
         matches!(self.kind, Kind::Inbox(_))
     }
 
+    /// The longest delay that it can ask for by itself.
+    pub(super) fn longest_delay(&self) -> Duration {
+        match &self.kind {
+            Kind::Backstop(Backstop::Defer(step)) => step.own_delay().unwrap_or_default(),
+            Kind::CircuitBreaker(step) => step.longest_delay(),
+            _ => Duration::ZERO,
+        }
+    }
+
     /// What runs; `None` for a step that only sets something.
     pub(super) fn layer(&self) -> Option<Box<dyn Layer>> {
         Some(match &self.kind {
@@ -155,6 +164,7 @@ impl Step {
     /// Why it cannot work, if it cannot.
     pub(super) fn problem(&self) -> Option<&'static str> {
         match &self.kind {
+            Kind::RetryInline(step) => step.problem(),
             Kind::Timeout(step) if step.0.is_zero() => Some("is zero: every run would time out"),
             Kind::RateLimit(step) => step.problem(),
             Kind::CircuitBreaker(step) => step.problem(),

@@ -7,7 +7,8 @@ use crate::{
     route::Routes,
 };
 use dwell_core::{
-    Clock, Due, Envelope, LeaseId, MessageId, OnMissing, Result, Seams, Sent, Text, Timestamp, VirtualClock,
+    Clock, Due, Envelope, Error, ErrorKind, LeaseId, MessageId, OnConflict, OnMissing, Result, Seams, Sent,
+    Text, Timestamp, VirtualClock,
 };
 use dwell_engine::{Context, Monitor};
 use std::{
@@ -19,22 +20,31 @@ use std::{
 
 /// What a handler under test has sent.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Outgoing(Arc<Mutex<Vec<Envelope>>>);
+pub(crate) struct Outgoing(Arc<Mutex<Vec<(Envelope, Sent)>>>);
 
 impl Outgoing {
     /// Takes everything, as a transport would that remembers ids.
     pub(crate) fn send(&self, batch: &[Envelope], now: Timestamp) -> Vec<Result<Sent>> {
         let mut sent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let answers = batch.iter().map(|envelope| {
-            let duplicate = envelope.once.is_some()
-                && sent
-                    .iter()
-                    .any(|known| known.message.id == envelope.message.id && known.to == envelope.to);
-            if !duplicate {
-                sent.push(envelope.clone());
-            }
             let due = (envelope.due != Due::NOW).then(|| envelope.due.resolve(now));
-            Ok(Sent { due, duplicate })
+            let answer = Sent { due, duplicate: false };
+            let known = sent.iter().position(|(known, _)| {
+                known.message.id == envelope.message.id && known.to.topic_name() == envelope.to.topic_name()
+            });
+            let content = |envelope: &Envelope| envelope.message.content_hash(envelope.to.topic_name());
+            match (known, envelope.once) {
+                (Some(place), Some(OnConflict::Replace)) => sent[place] = (envelope.clone(), answer),
+                (Some(place), Some(OnConflict::Fail)) if content(&sent[place].0) == content(envelope) => {
+                    return Ok(Sent { duplicate: true, ..sent[place].1 });
+                }
+                (Some(_), Some(OnConflict::Fail)) => {
+                    let text = format!("the id {} was sent before with other content", envelope.message.id);
+                    return Err(Error::new(ErrorKind::Conflict, text));
+                }
+                (None, _) | (_, None) => sent.push((envelope.clone(), answer)),
+            }
+            Ok(answer)
         });
         answers.collect()
     }
@@ -111,7 +121,8 @@ impl TestCx {
     pub fn sent<M: Message>(&self) -> Vec<(M, Duration)> {
         let now = self.clock.now();
         let sent = self.outgoing.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_type = sent.iter().filter(|envelope| *envelope.message.kind == *M::NAME);
+        let of_type =
+            sent.iter().map(|(envelope, _)| envelope).filter(|envelope| *envelope.message.kind == *M::NAME);
         of_type
             .filter_map(|envelope| Some((super::read(&envelope.message)?, envelope.due.wait(now))))
             .collect()
@@ -120,7 +131,7 @@ impl TestCx {
     /// The ids under which the handler has sent something, in order.
     pub fn ids(&self) -> Vec<MessageId> {
         let sent = self.outgoing.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sent.iter().map(|envelope| envelope.message.id.clone()).collect()
+        sent.iter().map(|(envelope, _)| envelope.message.id.clone()).collect()
     }
 }
 

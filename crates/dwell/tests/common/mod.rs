@@ -1,6 +1,13 @@
 //! A small world for the tests of the library: one message type, handlers that write a journal, and virtual time.
-#![allow(dead_code, unreachable_pub, unused_macros, reason = "each test file uses its own part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    unused_macros,
+    reason = "each test file uses its own part"
+)]
 
+pub mod edges;
 pub mod hanging;
 pub mod logs;
 

@@ -102,7 +102,7 @@ on_both_pumps! {
         }).await;
         world.publish(["a"]).await;
         world.run_until_idle().await;
-        world.monitor().replay(&"a".into(), None, "ada").await.unwrap();
+        world.monitor().replay("a", None, "ada").await.unwrap();
         world.pass(60.0).await;
         assert_eq!(world.journal.outcomes(), [Outcome::Rejected, Outcome::Handled]);
     }

@@ -29,7 +29,7 @@ use crate::{
     Context,
     backoff::Backoff,
     gaps::Gaps,
-    observe::{Decided, Ran},
+    observe::{Decided, Ran, watch},
     rules::{Decision, Rules, Verdict, decide},
     spawn::yield_now,
 };
@@ -236,7 +236,7 @@ impl Performer {
         // What waits for its key is aside, too: one slow key must not stop all others.
         let waiting = self.waiting.len();
         let aside = self.released.len() + self.waiting_for_keys + self.lanes.aside();
-        let most_held = 2 * (settings.batch + settings.concurrency);
+        let most_held = settings.batch.saturating_add(settings.concurrency).saturating_mul(2);
         if self.receiving.is_some()
             || self.receive_backoff.holds(now)
             || waiting > settings.batch / 2
@@ -505,14 +505,15 @@ impl Performer {
 
     fn observe(&self, decision: &Decision, ran: Option<(Duration, Option<Duration>)>) {
         let Some(observer) = &self.pump.observer else { return };
-        observer.decided(&Decided {
+        let decided = Decided {
             topic: &self.rules.subscription.topic,
             subscription: &self.rules.subscription.name,
             settle: &decision.settle,
             dead: decision.dead,
             discarded: decision.discarded,
             ran: ran.map(|(started, late)| Ran { late, took: self.elapsed().saturating_sub(started) }),
-        });
+        };
+        watch(|| observer.decided(&decided));
     }
 
     fn give_back_released(&mut self) {

@@ -22,6 +22,12 @@ impl DeferOnError {
     }
 }
 
+impl DeferOnError {
+    pub(in super::super) fn own_delay(&self) -> Option<Duration> {
+        self.delay
+    }
+}
+
 /// What an error is turned into.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in super::super) enum Backstop {

@@ -46,6 +46,10 @@ impl CircuitBreaker {
         self
     }
 
+    pub(in super::super) fn longest_delay(&self) -> Duration {
+        self.open_for.max(WHILE_PROBED)
+    }
+
     pub(in super::super) fn problem(&self) -> Option<&'static str> {
         if self.failures == 0 {
             return Some("opens after 0 failures, so that nothing would ever run");

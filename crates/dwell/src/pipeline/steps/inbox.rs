@@ -65,6 +65,8 @@ impl Layer for Inbox {
             entry.is_open = false;
             match &verdict {
                 Verdict::Ack { .. } => entry.done(keep, &cx).await,
+                // A thread that was given up still works on it: the claim ends by itself.
+                _ if inner.is_at_work() => {}
                 _ => entry.abandon().await,
             }
             verdict
@@ -89,13 +91,16 @@ impl Entry {
 
     async fn keep_claimed_while(&self, mut run: BoxFuture<'static, Verdict>) -> Verdict {
         loop {
+            let renewal = async {
+                self.clock.sleep(LEASE / 3).await;
+                // A failure now is not yet one: the claim holds for a while, and is renewed again before it ends.
+                let _ = self.claim().await;
+            };
+            // A store that does not answer must not stop the handler.
             tokio::select! {
                 biased;
                 verdict = &mut run => return verdict,
-                () = self.clock.sleep(LEASE / 3) => {
-                    // A failure now is not yet one: the claim holds for a while, and is renewed again before it ends.
-                    let _ = self.claim().await;
-                }
+                () = renewal => {}
             }
         }
     }

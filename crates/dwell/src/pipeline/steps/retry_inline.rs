@@ -45,6 +45,13 @@ impl RetryInline {
     }
 }
 
+impl RetryInline {
+    pub(in super::super) fn problem(&self) -> Option<&'static str> {
+        let is_off = self.0.base_delay > self.0.max_delay;
+        is_off.then_some("has a `base_delay` above its `max_delay` (a second unless set): set both")
+    }
+}
+
 impl Layer for RetryInline {
     fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict> {
         let (policy, cx) = (self.0, cx.clone());
