@@ -2,10 +2,7 @@ use super::*;
 use dwell_core::{Changed, Pending, Query, ScheduleId, Scheduler, wire};
 
 async fn page(scheduler: &Arc<dyn Scheduler>, query: Query) -> Vec<Pending> {
-    scheduler
-        .pending(Query { limit: if query.limit == 0 { 100 } else { query.limit }, ..query })
-        .await
-        .unwrap()
+    scheduler.pending(query).await.unwrap()
 }
 
 fn names(pending: &[Pending]) -> Vec<&str> {
@@ -94,7 +91,8 @@ async fn pending_lists_by_due_time_and_id_with_resolved_due_times() {
     assert_eq!(pending[0].envelope, order("b").due(Due::At(broker.now().after(SECOND))));
     broker.clock.advance(SECOND).await;
     assert_eq!(names(&page(&scheduler, Query::default()).await), ["a", "c"], "what is due waits no more");
-    assert!(scheduler.pending(Query::default()).await.unwrap().is_empty(), "at most none");
+    let none = Query { limit: 0, ..Query::default() };
+    assert!(scheduler.pending(none).await.unwrap().is_empty(), "at most none");
 }
 
 #[tokio::test]
