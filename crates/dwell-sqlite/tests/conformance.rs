@@ -1,0 +1,113 @@
+//! The suite on SQLite, on virtual time.
+
+mod rig;
+
+use dwell_conformance::{Abilities, BadUrl, Foreign, Namespace, Rig, Time};
+use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams, Transport, TransportUrl, ready};
+use rig::OneFile;
+use std::{process::ExitCode, sync::Arc};
+
+struct SqliteRig(OneFile);
+
+impl SqliteRig {
+    fn new() -> Self {
+        Self(OneFile::new())
+    }
+}
+
+impl Rig for SqliteRig {
+    fn name(&self) -> &str {
+        "sqlite"
+    }
+
+    fn time(&self) -> Time {
+        Time::Virtual(self.0.clock.clone())
+    }
+
+    fn seams(&self) -> Seams {
+        self.0.seams.clone()
+    }
+
+    fn connect<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+        _: Seams,
+    ) -> BoxFuture<'a, Result<Arc<dyn Transport>>> {
+        ready(self.0.connect(&namespace.to_string()).map(|sqlite| Arc::new(sqlite) as Arc<dyn Transport>))
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default().with_restart().with_foreign().with_processes()
+    }
+
+    fn restart_broker(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            match self.0.opened() {
+                Some((_, sqlite)) => sqlite.reopen().await,
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn put_foreign<'a>(&'a self, topic: &'a str, message: Foreign) -> BoxFuture<'a, Result<()>> {
+        ready(self.insert(topic, &message).map_err(|error| {
+            Error::new(ErrorKind::Unavailable, "the foreign message was not inserted").with_source(error)
+        }))
+    }
+
+    fn bad_urls(&self) -> Vec<BadUrl> {
+        let directory = rig::directory();
+        let path = |name: &str| format!("{}", directory.join(name).display());
+        let no_database = path("no-database.txt");
+        let _ = std::fs::write(
+            &no_database,
+            "a letter to nobody, and longer than the header of any database, which has \
+            a hundred bytes; so that it cannot be taken for one that was cut short",
+        );
+        let foreign = path("foreign.db");
+        if let Ok(connection) = rusqlite::Connection::open(&foreign) {
+            let _ = connection.execute_batch("CREATE TABLE IF NOT EXISTS bookmarks (url TEXT)");
+        }
+        let bad =
+            |what: &str, url: String, expect| BadUrl { what: what.to_owned(), url, expect, secret: None };
+        vec![
+            bad("unknown scheme", "sqlte://dwell.db".to_owned(), ErrorKind::Config),
+            bad("no file", "sqlite://".to_owned(), ErrorKind::Config),
+            bad("unknown option", format!("sqlite://{}?sync=full", path("a.db")), ErrorKind::Config),
+            bad("no such word", format!("sqlite://{}?synchronous=never", path("a.db")), ErrorKind::Config),
+            bad("a directory", format!("sqlite://{}", directory.display()), ErrorKind::Config),
+            bad("no directory", format!("sqlite://{}", path("missing/a.db")), ErrorKind::NotFound),
+            bad("a directory that cannot be written", "sqlite:///sys/dwell.db".to_owned(), ErrorKind::Denied),
+            bad("no database", format!("sqlite://{no_database}"), ErrorKind::Corrupt),
+            bad("of another program", format!("sqlite://{foreign}"), ErrorKind::Config),
+        ]
+    }
+
+    fn try_url<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<()>> {
+        let connected = TransportUrl::parse(url).and_then(|url| dwell_sqlite::connect(&url, self.seams()));
+        ready(connected.map(drop))
+    }
+}
+
+impl SqliteRig {
+    /// With a client that knows nothing of Dwell but the documented table.
+    fn insert(&self, topic: &str, message: &Foreign) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let (path, _) = self.0.opened().ok_or("no file is open")?;
+        let headers: Vec<_> = message
+            .headers
+            .iter()
+            .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value).into_owned()))
+            .collect();
+        let headers = serde_json::to_string(&headers)?;
+        let connection = rusqlite::Connection::open(path)?;
+        connection.execute(
+            "INSERT INTO incoming (topic, key, headers, body) VALUES (?1, ?2, ?3, ?4)",
+            (topic, message.key.as_deref(), headers, &*message.body),
+        )?;
+        Ok(())
+    }
+}
+
+fn main() -> ExitCode {
+    dwell_conformance::main(SqliteRig::new)
+}
