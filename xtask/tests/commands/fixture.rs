@@ -48,6 +48,10 @@ impl Fixture {
         fixture.column("memory", &[("ack removes", "pass"), ("release returns", "pass")]);
         fixture
             .column("log", &[("ack removes", "pass"), ("release returns", "refused"), ("kill", "skipped")]);
+
+        fixture.package("dwell-sqlite", "[[test]]\nname = 'faults'\nharness = false\n");
+        fixture.write("crates/dwell-sqlite/src/lib.rs", "");
+        fixture.kills(0);
         fixture
     }
 
@@ -77,6 +81,11 @@ impl Fixture {
             &format!("crates/dwell-conformance/tests/{transport}.rs"),
             &program(&lines, i32::from(failed)),
         );
+    }
+
+    /// Writes the test that kills workers, and then misses so many messages.
+    pub(crate) fn kills(&self, lost: u64) {
+        self.write("crates/dwell-sqlite/tests/faults.rs", &KILLS.replace("LOST", &lost.to_string()));
     }
 
     /// Runs `cargo xtask` there with arguments as one types them.
@@ -157,6 +166,24 @@ fn main() {
     std::process::exit(if arguments[3] == "13" { 3 } else { 0 });
 }
 "#;
+
+/// Tells how far it is, and then what came of it.
+const KILLS: &str = r##"
+fn main() {
+    let of = |name: &str| std::env::args().find_map(|argument| argument.strip_prefix(name).map(str::to_owned));
+    let (kills, seed) = (of("--kills=").unwrap(), of("--seed=").unwrap_or("9".to_owned()));
+    println!("sqlite: {kills} of {kills} kills");
+    let finding = r#"{"kind":"lost","id":"p0-1-7","text":"never came to an end"}"#;
+    let findings = if LOST > 0 { finding } else { "" };
+    let result = format!(
+        r#"{{"transport":"sqlite","kills":{kills},"seed":{seed},"sent":1234,"copies":2000,"handled":1800,"dead":80,
+        "cancelled":120,"lost":LOST,"early":0,"duplicates":14,"lapsed":1,"unexplained":0,"broken":0,
+        "findings":[{findings}]}}"#
+    );
+    println!("{}", result.replace('\n', ""));
+    std::process::exit(i32::from(LOST > 0));
+}
+"##;
 
 /// A program that prints these lines.
 fn program(lines: &[&str], code: i32) -> String {

@@ -42,7 +42,7 @@ pub fn main<R: Rig>(factory: impl Fn() -> R) -> ExitCode {
     };
     let rig = factory();
     print(&format!("{}: seed {}", rig.name(), options.seed));
-    let ran = runtime.block_on(run(&rig, options, &mut |line| print(&line)));
+    let ran = runtime.block_on(run(&rig, options, &mut print));
     match ran {
         Ok((report, kept)) => {
             if let Some(directory) = kept {

@@ -29,6 +29,8 @@ pub struct Report {
     pub early: usize,
     /// Runs beyond the one that is owed to each copy at each count.
     pub duplicates: usize,
+    /// Those of them whose message was lost by a worker that was not killed, but stood still for longer than its lease.
+    pub lapsed: usize,
     /// Those of them that neither a kill nor a lease that ran out explains.
     pub unexplained: usize,
     /// Other promises broken: a count that went down, a run after a cancellation, something left behind.
@@ -69,8 +71,8 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "{} lost, {} early, {} duplicates, of which {} not explained, {} other promises broken",
-            self.lost, self.early, self.duplicates, self.unexplained, self.broken
+            "{} lost, {} early, {} duplicates ({} by lapsed leases, {} not explained), {} other promises broken",
+            self.lost, self.early, self.duplicates, self.lapsed, self.unexplained, self.broken
         )?;
         self.findings.iter().try_for_each(|finding| writeln!(f, "{finding}"))
     }

@@ -37,7 +37,7 @@ const LONGEST_DRAIN: Duration = Duration::from_secs(300);
 pub(super) async fn run(
     rig: &dyn Rig,
     options: Options,
-    tell: &mut dyn FnMut(String),
+    tell: &mut dyn FnMut(&str),
 ) -> Result<(Report, Option<PathBuf>), BoxError> {
     let Options { seed, .. } = options;
     let seams = rig.seams();
@@ -66,6 +66,7 @@ pub(super) async fn run(
         inventory: Inventory::default(),
         kills: 0,
         tell,
+        said: String::new(),
     };
     show.kill_under_load(&load, options.kills).await?;
     show.drain(quiet * 2 + LONGEST_DELAY).await?;
@@ -109,7 +110,9 @@ struct Show<'a> {
     letters: Letters,
     inventory: Inventory,
     kills: usize,
-    tell: &'a mut dyn FnMut(String),
+    tell: &'a mut dyn FnMut(&str),
+    /// What was told last.
+    said: String,
 }
 
 impl Show<'_> {
@@ -123,7 +126,7 @@ impl Show<'_> {
             let at_once = if dice.chance(20) { 2 + dice.below(2) as usize } else { 1 };
             for _ in 0..at_once.min(kills - self.kills) {
                 let Some(name) = self.crew.kill(&dice)? else { break };
-                self.checker.changed(&name, clock.now().0);
+                self.checker.killed(&name, clock.now().0);
                 self.kills += 1;
             }
             if dice.chance(50) {
@@ -141,7 +144,7 @@ impl Show<'_> {
     fn start(&mut self) -> Result<(), BoxError> {
         let now = self.rig.seams().clock.now().0;
         for name in self.crew.start()? {
-            self.checker.changed(&name, now);
+            self.checker.started(&name, now);
         }
         Ok(())
     }
@@ -186,7 +189,11 @@ impl Show<'_> {
 
     fn say(&mut self, what: &str) {
         let (sent, handled) = (self.checker.sent(), self.checker.handled());
-        (self.tell)(format!("{}: {what}, {sent} sent, {handled} copies handled", self.rig.name()));
+        let line = format!("{}: {what}, {sent} sent, {handled} copies handled", self.rig.name());
+        if line != self.said {
+            (self.tell)(&line);
+            self.said = line;
+        }
     }
 }
 

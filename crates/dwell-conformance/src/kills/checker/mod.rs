@@ -20,7 +20,7 @@ use super::{
 };
 use dwell_core::{MessageId, Text};
 use message::{Ask, Sending};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use track::{HandOut, Track};
 
 /// What the checker has to know about the store.
@@ -58,6 +58,14 @@ pub(super) struct Dead {
     pub(super) is_poison: bool,
 }
 
+/// Who was there when.
+#[derive(Default)]
+struct Lives {
+    killed: BTreeSet<Name>,
+    /// When consumers came and were killed.
+    changes: Vec<i64>,
+}
+
 /// All that the journals say.
 pub(super) struct Checker {
     terms: Terms,
@@ -65,8 +73,7 @@ pub(super) struct Checker {
     tracks: BTreeMap<(MessageId, Text), Track>,
     /// Where a hand-out is in its copy.
     hand_outs: BTreeMap<(Name, Text, Lease), (MessageId, usize)>,
-    /// When consumers came and went.
-    changes: Vec<i64>,
+    lives: Lives,
     /// What makes no sense by itself.
     odd: Vec<Finding>,
 }
@@ -78,16 +85,22 @@ impl Checker {
             messages: BTreeMap::new(),
             tracks: BTreeMap::new(),
             hand_outs: BTreeMap::new(),
-            changes: vec![],
+            lives: Lives::default(),
             odd: vec![],
         }
     }
 
-    /// A worker came, or was killed.
-    pub(super) fn changed(&mut self, name: &Name, at: i64) {
+    /// A worker came.
+    pub(super) fn started(&mut self, name: &Name, at: i64) {
         if name.role == Role::Consumer {
-            self.changes.push(at);
+            self.lives.changes.push(at);
         }
+    }
+
+    /// A worker was killed.
+    pub(super) fn killed(&mut self, name: &Name, at: i64) {
+        self.started(name, at);
+        self.lives.killed.insert(name.clone());
     }
 
     /// Messages whose send was confirmed so far.
@@ -183,7 +196,9 @@ impl Checker {
             };
             match message {
                 Some(message) => {
-                    report.duplicates += track.check(&self.terms, &self.changes, message, &mut find);
+                    let again = track.check(&self.terms, &self.lives, message, &mut find);
+                    report.duplicates += again.duplicates;
+                    report.lapsed += again.lapsed;
                 }
                 None => find(Kind::Broken, "got it, and nobody sent it".to_owned()),
             }

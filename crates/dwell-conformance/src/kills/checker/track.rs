@@ -1,12 +1,20 @@
 //! A message in one subscription: every time that it was handed out there, and what came of it.
 
-use super::{Dead, Holding, Terms, message::Sending};
+use super::{Dead, Holding, Lives, Terms, message::Sending};
 use crate::kills::{journal::Ending, report::Kind, worker::Name};
 use std::{collections::BTreeMap, fmt};
 
 #[derive(Debug, Default)]
 pub(super) struct Track {
     pub(super) hand_outs: Vec<HandOut>,
+}
+
+/// Runs beyond the one that is owed at each count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Again {
+    pub(super) duplicates: usize,
+    /// Those after a worker that was not killed, and lost what it held all the same.
+    pub(super) lapsed: usize,
 }
 
 /// One delivery into one worker's hands.
@@ -61,32 +69,33 @@ impl Track {
         self.hand_outs.iter().any(|hand_out| matches!(hand_out.ended, Some((_, Ending::Handled))))
     }
 
-    /// Checks every run, and says how many were beyond the one that is owed at each count.
+    /// Checks every run.
     pub(super) fn check(
         &self,
         terms: &Terms,
-        changes: &[i64],
+        lives: &Lives,
         message: &Sending,
         find: &mut dyn FnMut(Kind, String),
-    ) -> usize {
+    ) -> Again {
         let mut levels: BTreeMap<u32, Vec<&HandOut>> = BTreeMap::new();
         for hand_out in self.hand_outs.iter().filter(|hand_out| hand_out.started.is_some()) {
             levels.entry(hand_out.handled).or_default().push(hand_out);
         }
-        let mut duplicates = 0;
+        let mut again = Again::default();
         for runs in levels.values_mut() {
             runs.sort_by_key(|run| run.received);
             for run in &*runs {
                 self.check_time(run, message, find);
             }
-            duplicates += runs.len() - 1;
+            again.duplicates += runs.len() - 1;
             for pair in runs.windows(2) {
-                if let Err(why) = self.explain(pair[0], pair[1], terms, changes, message) {
-                    find(Kind::Unexplained, format!("runs it once more: {why}: {self}"));
+                match self.explain(pair[0], pair[1], terms, lives, message) {
+                    Ok(()) => again.lapsed += usize::from(!lives.killed.contains(&pair[0].name)),
+                    Err(why) => find(Kind::Unexplained, format!("runs it once more: {why}: {self}")),
                 }
             }
         }
-        duplicates
+        again
     }
 
     /// No run starts before its time, nor with counts that no run before it led to.
@@ -121,7 +130,7 @@ impl Track {
         before: &HandOut,
         run: &HandOut,
         terms: &Terms,
-        changes: &[i64],
+        lives: &Lives,
         message: &Sending,
     ) -> Result<(), String> {
         if before.is_settled {
@@ -140,7 +149,7 @@ impl Track {
             }
             Holding::Session => {
                 let between = before.since..=run.received;
-                if !changes.iter().any(|change| between.contains(change)) {
+                if !lives.changes.iter().any(|change| between.contains(change)) {
                     return Err(format!("{} held it, and no member came or went", before.name));
                 }
                 before.received
