@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod background;
 mod change;
 mod consumer;
 mod fault;
@@ -38,6 +39,7 @@ mod scheduler;
 mod settings;
 mod settle;
 mod signals;
+mod tidy;
 mod tx;
 mod writer;
 
@@ -147,6 +149,11 @@ impl Transport for Sqlite {
 
     fn inbox(&self) -> Option<Arc<dyn Inbox>> {
         Some(Arc::new(SqliteInbox(self.0.clone())))
+    }
+
+    /// Forgets what need not be kept, also while nothing else happens.
+    fn background(&self, stop: BoxFuture<'static, ()>) -> Option<BoxFuture<'static, Result<()>>> {
+        Some(Box::pin(background::run(self.0.clone(), stop)))
     }
 
     fn close(&self) -> BoxFuture<'_, Result<()>> {
