@@ -1,0 +1,66 @@
+//! A directory that goes with its test.
+
+use dwell_core::{Result, Seams, VirtualClock};
+use dwell_sqlite::{Location, Sqlite, SqliteSettings};
+use rusqlite::Connection;
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// How many messages there are that are not over, as the file itself says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) waiting: usize,
+    pub(crate) ready: usize,
+    pub(crate) leased: usize,
+}
+
+impl Held {
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+pub(crate) struct Temporary {
+    directory: PathBuf,
+    path: PathBuf,
+}
+
+impl Temporary {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("dwell-sqlite-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        Self { path: directory.join("dwell.db"), directory }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn open(&self, settings: SqliteSettings, clock: &VirtualClock) -> Result<Sqlite> {
+        let settings = SqliteSettings { location: Location::File(self.path.clone()), ..settings };
+        Sqlite::open(settings, Seams::virtual_time(clock.clone(), 1))
+    }
+
+    pub(crate) fn held(&self) -> Held {
+        let count = |phases: &str| {
+            let sql = format!("SELECT count(*) FROM message WHERE phase IN ({phases})");
+            self.connection().query_row(&sql, [], |row| row.get::<_, i64>(0)).unwrap() as usize
+        };
+        Held { waiting: count("0"), ready: count("1, 2"), leased: count("3") }
+    }
+
+    /// A client that knows nothing of Dwell.
+    pub(crate) fn connection(&self) -> Connection {
+        Connection::open(&self.path).unwrap()
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
