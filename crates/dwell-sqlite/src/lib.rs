@@ -41,9 +41,11 @@ mod settle;
 mod signals;
 mod tidy;
 mod tx;
+mod usage;
 mod writer;
 
 pub use settings::{Location, SqliteSettings, Synchronous};
+pub use usage::Usage;
 
 use consumer::SqliteConsumer;
 use dwell_core::{
@@ -84,6 +86,11 @@ impl Sqlite {
     /// confirmed is there afterwards, leases included.
     pub async fn reopen(&self) -> Result<()> {
         self.0.open()?.reopen().await
+    }
+
+    /// How much room it takes, and how much of that are dead letters.
+    pub async fn usage(&self) -> Result<Usage> {
+        self.0.open()?.read(usage::usage).await
     }
 }
 

@@ -2,13 +2,18 @@
 
 mod carrying;
 mod control;
+mod faults;
+mod foreign;
+mod history;
 mod inbox;
 mod ledger;
 mod once;
 mod order;
 mod provisioning;
 mod random;
+mod reopening;
 mod settling;
+mod sharing;
 mod temporary;
 mod waiting;
 mod waking;

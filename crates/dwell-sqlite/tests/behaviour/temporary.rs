@@ -53,6 +53,48 @@ impl Temporary {
         Held { waiting: count("0"), ready: count("1, 2"), leased: count("3") }
     }
 
+    /// What must hold between two transactions, whatever has happened.
+    pub(crate) fn check(&self) {
+        let none = |what: &str, sql: &str| {
+            let found: i64 = self
+                .connection()
+                .query_row(&format!("SELECT count(*) FROM ({sql})"), [], |row| row.get(0))
+                .unwrap();
+            assert_eq!(found, 0, "{what}");
+        };
+        none(
+            "the tally is what there is",
+            "SELECT home, state, count(*) FROM message GROUP BY home, state
+             EXCEPT SELECT home, state, messages FROM tally",
+        );
+        none(
+            "the tally counts nothing else",
+            "SELECT home, state, messages FROM tally WHERE messages <> 0
+             EXCEPT SELECT home, state, count(*) FROM message GROUP BY home, state",
+        );
+        none(
+            "what lies aside has a key that is taken, or one that is ready and leads to it",
+            "SELECT number FROM message AS aside WHERE phase = 2 AND NOT EXISTS (
+                 SELECT 1 FROM message AS other WHERE other.place = aside.place AND other.key = aside.key
+                 AND other.phase IN (1, 3)
+             )",
+        );
+        none(
+            "what waits has a name, and nothing else has",
+            "SELECT number FROM message WHERE (phase = 0) <> (schedule IS NOT NULL)",
+        );
+        none(
+            "what is in somebody's hands has an end, and nothing else has",
+            "SELECT number FROM message WHERE (phase = 3) <> (lease_until IS NOT NULL AND holder IS NOT NULL)",
+        );
+        none("no past without a message", "SELECT message FROM history EXCEPT SELECT number FROM message");
+        none("no body without a message", "SELECT message FROM payload EXCEPT SELECT number FROM message");
+        none(
+            "no body twice",
+            "SELECT number FROM message JOIN payload ON message = number WHERE message.body IS NOT NULL",
+        );
+    }
+
     /// A client that knows nothing of Dwell.
     pub(crate) fn connection(&self) -> Connection {
         Connection::open(&self.path).unwrap()
