@@ -14,6 +14,8 @@ pub(crate) struct Column {
 pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "memory", package: "dwell-conformance", target: "memory" },
     Column { name: "log", package: "dwell-conformance", target: "log" },
+    Column { name: "sqlite", package: "dwell-sqlite", target: "conformance" },
+    Column { name: "log+sqlite", package: "dwell-sqlite", target: "log" },
 ];
 
 /// The transports on which workers are killed. Their targets take `--kills N` and `--seed S` as well.

@@ -8,9 +8,9 @@ use std::{
 };
 
 /// One file, open once: every connection to it shares that.
-pub struct OneFile {
-    pub clock: VirtualClock,
-    pub seams: Seams,
+pub(crate) struct OneFile {
+    pub(crate) clock: VirtualClock,
+    pub(crate) seams: Seams,
     open: Mutex<Option<Opened>>,
 }
 
@@ -22,15 +22,14 @@ struct Opened {
 }
 
 impl OneFile {
-    pub fn new() -> Self {
-        let clock = VirtualClock::new();
+    pub(crate) fn new(clock: VirtualClock) -> Self {
         let seams = Seams::virtual_time(clock.clone(), 1);
         Self { clock, seams, open: Mutex::default() }
     }
 
     /// A connection to the file of this name. All processes on one machine have one clock, so whoever opens it first
     /// brings the clock.
-    pub fn connect(&self, name: &str) -> Result<Sqlite> {
+    pub(crate) fn connect(&self, name: &str) -> Result<Sqlite> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = &*open {
             return Ok(open.sqlite.share());
@@ -45,7 +44,7 @@ impl OneFile {
     }
 
     /// The file, once it is open.
-    pub fn opened(&self) -> Option<(PathBuf, Sqlite)> {
+    pub(crate) fn opened(&self) -> Option<(PathBuf, Sqlite)> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.as_ref().map(|open| (open.path.clone(), open.sqlite.clone()))
     }
@@ -61,14 +60,14 @@ impl Drop for OneFile {
     }
 }
 
-pub fn directory() -> PathBuf {
+pub(crate) fn directory() -> PathBuf {
     let directory = std::env::temp_dir().join("dwell-sqlite-conformance");
     let _ = std::fs::create_dir_all(&directory);
     directory
 }
 
 fn remove(path: &Path) {
-    for end in ["", "-wal", "-shm"] {
+    for end in ["", "-wal", "-shm", ".now"] {
         let _ = std::fs::remove_file(format!("{}{end}", path.display()));
     }
 }
