@@ -30,5 +30,5 @@ mod watched;
 mod worker;
 
 pub use command::main;
-pub use report::Report;
+pub use report::{Finding, Kind, Report};
 pub use worker::directory;
