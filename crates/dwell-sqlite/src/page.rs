@@ -153,13 +153,17 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
             }
             State::Ready => scans.extend([
                 Scan::new("message_ready", format!("phase = 1 AND {only}"), false),
-                Scan::new("message_taken", format!("phase IN (2, 3) AND key IS NOT NULL AND {only}"), false),
+                Scan::new("message_aside", format!("phase = 2 AND {only}"), false),
             ]),
             State::Processing => {
                 scans.push(Scan::new("message_leased", format!("phase = 3 AND {only}"), false));
             }
             State::Done => scans.push(Scan::new("message_over", format!("phase = 4 AND {only}"), false)),
-            _ => scans.push(Scan::new("message_state", format!("state NOT IN (1, 2, 8) AND {only}"), true)),
+            _ => scans.push(Scan::new(
+                "message_state",
+                format!("state <> 1 AND state <> 2 AND state <> 8 AND {only}"),
+                true,
+            )),
         }
     }
     if !rest.is_empty() {

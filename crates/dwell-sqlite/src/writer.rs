@@ -382,7 +382,8 @@ impl Worker {
             Failure::Sql(error) => fault(&self.name, error),
             Failure::Other(error) => error,
         };
-        tracing::warn!(file = %self.name, %error, "SQLite could not do what was asked");
+        // Whoever asked hears of it, and says so if need be.
+        tracing::debug!(file = %self.name, %error, "SQLite could not do what was asked");
         job.into_iter().for_each(|job| job.finish(Some(error.again())));
     }
 
@@ -434,5 +435,88 @@ impl Worker {
                 })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{SqliteSettings, fault::Sql, file::File, tx::Tx};
+    use dwell_core::{ErrorKind, Result, Seams};
+    use std::{collections::BTreeSet, sync::mpsc};
+    use tokio::sync::oneshot;
+
+    fn file() -> File {
+        File::open(SqliteSettings::memory(), Seams::system("test")).unwrap()
+    }
+
+    /// Holds up the thread, so that what is asked for meanwhile makes one group.
+    fn hold_up(file: &File) -> mpsc::Sender<()> {
+        let (go_on, wait) = mpsc::channel::<()>();
+        let held = file.writer.order(
+            1,
+            move |_| {
+                let _ = wait.recv();
+                Ok(())
+            },
+            |()| (),
+        );
+        held.unwrap();
+        go_on
+    }
+
+    /// Takes a number, and tells which group it was in: what was committed before it.
+    fn number(tx: &mut Tx<'_>) -> Sql<i64> {
+        tx.next();
+        tx.sql("SELECT next FROM counter")?.query_row([], |row| row.get(0))
+    }
+
+    async fn all<T>(answers: Vec<oneshot::Receiver<Result<T>>>) -> Vec<Result<T>> {
+        let mut all = Vec::new();
+        for answer in answers {
+            all.push(answer.await.unwrap());
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn a_thousand_callers_share_one_commit() {
+        let file = file();
+        let go_on = hold_up(&file);
+        let asked: Vec<_> = (0..1000).map(|_| file.writer.order(1, number, |of| of).unwrap()).collect();
+        drop(go_on);
+        let groups: BTreeSet<_> = all(asked).await.into_iter().map(Result::unwrap).collect();
+        assert!(groups.len() <= 2, "{groups:?}");
+    }
+
+    #[tokio::test]
+    async fn a_job_that_fails_or_panics_fails_alone_and_the_next_ones_go_on() {
+        let file = file();
+        let go_on = hold_up(&file);
+        let mut asked = Vec::new();
+        for n in 0..10 {
+            let job = move |tx: &mut Tx<'_>| match n {
+                3 => tx.sql("INSERT INTO counter VALUES (1, 1, 1)")?.execute([]).map(|_| 0),
+                6 => panic!("planned"),
+                _ => number(tx),
+            };
+            asked.push(file.writer.order(1, job, |of| of).unwrap());
+        }
+        drop(go_on);
+        let failed: Vec<_> =
+            all(asked).await.iter().enumerate().filter(|(_, done)| done.is_err()).map(|(n, _)| n).collect();
+        assert_eq!(failed, [3, 6]);
+        let before = file.write(1, number).await.unwrap();
+        assert_eq!(file.write(1, number).await.unwrap(), before + 1, "eight numbers were given, and no more");
+    }
+
+    #[tokio::test]
+    async fn what_was_asked_for_before_the_close_is_done_and_what_comes_after_is_closed() {
+        let file = file();
+        let go_on = hold_up(&file);
+        let asked: Vec<_> = (0..10).map(|_| file.writer.order(1, number, |of| of).unwrap()).collect();
+        drop(go_on);
+        file.writer.close().await;
+        assert!(all(asked).await.iter().all(Result::is_ok));
+        assert_eq!(file.write(1, number).await.unwrap_err().kind(), ErrorKind::Closed);
     }
 }
