@@ -7,8 +7,8 @@ use crate::output::Style;
 use crate::table::{Cell, table};
 
 /// What happened.
-const COUNTS: [&str; 9] =
-    ["kills", "sent", "copies", "handled", "dead", "cancelled", "duplicates", "lapsed", "seed"];
+const COUNTS: [&str; 10] =
+    ["kills", "sent", "copies", "handled", "dead", "cancelled", "unsure", "duplicates", "lapsed", "seed"];
 /// What must not happen.
 const FAULTS: [&str; 4] = ["lost", "early", "unexplained", "broken"];
 

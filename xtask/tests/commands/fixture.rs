@@ -177,7 +177,7 @@ fn main() {
     let findings = if LOST > 0 { finding } else { "" };
     let result = format!(
         r#"{{"transport":"sqlite","kills":{kills},"seed":{seed},"sent":1234,"copies":2000,"handled":1800,"dead":80,
-        "cancelled":120,"lost":LOST,"early":0,"duplicates":14,"lapsed":1,"unexplained":0,"broken":0,
+        "cancelled":118,"unsure":2,"lost":LOST,"early":0,"duplicates":14,"lapsed":1,"unexplained":0,"broken":0,
         "findings":[{findings}]}}"#
     );
     println!("{}", result.replace('\n', ""));

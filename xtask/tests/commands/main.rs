@@ -125,7 +125,7 @@ fn kills_are_shown_as_a_table_and_what_was_lost_fails() {
     let ran = fixture.xtask("faults sqlite --kills 3");
     assert_eq!(ran.code, 0, "{}", ran.all());
     assert!(
-        ran.stdout.contains("sqlite         3  1,234   2,000    1,800    80        120"),
+        ran.stdout.contains("sqlite         3  1,234   2,000    1,800    80        118       2"),
         "{}",
         ran.all()
     );

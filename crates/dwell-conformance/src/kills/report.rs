@@ -15,14 +15,17 @@ pub struct Report {
     pub seed: u64,
     /// Messages whose send was confirmed.
     pub sent: usize,
-    /// What they came to: one copy for each subscription. Each is handled, dead, cancelled or lost.
+    /// What they came to: one copy for each subscription. Each is handled, dead, cancelled, unsure or lost.
     pub copies: usize,
     /// Copies that a handler handled.
     pub handled: usize,
     /// Copies that were given up, and lie among the dead letters.
     pub dead: usize,
-    /// Copies that were cancelled, or may have been by somebody who was killed before the answer.
+    /// Copies that were cancelled before they were due.
     pub cancelled: usize,
+    /// Copies that came to no end, and may have been cancelled: by somebody who was killed before the answer, or in one
+    /// subscription while another had them.
+    pub unsure: usize,
     /// Copies that came to no end.
     pub lost: usize,
     /// Runs that started before their time.
@@ -63,11 +66,11 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sent, copies, handled, dead, cancelled, .. } = self;
+        let Self { sent, copies, handled, dead, cancelled, unsure, .. } = self;
         writeln!(f, "{}: {} kills, seed {}", self.transport, self.kills, self.seed)?;
         writeln!(
             f,
-            "{sent} sent, as {copies} copies: {handled} handled, {dead} dead, {cancelled} cancelled"
+            "{sent} sent, as {copies} copies: {handled} handled, {dead} dead, {cancelled} cancelled, {unsure} unsure"
         )?;
         writeln!(
             f,

@@ -222,8 +222,10 @@ impl Checker {
                     report.handled += 1;
                 } else if !letters.is_empty() {
                     report.dead += 1;
-                } else if message.may_be_cancelled() {
+                } else if message.never_runs() {
                     report.cancelled += 1;
+                } else if message.may_be_cancelled() {
+                    report.unsure += 1;
                 } else {
                     find(Kind::Lost, format!("{of} never came to an end with it: {track}"));
                 }
