@@ -33,6 +33,12 @@ pub(crate) struct Target {
     name: String,
 }
 
+impl Target {
+    fn is(&self, kind: &str) -> bool {
+        self.kinds.iter().any(|candidate| candidate == kind)
+    }
+}
+
 /// What `cargo metadata` knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Workspace {
@@ -80,21 +86,33 @@ impl Workspace {
 
     /// Fails, naming what is missing, unless the package has such a target.
     pub(crate) fn require(&self, package: &str, kind: &str, target: &str) -> Result<(), String> {
-        let Some(found) = self.packages.iter().find(|candidate| candidate.name == package) else {
+        let Some(found) = self.named(package) else {
             return Err(format!(
                 "the workspace has no package `{package}`, whose {kind} `{target}` belongs here"
             ));
         };
-        let is_wanted = |candidate: &&Target| {
-            candidate.name == target && candidate.kinds.iter().any(|candidate| candidate == kind)
-        };
-        match found.targets.iter().find(is_wanted) {
-            Some(_) => Ok(()),
-            None => Err(format!(
+        match found.targets.iter().any(|candidate| candidate.name == target && candidate.is(kind)) {
+            true => Ok(()),
+            false => Err(format!(
                 "package `{package}` has no {kind} target `{target}`; declare it in {}",
                 found.directory.join("Cargo.toml").display()
             )),
         }
+    }
+
+    /// The names of all targets of one kind, in the order of the manifest. None at all is an error.
+    pub(crate) fn targets(&self, package: &str, kind: &str) -> Result<Vec<String>, String> {
+        let found = self.named(package).ok_or_else(|| format!("the workspace has no package `{package}`"))?;
+        let of_kind = found.targets.iter().filter(|target| target.is(kind));
+        let names: Vec<_> = of_kind.map(|target| target.name.clone()).collect();
+        if names.is_empty() {
+            return Err(format!("package `{package}` has no {kind} targets"));
+        }
+        Ok(names)
+    }
+
+    fn named(&self, package: &str) -> Option<&Package> {
+        self.packages.iter().find(|candidate| candidate.name == package)
     }
 }
 
@@ -146,6 +164,15 @@ mod tests {
         assert!(problem.starts_with("package `one` has no bench target `memory`"), "{problem}");
         let problem = workspace.require("two", "bin", "tour").unwrap_err();
         assert!(problem.starts_with("the workspace has no package `two`"), "{problem}");
+    }
+
+    #[test]
+    fn targets_are_found_by_their_kind() {
+        let workspace = Workspace::parse(METADATA).unwrap();
+        assert_eq!(workspace.targets("one", "test"), Ok(vec!["memory".to_owned()]));
+        let problem = workspace.targets("one", "example").unwrap_err();
+        assert_eq!(problem, "package `one` has no example targets");
+        assert_eq!(workspace.targets("two", "example").unwrap_err(), "the workspace has no package `two`");
     }
 
     #[test]

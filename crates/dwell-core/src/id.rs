@@ -2,7 +2,7 @@
 
 use crate::{Clock, Envelope, Random, Text, wire};
 use serde::{Deserialize, Serialize};
-use std::{fmt, fmt::Write, sync::Arc};
+use std::{fmt, sync::Arc};
 
 /// Names a message. Stable over every retry and copy. The caller's own, or a UUIDv7; for a foreign message without
 /// one, derived from its position, so that a redelivery has the same id.
@@ -52,6 +52,16 @@ macro_rules! text_id {
                 Self(text.into())
             }
         }
+        impl From<&String> for $name {
+            fn from(text: &String) -> Self {
+                Self(text.as_str().into())
+            }
+        }
+        impl From<&Self> for $name {
+            fn from(id: &Self) -> Self {
+                id.clone()
+            }
+        }
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
@@ -86,14 +96,18 @@ impl Ids for UuidIds {
         let millis = self.clock.now().0.max(0) as u128 & 0xffff_ffff_ffff;
         let (high, low) = (u128::from(self.random.next() & 0xfff), u128::from(self.random.next() >> 2));
         let uuid = millis << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low;
-        let mut text = String::with_capacity(36);
-        for (part, digits) in [(96, 8), (80, 4), (64, 4), (48, 4), (0, 12)] {
-            let value = uuid >> part & ((1 << (4 * digits)) - 1);
-            let dash = if part == 0 { "" } else { "-" };
-            write!(text, "{value:0digits$x}{dash}").expect("a string takes any text");
-        }
-        MessageId(text.into())
+        MessageId(hyphenated(uuid))
     }
+}
+
+/// A UUID as people write it. By hand: every message pays for it.
+fn hyphenated(uuid: u128) -> Text {
+    let mut text = [b'-'; 36];
+    let places = (0..36).filter(|place| ![8, 13, 18, 23].contains(place));
+    for (digit, place) in places.enumerate() {
+        text[place] = b"0123456789abcdef"[(uuid >> (124 - 4 * digit)) as usize & 0xf];
+    }
+    Text::from(str::from_utf8(&text).expect("digits and hyphens are text"))
 }
 
 #[cfg(test)]

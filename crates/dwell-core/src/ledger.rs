@@ -194,6 +194,17 @@ pub struct Count {
     pub count: u64,
 }
 
+/// What has been ready for the longest, of one subscription.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Oldest {
+    /// The topic.
+    pub topic: Text,
+    /// The subscription.
+    pub subscription: Option<Text>,
+    /// When it became due.
+    pub due: Timestamp,
+}
+
 /// What became of one record of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
@@ -202,6 +213,9 @@ pub struct Answer {
     /// What became of it.
     pub changed: Changed,
 }
+
+/// How often [`Ledger::oldest_ready`] looks for something older still: each look halves what is left, on average.
+const LOOKS: usize = 32;
 
 /// Every message that a transport holds. Bulk changes are one loop over `list` and `change`, above the transport.
 pub trait Ledger: Send + Sync {
@@ -213,6 +227,34 @@ pub trait Ledger: Send + Sync {
 
     /// How many there are, by topic, subscription and state; those with none are left out.
     fn counts(&self) -> BoxFuture<'_, Result<Vec<Count>>>;
+
+    /// For each subscription with messages that are ready, when the first of them became due: how far behind its
+    /// consumers are. A ledger that can look it up does; else it is found by asking for records that are older still,
+    /// up to a bound.
+    fn oldest_ready(&self) -> BoxFuture<'_, Result<Vec<Oldest>>> {
+        Box::pin(async move {
+            let mut found = vec![];
+            for Count { topic, subscription, .. } in
+                self.counts().await?.into_iter().filter(|count| count.state == State::Ready)
+            {
+                let mut query = RecordQuery {
+                    topic: Some(topic.clone()),
+                    subscription: subscription.clone(),
+                    states: vec![State::Ready],
+                    limit: 1,
+                    ..RecordQuery::default()
+                };
+                // Records come in the order in which they were made, which is mostly that of their due times.
+                for _ in 0..LOOKS {
+                    let page = self.list(query.clone()).await?;
+                    let Some(due) = page.items.first().and_then(|record| record.due) else { break };
+                    query.due_before = Some(due);
+                }
+                found.extend(query.due_before.map(|due| Oldest { topic, subscription, due }));
+            }
+            Ok(found)
+        })
+    }
 
     /// Changes every record of the message, or that of one subscription: one answer for each that there is, none if
     /// there is none. Each is one atomic step. `by` is who asked, for the history.

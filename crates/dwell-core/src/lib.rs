@@ -46,7 +46,9 @@ pub use error::{BoxError, Error, ErrorKind, Result};
 pub use headers::{Headers, MAX_HEADER_NAME, MAX_HEADER_VALUE};
 pub use id::{Ids, MessageId, ScheduleId, UuidIds};
 pub use inbox::{Claim, Inbox};
-pub use ledger::{Answer, Change, Count, Cursor, Ledger, Page, Record, RecordQuery, State, Transition};
+pub use ledger::{
+    Answer, Change, Count, Cursor, Ledger, Oldest, Page, Record, RecordQuery, State, Transition,
+};
 pub use low_water::LowWater;
 pub use message::{Attempts, Envelope, Message, Sent};
 pub use name::{check_id, check_subscription, check_topic, check_user_topic};

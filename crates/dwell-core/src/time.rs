@@ -59,6 +59,12 @@ impl From<Timestamp> for Due {
     }
 }
 
+impl From<SystemTime> for Due {
+    fn from(time: SystemTime) -> Self {
+        Self::At(time.into())
+    }
+}
+
 impl Due {
     /// At once: never touches a scheduler.
     pub const NOW: Self = Self::After(Duration::ZERO);

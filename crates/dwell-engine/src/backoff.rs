@@ -26,10 +26,6 @@ impl Backoff {
         self.until = Duration::ZERO;
     }
 
-    pub(crate) fn is_failing(&self) -> bool {
-        self.failures > 0
-    }
-
     /// How long to pause after the failures so far; `None` without one.
     pub(crate) fn pause(&self) -> Option<Duration> {
         let doublings = self.failures.checked_sub(1)?;
@@ -66,6 +62,6 @@ mod tests {
         assert_eq!(pauses[199], 60);
         assert!(backoff.holds(Duration::from_secs(59)) && !backoff.holds(Duration::from_secs(60)));
         backoff.succeeded();
-        assert!(!backoff.is_failing() && !backoff.holds(Duration::ZERO));
+        assert!(backoff.pause().is_none() && !backoff.holds(Duration::ZERO));
     }
 }

@@ -217,12 +217,16 @@ impl Engine {
     }
 
     async fn send_all(&self, batch: &[Envelope]) -> Vec<Result<Sent>> {
-        let routes =
-            batch.iter().map(|envelope| self.check(envelope).and_then(|()| self.route(envelope.due)));
-        let routes: Vec<_> = routes.collect();
-        if routes.iter().all(|route| matches!(route, Ok(Route::Now | Route::Native))) {
+        let checked = |envelope: &Envelope| self.check(envelope).and_then(|()| self.route(envelope.due));
+        if batch.iter().all(|envelope| matches!(checked(envelope), Ok(Route::Now | Route::Native))) {
             return self.send_natively(batch).await;
         }
+        let routes = batch.iter().map(checked).collect();
+        // Boxed, because most sends take no room for it.
+        Box::pin(self.send_several_ways(batch, routes)).await
+    }
+
+    async fn send_several_ways(&self, batch: &[Envelope], routes: Vec<Result<Route>>) -> Vec<Result<Sent>> {
         let (mut results, mut sending, mut storing): (Vec<_>, Vec<_>, Vec<_>) = Default::default();
         for (route, envelope) in routes.into_iter().zip(batch) {
             let index = results.len();

@@ -23,8 +23,8 @@ use crate::{
 };
 use dwell_core::{
     Action, Address, Attempts, BoxFuture, Clock, Consumer, Delivery, Due, Envelope, Error, ErrorKind,
-    LeaseId, Note, OnMissing, Outcome, Result, Seams, Sent, Settle, Subscription, Text, Transport, Unsettled,
-    wire,
+    LeaseId, Message, Note, OnMissing, Outcome, Result, Seams, Sent, Settle, Subscription, Text, Transport,
+    Unsettled, wire,
 };
 use futures_util::{
     StreamExt,
@@ -276,7 +276,12 @@ impl Forwarder {
             Some(to) => format!("cannot be sent to {to}: {error}"),
             None => error.to_string(),
         };
-        tracing::error!(id = %delivery.message.id, kind = %delivery.message.kind, via = %self.detour.via, "parked: {text}");
+        let Message { id, kind, attempts, .. } = &delivery.message;
+        let (topic, subscription) = destination(&delivery.message);
+        tracing::error!(
+            %id, %kind, topic, subscription, attempt = attempts.handled.saturating_add(1), via = %self.detour.via,
+            "parked: {text}"
+        );
         let now = self.seams.clock.now();
         // A replay returns to the forwarder, which tries the target again.
         stamp(
@@ -347,8 +352,10 @@ async fn settle_all(
                 settles.push(settle);
                 continue;
             }
+            let Message { id, kind, attempts, .. } = &settle.delivery.message;
+            let (topic, subscription) = destination(&settle.delivery.message);
             tracing::warn!(
-                id = %settle.delivery.message.id, %via, %error,
+                %id, %kind, topic, subscription, attempt = attempts.handled.saturating_add(1), %via, %error,
                 "a forwarded message was not settled in the store: it will be sent again"
             );
         }
@@ -382,6 +389,12 @@ async fn renewing<T>(
             }
         }
     }
+}
+
+/// Topic and subscription that a stored message is for, for logs. A topic alone goes to all who subscribed.
+fn destination(message: &Message) -> (&str, &str) {
+    let text = |name| message.headers.get_text(name).unwrap_or_default();
+    (text(wire::TO_TOPIC), text(wire::TO_SUBSCRIPTION))
 }
 
 /// The envelope as it was before it was stored.

@@ -6,8 +6,8 @@
 use crate::pump::{Pump, PumpShared, slots::Slot};
 use bytes::Bytes;
 use dwell_core::{
-    Answer, Change, Changed, Clock, Count, Error, ErrorKind, Ledger, MessageId, Record, RecordQuery, Result,
-    State, Text, Timestamp, wire,
+    Answer, Change, Changed, Clock, Count, Error, ErrorKind, Ledger, MessageId, Oldest, Record, RecordQuery,
+    Result, State, Text, Timestamp, wire,
 };
 use serde::Serialize;
 use std::{
@@ -154,6 +154,16 @@ impl Monitor {
             counts.extend(ledger.counts().await?);
         }
         Ok(counts)
+    }
+
+    /// For each subscription with messages that are ready, when the first of them became due, as far as that can be
+    /// known.
+    pub async fn oldest_ready(&self) -> Result<Vec<Oldest>> {
+        let mut oldest = vec![];
+        for ledger in &self.0.ledgers {
+            oldest.extend(ledger.oldest_ready().await?);
+        }
+        Ok(oldest)
     }
 
     /// Dead letters with their payload, up to `limit`.

@@ -3,8 +3,11 @@
 use crate::backoff::Backoff;
 use dwell_core::{Clock, Result};
 use futures_util::FutureExt;
-use std::{future::poll_fn, panic::AssertUnwindSafe, sync::Arc, task::Poll, time::Duration};
-use tokio::{sync::watch, task::JoinHandle};
+use std::{future::poll_fn, panic::AssertUnwindSafe, pin::pin, sync::Arc, task::Poll, time::Duration};
+use tokio::{
+    sync::watch,
+    task::{JoinHandle, consume_budget},
+};
 
 /// Spawns a task whose wake-ups the clock counts.
 pub(crate) fn spawn(clock: &dyn Clock, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
@@ -20,6 +23,20 @@ pub(crate) async fn yield_now() {
         }
         cx.waker().wake_by_ref();
         Poll::Pending
+    })
+    .await;
+}
+
+/// Lets other tasks run now and then: whoever calls what never has to wait, over and over, would keep a thread to itself.
+/// It wakes at once, too.
+pub(crate) async fn take_turns() {
+    let mut turn = pin!(consume_budget());
+    poll_fn(|cx| {
+        let turn = turn.as_mut().poll(cx);
+        if turn.is_pending() {
+            cx.waker().wake_by_ref();
+        }
+        turn
     })
     .await;
 }

@@ -157,6 +157,21 @@ impl Builder {
         self
     }
 
+    /// Counts what becomes of messages, for [`Metrics::render`](crate::telemetry::Metrics::render).
+    ///
+    /// ```
+    /// # use dwell::{Bus, telemetry::Metrics};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let metrics = Metrics::new();
+    /// let bus = Bus::builder().metrics(&metrics).start("memory://").await?;
+    /// assert!(metrics.render(&bus).await.contains("dwell_transport_up 1"));
+    /// # bus.shutdown().await }
+    /// ```
+    #[cfg(feature = "metrics")]
+    pub fn metrics(self, metrics: &crate::telemetry::Metrics) -> Self {
+        self.observer(metrics.observer())
+    }
+
     /// Opens the transport and starts everything: what cannot work is an error here, and nothing is left running.
     pub async fn start(self, url: &str) -> Result<Bus> {
         let seams = self.seams_or_default();

@@ -8,19 +8,21 @@ use crate::{
     message::{Command, Event, Message},
     route::{Route, Routes},
     sending::{Sending, Sent},
+    telemetry::{self, Departure},
     testing::Outgoing,
 };
 use dwell_core::{
-    Address, Changed, Due, Envelope, Error, ErrorKind, Inbox, MessageId, OnConflict, OnMissing, Pending,
-    Query, Record, Result, Seams, Topic, check_user_topic,
+    Address, BoxFuture, Changed, Due, Envelope, Error, ErrorKind, Inbox, MessageId, OnConflict, OnMissing,
+    Pending, Query, Record, Result, Seams, Topic, check_user_topic,
 };
 use dwell_engine::{Engine, Monitor};
 use serde::Serialize;
 use std::{
-    fmt,
+    fmt, slice,
     sync::{Arc, Weak},
 };
 use tokio::runtime::Handle;
+use tracing::Instrument;
 
 /// Sends commands, publishes events, and runs the handlers that it was started with. Cheap to clone.
 ///
@@ -201,47 +203,64 @@ impl Bus {
     /// ```
     pub async fn send_all(&self, sendings: impl IntoIterator<Item = Sending>) -> Vec<Result<Sent>> {
         let sendings: Vec<_> = sendings.into_iter().collect();
-        let is_inside = sendings.iter().any(|sending| sending.inside);
-        let (mut results, mut batch, mut places) = (vec![], vec![], vec![]);
-        for sending in sendings {
-            let place = results.len();
-            match self.prepare(sending).await {
-                // Each by itself: whether it may be replaced is asked first.
-                Ok(envelope) if envelope.once == Some(OnConflict::Replace) => {
-                    results.push(self.replace(envelope).await);
-                }
-                Ok(envelope) => {
-                    places.push(place);
-                    batch.push(envelope);
-                    results.push(Err(unsent()));
-                }
-                Err(error) => results.push(Err(error)),
-            }
-        }
-        let answers = self.deliver(&batch).await;
-        for ((place, envelope), answer) in places.into_iter().zip(batch).zip(answers) {
-            results[place] = answer.map(|sent| confirmed(envelope, sent));
-        }
+        let is_inside = sendings.iter().any(|sending| sending.from.is_some());
+        let span = telemetry::batch_span(sendings.len());
+        let results = self.send_batch(sendings).instrument(span).await;
         self.dispatch(is_inside).await;
         results
     }
 
-    pub(crate) async fn send_one(&self, sending: Sending) -> Result<Sent> {
-        let is_inside = sending.inside;
-        let envelope = self.prepare(sending).await?;
-        let sent = match envelope.once {
-            Some(OnConflict::Replace) => self.replace(envelope).await?,
-            _ => self.deliver_one(envelope).await?,
+    async fn send_batch(&self, sendings: Vec<Sending>) -> Vec<Result<Sent>> {
+        let (mut results, mut places, mut departures) = (vec![], vec![], vec![]);
+        let mut batch = Vec::with_capacity(sendings.len());
+        for mut sending in sendings {
+            let place = results.len();
+            departures.push(Departure::of(&mut sending, false));
+            results.push(match self.prepare(&mut sending).await {
+                // Each by itself: whether it may be replaced is asked first.
+                Ok(envelope) if envelope.once == Some(OnConflict::Replace) => {
+                    Some(self.replace(envelope).await)
+                }
+                Ok(_) => {
+                    places.push(place);
+                    batch.extend(sending.envelope);
+                    None
+                }
+                Err(error) => Some(Err(error)),
+            });
+        }
+        let answers = self.deliver(&batch).await;
+        for ((place, envelope), answer) in places.into_iter().zip(&batch).zip(answers) {
+            results[place] = Some(answer.map(|sent| confirmed(envelope, sent)));
+        }
+        let results: Vec<_> =
+            results.into_iter().map(|result| result.unwrap_or_else(|| Err(unsent()))).collect();
+        departures.into_iter().zip(&results).for_each(|(departure, result)| departure.ended(result));
+        results
+    }
+
+    pub(crate) async fn send_one(&self, sending: &mut Sending) -> Result<Sent> {
+        let is_inside = sending.from.is_some();
+        let departure = Departure::of(sending, true);
+        let sending = async {
+            let envelope = self.prepare(sending).await?;
+            match envelope.once {
+                Some(OnConflict::Replace) => self.replace(envelope).await,
+                _ => self.deliver_one(envelope).await,
+            }
         };
-        self.dispatch(is_inside).await;
-        Ok(sent)
+        let sent = sending.instrument(departure.span()).await;
+        departure.ended(&sent);
+        if sent.is_ok() {
+            self.dispatch(is_inside).await;
+        }
+        sent
     }
 
     /// The envelope of a send, its topic being there.
-    async fn prepare(&self, sending: Sending) -> Result<Envelope> {
-        let route = sending.route.clone();
-        let envelope = sending.seal()?;
-        if let (Some(route), Outlet::Engine(engine)) = (route, &self.0.outlet)
+    async fn prepare<'a>(&self, sending: &'a mut Sending) -> Result<&'a Envelope> {
+        sending.seal()?;
+        if let (Some(route), Outlet::Engine(engine)) = (&sending.route, &self.0.outlet)
             && !route.is_there()
         {
             let topic = Topic::named(route.topic().clone());
@@ -250,7 +269,7 @@ impl Bus {
             engine.provision(&[topic], self.0.on_missing).await?;
             route.found();
         }
-        Ok(envelope)
+        sending.envelope.as_ref().map_err(Error::again)
     }
 
     async fn deliver(&self, batch: &[Envelope]) -> Vec<Result<dwell_core::Sent>> {
@@ -260,17 +279,20 @@ impl Bus {
         }
     }
 
-    async fn deliver_one(&self, envelope: Envelope) -> Result<Sent> {
-        let batch = [envelope];
-        let sent = self.deliver(&batch).await.pop().unwrap_or_else(|| Err(unsent()))?;
-        let [envelope] = batch;
+    async fn deliver_one(&self, envelope: &Envelope) -> Result<Sent> {
+        let sent = self.deliver(slice::from_ref(envelope)).await.pop().unwrap_or_else(|| Err(unsent()))?;
         Ok(confirmed(envelope, sent))
     }
 
     /// Sends what is new under its id, and replaces what still waits. What has gone on its way cannot be called back.
-    async fn replace(&self, envelope: Envelope) -> Result<Sent> {
+    /// Boxed, so that the many sends that replace nothing take no room for it.
+    fn replace<'a>(&'a self, envelope: &'a Envelope) -> BoxFuture<'a, Result<Sent>> {
+        Box::pin(self.replace_waiting(envelope))
+    }
+
+    async fn replace_waiting(&self, envelope: &Envelope) -> Result<Sent> {
         let first = Envelope { once: Some(OnConflict::Fail), ..envelope.clone() };
-        match self.deliver_one(first).await {
+        match self.deliver_one(&first).await {
             Ok(sent) if !sent.duplicate => return Ok(sent),
             Err(error) if error.kind() != ErrorKind::Conflict => return Err(error),
             Ok(_) | Err(_) => {}
@@ -303,7 +325,7 @@ impl Bus {
         })
     }
 
-    /// Makes what waits under this id due then: `Due::After(…)`, `Due::At(…)`, or a [`Duration`](std::time::Duration) from now.
+    /// Makes what waits under this id due then: a [`Duration`](std::time::Duration) from now, or a time.
     pub async fn reschedule(&self, id: impl Into<MessageId>, due: impl Into<Due>) -> Result<Reschedule> {
         Ok(match self.engine()?.reschedule(&id.into(), due.into()).await? {
             Changed::Done => Reschedule::Rescheduled,
@@ -400,10 +422,10 @@ impl fmt::Debug for Bus {
     }
 }
 
-fn confirmed(envelope: Envelope, sent: dwell_core::Sent) -> Sent {
+fn confirmed(envelope: &Envelope, sent: dwell_core::Sent) -> Sent {
     Sent {
         topic: envelope.to.topic_name().clone(),
-        id: envelope.message.id,
+        id: envelope.message.id.clone(),
         due: sent.due,
         duplicate: sent.duplicate,
     }

@@ -32,11 +32,14 @@ pub trait Codec: 'static {
     /// Writes a message.
     fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, BoxError>;
 
-    /// Reads a message.
+    /// Reads a message. Why it cannot is logged and kept with the message: it must not quote the body.
     fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, BoxError>;
 
     /// Whether a body of this type can be read. Senders that know nothing of content types leave it open.
     fn reads(content_type: &str) -> bool {
+        if content_type == &*Self::CONTENT_TYPE {
+            return true;
+        }
         let plain = content_type.split(';').next().unwrap_or_default().trim();
         plain.is_empty()
             || plain.eq_ignore_ascii_case(&Self::CONTENT_TYPE)
@@ -56,8 +59,28 @@ impl Codec for Json {
     }
 
     fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, BoxError> {
-        Ok(serde_json::from_slice(body)?)
+        serde_json::from_slice(body).map_err(|error| without_values(&error).into())
     }
+}
+
+/// What is wrong with a body and where, without what stands there: an error is logged, a payload never.
+fn without_values(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    if !error.is_data() {
+        // That it is not JSON is said in fixed words.
+        return text;
+    }
+    let place = format!("at line {} column {}", error.line(), error.column());
+    if text.starts_with("missing field `") {
+        return text;
+    }
+    // `invalid type: string "…", expected u64`: the kind of value, and behind the last comma what the type wants.
+    let parts = text.strip_prefix("invalid type: ").and_then(|rest| rest.rsplit_once(", expected "));
+    if let Some((found, expected)) = parts {
+        let found = found.split(['"', '`']).next().unwrap_or_default().trim_end();
+        return format!("invalid type: {found}, expected {expected}");
+    }
+    format!("a value that its type does not take {place}")
 }
 
 /// The message in a body, or why it cannot be read.
@@ -66,4 +89,48 @@ pub(crate) fn decode<C: Codec, T: DeserializeOwned>(content_type: &str, body: &B
         return Err(format!("its body is {content_type}, and its type is read from {}", &*C::CONTENT_TYPE));
     }
     C::decode(body).map_err(|error| format!("its body cannot be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code)]
+    struct Order {
+        order: u64,
+        #[serde(default)]
+        state: Option<State>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    enum State {
+        Open,
+    }
+
+    #[test]
+    fn why_a_body_cannot_be_read_never_quotes_it() {
+        let cases = [
+            (r#"{"order": "hunter2"}"#, "invalid type: string, expected u64 at line 1 column 19"),
+            (
+                r#"{"order": "a\"hunter2`, expected hunter2"}"#,
+                "invalid type: string, expected u64 at line 1 column 41",
+            ),
+            (r#"{"order": true}"#, "invalid type: boolean, expected u64 at line 1 column 14"),
+            (r#"["hunter2"]"#, "invalid type: string, expected u64 at line 1 column 10"),
+            (r#"{"order": -7}"#, "a value that its type does not take at line 1 column 12"),
+            (r#"{"hunter2": 1}"#, "a value that its type does not take at line 1 column 10"),
+            (
+                r#"{"order": 1, "state": "hunter2"}"#,
+                "a value that its type does not take at line 1 column 31",
+            ),
+            (r#"{"state": "Open"}"#, "missing field `order` at line 1 column 17"),
+            ("hunter2", "expected value at line 1 column 1"),
+        ];
+        for (body, expected) in cases {
+            assert_eq!(Json::decode::<Order>(body.as_bytes()).unwrap_err().to_string(), expected, "{body}");
+        }
+    }
 }

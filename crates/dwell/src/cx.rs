@@ -37,11 +37,20 @@ struct Inner {
     bus: Bus,
     message: Message,
     context: Context,
+    /// Where a tracing system has put this run, if one has.
+    #[cfg(feature = "otel")]
+    trace: std::sync::OnceLock<TraceContext>,
 }
 
 impl Cx {
     pub(crate) fn new(bus: Bus, message: Message, context: Context) -> Self {
-        Self(Arc::new(Inner { bus, message, context }))
+        Self(Arc::new(Inner {
+            bus,
+            message,
+            context,
+            #[cfg(feature = "otel")]
+            trace: std::sync::OnceLock::new(),
+        }))
     }
 
     /// The message's id: the same over every retry and copy.
@@ -127,7 +136,16 @@ impl Cx {
 
     /// The trace that this run belongs to.
     pub fn trace(&self) -> TraceContext {
+        #[cfg(feature = "otel")]
+        if let Some(trace) = self.0.trace.get() {
+            return *trace;
+        }
         TraceContext::of_run(&self.0.message, &self.0.context)
+    }
+
+    #[cfg(feature = "otel")]
+    pub(crate) fn set_trace(&self, trace: TraceContext) {
+        self.0.trace.get_or_init(|| trace);
     }
 
     pub(crate) fn lease(&self) -> LeaseId {

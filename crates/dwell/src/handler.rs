@@ -73,17 +73,19 @@ macro_rules! handlers {
             fn into_handler(self) -> Pipeline<M> {
                 let function = Arc::new(self);
                 let target = Target::Async(Arc::new(move |cx: &Cx| {
-                    let message = match read::<M>(cx) {
-                        Ok(message) => message,
-                        Err(verdict) => return dwell_core::ready(verdict),
+                    let (function, cx) = (function.clone(), cx.clone());
+                    // All of it in the future, so that a panic on the way to the user's own future is caught with all others.
+                    let run = async move {
+                        let message = match read::<M>(&cx) {
+                            Ok(message) => message,
+                            Err(verdict) => return verdict,
+                        };
+                        $(let $part = match $part::from_cx(&cx) {
+                            Ok(part) => part,
+                            Err(text) => return Verdict::Misconfigured(text.into()),
+                        };)*
+                        function(message, $($part,)*).await.verdict()
                     };
-                    $(let $part = match $part::from_cx(cx) {
-                        Ok(part) => part,
-                        Err(text) => return dwell_core::ready(Verdict::Misconfigured(text.into())),
-                    };)*
-                    let function = function.clone();
-                    // In the future, so that a panic on the way to the user's own future is caught with all others.
-                    let run = async move { function(message, $($part,)*).await.verdict() };
                     Box::pin(AssertUnwindSafe(run).catch_unwind().map(or_panic))
                 }));
                 let needs: Vec<Option<_>> = vec![$($part::needs(),)*];

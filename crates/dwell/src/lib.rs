@@ -4,7 +4,27 @@
 //! `memory://`, or over a broker by another URL.
 //!
 //! ```
-#![doc = include_str!("../../../examples/hello.rs")]
+//! use dwell::prelude::*;
+//! use std::time::Duration;
+//!
+//! #[derive(Command, Serialize, Deserialize)]
+//! #[message(name = "greet")]
+//! struct Greet {
+//!     name: String,
+//! }
+//!
+//! async fn greet(message: Greet) -> Result<(), Failure> {
+//!     println!("Hello, {}!", message.name);
+//!     Ok(())
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), dwell::Error> {
+//!     let bus = Bus::builder().handle(greet).start("memory://").await?;
+//!     bus.send(Greet { name: "Alice".into() }).await?;
+//!     bus.send(Greet { name: "Bob".into() }).after(Duration::from_millis(50)).await?;
+//!     bus.run_until(tokio::time::sleep(Duration::from_millis(200))).await
+//! }
 //! ```
 //!
 //! What a handler returns decides what becomes of its message: nothing or `Ok` and it is done; an error, a panic or a
@@ -22,6 +42,8 @@ mod cx;
 mod dispatch;
 mod extract;
 mod failure;
+#[cfg(doctest)]
+mod guide;
 mod handler;
 mod message;
 mod observers;
@@ -30,7 +52,7 @@ mod registry;
 mod route;
 mod sending;
 mod subscription;
-mod telemetry;
+pub mod telemetry;
 pub mod testing;
 mod trace;
 mod work;
@@ -58,9 +80,18 @@ pub use trace::TraceContext;
 /// Messages as brokers carry them, and what one needs to look at them.
 pub mod raw {
     pub use dwell_core::{
-        Address, Attempts, BoxError, ContentType, Due, Headers, Message, MessageId, Pending, Query, Record,
-        State,
+        Address, Attempts, BoxError, Change, Changed, ContentType, Count, Due, Headers, Message, MessageId,
+        Pending, Query, Record, RecordQuery, State,
     };
+    pub use dwell_engine::{Seen, Stage, Tally};
+}
+
+/// For those who bring something of their own: a transport, a clock, an inbox, an observer.
+pub mod extend {
+    pub use dwell_core::{
+        Clock, Ids, Inbox, Random, Seams, SeededRandom, SystemClock, Transport, VirtualClock,
+    };
+    pub use dwell_engine::{Decided, Observer, Ran};
 }
 
 /// The settings of a subscription, and what belongs to them.
@@ -74,9 +105,9 @@ pub mod settings {
 /// It exports no `Context`, `Result` or `Error`: every program has its own.
 pub mod prelude {
     pub use crate::{
-        Bus, Cancel, Command, Cx, Event, Failure, Message as _, OnConflict, Reschedule, State, Subscription,
-        circuit_breaker, defer_on_error, handler, inbox, rate_limit, reject_on_error, release_on_error,
-        retry, retry_inline, timeout,
+        Bus, Cancel, Command, Cx, Event, Failure, Message as _, OnConflict, Pipeline, Reschedule, State,
+        Step, Subscription, circuit_breaker, defer_on_error, handler, inbox, rate_limit, reject_on_error,
+        release_on_error, retry, retry_inline, timeout,
     };
     pub use serde::{Deserialize, Serialize};
 }

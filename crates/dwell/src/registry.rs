@@ -1,7 +1,7 @@
 //! What was given to the builder, checked and sorted by subscription.
 
 use crate::{
-    config::Config,
+    config::{Config, Overlay},
     extract::States,
     message::Message,
     pipeline::{Built, Chain, Pipeline},
@@ -10,6 +10,7 @@ use crate::{
 };
 use dwell_core::{Error, ErrorKind, Result, RetryOverride, Text, check_user_topic};
 use dwell_engine::SubscriptionSettings;
+use serde_json::Value;
 use std::{
     any::{TypeId, type_name},
     collections::BTreeMap,
@@ -212,11 +213,13 @@ impl Group {
         if !sets_retry {
             settings.retry = config.retry.policy;
         }
-        for (kind, retry) in self.retries.clone() {
+        let overlay = config.overlay(&settings.topic, &settings.name);
+        for (kind, mut retry) in std::mem::take(&mut self.retries) {
             let special = settings.overrides.entry(kind).or_default();
+            overlay.iter().for_each(|overlay| give_way(&mut retry, overlay));
             *special = over(retry, *special);
         }
-        if let Some(overlay) = config.overlay(&settings.topic, &settings.name) {
+        if let Some(overlay) = overlay {
             settings = overlay.apply(settings)?;
         }
         for (kind, special) in config.overrides() {
@@ -226,6 +229,16 @@ impl Group {
         self.settings = settings;
         Ok(self)
     }
+}
+
+/// What the configuration says about the retries of this subscription stands over what code says about its types.
+fn give_way(retry: &mut RetryOverride, overlay: &Overlay) {
+    let Some(Value::Object(written)) = overlay.settings().get("retry") else { return };
+    let keeps = |name: &str| !written.contains_key(name);
+    retry.max_retries = retry.max_retries.filter(|_| keeps("max_retries"));
+    retry.base_delay = retry.base_delay.filter(|_| keeps("base_delay"));
+    retry.max_delay = retry.max_delay.filter(|_| keeps("max_delay"));
+    retry.jitter = retry.jitter.filter(|_| keeps("jitter"));
 }
 
 /// The first where it says something, else the second.

@@ -4,7 +4,7 @@ use crate::message::Message;
 use dwell_core::{Address, Result, Text, check_user_topic};
 use std::{
     any::TypeId,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
@@ -42,7 +42,7 @@ impl Route {
 pub(crate) struct Routes {
     topics: BTreeMap<String, Text>,
     handled: BTreeSet<Text>,
-    known: RwLock<HashMap<TypeId, Arc<Route>>>,
+    known: RwLock<BTreeMap<TypeId, Arc<Route>>>,
 }
 
 impl Routes {

@@ -1,11 +1,6 @@
 //! A send that is being written: when, under which id, with which key.
 
-use crate::{
-    bus::Bus,
-    cx::Cx,
-    route::Route,
-    trace::{COMPANIONS, TRACEPARENT, TraceContext},
-};
+use crate::{bus::Bus, cx::Cx, route::Route};
 use bytes::Bytes;
 use dwell_core::{
     BoxFuture, Due, Envelope, Error, ErrorKind, MessageId, OnConflict, Result, Text, Timestamp,
@@ -40,8 +35,8 @@ pub struct Sending {
     pub(crate) route: Option<Arc<Route>>,
     chooses_id: bool,
     on_conflict: Option<OnConflict>,
-    /// It comes from a handler: inline dispatch does not wait for what it caused.
-    pub(crate) inside: bool,
+    /// The run of a handler that sends it: it takes the trace on, and inline dispatch does not wait for what it caused.
+    pub(crate) from: Option<Cx>,
 }
 
 /// A confirmed send.
@@ -59,7 +54,7 @@ pub struct Sent {
 
 impl Sending {
     pub(crate) fn new(bus: Bus, envelope: Result<Envelope>) -> Self {
-        Self { bus, envelope, route: None, chooses_id: false, on_conflict: None, inside: false }
+        Self { bus, envelope, route: None, chooses_id: false, on_conflict: None, from: None }
     }
 
     pub(crate) fn along(mut self, route: Arc<Route>) -> Self {
@@ -69,20 +64,8 @@ impl Sending {
 
     /// From within the run of a handler: in its trace.
     pub(crate) fn within(mut self, cx: &Cx) -> Self {
-        self.inside = true;
-        let trace: TraceContext = cx.trace();
-        self.change(|envelope| {
-            let headers = &mut envelope.message.headers;
-            if headers.get(TRACEPARENT).is_some() {
-                return;
-            }
-            headers.append(TRACEPARENT, trace.to_string());
-            for name in COMPANIONS {
-                for value in cx.headers().get_all(name) {
-                    headers.append(name, value.clone());
-                }
-            }
-        })
+        self.from = Some(cx.clone());
+        self
     }
 
     fn change(mut self, change: impl FnOnce(&mut Envelope)) -> Self {
@@ -139,9 +122,9 @@ impl Sending {
         runtime.block_on(self.into_future())
     }
 
-    /// The envelope, with what its id asks for.
-    pub(crate) fn seal(self) -> Result<Envelope> {
-        let mut envelope = self.envelope?;
+    /// Completes the envelope with what its id asks for.
+    pub(crate) fn seal(&mut self) -> Result<&Envelope> {
+        let envelope = self.envelope.as_mut().map_err(|error| error.again())?;
         if !self.chooses_id {
             if self.on_conflict.is_some() {
                 let text = "`on_conflict` needs an id of your own: nobody else knows a generated one";
@@ -167,8 +150,10 @@ impl IntoFuture for Sending {
     type Output = Result<Sent>;
     type IntoFuture = BoxFuture<'static, Result<Sent>>;
 
-    fn into_future(self) -> Self::IntoFuture {
-        let bus = self.bus.clone();
-        Box::pin(async move { bus.send_one(self).await })
+    fn into_future(mut self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let bus = self.bus.clone();
+            bus.send_one(&mut self).await
+        })
     }
 }

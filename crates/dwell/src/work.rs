@@ -69,7 +69,8 @@ impl BlockingHandler for Dispatch {
         match self.find(&message) {
             Ok((chain, bus)) => {
                 let cx = Cx::new(bus, message, context);
-                telemetry::span(&cx).in_scope(|| chain.run_blocking(&cx))
+                telemetry::on_thread(&cx);
+                chain.run_blocking(&cx)
             }
             Err(verdict) => verdict,
         }

@@ -1,5 +1,7 @@
 //! The steps, in their order: what is quick and often wrong first.
 
+use std::time::Duration;
+
 use crate::artifacts::TestBinary;
 use crate::columns::Column;
 use crate::process::Program;
@@ -17,6 +19,14 @@ pub(crate) struct Step {
     pub(crate) is_long: bool,
 }
 
+/// The package of the examples.
+const EXAMPLES: &str = "dwell-examples";
+/// Each ends by itself within seconds: one that runs longer hangs.
+const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
+/// The features of `dwell` that are off by default. The package of examples asks for all of them, so that every step
+/// which builds its dependencies, such as tests and clippy, has them on; the pages of the documentation build none.
+const FEATURES: &str = "dwell/metrics,dwell/otel";
+
 /// The steps that the columns belong to.
 pub(crate) const CONFORMANCE: &str = "conformance";
 pub(crate) const KILLS: &str = "faults";
@@ -33,6 +43,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("clippy", clippy),
     step("unit", unit),
     step("doc", doc),
+    step("examples", examples),
     step(CONFORMANCE, conformance_suite),
     step("simulation", simulation),
     Step { name: KILLS, run: kills, is_long: true },
@@ -86,12 +97,26 @@ fn doc(job: &mut Job<'_>) -> Result<Outcome, String> {
     let counted = examples.stdout.iter().filter_map(|line| Tally::of_line(line)).sum();
     outcome.add_harness(&examples, Some(counted));
 
-    let pages = Program::cargo(["doc", "--workspace", "--no-deps"]).variable("RUSTDOCFLAGS", "-D warnings");
+    let pages = Program::cargo(["doc", "--workspace", "--no-deps", "--features", FEATURES]);
+    let pages = pages.variable("RUSTDOCFLAGS", "-D warnings");
     match job.check(pages) {
         Ok(_) => outcome.tally += Tally::PASSED,
         Err(problem) => outcome.fail(problem),
     }
     Ok(outcome)
+}
+
+/// The programs that people learn from: each runs to its end, and checks what it shows.
+fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
+    let names = job.workspace.targets(EXAMPLES, "example")?;
+    job.check(Program::cargo(["build", "--package", EXAMPLES, "--examples"]))?;
+    let mut outcome = Outcome::default();
+    for name in &names {
+        let program = Program::cargo(["run", "--quiet", "--package", EXAMPLES, "--example", name]);
+        let output = job.run(program.limit(EXAMPLE_LIMIT))?;
+        outcome.add_harness(&output, None);
+    }
+    Ok(outcome.with_note(names.join(", ")))
 }
 
 fn conformance_suite(job: &mut Job<'_>) -> Result<Outcome, String> {

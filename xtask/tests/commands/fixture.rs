@@ -19,7 +19,7 @@ impl Fixture {
         let fixture = Fixture { root };
         fixture.write(
             "Cargo.toml",
-            "[workspace]\nresolver = '3'\nmembers = ['crates/*']\ndefault-members = ['crates/dwell-server']\n",
+            "[workspace]\nresolver = '3'\nmembers = ['crates/*', 'examples']\ndefault-members = ['crates/dwell-server']\n",
         );
         fixture.package("dwell-server", "[[bin]]\nname = 'dwell'\npath = 'src/main.rs'\n");
         fixture.write("crates/dwell-server/src/main.rs", &program(&["never early"], 0));
@@ -49,9 +49,19 @@ impl Fixture {
         fixture
             .column("log", &[("ack removes", "pass"), ("release returns", "refused"), ("kill", "skipped")]);
 
-        fixture.package("dwell-sqlite", "[[test]]\nname = 'faults'\nharness = false\n");
+        let targets = ["conformance", "log", "faults"];
+        let targets = targets.map(|name| format!("[[test]]\nname = '{name}'\nharness = false\n"));
+        fixture.package("dwell-sqlite", &targets.concat());
         fixture.write("crates/dwell-sqlite/src/lib.rs", "");
+        fixture.column("sqlite", &[("ack removes", "pass")]);
+        fixture.column("log+sqlite", &[("ack removes", "pass")]);
         fixture.kills(0);
+
+        let examples =
+            ["farewell", "hello"].map(|name| format!("[[example]]\nname = '{name}'\npath = '{name}.rs'\n"));
+        fixture.manifest("examples", "dwell-examples", &examples.concat());
+        fixture.write("examples/farewell.rs", &program(&["farewell"], 0));
+        fixture.write("examples/hello.rs", &program(&["hello"], 0));
         fixture
     }
 
@@ -77,10 +87,12 @@ impl Fixture {
             .collect();
         let failed = results.iter().any(|(_, result)| *result == "fail");
         let lines: Vec<_> = lines.iter().map(String::as_str).collect();
-        self.write(
-            &format!("crates/dwell-conformance/tests/{transport}.rs"),
-            &program(&lines, i32::from(failed)),
-        );
+        let file = match transport {
+            "sqlite" => "dwell-sqlite/tests/conformance.rs",
+            "log+sqlite" => "dwell-sqlite/tests/log.rs",
+            model => &format!("dwell-conformance/tests/{model}.rs"),
+        };
+        self.write(&format!("crates/{file}"), &program(&lines, i32::from(failed)));
     }
 
     /// Writes the test that kills workers, and then misses so many messages.
@@ -106,10 +118,14 @@ impl Fixture {
     }
 
     fn package(&self, name: &str, targets: &str) {
+        self.manifest(&format!("crates/{name}"), name, targets);
+    }
+
+    fn manifest(&self, directory: &str, name: &str, targets: &str) {
         let manifest = format!(
             "[package]\nname = '{name}'\nversion = '0.1.0'\nedition = '2024'\nlicense = 'MIT'\n{targets}"
         );
-        self.write(&format!("crates/{name}/Cargo.toml"), &manifest);
+        self.write(&format!("{directory}/Cargo.toml"), &manifest);
     }
 }
 

@@ -11,7 +11,8 @@ use crate::planted::{Bug, planted};
 use bytes::Bytes;
 use dwell_core::{
     Address, Answer, Attempts, BoxFuture, Change, Changed, Count, Cursor, Error, ErrorKind, Ledger, Message,
-    MessageId, Page, Record, RecordQuery, Result, State as MessageState, Text, Timestamp, wheel::Key, wire,
+    MessageId, Oldest, Page, Record, RecordQuery, Result, State as MessageState, Text, Timestamp, wheel::Key,
+    wire,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -42,6 +43,13 @@ impl Ledger for MemoryLedger {
         Box::pin(async move {
             self.0.promote_all().await?;
             self.0.open(|state| state.counts())
+        })
+    }
+
+    fn oldest_ready(&self) -> BoxFuture<'_, Result<Vec<Oldest>>> {
+        Box::pin(async move {
+            self.0.promote_all().await?;
+            self.0.open(|state| state.oldest_ready())
         })
     }
 
@@ -129,6 +137,20 @@ impl State {
         }
         counts.extend(self.dead.counts().chain(self.finished.counts()));
         counts
+    }
+
+    /// Looks at what is ready alone, however much waits.
+    fn oldest_ready(&self) -> Vec<Oldest> {
+        let topics = self.topics.iter().filter(|topic| !topic.is_dead);
+        let queues =
+            topics.flat_map(|topic| topic.subscribed.iter().chain(&topic.kept).map(move |at| (topic, at)));
+        queues
+            .filter_map(|(topic, at)| {
+                let queue = &self.queues[at.0];
+                let due = queue.iter_ready().map(|item| item.due).min()?;
+                Some(Oldest { topic: topic.name.clone(), subscription: Some(queue.name.clone()), due })
+            })
+            .collect()
     }
 
     fn change(

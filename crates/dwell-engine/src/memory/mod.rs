@@ -79,7 +79,7 @@ use dwell_core::{
 use ledger::MemoryLedger;
 use producer::MemoryProducer;
 use scheduler::MemoryScheduler;
-use shared::Shared;
+use shared::{Shared, closed};
 use std::{fmt, sync::Arc, time::Duration};
 
 /// A broker in memory. A clone is the same broker.
@@ -104,6 +104,7 @@ use std::{fmt, sync::Arc, time::Duration};
 #[derive(Clone)]
 pub struct Memory {
     shared: Arc<Shared>,
+    producer: Arc<MemoryProducer>,
     inbox: Arc<MemoryInbox>,
 }
 
@@ -129,7 +130,8 @@ impl Memory {
     /// An empty broker.
     pub fn new(seams: Seams, settings: MemorySettings) -> Self {
         let inbox = Arc::new(MemoryInbox::new(seams.clock.clone()));
-        Self { shared: Arc::new(Shared::new(seams, settings)), inbox }
+        let shared = Arc::new(Shared::new(seams, settings));
+        Self { producer: Arc::new(MemoryProducer(shared.clone())), shared, inbox }
     }
 
     /// What it holds now: what `close` would drop. What is due counts as waiting until somebody looks at its topic.
@@ -197,8 +199,7 @@ impl Transport for Memory {
     }
 
     fn producer(&self) -> BoxFuture<'_, Result<Arc<dyn Producer>>> {
-        let producer = self.shared.open(|_| Arc::new(MemoryProducer(self.shared.clone())) as _);
-        ready(producer)
+        ready(if self.shared.is_closed() { Err(closed()) } else { Ok(self.producer.clone()) })
     }
 
     fn consumer(&self, of: Subscription) -> BoxFuture<'_, Result<Arc<dyn Consumer>>> {

@@ -5,7 +5,7 @@ use super::{
     flow::CHUNK,
     shared::{Shared, closed},
 };
-use crate::spawn::yield_now;
+use crate::spawn::{take_turns, yield_now};
 use dwell_core::{BoxFuture, Envelope, Producer, Result, Sent};
 use std::sync::Arc;
 
@@ -19,6 +19,7 @@ impl Producer for MemoryProducer {
 
 /// Takes in a batch, a chunk at a time.
 pub(super) async fn accept(shared: &Shared, batch: &[Envelope]) -> Vec<Result<Sent>> {
+    take_turns().await;
     let mut results = Vec::with_capacity(batch.len());
     for (index, chunk) in batch.chunks(CHUNK).enumerate() {
         if index > 0 {

@@ -6,7 +6,7 @@ use dwell_core::{Error, ErrorKind, Result, Seams, Timestamp};
 use std::{
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -21,6 +21,7 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// How many threads wait for the lock.
     waiting: AtomicUsize,
+    is_closed: AtomicBool,
     pub(super) seams: Seams,
     pub(super) settings: MemorySettings,
 }
@@ -28,7 +29,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(seams: Seams, settings: MemorySettings) -> Self {
         let state = Mutex::new(State::new(settings, seams.instance.clone()));
-        Self { state, waiting: AtomicUsize::new(0), seams, settings }
+        Self { state, waiting: AtomicUsize::new(0), is_closed: AtomicBool::new(false), seams, settings }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -76,6 +77,11 @@ impl Shared {
         self.with(|state| if state.is_closed { Err(closed()) } else { Ok(work(state)) })
     }
 
+    /// Whether it was closed, without the lock: what matters is asked again under it.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
     pub(super) fn now(&self) -> Timestamp {
         self.seams.clock.now()
     }
@@ -87,6 +93,7 @@ impl Shared {
     /// Drops all that is held, and wakes everybody to hear of it. Idempotent.
     pub(super) fn close(&self) {
         let held = self.with(State::close);
+        self.is_closed.store(true, Ordering::Relaxed);
         // Not under the lock: freeing a million messages takes time.
         held.wake_all();
         report(held.held_now());

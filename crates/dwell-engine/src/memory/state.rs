@@ -73,13 +73,15 @@ pub(super) struct State {
 #[must_use]
 #[derive(Default)]
 pub(super) struct After {
-    signals: Vec<(Signal, Arc<Notify>)>,
+    /// Most have one signal, and pay for no list.
+    signal: Option<(Signal, Arc<Notify>)>,
+    more_signals: Vec<(Signal, Arc<Notify>)>,
     warnings: Vec<Text>,
 }
 
 impl After {
     pub(super) fn run(self) {
-        for (signal, receivers) in self.signals {
+        for (signal, receivers) in self.signal.into_iter().chain(self.more_signals) {
             match signal {
                 Signal::Nobody => {}
                 Signal::One => receivers.notify_one(),
@@ -222,11 +224,15 @@ impl State {
             return After::default();
         }
         let queues = &mut self.queues;
-        let signals = self.signals.drain(..).map(|at| {
+        let mut signals = self.signals.drain(..).map(|at| {
             let queue = &mut queues[at.0];
             (std::mem::replace(&mut queue.signal, Signal::Nobody), queue.receivers.clone())
         });
-        After { signals: signals.collect(), warnings: std::mem::take(&mut self.warnings) }
+        After {
+            signal: signals.next(),
+            more_signals: signals.collect(),
+            warnings: std::mem::take(&mut self.warnings),
+        }
     }
 
     /// Where a record belongs: to the queue it is in, or, for what is dead, to where it came from.

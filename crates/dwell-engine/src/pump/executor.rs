@@ -11,11 +11,11 @@ use crate::{
     spawn::panic_text,
 };
 use dwell_core::{BoxFuture, Clock, Message};
-use futures_util::FutureExt;
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    task::{Context as TaskContext, Poll},
 };
 
 /// What a pump runs its messages with.
@@ -58,7 +58,7 @@ impl Executor {
         }
     }
 
-    /// Starts one run. A panic is a failure. Dropping the future abandons the run; `slot` is what people then see.
+    /// Starts one run, to be polled by [`poll_run`]. Dropping the future abandons the run; `slot` is what people then see.
     pub(super) fn run(
         &self,
         message: Message,
@@ -66,7 +66,7 @@ impl Executor {
         slot: impl FnOnce() -> Slot,
     ) -> BoxFuture<'static, Verdict> {
         match self {
-            Self::Async(handler) => guarded(|| handler.handle(message, context)),
+            Self::Async(handler) => started(|| handler.handle(message, context)),
             Self::Surrounded(steps, threads) => {
                 let inner = BlockingRun {
                     threads: threads.clone(),
@@ -74,7 +74,7 @@ impl Executor {
                     context: context.clone(),
                     slot: slot(),
                 };
-                guarded(|| steps.surround(message, context, inner))
+                started(|| steps.surround(message, context, inner))
             }
             Self::Threads(threads) => threads.run(message, context, slot()),
             Self::Inline(handler) => {
@@ -125,11 +125,14 @@ impl fmt::Debug for BlockingRun {
 }
 
 /// A panic is a failure, also one that comes before there is a future.
-fn guarded(start: impl FnOnce() -> BoxFuture<'static, Verdict>) -> BoxFuture<'static, Verdict> {
-    match catch_unwind(AssertUnwindSafe(start)) {
-        Ok(run) => Box::pin(AssertUnwindSafe(run).catch_unwind().map(or_panic)),
-        Err(panic) => dwell_core::ready(or_panic(Err(panic))),
-    }
+fn started(start: impl FnOnce() -> BoxFuture<'static, Verdict>) -> BoxFuture<'static, Verdict> {
+    catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|panic| dwell_core::ready(or_panic(Err(panic))))
+}
+
+/// Polls a run. A panic is a failure.
+pub(super) fn poll_run(run: &mut BoxFuture<'static, Verdict>, cx: &mut TaskContext<'_>) -> Poll<Verdict> {
+    catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(cx)))
+        .unwrap_or_else(|panic| Poll::Ready(or_panic(Err(panic))))
 }
 
 pub(super) fn run_blocking(handler: &dyn BlockingHandler, message: Message, context: Context) -> Verdict {

@@ -12,11 +12,55 @@ use std::{collections::BTreeMap, sync::Arc, task::Poll, time::Duration};
 /// The longest pause before a settlement that failed is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A settlement, the slot that it frees, and how often it failed by itself.
+/// Settlements, and what is known about each. They are large: from here to the transport they are not copied.
+#[derive(Default)]
 struct Settling {
+    settles: Vec<Settle>,
+    about: Vec<About>,
+}
+
+/// The slot that a settlement frees, and how often it failed by itself.
+struct About {
+    lease: LeaseId,
     slot: usize,
-    settle: Settle,
     backoff: Backoff,
+}
+
+impl Settling {
+    fn push(&mut self, settle: Settle, slot: usize, backoff: Backoff) {
+        self.about.push(About { lease: settle.delivery.receipt.lease(), slot, backoff });
+        self.settles.push(settle);
+    }
+
+    fn len(&self) -> usize {
+        self.about.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.about.is_empty()
+    }
+
+    /// Takes out all, and keeps as much room for more.
+    fn take(&mut self) -> Self {
+        let room = Self { settles: Vec::with_capacity(self.len()), about: Vec::with_capacity(self.len()) };
+        std::mem::replace(self, room)
+    }
+
+    /// Takes out those that may be tried now.
+    fn take_free(&mut self, now: Duration) -> Self {
+        let all = std::mem::take(self);
+        let mut free = Self::default();
+        for (settle, About { slot, backoff, .. }) in all.settles.into_iter().zip(all.about) {
+            let to = if backoff.holds(now) { &mut *self } else { &mut free };
+            to.push(settle, slot, backoff);
+        }
+        free
+    }
+
+    fn append(&mut self, mut others: Self) {
+        self.settles.append(&mut others.settles);
+        self.about.append(&mut others.about);
+    }
 }
 
 /// What a batch came to.
@@ -34,14 +78,23 @@ pub(super) struct Settled {
 
 struct Batch {
     lane: Lane,
-    sent: Vec<(LeaseId, usize, Backoff)>,
+    sent: Vec<About>,
     left: Vec<(Settle, Error)>,
 }
 
 #[derive(Default)]
 struct LaneState {
-    queue: Vec<Settling>,
+    /// Never tried.
+    fresh: Settling,
+    /// They failed, and wait until they may be tried again.
+    failed: Settling,
     in_flight: usize,
+}
+
+impl LaneState {
+    fn is_empty(&self) -> bool {
+        self.fresh.is_empty() && self.failed.is_empty()
+    }
 }
 
 /// Every lane that was ever used: there are few, one for each topic that copies go to.
@@ -61,12 +114,8 @@ impl Lanes {
 
     pub(super) fn push(&mut self, slot: usize, settle: Settle) {
         let backoff = Backoff::new(self.first_pause, LONGEST_PAUSE);
-        self.push_again(Settling { slot, settle, backoff });
-    }
-
-    fn push_again(&mut self, settling: Settling) {
-        let lane = self.gaps.lane(&settling.settle);
-        self.lanes.entry(lane).or_default().queue.push(settling);
+        let lane = self.gaps.lane(&settle);
+        self.lanes.entry(lane).or_default().fresh.push(settle, slot, backoff);
     }
 
     /// Sends off what may be tried now, in every lane that is free.
@@ -74,10 +123,16 @@ impl Lanes {
         let mut settled = Settled::default();
         let mut done = vec![];
         for (lane, state) in &mut self.lanes {
-            if state.queue.is_empty() || state.in_flight > 0 {
+            if state.is_empty() || state.in_flight > 0 {
                 continue;
             }
-            let batch: Vec<_> = state.queue.extract_if(.., |settling| !settling.backoff.holds(now)).collect();
+            let batch = if state.failed.is_empty() {
+                state.fresh.take()
+            } else {
+                let mut batch = state.failed.take_free(now);
+                batch.append(state.fresh.take());
+                batch
+            };
             if batch.is_empty() {
                 continue;
             }
@@ -116,38 +171,37 @@ impl Lanes {
         }
         for (mut settle, error) in left {
             let lease = settle.delivery.receipt.lease();
-            let Some(at) = sent.iter().position(|(sent, ..)| *sent == lease) else { continue };
+            let Some(at) = sent.iter().position(|sent| sent.lease == lease) else { continue };
             if error.kind() == ErrorKind::Stale {
                 settled.lost += 1;
                 continue;
             }
-            let (_, slot, mut backoff) = sent.swap_remove(at);
+            let About { slot, mut backoff, .. } = sent.swap_remove(at);
             backoff.failed(now);
             settled.failed.push(slot);
             settled.error = Some(error);
             if planted(Bug::FailedSettlementAcked) {
                 settle.action = Action::ACK;
             }
-            self.push_again(Settling { slot, settle, backoff });
+            let lane = self.gaps.lane(&settle);
+            self.lanes.entry(lane).or_default().failed.push(settle, slot, backoff);
         }
-        settled.slots.extend(sent.into_iter().map(|(_, slot, _)| slot));
+        settled.slots.extend(sent.iter().map(|sent| sent.slot));
     }
 
     /// Settlements that wait because they failed, and all that are copied: a channel that is slow or broken is worth no
     /// slot of those who can go on.
     pub(super) fn aside(&self) -> usize {
-        let failed =
-            |state: &LaneState| state.queue.iter().filter(|settling| settling.backoff.is_failing()).count();
         let aside = |(lane, state): (&Lane, &LaneState)| match lane {
-            Lane::Native => failed(state),
-            Lane::Copy(_) | Lane::Store => state.queue.len() + state.in_flight,
+            Lane::Native => state.failed.len(),
+            Lane::Copy(_) | Lane::Store => state.fresh.len() + state.failed.len() + state.in_flight,
         };
         self.lanes.iter().map(aside).sum()
     }
 
     /// Whether nothing is left to settle.
     pub(super) fn is_empty(&self) -> bool {
-        self.flying.is_empty() && self.lanes.values().all(|lane| lane.queue.is_empty())
+        self.flying.is_empty() && self.lanes.values().all(LaneState::is_empty)
     }
 
     /// How long until something that failed may be tried again.
@@ -156,23 +210,19 @@ impl Lanes {
             return None;
         }
         let free = self.lanes.values().filter(|lane| lane.in_flight == 0);
-        free.flat_map(|lane| &lane.queue).map(|settling| settling.backoff.rest(now)).min()
+        free.flat_map(|lane| lane.fresh.about.first().into_iter().chain(&lane.failed.about))
+            .map(|about| about.backoff.rest(now))
+            .min()
     }
 }
 
 /// A batch that came back, opaque: only [`Lanes::settled`] knows what to do with it.
 pub(super) struct BatchDone(Batch);
 
-fn settle_batch(gaps: Arc<Gaps>, lane: Lane, batch: Vec<Settling>) -> BoxFuture<'static, Batch> {
+fn settle_batch(gaps: Arc<Gaps>, lane: Lane, batch: Settling) -> BoxFuture<'static, Batch> {
     Box::pin(async move {
-        let (sent, settles): (Vec<_>, Vec<_>) = batch
-            .into_iter()
-            .map(|Settling { slot, settle, backoff }| {
-                ((settle.delivery.receipt.lease(), slot, backoff), settle)
-            })
-            .unzip();
-        let unsettled = settle_with_gaps(&gaps, settles).await;
+        let unsettled = settle_with_gaps(&gaps, batch.settles).await;
         let left = unsettled.into_iter().map(|unsettled| (unsettled.settle, unsettled.error)).collect();
-        Batch { lane, sent, left }
+        Batch { lane, sent: batch.about, left }
     })
 }

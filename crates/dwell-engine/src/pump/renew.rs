@@ -6,17 +6,17 @@
 
 use super::slots::Slots;
 use crate::planted::{Bug, planted};
-use dwell_core::{Address, Clock, Consumer};
+use dwell_core::{Clock, Consumer, Subscription};
 use futures_util::future::{Either, select};
-use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, pin::pin, sync::Arc};
 
 pub(super) async fn renew(
     slots: Arc<Slots>,
     consumer: Arc<dyn Consumer>,
     clock: Arc<dyn Clock>,
-    lease: Duration,
-    of: Address,
+    of: Subscription,
 ) {
+    let Subscription { topic, name: subscription, lease, .. } = of;
     let mut is_late = false;
     loop {
         slots.until_filled().await;
@@ -33,7 +33,7 @@ pub(super) async fn renew(
         let extended = match select(extending, clock.sleep(lease / 3)).await {
             Either::Left((extended, _)) => extended,
             Either::Right(_) => {
-                tracing::warn!(subscription = %of, "the broker does not answer to renew leases: asking again");
+                tracing::warn!(%topic, %subscription, "the broker does not answer to renew leases: asking again");
                 is_late = true;
                 continue;
             }
@@ -47,7 +47,10 @@ pub(super) async fn renew(
                     if lost.contains(&slot.lease) {
                         slot.lost = true;
                         any_lost = true;
-                        tracing::warn!(id = %slot.id, subscription = %of, "lost its lease while it was held");
+                        tracing::warn!(
+                            id = %slot.id, kind = %slot.kind, %topic, %subscription,
+                            attempt = slot.attempts.handled.saturating_add(1), "lost its lease while it was held"
+                        );
                     } else {
                         slot.renewed = now;
                     }
@@ -57,7 +60,7 @@ pub(super) async fn renew(
                     slots.set_any_lost();
                 }
             }
-            Err(error) => tracing::warn!(subscription = %of, %error, "could not renew leases"),
+            Err(error) => tracing::warn!(%topic, %subscription, %error, "could not renew leases"),
         }
     }
 }

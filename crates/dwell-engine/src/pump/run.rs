@@ -1,13 +1,13 @@
 //! One run of a handler, with its timeout.
 
+use super::executor::poll_run;
 use crate::{
     planted::{Bug, planted},
     rules::Verdict,
 };
-use dwell_core::{BoxFuture, Clock, Delivery, duration::format_duration};
+use dwell_core::{BoxFuture, Delivery, duration::format_duration};
 use std::{
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -19,15 +19,14 @@ pub(super) struct Held {
     pub(super) delivery: Delivery,
 }
 
-/// A handler at work. The timer is set only once the handler has had to wait: one that is done at once never pays.
+/// A handler that has to wait. One that is done at once never comes to be here, nor pays for a timer.
 pub(super) struct Run {
     pub(super) held: Option<Held>,
     pub(super) handler: BoxFuture<'static, Verdict>,
     pub(super) started: Duration,
     pub(super) late: Option<Duration>,
     pub(super) timeout: Duration,
-    pub(super) timer: Option<BoxFuture<'static, ()>>,
-    pub(super) clock: Arc<dyn Clock>,
+    pub(super) timer: BoxFuture<'static, ()>,
 }
 
 /// A handler that is done, or was given up.
@@ -44,11 +43,10 @@ impl Future for Run {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Finished> {
         let this = &mut *self;
-        let (verdict, timed_out) = match this.handler.as_mut().poll(cx) {
+        let (verdict, timed_out) = match poll_run(&mut this.handler, cx) {
             Poll::Ready(verdict) => (verdict, false),
             Poll::Pending => {
-                let timer = this.timer.get_or_insert_with(|| this.clock.sleep(this.timeout));
-                if timer.as_mut().poll(cx).is_pending() {
+                if this.timer.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;
                 }
                 let text = format!("the handler did not finish within {}", format_duration(this.timeout));

@@ -23,7 +23,7 @@ pub(super) async fn supervise_performer(
 ) {
     let place = &pump.performers[seat];
     let clock = pump.seams.clock.clone();
-    let here = pump.settings.subscription().address();
+    let (topic, subscription) = (&*pump.settings.topic, &*pump.settings.name);
     let mut backoff = Backoff::new(pump.settings.channel_failure_delay, Duration::from_secs(60));
     let mut starts = 0u64;
     loop {
@@ -38,21 +38,23 @@ pub(super) async fn supervise_performer(
             Ok(Ended::Stopped) => break,
             Ok(Ended::LimitExceeded) => {
                 tracing::error!(
-                    subscription = %here, limit = pump.settings.unacceptable_message_limit,
+                    topic,
+                    subscription,
+                    limit = pump.settings.unacceptable_message_limit,
                     "stopped: too many unacceptable messages"
                 );
                 stay_down(place, Status::LimitExceeded, &mut control, &mut restart).await;
                 continue;
             }
             Ok(Ended::Misconfigured(error)) => {
-                tracing::error!(subscription = %here, %error, "stopped: its configuration cannot work");
+                tracing::error!(topic, subscription, %error, "stopped: its configuration cannot work");
                 stay_down(place, Status::Misconfigured(error), &mut control, &mut restart).await;
                 continue;
             }
             Ok(Ended::Failed(error)) => error.to_string(),
             Err(panic) => format!("panicked: {panic}"),
         };
-        tracing::error!(subscription = %here, error = %text, "a performer ended unexpectedly: starting it again");
+        tracing::error!(topic, subscription, error = %text, "a performer ended unexpectedly: starting it again");
         pump.counters.add(&Counts { restarts: 1, ..Counts::default() });
         place.status.send_replace(Status::Restarting(text.into()));
         let now = clock.elapsed();
@@ -83,8 +85,7 @@ async fn perform(
     };
     place.status.send_replace(Status::Running);
     let clock = &pump.seams.clock;
-    let (slots, of) = (place.slots.clone(), subscription.address());
-    let renewal = renew(slots, consumer.clone(), clock.clone(), subscription.lease, of);
+    let renewal = renew(place.slots.clone(), consumer.clone(), clock.clone(), subscription.clone());
     let _renewal = AbortOnDrop(spawn(&**clock, renewal));
     // A name that was used before would defeat the search for orphans.
     let worker =

@@ -17,6 +17,7 @@ use std::{
     thread,
 };
 use tokio::sync::{Notify, oneshot};
+use tracing::Span;
 
 pub(super) struct Threads {
     shared: Arc<Shared>,
@@ -53,6 +54,8 @@ struct Job {
     context: Context,
     outcome: oneshot::Sender<Verdict>,
     busy: Busy,
+    /// Where it was asked for: what the handler says on its thread belongs there.
+    span: Span,
 }
 
 impl Threads {
@@ -75,7 +78,8 @@ impl Threads {
             let mut state = self.shared.lock();
             let id = self.shared.abandoned.next();
             state.open.insert(id);
-            state.queue.push_back(Job { id, message, context, outcome, busy });
+            let span = Span::current();
+            state.queue.push_back(Job { id, message, context, outcome, busy, span });
             if state.idle < state.queue.len() && state.threads < self.concurrency {
                 self.start_thread(&mut state);
             }
@@ -136,7 +140,9 @@ impl Shared {
                 continue;
             };
             drop(state);
-            let verdict = run_blocking(&*self.handler, job.message, job.context);
+            let verdict = job.span.in_scope(|| run_blocking(&*self.handler, job.message, job.context));
+            // It must not outlive the run.
+            drop(job.span);
             state = self.lock();
             if state.open.remove(&job.id) {
                 drop(state);

@@ -63,7 +63,9 @@ impl Step {
         Self::from(Kind::Timeout(Timeout(after)))
     }
 
-    /// After so many failures in a row, messages are deferred unseen for a while; then one is let through to try.
+    /// After so many failures in a row, messages are deferred unseen for a while; then one is let through to try. Each
+    /// deferral is a run of the subscription's `max_runs`: with a thousand of them and 30 seconds each, an outage of more than
+    /// eight hours would end among the dead letters.
     pub fn circuit_breaker() -> CircuitBreaker {
         CircuitBreaker::default()
     }

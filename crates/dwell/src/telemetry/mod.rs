@@ -1,38 +1,27 @@
-//! What can be seen from outside: spans, metrics.
+//! What can be seen from outside: logs, spans and metrics.
+//!
+//! Logs and spans are `tracing`'s, whatever subscriber the program has. Each run of a handler is in a span `handle` that
+//! names the message: `kind`, `id`, `topic`, `subscription` and `attempt`, and the `trace_id` that it shares with the
+//! messages that it follows from. So does each log line about a message; none ever contains its payload.
+//!
+//! * Feature `metrics`: `Metrics`, for Prometheus.
+//! * Feature `otel`: spans by OpenTelemetry's conventions, trace context over every hop, and `otlp` to export them.
 
-use crate::cx::Cx;
-use dwell_core::BoxFuture;
-use dwell_engine::Verdict;
-use tracing::{Instrument, Span};
+mod departure;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(feature = "otel")]
+mod otel;
+mod span;
 
-/// One span per run. It names the message, never its payload.
-pub(crate) fn span(cx: &Cx) -> Span {
-    let message = cx.message();
-    let span = tracing::info_span!(
-        target: "dwell",
-        "handle",
-        kind = %message.kind,
-        id = %message.id,
-        topic = cx.topic(),
-        subscription = cx.subscription(),
-        attempt = cx.attempt(),
-        trace_id = tracing::field::Empty,
-    );
-    if !span.is_disabled() {
-        span.record("trace_id", format_args!("{:032x}", cx.trace().trace_id));
-    }
-    span
-}
+pub(crate) use departure::{Departure, batch_span};
+#[cfg(feature = "metrics")]
+pub use metrics::Metrics;
+#[cfg(feature = "otel")]
+pub use otel::{OtlpGuard, otlp};
+pub(crate) use span::{in_span, on_thread};
 
-/// Runs within the message's span, if anybody looks.
-pub(crate) fn in_span(
-    cx: &Cx,
-    start: impl FnOnce() -> BoxFuture<'static, Verdict>,
-) -> BoxFuture<'static, Verdict> {
-    let span = span(cx);
-    if span.is_disabled() {
-        return start();
-    }
-    let run = span.in_scope(start);
-    Box::pin(run.instrument(span))
-}
+/// The examples of the page of the documentation.
+#[cfg(all(doctest, feature = "metrics", feature = "otel"))]
+#[doc = include_str!("../../../../docs/observability.md")]
+struct Page;

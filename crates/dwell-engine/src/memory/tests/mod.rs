@@ -5,6 +5,7 @@ mod control;
 mod inbox;
 mod ledger;
 mod living;
+mod oldest;
 mod once;
 mod order;
 mod provisioning;

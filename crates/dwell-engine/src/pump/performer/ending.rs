@@ -6,7 +6,7 @@ use crate::{
     pump::{Control, run::Held},
     rules::{Verdict, decide},
 };
-use dwell_core::Delivery;
+use dwell_core::{Delivery, Subscription};
 use std::time::Duration;
 
 /// How long the last settlements of a performer may take, once its time is over.
@@ -72,10 +72,13 @@ impl Performer {
 
     /// Gives up on what did not end in time, and closes.
     pub(super) async fn leave(mut self) -> Ended {
-        let here = self.rules.subscription.address();
         if !self.is_drained() {
+            let (topic, subscription) = self.place();
             tracing::warn!(
-                subscription = %here, running = self.runs.len(), unsettled = self.held,
+                topic,
+                subscription,
+                running = self.runs.len(),
+                unsettled = self.held,
                 "did not end within `shutdown_timeout`: the broker will redeliver them"
             );
             self.release_running().await;
@@ -87,15 +90,17 @@ impl Performer {
 
     /// Leaves, but does not wait for ever for a broker that never answers, nor at all for a second signal.
     async fn close(&mut self) {
-        let here = self.rules.subscription.address();
+        let Subscription { topic, name: subscription, .. } = self.rules.subscription.clone();
         let patience = self.pump.seams.clock.sleep(LAST_WAIT * 5);
         tokio::select! {
             biased;
             closed = self.consumer.close() => if let Err(error) = closed {
-                tracing::warn!(subscription = %here, %error, "could not leave in order");
+                tracing::warn!(%topic, %subscription, %error, "could not leave in order");
             },
             _ = self.control.wait_for(|control| *control == Control::StopNow), if !self.orphaned => {}
-            () = patience => tracing::warn!(subscription = %here, "the broker does not let us leave: left without"),
+            () = patience => {
+                tracing::warn!(%topic, %subscription, "the broker does not let us leave: left without");
+            }
         }
     }
 

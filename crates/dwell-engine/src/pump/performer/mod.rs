@@ -19,7 +19,7 @@ mod ending;
 use super::{
     Control, PumpShared,
     counters::Counts,
-    executor::Executor,
+    executor::{Executor, poll_run},
     lanes::{Lanes, Settled},
     limits::Unacceptable,
     run::{Finished, Held, Run},
@@ -40,6 +40,7 @@ use dwell_core::{
 use futures_util::{StreamExt, poll, stream::FuturesUnordered};
 use std::{
     collections::{BTreeMap, VecDeque},
+    future::poll_fn,
     sync::Arc,
     task::Poll,
     time::Duration,
@@ -272,7 +273,6 @@ impl Performer {
 
     fn receive_failed(&mut self, error: Error, now: Duration) {
         self.counts.receives_failed += 1;
-        let here = self.rules.subscription.address();
         if error.kind() == ErrorKind::Closed {
             if self.ending.is_none() {
                 self.ending = Some(Ended::Failed(error));
@@ -280,7 +280,8 @@ impl Performer {
             return;
         }
         self.receive_backoff.failed(now);
-        tracing::warn!(subscription = %here, %error, pause = ?self.receive_backoff.rest(now), "could not receive");
+        let (topic, subscription) = self.place();
+        tracing::warn!(topic, subscription, %error, pause = ?self.receive_backoff.rest(now), "could not receive");
         self.pump.set_error(Some(error.to_string()));
     }
 
@@ -351,13 +352,16 @@ impl Performer {
         let observed = self.pump.observer.is_some();
         let late = delivery.due.filter(|_| observed).map(|due| self.pump.seams.clock.now().since(due));
         let slot = || Slot { started: Some(started), ..Slot::of(delivery, started.at) };
-        let handler = self.executor.run(delivery.message.clone(), context, slot);
-        let clock = self.pump.seams.clock.clone();
+        let mut handler = self.executor.run(delivery.message.clone(), context, slot);
         let Started { at: started, timeout } = started;
-        let mut run = Run { held: Some(held), handler, started, late, timeout, timer: None, clock };
-        match poll!(&mut run) {
-            Poll::Ready(finished) => self.finished(finished),
-            Poll::Pending => self.runs.push(run),
+        match poll_fn(|cx| Poll::Ready(poll_run(&mut handler, cx))).await {
+            Poll::Ready(verdict) => {
+                self.finished(Finished { held, ran: Some((started, late)), verdict, timed_out: false });
+            }
+            Poll::Pending => {
+                let timer = self.pump.seams.clock.sleep(timeout);
+                self.runs.push(Run { held: Some(held), handler, started, late, timeout, timer });
+            }
         }
     }
 
@@ -419,6 +423,7 @@ impl Performer {
             Verdict::Misconfigured(error) => Some(error.clone()),
             _ => None,
         };
+        let attempt = delivery.message.attempts.handled.saturating_add(1);
         // Success, which is most of them, needs neither time nor dice.
         let succeeded = matches!(verdict, Verdict::Ack { .. });
         let (now, jitter) = if succeeded { (Timestamp(0), 0.0) } else { (clock.now(), random.symmetric()) };
@@ -429,7 +434,7 @@ impl Performer {
         self.counts.timed_out += u64::from(timed_out);
         self.counts.discarded += u64::from(decision.discarded);
         self.counts.add(decision.settle.note.outcome);
-        self.tell(&decision);
+        self.tell(&decision, attempt);
         self.observe(&decision, ran);
         if decision.unacceptable && self.unacceptable.count(self.elapsed()) && self.ending.is_none() {
             self.ending = Some(Ended::LimitExceeded);
@@ -467,25 +472,34 @@ impl Performer {
         }
     }
 
-    /// Says what became of a message, in the words that people search for; never its payload.
-    fn tell(&self, decision: &Decision) {
+    /// Topic and name of the subscription, for logs.
+    fn place(&self) -> (&str, &str) {
+        (&self.rules.subscription.topic, &self.rules.subscription.name)
+    }
+
+    /// Says what became of a message, in the words that people search for; never its payload. `attempt` is which run of
+    /// it this was, or would have been.
+    fn tell(&self, decision: &Decision, attempt: u32) {
         let Settle { delivery, note, action } = &decision.settle;
         let message = &delivery.message;
         let error = note.error.as_deref().unwrap_or_default();
-        let topic = &self.rules.subscription.topic;
-        let subscription = &self.rules.subscription.name;
-        let attempt = message.attempts.handled;
+        let (topic, subscription) = self.place();
         if decision.dead {
             let to = match action {
                 Action::Move { to, .. } => to.to_string(),
                 _ => "nowhere: discarded".into(),
             };
             tracing::error!(
-                id = %message.id, kind = %message.kind, %topic, %subscription, attempt, outcome = ?note.outcome, %to,
+                id = %message.id, kind = %message.kind, topic, subscription, attempt, outcome = ?note.outcome, %to,
                 error, "dead-lettered"
             );
         } else if matches!(note.outcome, Outcome::Failed) {
-            tracing::warn!(id = %message.id, kind = %message.kind, %topic, %subscription, attempt, error, "failed");
+            tracing::warn!(id = %message.id, kind = %message.kind, topic, subscription, attempt, error, "failed");
+        } else if !matches!(note.outcome, Outcome::Handled) {
+            tracing::debug!(
+                id = %message.id, kind = %message.kind, topic, subscription, attempt, outcome = ?note.outcome, error,
+                "not handled"
+            );
         }
     }
 
@@ -512,9 +526,9 @@ impl Performer {
     fn take_in(&mut self, settled: Settled) {
         if let Some(error) = &settled.error {
             self.counts.settlements_failed += settled.failed.len() as u64;
-            let here = self.rules.subscription.address();
+            let (topic, subscription) = self.place();
             let messages = settled.failed.len();
-            tracing::warn!(subscription = %here, %error, messages, "could not settle: trying again");
+            tracing::warn!(topic, subscription, %error, messages, "could not settle: trying again");
             self.set_finished(&settled.failed);
         }
         self.counts.lost += settled.lost;

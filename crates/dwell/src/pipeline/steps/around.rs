@@ -6,9 +6,11 @@ use super::{
 };
 use crate::{cx::Cx, failure::Failure};
 use dwell_core::{BoxFuture, Text};
-use dwell_engine::Verdict;
+use dwell_engine::{Verdict, or_panic};
+use futures_util::FutureExt;
 use std::{
     fmt,
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -50,14 +52,16 @@ impl Layer for Around {
     fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict> {
         let result = Arc::new(Mutex::new(None));
         let next = Next::new(cx.clone(), inner, result.clone());
-        let ending = (self.function)(cx.clone(), next);
-        Box::pin(async move {
-            match ending.await {
+        let (function, cx) = (self.function.clone(), cx.clone());
+        let run = async move {
+            match function(cx, next).await {
                 Ok(()) => {
                     Verdict::Ack { result: result.lock().unwrap_or_else(PoisonError::into_inner).take() }
                 }
                 Err(failure) => failure.into_verdict(),
             }
-        })
+        };
+        // Its panic is a failure of what is inside, like the handler's own: the steps around it deal with it.
+        Box::pin(AssertUnwindSafe(run).catch_unwind().map(or_panic))
     }
 }

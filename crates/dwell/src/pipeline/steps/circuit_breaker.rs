@@ -79,13 +79,16 @@ impl Layer for Breaker {
     fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict> {
         let (settings, state, cx) = (self.settings, self.state.clone(), cx.clone());
         Box::pin(async move {
-            if let Some(pause) = knock(&state, cx.clock().elapsed()) {
-                return Verdict::Defer {
-                    due: Some(dwell_core::Due::After(pause)),
-                    reason: Some("the circuit breaker is open".into()),
-                };
-            }
-            let mut attempt = Attempt { settings, state, cx, is_over: false };
+            let is_probe = match knock(&state, cx.clock().elapsed()) {
+                Ok(is_probe) => is_probe,
+                Err(pause) => {
+                    return Verdict::Defer {
+                        due: Some(dwell_core::Due::After(pause)),
+                        reason: Some("the circuit breaker is open".into()),
+                    };
+                }
+            };
+            let mut attempt = Attempt { settings, state, cx, is_probe, is_over: false };
             let verdict = inner.run(&attempt.cx).await;
             attempt.end(&verdict);
             verdict
@@ -97,14 +100,14 @@ fn lock(state: &Mutex<Door>) -> MutexGuard<'_, Door> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long to stay away; `None` is "come in".
-fn knock(state: &Mutex<Door>, now: Duration) -> Option<Duration> {
+/// Whether the one who comes in does so to try; or how long to stay away.
+fn knock(state: &Mutex<Door>, now: Duration) -> Result<bool, Duration> {
     let mut door = lock(state);
-    let until = door.open_until?;
+    let Some(until) = door.open_until else { return Ok(false) };
     if now < until {
-        return Some(until - now);
+        return Err(until - now);
     }
-    if std::mem::replace(&mut door.probed, true) { Some(WHILE_PROBED) } else { None }
+    if std::mem::replace(&mut door.probed, true) { Err(WHILE_PROBED) } else { Ok(true) }
 }
 
 /// A run that was let through. If it is dropped on its way, it has failed.
@@ -112,6 +115,7 @@ struct Attempt {
     settings: CircuitBreaker,
     state: Arc<Mutex<Door>>,
     cx: Cx,
+    is_probe: bool,
     is_over: bool,
 }
 
@@ -121,28 +125,37 @@ impl Attempt {
         match verdict {
             Verdict::Fail(_) => self.failed(),
             Verdict::Ack { .. } | Verdict::Reject(_) | Verdict::Invalid(_) => {
-                *lock(&self.state) = Door::default()
+                if let Some(mut door) = self.door() {
+                    *door = Door::default();
+                }
             }
             // It says nothing about the door: whoever comes next may try.
-            _ => lock(&self.state).probed = false,
+            _ => {
+                if let Some(mut door) = self.door() {
+                    door.probed = false;
+                }
+            }
         }
     }
 
     fn failed(&self) {
         let now = self.cx.clock().elapsed();
-        let mut door = lock(&self.state);
+        let Some(mut door) = self.door() else { return };
         door.failures = door.failures.saturating_add(1);
-        let probe_failed = std::mem::take(&mut door.probed);
-        // One that was let in before it opened does not keep it open for longer.
-        let opens = door.open_until.is_none() && door.failures >= self.settings.failures;
-        if opens || probe_failed {
+        door.probed = false;
+        if self.is_probe || door.failures >= self.settings.failures {
             door.open_until = Some(now.saturating_add(self.settings.open_for));
             drop(door);
             tracing::warn!(
-                kind = %self.cx.message().kind, topic = self.cx.topic(), subscription = self.cx.subscription(),
-                open_for = ?self.settings.open_for, "a circuit breaker opens: messages are deferred unseen"
+                id = %self.cx.id(), kind = %self.cx.message().kind, topic = self.cx.topic(),
+                subscription = self.cx.subscription(), attempt = self.cx.attempt(), open_for = ?self.settings.open_for, "a circuit breaker opens: messages are deferred unseen"
             );
         }
+    }
+
+    /// The door, if this run has a say: while it is open, only the one who tries has. Others were let in before.
+    fn door(&self) -> Option<MutexGuard<'_, Door>> {
+        Some(lock(&self.state)).filter(|door| self.is_probe || door.open_until.is_none())
     }
 }
 

@@ -105,7 +105,7 @@ impl Entry {
         if let Err(error) = self.store.done(&self.subscription, &self.id, keep).await {
             tracing::error!(
                 id = %self.id, kind = %cx.message().kind, topic = cx.topic(), subscription = cx.subscription(),
-                %error, "handled, but the inbox could not be told: a redelivery would run it again"
+                attempt = cx.attempt(), %error, "handled, but the inbox could not be told: a redelivery would run it again"
             );
         }
     }

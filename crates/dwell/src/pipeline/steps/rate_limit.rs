@@ -41,7 +41,7 @@ impl RateLimit {
     pub(in super::super) fn layer(self) -> Box<dyn Layer> {
         // At least one in eleven days, so that the arithmetic stays small.
         let interval = Duration::from_secs_f64((1.0 / self.per_second).min(1e6));
-        Box::new(Limiter { interval, slack: interval * (self.burst - 1), next: Arc::default() })
+        Box::new(Limiter { interval, slack: interval * (self.burst - 1), row: Arc::default() })
     }
 }
 
@@ -49,21 +49,32 @@ struct Limiter {
     interval: Duration,
     /// How far ahead of its time a run may start.
     slack: Duration,
-    /// When the next run is due at an even pace, in elapsed time.
-    next: Arc<Mutex<Duration>>,
+    row: Arc<Mutex<Row>>,
+}
+
+/// In elapsed time.
+#[derive(Default)]
+struct Row {
+    /// When the next run is due at an even pace.
+    next: Duration,
+    /// When the next one that is deferred comes back: each at a time of its own. A backlog that came back as one would be
+    /// deferred again and again, until it had used up its runs.
+    back: Duration,
 }
 
 impl Limiter {
     /// How long to wait: `Ok` holds a place in the row, `Err` does not, because it is too far away.
     fn queue(&self, now: Duration) -> Result<Duration, Duration> {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = (*next).max(now);
-        let wait = own.saturating_sub(self.slack).saturating_sub(now);
-        if wait > PATIENCE {
-            return Err(wait);
+        let mut row = self.row.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = row.next.max(now);
+        let start = own.saturating_sub(self.slack).max(now);
+        if start - now <= PATIENCE {
+            row.next = own.saturating_add(self.interval);
+            return Ok(start - now);
         }
-        *next = own.saturating_add(self.interval);
-        Ok(wait)
+        let back = row.back.max(start);
+        row.back = back.saturating_add(self.interval);
+        Err(back - now)
     }
 }
 

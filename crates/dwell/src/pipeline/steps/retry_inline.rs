@@ -17,7 +17,7 @@ impl Default for RetryInline {
             max_retries: 3,
             base_delay: Duration::from_millis(100),
             max_delay: Duration::from_secs(1),
-            ..RetryPolicy::default()
+            jitter: 0.0,
         })
     }
 }
@@ -55,7 +55,7 @@ impl Layer for RetryInline {
                     Verdict::Fail(error) if failed < policy.max_retries => error,
                     other => return other,
                 };
-                let pause = policy.delay(failed, cx.bus().seams().random.symmetric());
+                let pause = policy.delay(failed, 0.0);
                 let message = cx.message();
                 tracing::warn!(
                     id = %message.id, kind = %message.kind, topic = cx.topic(), subscription = cx.subscription(),

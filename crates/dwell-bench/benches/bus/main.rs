@@ -1,0 +1,54 @@
+//! The bus in memory, beside the bare thing and beside another framework, in the same run.
+//!
+//! `cargo xtask bench bus` runs it; `--json` prints one object per line, `--smoke` only shows that it works.
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+
+mod channel;
+mod flow;
+mod message;
+mod other;
+mod ours;
+mod output;
+mod sending;
+mod steps;
+
+use output::Output;
+
+/// What the queue between producers and handler holds.
+const CAPACITY: usize = 100_000;
+/// Tasks that send at the same time.
+const PRODUCERS: usize = 2;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let output = Output { json: has("--json") };
+    let scale = if has("--smoke") { Scale::SMOKE } else { Scale::FULL };
+    flow::run(&output, &scale);
+    steps::run(&output, &scale);
+    sending::run(&output, &scale);
+}
+
+/// How much one round does.
+struct Scale {
+    rounds: usize,
+    /// From publish to handled.
+    messages: usize,
+    /// Through one step.
+    runs: usize,
+    /// Sends that nobody handles; the default queue takes them all.
+    sends: usize,
+    /// Sends that wait until they are handled.
+    inline: usize,
+}
+
+impl Scale {
+    const FULL: Self = Self { rounds: 21, messages: 300_000, runs: 50_000, sends: 100_000, inline: 20_000 };
+    const SMOKE: Self = Self { rounds: 2, messages: 2_000, runs: 500, sends: 1_000, inline: 500 };
+}
+
+/// Two threads, as two cores would have it.
+fn two_threads() -> tokio::runtime::Runtime {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build();
+    runtime.expect("a runtime can be started")
+}

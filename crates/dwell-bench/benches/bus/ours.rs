@@ -1,0 +1,74 @@
+//! A bus in memory with one subscription, and the handlers that it is given.
+
+use crate::{
+    CAPACITY, PRODUCERS,
+    message::{Left, Placed, publish},
+};
+use dwell::{IntoHandler, Pipeline, Step, prelude::*};
+use std::time::{Duration, Instant};
+
+/// A handler that does nothing but count.
+pub(crate) async fn bare(_: Placed, State(left): State<Left>) -> Result<(), Failure> {
+    left.handled();
+    Ok(())
+}
+
+/// The same with three steps, by attributes.
+#[handler]
+#[defer_on_error(delay = "30s")]
+#[timeout("10s")]
+#[retry_inline(max_retries = 3)]
+pub(crate) async fn attributed(_: Placed, State(left): State<Left>) -> Result<(), Failure> {
+    left.handled();
+    Ok(())
+}
+
+/// The same with three steps, by hand.
+pub(crate) fn built() -> Pipeline<Placed> {
+    Pipeline::new(bare)
+        .step(Step::defer_on_error().delay(Duration::from_secs(30)))
+        .step(Step::timeout(Duration::from_secs(10)))
+        .step(Step::retry_inline().max_retries(3))
+}
+
+/// A bus on which this handler gets every event.
+pub(crate) async fn bus<H, Marker>(left: &Left, handler: H) -> Bus
+where
+    H: IntoHandler<Marker, Message = Placed>,
+{
+    let subscription = Subscription::named("bench").with(|settings| settings.batch = 200);
+    let wiring = Bus::builder().state(left.clone()).subscribe(subscription, handler);
+    wiring.start(&format!("memory://?capacity={CAPACITY}")).await.expect("memory starts")
+}
+
+/// From publish to handled: messages per second.
+pub(crate) async fn rate<H, Marker>(messages: usize, handler: H) -> f64
+where
+    H: IntoHandler<Marker, Message = Placed>,
+{
+    let left = Left::new(messages);
+    let bus = bus(&left, handler).await;
+    let start = Instant::now();
+    for producer in 0..PRODUCERS {
+        let bus = bus.clone();
+        tokio::spawn(async move {
+            for number in (producer..messages).step_by(PRODUCERS) {
+                publish(&bus, number).await;
+            }
+        });
+    }
+    left.none().await;
+    let rate = messages as f64 / start.elapsed().as_secs_f64();
+    bus.shutdown().await.expect("memory closes");
+    rate
+}
+
+/// Lets messages pile up.
+pub(crate) fn pause(bus: &Bus) {
+    bus.monitor().pumps().iter().for_each(|pump| pump.pause());
+}
+
+/// Lets them flow again.
+pub(crate) fn resume(bus: &Bus) {
+    bus.monitor().pumps().iter().for_each(|pump| pump.resume());
+}

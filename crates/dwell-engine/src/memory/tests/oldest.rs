@@ -1,0 +1,65 @@
+use super::*;
+use dwell_core::{
+    Answer, BoxFuture, Change, Count, Ledger, MessageId, Oldest, Page, Record, RecordQuery, Text,
+};
+
+/// A ledger that cannot look up what is oldest: it has to be searched for.
+struct Searched(Arc<dyn Ledger>);
+
+impl Ledger for Searched {
+    fn get<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Vec<Record>>> {
+        self.0.get(id)
+    }
+
+    fn list(&self, query: RecordQuery) -> BoxFuture<'_, Result<Page<Record>>> {
+        self.0.list(query)
+    }
+
+    fn counts(&self) -> BoxFuture<'_, Result<Vec<Count>>> {
+        self.0.counts()
+    }
+
+    fn change<'a>(
+        &'a self,
+        id: &'a MessageId,
+        subscription: Option<&'a str>,
+        change: Change,
+        by: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<Answer>>> {
+        self.0.change(id, subscription, change, by)
+    }
+}
+
+/// Looked up and searched for: both ways must find the same.
+async fn oldest(broker: &Broker) -> Vec<(String, Timestamp)> {
+    let ledger = broker.memory.ledger().unwrap();
+    let looked_up = ledger.oldest_ready().await.unwrap();
+    assert_eq!(Searched(ledger).oldest_ready().await.unwrap(), looked_up);
+    let name = |of: &Oldest| format!("{}/{}", of.topic, of.subscription.as_ref().unwrap_or(&Text::default()));
+    looked_up.iter().map(|of| (name(of), of.due)).collect()
+}
+
+#[tokio::test]
+async fn the_oldest_that_is_ready_is_the_one_that_was_due_first_whenever_it_was_sent() {
+    let broker = Broker::new().await;
+    let start = broker.now();
+    assert_eq!(oldest(&broker).await, []);
+    for seconds in [50, 20, 40, 10, 30] {
+        let id = format!("after-{seconds}");
+        let to = Address::subscription("orders", "mail");
+        broker.send(Envelope { to, ..order(&id) }.due(after(SECOND * seconds))).await.unwrap();
+    }
+    assert_eq!(oldest(&broker).await, [], "what waits is not ready");
+    broker.clock.advance(SECOND * 60).await;
+    assert_eq!(oldest(&broker).await, [("orders/mail".to_owned(), start.after(SECOND * 10))]);
+
+    broker.send(order("now")).await.unwrap();
+    let taken = broker.mail.receive(1, Duration::ZERO, None).await.unwrap();
+    let both = [
+        ("orders/mail".to_owned(), start.after(SECOND * 20)),
+        ("orders/stock".to_owned(), start.after(SECOND * 60)),
+    ];
+    assert_eq!(oldest(&broker).await, both, "what is in somebody's hands is not ready");
+    release_all(&broker.mail, taken).await;
+    assert_eq!(oldest(&broker).await[0].1, start.after(SECOND * 10));
+}

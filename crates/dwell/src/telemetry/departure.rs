@@ -1,0 +1,68 @@
+//! The trace that a message takes with it when it is sent.
+
+#[cfg(feature = "otel")]
+use super::otel;
+use crate::{
+    sending::{Sending, Sent},
+    trace::{COMPANIONS, TRACEPARENT},
+};
+use dwell_core::Result;
+use tracing::Span;
+
+/// A send on its way, and the span that it is in: none, unless the feature `otel` is on and somebody looks.
+pub(crate) struct Departure(Span);
+
+impl Departure {
+    /// Writes the trace into the message: the current span's where that is traced, else that of the run that sends it. A
+    /// `traceparent` that the sender gave stands as it is.
+    pub(crate) fn of(sending: &mut Sending, is_alone: bool) -> Self {
+        let from = sending.from.clone();
+        let Ok(envelope) = &mut sending.envelope else { return Self(Span::none()) };
+        #[cfg(feature = "otel")]
+        let span = otel::sending_span(envelope, from.as_ref(), is_alone);
+        #[cfg(not(feature = "otel"))]
+        let (span, _) = (Span::none(), is_alone);
+
+        let headers = &mut envelope.message.headers;
+        if headers.get(TRACEPARENT).is_some() {
+            return Self(span);
+        }
+        #[cfg(feature = "otel")]
+        if otel::inject(&span, headers) {
+            return Self(span);
+        }
+        if let Some(cx) = from {
+            headers.append(TRACEPARENT, cx.trace().to_string());
+            for name in COMPANIONS {
+                for value in cx.headers().get_all(name) {
+                    headers.append(name, value.clone());
+                }
+            }
+        }
+        Self(span)
+    }
+
+    /// What is done for it belongs in here.
+    pub(crate) fn span(&self) -> Span {
+        self.0.clone()
+    }
+
+    /// Says how it ended.
+    pub(crate) fn ended(self, result: &Result<Sent>) {
+        #[cfg(feature = "otel")]
+        otel::end_sending(&self.0, result);
+        #[cfg(not(feature = "otel"))]
+        let _ = result;
+    }
+}
+
+/// The span around a batch.
+pub(crate) fn batch_span(messages: usize) -> Span {
+    #[cfg(feature = "otel")]
+    return otel::batch_span(messages);
+    #[cfg(not(feature = "otel"))]
+    {
+        let _ = messages;
+        Span::none()
+    }
+}

@@ -1,0 +1,121 @@
+//! A bound on the time of what is inside.
+
+use crate::common::{hanging, *};
+use dwell::{Step, prelude::*};
+use dwell_core::{Clock as _, Outcome, VirtualClock};
+use std::sync::{Arc, Mutex};
+
+#[tokio::test]
+async fn an_async_handler_is_dropped_at_its_timeout_and_counts_as_failed() {
+    /// Writes down when it is dropped.
+    struct Dropped(Cx, Arc<Mutex<Vec<f64>>>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.1.lock().unwrap().push((self.0.now().0 - START) as f64 / 1000.0);
+        }
+    }
+
+    let dropped = Arc::new(Mutex::new(vec![]));
+    let drops = dropped.clone();
+    let world = World::waiting(mail(), [Step::timeout(seconds(2.0))], move |run, cx| {
+        let _held = Dropped(cx, drops.clone());
+        async move {
+            let _held = _held;
+            if run.number == 1 {
+                std::future::pending::<()>().await;
+            }
+            Ok(())
+        }
+    })
+    .await;
+    world.play().await;
+    assert_eq!(*dropped.lock().unwrap(), [2.0, 7.0]);
+    assert_eq!(world.times(), [0.0, 7.0], "five seconds of backoff from the moment of failure");
+    assert_eq!(world.journal.outcomes(), [Outcome::Failed, Outcome::Handled]);
+    assert_eq!(world.errors::<Placed>(), ["it did not finish within its timeout of 2s"]);
+}
+
+#[tokio::test]
+async fn what_ends_in_time_is_left_alone() {
+    let world = World::waiting(mail(), [Step::timeout(seconds(2.0))], |_, cx| async move {
+        cx.clock().sleep(seconds(1.999)).await;
+        Ok(())
+    })
+    .await;
+    world.play().await;
+    assert_eq!(world.journal.outcomes(), [Outcome::Handled]);
+}
+
+#[tokio::test]
+async fn the_shorter_of_the_steps_and_the_subscriptions_timeout_holds() {
+    for (step, subscription, fails_at) in [(2.0, 9.0, 2.0), (9.0, 3.0, 3.0)] {
+        let mail = retries(1).handler_timeout(seconds(subscription));
+        let hang = |_, _| std::future::pending();
+        let world = World::waiting(mail, [Step::timeout(seconds(step))], hang).await;
+        world.play().await;
+        assert_eq!(world.times(), [0.0, fails_at + 5.0]);
+    }
+}
+
+on_both_pumps! {
+    async fn it_bounds_the_steps_inside_of_it_too(pump) {
+        let inline = Step::retry_inline().max_retries(9).base_delay(seconds(1.5)).max_delay(seconds(1.5));
+        let steps = [Step::timeout(seconds(4.0)), inline.into()];
+        let world = World::new(pump, retries(0), steps, |_, _| boom()).await;
+        world.play().await;
+        assert_eq!(world.times(), [0.0, 1.5, 3.0]);
+        assert_eq!(world.errors::<Placed>(), ["it did not finish within its timeout of 4s"]);
+    }
+}
+
+#[tokio::test]
+async fn within_an_inline_retry_each_try_has_its_own() {
+    let inline = Step::retry_inline().max_retries(2).base_delay(seconds(1.0)).max_delay(seconds(1.0));
+    let steps = [inline.into(), Step::timeout(seconds(4.0))];
+    let world = World::waiting(retries(0), steps, |_, _| std::future::pending()).await;
+    world.play().await;
+    assert_eq!(world.times(), [0.0, 5.0, 10.0]);
+}
+
+#[tokio::test]
+async fn a_blocking_handler_is_abandoned_and_its_thread_replaced() {
+    let (time, journal) = (VirtualClock::new(), Journal::default());
+    let (trap, opener) = hanging::trap();
+    let inside = trap.clone();
+    let hangs = journal.handler(Pump::Blocking, move |run, _| {
+        if (&*run.id, run.number) == ("a", 1) {
+            inside.enter();
+            return Err(Failure::reject("too late to say this"));
+        }
+        Ok(())
+    });
+    let bus = Bus::builder()
+        .subscribe(mail(), hangs.step(Step::timeout(seconds(2.0))))
+        .seams(hanging::seams(&time, 1))
+        .observer(Arc::new(journal.clone()))
+        .start("memory://")
+        .await
+        .unwrap();
+    bus.publish(placed(1)).id("a").await.unwrap();
+    bus.publish(placed(2)).id("b").await.unwrap();
+    trap.caught().await;
+    time.advance(seconds(1.999)).await;
+    assert_eq!(journal.line(), "a@0", "the only slot is taken");
+    time.advance(seconds(60.0)).await;
+    assert_eq!(journal.line(), "a@0 b@2 a@7", "on another thread");
+    let hung = bus.monitor().hung();
+    assert_eq!(hung.iter().map(|seen| seen.id.to_string()).collect::<Vec<_>>(), ["a"]);
+    opener.open().unwrap();
+    time.advance(seconds(60.0)).await;
+    assert_eq!(journal.outcomes(), [Outcome::Failed, Outcome::Handled, Outcome::Handled]);
+    assert_eq!(time.elapsed(), seconds(121.999));
+}
+
+#[tokio::test]
+async fn a_timeout_of_zero_is_refused() {
+    let handler = Journal::default().handler(Pump::Async, |_, _| Ok(())).named("confirm");
+    let wiring = Bus::builder().subscribe("mail", handler.step(Step::timeout(seconds(0.0))));
+    let error = dwell::testing::start(wiring).await.unwrap_err();
+    let text = "the handler `confirm` has a step `timeout` that is zero: every run would time out";
+    assert_eq!(error.to_string(), text);
+}

@@ -1,0 +1,44 @@
+//! What one sees of a running bus: logs, spans and metrics.
+//!
+//! Expect a warning about a gateway that is busy, and then a page of metrics. With
+//! `OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318`, the spans go to the collector there.
+
+use dwell::{
+    prelude::*,
+    telemetry::{self, Metrics},
+};
+use std::time::Duration;
+use tracing_subscriber::prelude::*;
+
+#[derive(Command, Serialize, Deserialize)]
+#[message(name = "payments.charge")]
+struct Charge {
+    order: u64,
+}
+
+#[handler]
+#[retry(max_retries = 3, base_delay = "100ms")]
+async fn charge(message: Charge, cx: Cx) -> Result<(), Failure> {
+    if cx.attempt() == 1 {
+        return Err("the gateway is busy".into());
+    }
+    tracing::info!(order = message.order, "charged");
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), dwell::Error> {
+    // The guard exports what is left when the program ends.
+    let (layer, _guard) = match std::env::var("OTEL_EXPORTER_OTLP_ENDPOINT") {
+        Ok(endpoint) => telemetry::otlp("shop", endpoint).map(|(layer, guard)| (Some(layer), Some(guard)))?,
+        Err(_) => (None, None),
+    };
+    tracing_subscriber::registry().with(layer).with(tracing_subscriber::fmt::layer()).init();
+
+    let metrics = Metrics::new();
+    let bus = Bus::builder().metrics(&metrics).handle(charge).start("memory://").await?;
+    bus.send(Charge { order: 42 }).await?;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    println!("{}", metrics.render(&bus).await);
+    bus.shutdown().await
+}
