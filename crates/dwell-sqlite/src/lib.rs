@@ -25,6 +25,7 @@ mod headers;
 mod ids;
 mod inbox;
 mod incoming;
+mod job;
 mod layout;
 mod ledger;
 mod open;
@@ -42,6 +43,7 @@ mod signals;
 mod tidy;
 mod tx;
 mod usage;
+mod worker;
 mod writer;
 
 pub use settings::{Location, SqliteSettings, Synchronous};
