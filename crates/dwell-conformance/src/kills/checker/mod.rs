@@ -124,10 +124,10 @@ impl Checker {
                     ask.answer = Some((at, changed));
                 }
             }
-            Entry::Received { of, lease, id, handled, failed, deliveries: _, since } => {
+            Entry::Received { of, lease, id, handled, failed, deliveries, since } => {
                 let track = self.tracks.entry((id.clone(), of.clone())).or_default();
                 self.hand_outs.insert((name.clone(), of, lease), (id, track.hand_outs.len()));
-                track.hand_outs.push(HandOut::new(name.clone(), handled, failed, since, at));
+                track.hand_outs.push(HandOut::new(name.clone(), handled, failed, deliveries, since, at));
             }
             Entry::Renewed { of, leases, since } => {
                 for lease in leases {

@@ -14,6 +14,8 @@ struct Journals {
     checker: Checker,
     fence: u64,
     dead: Vec<Dead>,
+    /// What the next hand-out is counted as.
+    deliveries: Option<u32>,
 }
 
 fn worker(role: Role, slot: usize) -> Name {
@@ -28,7 +30,7 @@ impl Journals {
     fn on(places: &[&str], holding: Holding) -> Self {
         let places = places.iter().map(|place| Text::from(*place)).collect();
         let terms = Terms { places: BTreeMap::from([(ORDERS.into(), places)]), holding, moves_at_once: true };
-        Self { checker: Checker::new(terms), fence: 0, dead: vec![] }
+        Self { checker: Checker::new(terms), fence: 0, dead: vec![], deliveries: None }
     }
 
     /// One subscription, on a store with leases.
@@ -70,19 +72,32 @@ impl Journals {
         slot: usize,
         id: &str,
         at: i64,
-        (handled, failed): (u32, u32),
+        counts: (u32, u32),
         ending: Option<Ending>,
     ) -> Lease {
-        self.fence += 1;
-        let (name, of, lease): (_, Text, _) = (consumer(slot), of.into(), (1, self.fence));
-        let (id, deliveries, since) = (id.into(), None, at - 5);
-        let of_received = of.clone();
-        let received = Entry::Received { of: of_received, lease, id, handled, failed, deliveries, since };
-        self.write(&name, at, received);
+        let lease = self.hand_out(of, slot, id, at, counts);
+        let (name, of): (_, Text) = (consumer(slot), of.into());
         self.write(&name, at, Entry::Started { of: of.clone(), lease, altered: false });
         if let Some(ending) = ending {
             self.write(&name, at + 10, Entry::Ended { of, lease, ending });
         }
+        lease
+    }
+
+    /// A hand-out by a call that took 5 ms.
+    fn hand_out(&mut self, of: &str, slot: usize, id: &str, at: i64, counts: (u32, u32)) -> Lease {
+        self.fence += 1;
+        let lease = (1, self.fence);
+        let received = Entry::Received {
+            of: of.into(),
+            lease,
+            id: id.into(),
+            handled: counts.0,
+            failed: counts.1,
+            deliveries: self.deliveries,
+            since: at - 5,
+        };
+        self.write(&consumer(slot), at, received);
         lease
     }
 
@@ -181,6 +196,24 @@ fn a_dead_letter_is_an_end_if_a_run_gave_it_up() {
     journals.dead("a");
     journals.dead("a");
     assert_eq!(journals.found().0, Kind::Broken);
+}
+
+#[test]
+fn a_message_that_was_handed_out_too_often_is_poison_whatever_its_killed_runs_had_come_to() {
+    for (deliveries, is_settled, broken) in [(11, false, 0), (10, false, 1), (11, true, 1)] {
+        let mut journals = Journals::new();
+        journals.sent("a", 1000);
+        let lease = journals.run(0, "a", 1000, (0, 0), HANDLED);
+        if is_settled {
+            journals.settled(0, lease, 1020);
+        }
+        journals.killed(0, 1030);
+        journals.deliveries = Some(deliveries);
+        journals.hand_out(MAIL, 1, "a", 90_000, (0, 0));
+        journals.dead.push(Dead { id: "a".into(), of: MAIL.into(), is_poison: true });
+        let report = journals.report();
+        assert_eq!((report.broken, report.handled, report.is_ok()), (broken, 1, broken == 0), "{report}");
+    }
 }
 
 #[test]

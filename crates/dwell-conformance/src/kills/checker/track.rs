@@ -4,6 +4,9 @@ use super::{Dead, Holding, Lives, Terms, message::Sending};
 use crate::kills::{journal::Ending, report::Kind, worker::Name};
 use std::{collections::BTreeMap, fmt};
 
+/// So many hand-outs without an outcome make a message poison, unless a subscription says otherwise.
+const QUARANTINE: u32 = 10;
+
 #[derive(Debug, Default)]
 pub(super) struct Track {
     pub(super) hand_outs: Vec<HandOut>,
@@ -23,6 +26,8 @@ pub(super) struct HandOut {
     name: Name,
     handled: u32,
     failed: u32,
+    /// How often it was handed out with these counts, this time included, where the store can tell.
+    deliveries: Option<u32>,
     /// When the call began that brought it.
     since: i64,
     /// When it was there.
@@ -36,11 +41,19 @@ pub(super) struct HandOut {
 }
 
 impl HandOut {
-    pub(super) fn new(name: Name, handled: u32, failed: u32, since: i64, received: i64) -> Self {
+    pub(super) fn new(
+        name: Name,
+        handled: u32,
+        failed: u32,
+        deliveries: Option<u32>,
+        since: i64,
+        received: i64,
+    ) -> Self {
         Self {
             name,
             handled,
             failed,
+            deliveries,
             since,
             received,
             renewed: None,
@@ -59,6 +72,10 @@ impl HandOut {
         }
     }
 
+    fn is_handled(&self) -> bool {
+        matches!(self.ended, Some((_, Ending::Handled)))
+    }
+
     fn is_given_up(&self) -> bool {
         matches!(self.ended, Some((_, Ending::Rejected | Ending::Failed(_))))
     }
@@ -66,7 +83,7 @@ impl HandOut {
 
 impl Track {
     pub(super) fn is_handled(&self) -> bool {
-        self.hand_outs.iter().any(|hand_out| matches!(hand_out.ended, Some((_, Ending::Handled))))
+        self.hand_outs.iter().any(HandOut::is_handled)
     }
 
     /// Checks every run.
@@ -163,16 +180,22 @@ impl Track {
         }
     }
 
-    /// A dead letter comes of a run that gave it up, and one run makes one letter.
+    /// A dead letter comes of a run that gave it up, and one run makes one letter; or of a message that took its worker
+    /// down too often, whatever its run was about to say when it was killed.
     pub(super) fn check_letters(&self, letters: &[&Dead], find: &mut dyn FnMut(String)) {
-        let given_up = self.hand_outs.iter().filter(|hand_out| hand_out.is_given_up()).count();
-        let letters_of_runs = letters.iter().filter(|letter| !letter.is_poison).count();
-        if letters_of_runs > given_up {
-            find(format!(
-                "has {letters_of_runs} dead letters of it, and gave it up {given_up} times: {self}"
-            ));
+        let (poison, given_up): (Vec<&Dead>, Vec<&Dead>) =
+            letters.iter().partition(|letter| letter.is_poison);
+        let gave_up = self.hand_outs.iter().filter(|hand_out| hand_out.is_given_up()).count();
+        if given_up.len() > gave_up {
+            let count = given_up.len();
+            find(format!("has {count} dead letters of it, and gave it up {gave_up} times: {self}"));
         }
-        if !letters.is_empty() && self.is_handled() {
+        let too_often = |hand_out: &HandOut| hand_out.deliveries.is_some_and(|count| count > QUARANTINE);
+        if poison.len() > self.hand_outs.iter().filter(|hand_out| too_often(hand_out)).count() {
+            find(format!("gave it up as poison, and was not handed it {QUARANTINE} times before: {self}"));
+        }
+        let is_over = self.hand_outs.iter().any(|hand_out| hand_out.is_handled() && hand_out.is_settled);
+        if !given_up.is_empty() && self.is_handled() || !letters.is_empty() && is_over {
             find(format!("handled it, and has a dead letter of it as well: {self}"));
         }
     }
