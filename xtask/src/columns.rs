@@ -1,6 +1,8 @@
-//! The columns of the conformance matrix: a transport with its store each, and the test target that runs the suite on it.
+//! The columns of the conformance matrix: a transport with its store each, and the test target that runs the suite on
+//! it; and those that kill workers on it.
 
-/// One column. Its test target takes `--json` and then prints one result per line.
+/// One column. Its test target takes `--json` and then prints one result per line. The kills under load have targets of
+/// the same form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,
@@ -12,15 +14,20 @@ pub(crate) struct Column {
 pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "memory", package: "dwell-conformance", target: "memory" },
     Column { name: "log", package: "dwell-conformance", target: "log" },
+    Column { name: "sqlite", package: "dwell-sqlite", target: "conformance" },
+    Column { name: "log+sqlite", package: "dwell-sqlite", target: "log" },
 ];
 
+/// The transports on which workers are killed. Their targets take `--kills N` and `--seed S` as well.
+pub(crate) const FAULTS: &[Column] = &[Column { name: "sqlite", package: "dwell-sqlite", target: "faults" }];
+
 /// The names a person may give.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    COLUMNS.iter().map(|column| column.name)
+pub(crate) fn names_of(columns: &'static [Column]) -> impl Iterator<Item = &'static str> {
+    columns.iter().map(|column| column.name)
 }
 
-/// The named columns in the order of the matrix, or all where none is named.
-pub(crate) fn named(names: &[String]) -> Vec<Column> {
+/// The named columns in their order, or all where none is named.
+pub(crate) fn named(columns: &[Column], names: &[String]) -> Vec<Column> {
     let is_named = |column: &&Column| names.is_empty() || names.iter().any(|name| name == column.name);
-    COLUMNS.iter().filter(is_named).copied().collect()
+    columns.iter().filter(is_named).copied().collect()
 }

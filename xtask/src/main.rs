@@ -11,6 +11,7 @@ mod clock;
 mod columns;
 mod conformance;
 mod docs;
+mod faults;
 mod licences;
 mod number;
 mod output;
@@ -36,6 +37,8 @@ enum Command {
     Bench(bench::Options),
     /// Run the deterministic simulation; a failing seed is printed and replays exactly
     Simulate(simulate::Options),
+    /// Kill workers under load on real stores, and check what came of every message
+    Faults(faults::Options),
     /// Write the generated parts of the Markdown files, and check their links
     Docs(docs::Options),
 }
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Conformance(options) => conformance::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Simulate(options) => simulate::run(&options),
+        Command::Faults(options) => faults::run(&options),
         Command::Docs(options) => docs::run(&options),
     };
     ended.unwrap_or_else(|problem| {

@@ -32,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 pub mod faults;
+pub mod kills;
 pub mod log;
 mod namespace;
 mod rig;

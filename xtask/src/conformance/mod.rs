@@ -9,7 +9,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use crate::artifacts::{self, TestBinary};
-use crate::columns::{self, Column};
+use crate::columns::{self, COLUMNS, Column};
 use crate::output::{Screen, Style};
 use crate::process::{Output, Program, Seen, Stream};
 use crate::workspace::Workspace;
@@ -20,7 +20,7 @@ pub(crate) use results::{CaseResult, Verdict};
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// The columns to run; all of them unless named
-    #[arg(value_delimiter = ',', value_parser = PossibleValuesParser::new(columns::names()))]
+    #[arg(value_delimiter = ',', value_parser = PossibleValuesParser::new(columns::names_of(COLUMNS)))]
     columns: Vec<String>,
     /// Print one JSON object per line, as the tests do, in place of the matrix
     #[arg(long)]
@@ -29,7 +29,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     let workspace = Workspace::members()?;
-    let chosen = columns::named(&options.columns);
+    let chosen = columns::named(COLUMNS, &options.columns);
     let binaries = build(&workspace, &chosen, &mut |program| program.sharing_stderr().run(&mut |_| ()))?;
 
     let screen = Screen::new();
@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Builds the columns' tests, in the order of the columns.
+/// Builds the columns' tests, of the suite or of the kills, in the order of the columns.
 pub(crate) fn build(
     workspace: &Workspace,
     columns: &[Column],
@@ -121,7 +121,7 @@ mod tests {
     fn judged(code: i32, lines: &[&str]) -> (usize, Vec<String>) {
         let stdout = lines.iter().map(|line| (*line).to_owned()).collect();
         let output = Output { ending: Ending::Code(code), stdout, tail: vec![], shown: "memory".into() };
-        let (results, problems) = judge(&columns::COLUMNS[0], &output);
+        let (results, problems) = judge(&COLUMNS[0], &output);
         (results.len(), problems)
     }
 

@@ -33,7 +33,7 @@ pub(crate) struct Options {
     /// Build and install cargo-deny if it is missing
     #[arg(long)]
     install_deny: bool,
-    /// Leave out what takes long: 100 simulation seeds, no benchmarks
+    /// Leave out what takes long: 100 simulation seeds, no kills, no benchmarks
     #[arg(long)]
     quick: bool,
     /// Run these steps or transports alone

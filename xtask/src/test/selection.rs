@@ -1,8 +1,8 @@
 //! What to run, by name: steps and columns.
 
-use crate::columns::{self, Column};
+use crate::columns::{self, COLUMNS, Column, FAULTS};
 
-use super::steps::{self, CONFORMANCE};
+use super::steps::{self, CONFORMANCE, KILLS};
 
 /// The names given with `--only` and `--skip`.
 #[derive(Clone, Debug, Default)]
@@ -11,9 +11,20 @@ pub(crate) struct Selection {
     skip: Vec<String>,
 }
 
-/// Every name that `--only` and `--skip` take.
+/// Every name that `--only` and `--skip` take, once: a transport may be in both tables.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    steps::names().chain(columns::names())
+    let only_killed =
+        columns::names_of(FAULTS).filter(|name| columns::names_of(COLUMNS).all(|of| of != *name));
+    steps::names().chain(columns::names_of(COLUMNS)).chain(only_killed)
+}
+
+/// The columns that belong to a step.
+fn columns_of(step: &str) -> &'static [Column] {
+    match step {
+        CONFORMANCE => COLUMNS,
+        KILLS => FAULTS,
+        _ => &[],
+    }
 }
 
 impl Selection {
@@ -21,18 +32,18 @@ impl Selection {
         Selection { only: only.to_vec(), skip: skip.to_vec() }
     }
 
-    /// Whether the step runs. The conformance step does so too where one of its columns is asked for.
+    /// Whether the step runs. One with columns does so too where one of these is asked for.
     pub(crate) fn has_step(&self, step: &str) -> bool {
         let is_asked = self.only.is_empty()
             || self.asks_for(step)
-            || step == CONFORMANCE && columns::names().any(|column| self.asks_for(column));
+            || columns::names_of(columns_of(step)).any(|column| self.asks_for(column));
         is_asked && !self.leaves_out(step)
     }
 
-    /// The columns that run, and those left out.
-    pub(crate) fn columns(&self) -> (Vec<Column>, Vec<Column>) {
-        columns::COLUMNS.iter().partition(|column| {
-            let is_asked = self.only.is_empty() || self.asks_for(CONFORMANCE) || self.asks_for(column.name);
+    /// The columns of a step that run, and those left out.
+    pub(crate) fn columns(&self, step: &str) -> (Vec<Column>, Vec<Column>) {
+        columns_of(step).iter().partition(|column| {
+            let is_asked = self.only.is_empty() || self.asks_for(step) || self.asks_for(column.name);
             is_asked && !self.leaves_out(column.name)
         })
     }
@@ -57,13 +68,16 @@ mod tests {
 
     fn chosen(selection: &Selection) -> (Vec<&'static str>, Vec<&'static str>) {
         let steps = steps::names().filter(|step| selection.has_step(step)).collect();
-        let columns = selection.columns().0.iter().map(|column| column.name).collect();
+        let columns = selection.columns(CONFORMANCE).0.iter().map(|column| column.name).collect();
         (steps, columns)
     }
 
     #[test]
     fn everything_runs_unless_something_is_named() {
-        assert_eq!(chosen(&selection(&[], &[])), (steps::names().collect(), columns::names().collect()));
+        assert_eq!(
+            chosen(&selection(&[], &[])),
+            (steps::names().collect(), columns::names_of(COLUMNS).collect())
+        );
     }
 
     #[test]
@@ -71,14 +85,24 @@ mod tests {
         assert_eq!(chosen(&selection(&["unit", "doc"], &["doc"])).0, ["unit"]);
         let (steps, columns) = chosen(&selection(&[], &["format"]));
         assert!(!steps.contains(&"format") && steps.contains(&"unit"), "{steps:?}");
-        assert_eq!(columns, ["memory", "log"]);
+        assert_eq!(columns, columns::names_of(COLUMNS).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_column_brings_the_conformance_step_along() {
         assert_eq!(chosen(&selection(&["log"], &[])), (vec![CONFORMANCE], vec!["log"]));
-        assert_eq!(chosen(&selection(&[CONFORMANCE], &["log"])), (vec![CONFORMANCE], vec!["memory"]));
-        assert_eq!(selection(&[], &["log"]).columns().1, [columns::COLUMNS[1]]);
+        let others = columns::names_of(COLUMNS).filter(|column| *column != "log").collect();
+        assert_eq!(chosen(&selection(&[CONFORMANCE], &["log"])), (vec![CONFORMANCE], others));
+        assert_eq!(selection(&[], &["log"]).columns(CONFORMANCE).1, [COLUMNS[1]]);
+    }
+
+    #[test]
+    fn a_transport_brings_the_kills_along_if_it_has_any() {
+        let sqlite = selection(&["sqlite"], &[]);
+        assert!(sqlite.has_step(KILLS) && !sqlite.has_step("unit"));
+        assert_eq!(sqlite.columns(KILLS).0, [FAULTS[0]]);
+        assert!(!selection(&["log"], &[]).has_step(KILLS));
+        assert_eq!(selection(&[], &["sqlite"]).columns(KILLS), (vec![], vec![FAULTS[0]]));
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use crate::artifacts::TestBinary;
+use crate::columns::Column;
 use crate::process::Program;
-use crate::{artifacts, bench, columns, conformance, docs, licences, simulate, workspace};
+use crate::{artifacts, bench, columns, conformance, docs, faults, licences, simulate, workspace};
 
 use super::job::Job;
 use super::outcome::Outcome;
@@ -25,8 +27,12 @@ const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
 /// which builds its dependencies, such as tests and clippy, has them on; the pages of the documentation build none.
 const FEATURES: &str = "dwell/metrics,dwell/otel";
 
-/// The step that the columns belong to.
+/// The steps that the columns belong to.
 pub(crate) const CONFORMANCE: &str = "conformance";
+pub(crate) const KILLS: &str = "faults";
+
+/// More kills are a run of their own: `cargo xtask faults`.
+const FEW_KILLS: u64 = 5;
 
 const fn step(name: &'static str, run: fn(&mut Job<'_>) -> Result<Outcome, String>) -> Step {
     Step { name, run, is_long: false }
@@ -40,6 +46,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("examples", examples),
     step(CONFORMANCE, conformance_suite),
     step("simulation", simulation),
+    Step { name: KILLS, run: kills, is_long: true },
     Step { name: "bench-smoke", run: bench_smoke, is_long: true },
     step("tour", tour),
     step("docs", docs_drift),
@@ -62,7 +69,7 @@ fn clippy(job: &mut Job<'_>) -> Result<Outcome, String> {
     Ok(Outcome::passed())
 }
 
-/// Every test executable, but for the columns of the conformance suite, which have a step of their own.
+/// Every test executable, but for the columns of the conformance suite and of the kills, which have steps of their own.
 fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
     let workspace = job.workspace;
     let binaries =
@@ -72,7 +79,7 @@ fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
         let is_column = |column: &columns::Column| {
             column.package == binary.package && column.target == binary.target && binary.kind == "test"
         };
-        if columns::COLUMNS.iter().any(is_column) {
+        if columns::COLUMNS.iter().chain(columns::FAULTS).any(is_column) {
             continue;
         }
         let output = job.run(binary.program(&[]))?;
@@ -113,22 +120,45 @@ fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
 }
 
 fn conformance_suite(job: &mut Job<'_>) -> Result<Outcome, String> {
-    let (chosen, left_out) = job.options.selection().columns();
+    let (mut outcome, chosen) = chosen(job, CONFORMANCE)?;
+    for (column, binary) in &chosen {
+        let output = job.run(binary.program(&["--json"]))?;
+        let (results, problems) = conformance::judge(column, &output);
+        results.iter().for_each(|result| outcome.add_case(result));
+        problems.into_iter().for_each(|problem| outcome.fail(problem));
+    }
+    Ok(outcome)
+}
+
+/// The columns of a step that are not left out by name, with their tests.
+fn chosen(job: &mut Job<'_>, step: &str) -> Result<(Outcome, Vec<(Column, TestBinary)>), String> {
+    let (chosen, left_out) = job.options.selection().columns(step);
     let mut outcome = Outcome::default();
     for column in left_out {
         outcome.tally += Tally::SKIPPED;
         outcome.notes.push(format!("{} is left out by name", column.name));
     }
     if chosen.is_empty() {
-        return Ok(outcome);
+        return Ok((outcome, vec![]));
     }
     let workspace = job.workspace;
     let binaries = conformance::build(workspace, &chosen, &mut |program| job.check(program))?;
-    for (column, binary) in chosen.iter().zip(&binaries) {
-        let output = job.run(binary.program(&["--json"]))?;
-        let (results, problems) = conformance::judge(column, &output);
-        results.iter().for_each(|result| outcome.add_case(result));
-        problems.into_iter().for_each(|problem| outcome.fail(problem));
+    Ok((outcome, chosen.into_iter().zip(binaries).collect()))
+}
+
+/// All kills on one transport are one test; the faults that its checker must find are tests of its package.
+fn kills(job: &mut Job<'_>) -> Result<Outcome, String> {
+    let (mut outcome, chosen) = chosen(job, KILLS)?;
+    for (transport, binary) in &chosen {
+        let output = job.run(faults::program(binary, FEW_KILLS, None))?;
+        match faults::judge(transport, &output) {
+            Ok(figures) if figures.is_ok() => {
+                outcome.tally += Tally::PASSED;
+                outcome.notes.push(faults::summary(&figures));
+            }
+            Ok(figures) => outcome.fail(figures.problem()),
+            Err(problem) => outcome.fail(problem),
+        }
     }
     Ok(outcome)
 }

@@ -54,6 +54,14 @@ impl Fixture {
         fixture
             .column("log", &[("ack removes", "pass"), ("release returns", "refused"), ("kill", "skipped")]);
 
+        let targets = ["conformance", "log", "faults"];
+        let targets = targets.map(|name| format!("[[test]]\nname = '{name}'\nharness = false\n"));
+        fixture.package("dwell-sqlite", &targets.concat());
+        fixture.write("crates/dwell-sqlite/src/lib.rs", "");
+        fixture.column("sqlite", &[("ack removes", "pass")]);
+        fixture.column("log+sqlite", &[("ack removes", "pass")]);
+        fixture.kills(0);
+
         let examples =
             ["farewell", "hello"].map(|name| format!("[[example]]\nname = '{name}'\npath = '{name}.rs'\n"));
         fixture.manifest("examples", "dwell-examples", &examples.concat());
@@ -84,10 +92,17 @@ impl Fixture {
             .collect();
         let failed = results.iter().any(|(_, result)| *result == "fail");
         let lines: Vec<_> = lines.iter().map(String::as_str).collect();
-        self.write(
-            &format!("crates/dwell-conformance/tests/{transport}.rs"),
-            &program(&lines, i32::from(failed)),
-        );
+        let file = match transport {
+            "sqlite" => "dwell-sqlite/tests/conformance.rs",
+            "log+sqlite" => "dwell-sqlite/tests/log.rs",
+            model => &format!("dwell-conformance/tests/{model}.rs"),
+        };
+        self.write(&format!("crates/{file}"), &program(&lines, i32::from(failed)));
+    }
+
+    /// Writes the test that kills workers, and then misses so many messages.
+    pub(crate) fn kills(&self, lost: u64) {
+        self.write("crates/dwell-sqlite/tests/faults.rs", &KILLS.replace("LOST", &lost.to_string()));
     }
 
     /// Runs `cargo xtask` there with arguments as one types them.
@@ -172,6 +187,24 @@ fn main() {
     std::process::exit(if arguments[3] == "13" { 3 } else { 0 });
 }
 "#;
+
+/// Tells how far it is, and then what came of it.
+const KILLS: &str = r##"
+fn main() {
+    let of = |name: &str| std::env::args().find_map(|argument| argument.strip_prefix(name).map(str::to_owned));
+    let (kills, seed) = (of("--kills=").unwrap(), of("--seed=").unwrap_or("9".to_owned()));
+    println!("sqlite: {kills} of {kills} kills");
+    let finding = r#"{"kind":"lost","id":"p0-1-7","text":"never came to an end"}"#;
+    let findings = if LOST > 0 { finding } else { "" };
+    let result = format!(
+        r#"{{"transport":"sqlite","kills":{kills},"seed":{seed},"sent":1234,"copies":2000,"handled":1800,"dead":80,
+        "cancelled":118,"unsure":2,"lost":LOST,"early":0,"duplicates":14,"lapsed":1,"unexplained":0,"broken":0,
+        "findings":[{findings}]}}"#
+    );
+    println!("{}", result.replace('\n', ""));
+    std::process::exit(i32::from(LOST > 0));
+}
+"##;
 
 /// A program that prints these lines.
 fn program(lines: &[&str], code: i32) -> String {

@@ -4,7 +4,8 @@ mod fixture;
 
 use fixture::Fixture;
 
-const STEPS: u64 = 12;
+const STEPS: u64 = 13;
+const COLUMNS: u64 = 4;
 
 #[test]
 fn tests_are_counted_over_all_steps_and_what_is_left_out_is_skipped() {
@@ -12,11 +13,11 @@ fn tests_are_counted_over_all_steps_and_what_is_left_out_is_skipped() {
     let ran = fixture.xtask("test --install --only unit,log");
     assert_eq!(ran.code, 0, "{}", ran.all());
     assert!(ran.stdout.starts_with("nothing to install"), "{}", ran.all());
-    // Unit: 3 passed (the namesake of a column among them), 1 ignored. The column log: 2 passed, 1 skipped.
-    // The column memory and all other steps: skipped.
+    // Unit: 3 passed (the namesake of a column among them, the kills not), 1 ignored. The column log: 2 passed, 1
+    // skipped. The other columns and all other steps: skipped.
     assert_eq!(
         ran.last_line(),
-        format!("5 passed, 0 failed, {} skipped", 2 + 1 + STEPS - 2),
+        format!("5 passed, 0 failed, {} skipped", 2 + COLUMNS - 1 + STEPS - 2),
         "{}",
         ran.all()
     );
@@ -35,7 +36,7 @@ fn a_failed_step_shows_why_and_the_rest_still_runs() {
     assert!(ran.stdout.contains("cannot read the allowed licences"), "{}", ran.all());
     assert_eq!(
         ran.last_line(),
-        format!("3 passed, 3 failed, {} skipped", 1 + 1 + STEPS - 3),
+        format!("3 passed, 3 failed, {} skipped", 1 + COLUMNS - 1 + STEPS - 3),
         "{}",
         ran.all()
     );
@@ -71,7 +72,7 @@ fn every_example_is_run_and_counted() {
 #[test]
 fn the_matrix_shows_each_column_and_the_exit_code_tells_of_failures() {
     let fixture = Fixture::new("matrix");
-    let ran = fixture.xtask("conformance");
+    let ran = fixture.xtask("conformance memory,log");
     assert_eq!(ran.code, 0, "{}", ran.all());
     assert!(ran.stdout.contains("  ack removes      ✓       ✓\n"), "{}", ran.all());
     assert!(ran.stdout.contains("  release returns  ✓       refused\n"), "{}", ran.all());
@@ -90,7 +91,13 @@ fn the_matrix_shows_each_column_and_the_exit_code_tells_of_failures() {
 #[test]
 fn a_column_or_step_that_does_not_exist_is_refused() {
     let fixture = Fixture::new("refused");
-    for arguments in ["conformance rabbit", "test --only rabbit", "test --skip unit,rabbit", "bench rabbit"] {
+    for arguments in [
+        "conformance rabbit",
+        "test --only rabbit",
+        "test --skip unit,rabbit",
+        "bench rabbit",
+        "faults rabbit --kills 1",
+    ] {
         let ran = fixture.xtask(arguments);
         assert_eq!(ran.code, 2, "{}", ran.all());
         assert!(ran.stderr.contains("possible values"), "{}", ran.all());
@@ -126,6 +133,41 @@ fn a_simulation_passes_its_words_and_exit_code_through() {
     let fixture = Fixture::new("simulation");
     let ran = fixture.xtask("simulate --seeds 5 --from 13");
     assert_eq!((ran.code, ran.stdout.as_str()), (3, "--seeds 5 --from 13\n"), "{}", ran.all());
+}
+
+#[test]
+fn kills_are_shown_as_a_table_and_what_was_lost_fails() {
+    let fixture = Fixture::new("kills");
+    let ran = fixture.xtask("faults sqlite --kills 3");
+    assert_eq!(ran.code, 0, "{}", ran.all());
+    assert!(
+        ran.stdout.contains("sqlite         3  1,234   2,000    1,800    80        118       2"),
+        "{}",
+        ran.all()
+    );
+
+    let ran = fixture.xtask("faults --kills 3 --seed 77 --json");
+    assert_eq!((ran.code, ran.stdout.lines().count()), (0, 1), "{}", ran.all());
+    assert!(ran.stdout.contains(r#""seed":77"#), "{}", ran.all());
+
+    let ran = fixture.xtask("test --only sqlite");
+    assert_eq!(ran.code, 0, "{}", ran.all());
+    assert!(ran.stdout.contains("sqlite: 5 kills, 1,234 sent"), "{}", ran.all());
+    let skipped = COLUMNS - 1 + STEPS - 2;
+    assert_eq!(ran.last_line(), format!("2 passed, 0 failed, {skipped} skipped"), "{}", ran.all());
+
+    fixture.kills(2);
+    let ran = fixture.xtask("faults --kills 3");
+    assert_eq!(ran.code, 1, "{}", ran.all());
+    assert!(
+        ran.stdout.contains("sqlite: 2 lost, 0 early, 0 unexplained, 0 broken (seed 9)"),
+        "{}",
+        ran.all()
+    );
+    assert!(ran.stdout.contains("lost p0-1-7: never came to an end"), "{}", ran.all());
+    let ran = fixture.xtask("test --only faults");
+    assert_eq!(ran.code, 1, "{}", ran.all());
+    assert!(ran.last_line().starts_with("0 passed, 1 failed"), "{}", ran.all());
 }
 
 #[test]

@@ -1,0 +1,395 @@
+//! Faults planted in journals, each of which must be found, and what a kill explains, which must not.
+
+use super::*;
+use crate::kills::journal::Ending;
+use dwell_core::Changed;
+
+const ORDERS: &str = "orders";
+const MAIL: &str = "orders/mail";
+const STOCK: &str = "orders/stock";
+const LEASE: i64 = 2000;
+
+/// Journals in the making.
+struct Journals {
+    checker: Checker,
+    fence: u64,
+    dead: Vec<Dead>,
+    /// What the next hand-out is counted as.
+    deliveries: Option<u32>,
+}
+
+fn worker(role: Role, slot: usize) -> Name {
+    Name { role, slot, incarnation: 1 }
+}
+
+fn consumer(slot: usize) -> Name {
+    worker(Role::Consumer, slot)
+}
+
+impl Journals {
+    fn on(places: &[&str], holding: Holding) -> Self {
+        let places = places.iter().map(|place| Text::from(*place)).collect();
+        let terms = Terms { places: BTreeMap::from([(ORDERS.into(), places)]), holding, moves_at_once: true };
+        Self { checker: Checker::new(terms), fence: 0, dead: vec![], deliveries: None }
+    }
+
+    /// One subscription, on a store with leases.
+    fn new() -> Self {
+        Self::on(&[MAIL], Holding::Lease(LEASE))
+    }
+
+    fn write(&mut self, name: &Name, at: i64, entry: Entry) {
+        self.checker.observe(name, Line(at, entry));
+    }
+
+    /// About to be sent, due then.
+    fn attempted(&mut self, id: &str, due: i64) {
+        let entry = Entry::Attempted { id: id.into(), topic: ORDERS.into(), due };
+        self.write(&worker(Role::Producer, 0), 0, entry);
+    }
+
+    fn sent(&mut self, id: &str, due: i64) {
+        self.attempted(id, due);
+        self.write(&worker(Role::Producer, 0), 1, Entry::Confirmed { id: id.into(), due: Some(due) });
+    }
+
+    fn cancel(&mut self, id: &str, answer: Option<(i64, Changed)>) {
+        let name = worker(Role::Canceller, 0);
+        self.write(&name, 2, Entry::CancelAsked { id: id.into() });
+        if let Some((at, changed)) = answer {
+            self.write(&name, at, Entry::CancelAnswered { id: id.into(), changed });
+        }
+    }
+
+    /// A run that starts when it is received, and ends 10 ms later.
+    fn run(&mut self, slot: usize, id: &str, at: i64, counts: (u32, u32), ending: Option<Ending>) -> Lease {
+        self.run_in(MAIL, slot, id, at, counts, ending)
+    }
+
+    fn run_in(
+        &mut self,
+        of: &str,
+        slot: usize,
+        id: &str,
+        at: i64,
+        counts: (u32, u32),
+        ending: Option<Ending>,
+    ) -> Lease {
+        let lease = self.hand_out(of, slot, id, at, counts);
+        let (name, of): (_, Text) = (consumer(slot), of.into());
+        self.write(&name, at, Entry::Started { of: of.clone(), lease, altered: false });
+        if let Some(ending) = ending {
+            self.write(&name, at + 10, Entry::Ended { of, lease, ending });
+        }
+        lease
+    }
+
+    /// A hand-out by a call that took 5 ms.
+    fn hand_out(&mut self, of: &str, slot: usize, id: &str, at: i64, counts: (u32, u32)) -> Lease {
+        self.fence += 1;
+        let lease = (1, self.fence);
+        let received = Entry::Received {
+            of: of.into(),
+            lease,
+            id: id.into(),
+            handled: counts.0,
+            failed: counts.1,
+            deliveries: self.deliveries,
+            since: at - 5,
+        };
+        self.write(&consumer(slot), at, received);
+        lease
+    }
+
+    fn renewed(&mut self, slot: usize, lease: Lease, since: i64) {
+        self.write(
+            &consumer(slot),
+            since + 1,
+            Entry::Renewed { of: MAIL.into(), leases: vec![lease], since },
+        );
+    }
+
+    fn settled(&mut self, slot: usize, lease: Lease, at: i64) {
+        self.write(&consumer(slot), at, Entry::Settled { of: MAIL.into(), leases: vec![lease] });
+    }
+
+    fn killed(&mut self, slot: usize, at: i64) {
+        self.checker.killed(&consumer(slot), at);
+    }
+
+    fn dead(&mut self, id: &str) {
+        self.dead.push(Dead { id: id.into(), of: MAIL.into(), is_poison: false });
+    }
+
+    fn report(self) -> Report {
+        self.checker.report(&Inventory { dead: self.dead, left: vec![] })
+    }
+
+    /// The only finding.
+    fn found(self) -> (Kind, String) {
+        let report = self.report();
+        assert_eq!(report.findings.len(), 1, "{report}");
+        (report.findings[0].kind, report.findings[0].to_string())
+    }
+}
+
+const HANDLED: Option<Ending> = Some(Ending::Handled);
+
+#[test]
+fn a_message_handled_once_in_each_subscription_is_in_order() {
+    let mut journals = Journals::on(&[MAIL, STOCK], Holding::Lease(LEASE));
+    journals.sent("a", 1000);
+    let lease = journals.run(0, "a", 1000, (0, 0), HANDLED);
+    journals.settled(0, lease, 1015);
+    journals.run_in(STOCK, 0, "a", 1000, (0, 0), HANDLED);
+    let report = journals.report();
+    assert!(report.is_ok(), "{report}");
+    assert_eq!((report.sent, report.copies, report.handled, report.duplicates), (1, 2, 2, 0));
+}
+
+#[test]
+fn what_was_confirmed_and_never_handled_is_lost() {
+    let mut journals = Journals::on(&[MAIL, STOCK], Holding::Lease(LEASE));
+    journals.sent("a", 1000);
+    journals.run(0, "a", 1000, (0, 0), HANDLED);
+    let (kind, text) = journals.found();
+    assert_eq!(kind, Kind::Lost);
+    assert!(text.contains(STOCK), "{text}");
+}
+
+#[test]
+fn what_started_and_never_came_back_is_lost() {
+    for ending in [None, Some(Ending::Deferred(5)), Some(Ending::Failed(5)), Some(Ending::Rejected)] {
+        let mut journals = Journals::new();
+        journals.sent("a", 1000);
+        journals.run(0, "a", 1000, (0, 0), ending);
+        journals.killed(0, 1012);
+        assert_eq!(journals.found().0, Kind::Lost, "{ending:?}");
+    }
+}
+
+#[test]
+fn what_was_never_confirmed_is_owed_to_nobody() {
+    let mut journals = Journals::new();
+    journals.attempted("a", 1000);
+    let report = journals.report();
+    assert!(report.is_ok() && report.sent == 0, "{report}");
+}
+
+#[test]
+fn a_dead_letter_is_an_end_if_a_run_gave_it_up() {
+    let mut journals = Journals::new();
+    journals.sent("a", 1000);
+    journals.run(0, "a", 1000, (0, 0), Some(Ending::Rejected));
+    journals.dead("a");
+    let report = journals.report();
+    assert!(report.is_ok() && report.dead == 1, "{report}");
+
+    let mut journals = Journals::new();
+    journals.sent("a", 1000);
+    journals.dead("a");
+    assert_eq!(journals.found().0, Kind::Broken);
+
+    let mut journals = Journals::new();
+    journals.sent("a", 1000);
+    journals.run(0, "a", 1000, (0, 0), Some(Ending::Rejected));
+    journals.dead("a");
+    journals.dead("a");
+    assert_eq!(journals.found().0, Kind::Broken);
+}
+
+#[test]
+fn a_message_that_was_handed_out_too_often_is_poison_whatever_its_killed_runs_had_come_to() {
+    for (deliveries, is_settled, broken) in [(11, false, 0), (10, false, 1), (11, true, 1)] {
+        let mut journals = Journals::new();
+        journals.sent("a", 1000);
+        let lease = journals.run(0, "a", 1000, (0, 0), HANDLED);
+        if is_settled {
+            journals.settled(0, lease, 1020);
+        }
+        journals.killed(0, 1030);
+        journals.deliveries = Some(deliveries);
+        journals.hand_out(MAIL, 1, "a", 90_000, (0, 0));
+        journals.dead.push(Dead { id: "a".into(), of: MAIL.into(), is_poison: true });
+        let report = journals.report();
+        assert_eq!((report.broken, report.handled, report.is_ok()), (broken, 1, broken == 0), "{report}");
+    }
+}
+
+#[test]
+fn a_run_before_the_due_time_is_early_whether_it_was_confirmed_or_not() {
+    let mut journals = Journals::new();
+    journals.sent("a", 1000);
+    journals.run(0, "a", 999, (0, 0), HANDLED);
+    assert_eq!(journals.found().0, Kind::Early);
+
+    let mut journals = Journals::new();
+    journals.attempted("a", 1000);
+    journals.run(0, "a", 999, (0, 0), HANDLED);
+    assert_eq!(journals.found().0, Kind::Early);
+}
+
+#[test]
+fn a_deferral_or_a_retry_that_comes_back_too_soon_is_early() {
+    for (ending, failed) in [(Ending::Deferred(500), 0), (Ending::Failed(500), 1)] {
+        for (again, expected) in [(1509, 1), (1510, 0)] {
+            let mut journals = Journals::new();
+            journals.sent("a", 1000);
+            let lease = journals.run(0, "a", 1000, (0, 0), Some(ending));
+            journals.settled(0, lease, 1020);
+            journals.run(1, "a", again, (1, failed), HANDLED);
+            let report = journals.report();
+            assert_eq!((report.early, report.is_ok()), (expected, expected == 0), "{report}");
+        }
+    }
+}
+
+#[test]
+fn a_run_after_a_kill_and_a_lease_is_an_explained_duplicate() {
+    let mut journals = Journals::new();
+    journals.sent("a", 1000);
+    let lease = journals.run(0, "a", 1000, (0, 0), None);
+    journals.renewed(0, lease, 1600);
+    journals.killed(0, 1700);
+    let lease = journals.run(1, "a", 1600 + LEASE, (0, 0), HANDLED);
+    journals.settled(1, lease, 4000);
+    let report = journals.report();
+    assert!(report.is_ok(), "{report}");
+    assert_eq!((report.duplicates, report.lapsed), (1, 0));
+}
+
+#[test]
+fn a_run_after_a_lease_that_ran_out_in_a_worker_that_lives_is_told_apart() {
+    let mut journals = Journals::new();
+    journals.sent("a", 1000);
+    journals.run(0, "a", 1000, (0, 0), HANDLED);
+    journals.run(1, "a", 1000 + LEASE, (0, 0), HANDLED);
+    let report = journals.report();
+    assert!(report.is_ok(), "{report}");
+    assert_eq!((report.duplicates, report.lapsed), (1, 1));
+}
+
+#[test]
+fn a_run_after_a_confirmed_settlement_is_unexplained_even_if_its_worker_was_killed() {
+    let mut journals = Journals::new();
+    journals.sent("a", 1000);
+    let lease = journals.run(0, "a", 1000, (0, 0), HANDLED);
+    journals.settled(0, lease, 1020);
+    journals.killed(0, 1030);
+    journals.run(1, "a", 9000, (0, 0), HANDLED);
+    let (kind, text) = journals.found();
+    assert_eq!(kind, Kind::Unexplained);
+    assert!(text.contains("had settled it"), "{text}");
+}
+
+#[test]
+fn a_hand_out_while_another_holds_the_lease_is_unexplained_even_after_a_kill() {
+    let mut journals = Journals::new();
+    journals.sent("a", 1000);
+    let lease = journals.run(0, "a", 1000, (0, 0), None);
+    journals.renewed(0, lease, 1600);
+    journals.killed(0, 1700);
+    journals.run(1, "a", 1600 + LEASE - 1, (0, 0), HANDLED);
+    let (kind, text) = journals.found();
+    assert_eq!(kind, Kind::Unexplained);
+    assert!(text.contains("held it until 3600"), "{text}");
+}
+
+#[test]
+fn a_session_ends_when_a_member_comes_or_goes_and_not_before() {
+    for (killed, is_ok) in [(true, true), (false, false)] {
+        let mut journals = Journals::on(&[MAIL], Holding::Session);
+        journals.sent("a", 1000);
+        journals.run(0, "a", 1000, (0, 0), None);
+        if killed {
+            journals.killed(0, 1100);
+        }
+        journals.run(1, "a", 1200, (0, 0), HANDLED);
+        let report = journals.report();
+        assert_eq!((report.duplicates, report.is_ok()), (1, is_ok), "{report}");
+    }
+}
+
+#[test]
+fn counts_that_go_down_are_found() {
+    let mut journals = Journals::new();
+    journals.sent("a", 1000);
+    // Killed before it could write down that it was settled.
+    journals.run(0, "a", 1000, (0, 0), Some(Ending::Deferred(0)));
+    journals.killed(0, 1011);
+    journals.run(1, "a", 1500, (1, 0), HANDLED);
+    journals.run(2, "a", 9000, (0, 0), Some(Ending::Deferred(0)));
+    let (kind, text) = journals.found();
+    assert_eq!(kind, Kind::Unexplained);
+    assert!(text.contains("counts went down"), "{text}");
+}
+
+#[test]
+fn counts_that_no_run_led_to_are_found() {
+    for counts in [(1, 1), (2, 0)] {
+        let mut journals = Journals::new();
+        journals.sent("a", 1000);
+        journals.run(0, "a", 1000, (0, 0), Some(Ending::Deferred(0)));
+        journals.run(0, "a", 1100, counts, HANDLED);
+        assert_eq!(journals.found().0, Kind::Broken, "{counts:?}");
+    }
+}
+
+#[test]
+fn what_was_cancelled_before_it_was_due_never_runs() {
+    let mut journals = Journals::new();
+    journals.sent("a", 1000);
+    journals.cancel("a", Some((900, Changed::Done)));
+    journals.run(0, "a", 1000, (0, 0), HANDLED);
+    let (kind, text) = journals.found();
+    assert_eq!(kind, Kind::Broken);
+    assert!(text.contains("was cancelled"), "{text}");
+}
+
+#[test]
+fn what_was_cancelled_or_may_have_been_is_not_lost() {
+    for (answer, counts) in
+        [(Some((900, Changed::Done)), (1, 0)), (Some((1100, Changed::Done)), (0, 1)), (None, (0, 1))]
+    {
+        let mut journals = Journals::new();
+        journals.sent("a", 1000);
+        journals.cancel("a", answer);
+        let report = journals.report();
+        assert!(report.is_ok() && (report.cancelled, report.unsure) == counts, "{report}");
+    }
+    let mut journals = Journals::new();
+    journals.sent("a", 1000);
+    journals.cancel("a", Some((1100, Changed::TooLate)));
+    assert_eq!(journals.found().0, Kind::Lost);
+}
+
+#[test]
+fn an_untrue_answer_to_a_cancellation_is_found() {
+    for changed in [Changed::TooLate, Changed::NotFound] {
+        let mut journals = Journals::new();
+        journals.sent("a", 1000);
+        journals.cancel("a", Some((900, changed)));
+        journals.run(0, "a", 1000, (0, 0), HANDLED);
+        assert_eq!(journals.found().0, Kind::Broken, "{changed:?}");
+    }
+}
+
+#[test]
+fn what_nobody_sent_or_arrives_altered_is_found() {
+    let mut journals = Journals::new();
+    journals.run(0, "a", 1000, (0, 0), HANDLED);
+    assert_eq!(journals.found().0, Kind::Broken);
+
+    let mut journals = Journals::new();
+    journals.sent("a", 1000);
+    let lease = journals.run(0, "a", 1000, (0, 0), HANDLED);
+    journals.write(&consumer(0), 1000, Entry::Started { of: MAIL.into(), lease, altered: true });
+    assert_eq!(journals.found().0, Kind::Broken);
+}
+
+#[test]
+fn what_is_left_in_the_store_is_found() {
+    let left = Inventory { left: vec!["1 ready in orders (mail)".to_owned()], ..Inventory::default() };
+    let report = Journals::new().checker.report(&left);
+    assert_eq!((report.broken, report.is_ok()), (1, false));
+}

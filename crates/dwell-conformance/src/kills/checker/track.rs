@@ -1,0 +1,226 @@
+//! A message in one subscription: every time that it was handed out there, and what came of it.
+
+use super::{Dead, Holding, Lives, Terms, message::Sending};
+use crate::kills::{journal::Ending, report::Kind, worker::Name};
+use std::{collections::BTreeMap, fmt};
+
+/// So many hand-outs without an outcome make a message poison, unless a subscription says otherwise.
+const QUARANTINE: u32 = 10;
+
+#[derive(Debug, Default)]
+pub(super) struct Track {
+    pub(super) hand_outs: Vec<HandOut>,
+}
+
+/// Runs beyond the one that is owed at each count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Again {
+    pub(super) duplicates: usize,
+    /// Those after a worker that was not killed, and lost what it held all the same.
+    pub(super) lapsed: usize,
+}
+
+/// One delivery into one worker's hands.
+#[derive(Debug)]
+pub(super) struct HandOut {
+    name: Name,
+    handled: u32,
+    failed: u32,
+    /// How often it was handed out with these counts, this time included, where the store can tell.
+    deliveries: Option<u32>,
+    /// When the call began that brought it.
+    since: i64,
+    /// When it was there.
+    received: i64,
+    /// When the last call began that renewed it.
+    pub(super) renewed: Option<i64>,
+    pub(super) started: Option<i64>,
+    pub(super) ended: Option<(i64, Ending)>,
+    /// The store has confirmed its settlement.
+    pub(super) is_settled: bool,
+}
+
+impl HandOut {
+    pub(super) fn new(
+        name: Name,
+        handled: u32,
+        failed: u32,
+        deliveries: Option<u32>,
+        since: i64,
+        received: i64,
+    ) -> Self {
+        Self {
+            name,
+            handled,
+            failed,
+            deliveries,
+            since,
+            received,
+            renewed: None,
+            started: None,
+            ended: None,
+            is_settled: false,
+        }
+    }
+
+    /// When it may come back, and with which count of failures, if its run asked for that.
+    fn again(&self) -> Option<(i64, u32)> {
+        match self.ended? {
+            (at, Ending::Deferred(after)) => Some((at.saturating_add_unsigned(after), self.failed)),
+            (at, Ending::Failed(after)) => Some((at.saturating_add_unsigned(after), self.failed + 1)),
+            (_, Ending::Handled | Ending::Rejected) => None,
+        }
+    }
+
+    fn is_handled(&self) -> bool {
+        matches!(self.ended, Some((_, Ending::Handled)))
+    }
+
+    fn is_given_up(&self) -> bool {
+        matches!(self.ended, Some((_, Ending::Rejected | Ending::Failed(_))))
+    }
+}
+
+impl Track {
+    pub(super) fn is_handled(&self) -> bool {
+        self.hand_outs.iter().any(HandOut::is_handled)
+    }
+
+    /// Checks every run.
+    pub(super) fn check(
+        &self,
+        terms: &Terms,
+        lives: &Lives,
+        message: &Sending,
+        find: &mut dyn FnMut(Kind, String),
+    ) -> Again {
+        let mut levels: BTreeMap<u32, Vec<&HandOut>> = BTreeMap::new();
+        for hand_out in self.hand_outs.iter().filter(|hand_out| hand_out.started.is_some()) {
+            levels.entry(hand_out.handled).or_default().push(hand_out);
+        }
+        let mut again = Again::default();
+        for runs in levels.values_mut() {
+            runs.sort_by_key(|run| run.received);
+            for run in &*runs {
+                self.check_time(run, message, find);
+            }
+            again.duplicates += runs.len() - 1;
+            for pair in runs.windows(2) {
+                match self.explain(pair[0], pair[1], terms, lives, message) {
+                    Ok(()) => again.lapsed += usize::from(!lives.killed.contains(&pair[0].name)),
+                    Err(why) => find(Kind::Unexplained, format!("runs it once more: {why}: {self}")),
+                }
+            }
+        }
+        again
+    }
+
+    /// No run starts before its time, nor with counts that no run before it led to.
+    fn check_time(&self, run: &HandOut, message: &Sending, find: &mut dyn FnMut(Kind, String)) {
+        if message.never_runs() {
+            find(Kind::Broken, format!("runs it, and it was cancelled before it was due: {self}"));
+        }
+        let Some(due) = self.due(run.handled, run.failed, message) else {
+            let (handled, failed) = (run.handled, run.failed);
+            let text =
+                format!("runs it as handled {handled} and failed {failed}, and no run led to that: {self}");
+            return find(Kind::Broken, text);
+        };
+        if let Some(started) = run.started.filter(|started| *started < due) {
+            find(Kind::Early, format!("runs it at {started}, and it is due at {due}: {self}"));
+        }
+    }
+
+    /// The earliest time at which it may run with these counts; `None` if it may not at all.
+    fn due(&self, handled: u32, failed: u32, message: &Sending) -> Option<i64> {
+        if handled == 0 {
+            return (failed == 0).then(|| message.due());
+        }
+        let before = self.hand_outs.iter().filter(|hand_out| hand_out.handled + 1 == handled);
+        let again = before.filter_map(HandOut::again);
+        again.filter(|(_, after)| *after == failed).map(|(due, _)| due).min()
+    }
+
+    /// Why a run came after another at the same count; an error if there is no reason.
+    fn explain(
+        &self,
+        before: &HandOut,
+        run: &HandOut,
+        terms: &Terms,
+        lives: &Lives,
+        message: &Sending,
+    ) -> Result<(), String> {
+        if before.is_settled {
+            return Err(format!("{} had settled it", before.name));
+        }
+        let surely_free = match terms.holding {
+            Holding::Lease(lease) => {
+                // It cannot have been handed out before it was due.
+                let due = self.due(before.handled, before.failed, message).unwrap_or(i64::MIN);
+                let held = before.renewed.unwrap_or(i64::MIN).max(before.since).max(due);
+                let free = held.saturating_add(lease);
+                if run.received < free {
+                    return Err(format!("{} held it until {free}", before.name));
+                }
+                free
+            }
+            Holding::Session => {
+                let between = before.since..=run.received;
+                if !lives.changes.iter().any(|change| between.contains(change)) {
+                    return Err(format!("{} held it, and no member came or went", before.name));
+                }
+                before.received
+            }
+        };
+        let moved_on = self.hand_outs.iter().filter(|other| other.handled > run.handled);
+        let moved_on = moved_on.map(|other| other.received).min();
+        match moved_on.filter(|at| terms.moves_at_once && *at < run.since.max(surely_free)) {
+            Some(at) => Err(format!("it had moved on by {at}, and its counts went down")),
+            None => Ok(()),
+        }
+    }
+
+    /// A dead letter comes of a run that gave it up, and one run makes one letter; or of a message that took its worker
+    /// down too often, whatever its run was about to say when it was killed.
+    pub(super) fn check_letters(&self, letters: &[&Dead], find: &mut dyn FnMut(String)) {
+        let (poison, given_up): (Vec<&Dead>, Vec<&Dead>) =
+            letters.iter().partition(|letter| letter.is_poison);
+        let gave_up = self.hand_outs.iter().filter(|hand_out| hand_out.is_given_up()).count();
+        if given_up.len() > gave_up {
+            let count = given_up.len();
+            find(format!("has {count} dead letters of it, and gave it up {gave_up} times: {self}"));
+        }
+        let too_often = |hand_out: &HandOut| hand_out.deliveries.is_some_and(|count| count > QUARANTINE);
+        if poison.len() > self.hand_outs.iter().filter(|hand_out| too_often(hand_out)).count() {
+            find(format!("gave it up as poison, and was not handed it {QUARANTINE} times before: {self}"));
+        }
+        let is_over = self.hand_outs.iter().any(|hand_out| hand_out.is_handled() && hand_out.is_settled);
+        if !given_up.is_empty() && self.is_handled() || !letters.is_empty() && is_over {
+            find(format!("handled it, and has a dead letter of it as well: {self}"));
+        }
+    }
+}
+
+/// What happened to it, in the order of its hand-outs.
+impl fmt::Display for Track {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut hand_outs: Vec<_> = self.hand_outs.iter().collect();
+        hand_outs.sort_by_key(|hand_out| hand_out.received);
+        write!(f, "handed out {} times", hand_outs.len())?;
+        for hand_out in hand_outs {
+            let HandOut { name, handled, failed, since, received, .. } = hand_out;
+            write!(f, "; to {name} at {since} to {received} as handled {handled} and failed {failed}")?;
+            if let Some(renewed) = hand_out.renewed {
+                write!(f, ", renewed at {renewed}")?;
+            }
+            if let Some(started) = hand_out.started {
+                write!(f, ", started at {started}")?;
+            }
+            if let Some((at, ending)) = hand_out.ended {
+                write!(f, ", {ending:?} at {at}")?;
+            }
+            f.write_str(if hand_out.is_settled { ", settled" } else { ", not settled" })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! The workers as whoever kills them sees them.
+
+use super::{
+    load::Dice,
+    worker::{Name, Order, Role, directory},
+};
+use crate::Namespace;
+use dwell_core::{BoxError, Clock};
+use std::{
+    fs::{self, File},
+    process::{Child, ExitStatus, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+/// How many there are of each.
+const PRODUCERS: usize = 2;
+const CONSUMERS: usize = 3;
+/// How long a worker may take to stop when it is told to.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) struct Crew {
+    namespace: Namespace,
+    seed: u64,
+    clock: Arc<dyn Clock>,
+    seats: Vec<Seat>,
+    /// How workers ended that nobody killed, and should not have.
+    pub(super) problems: Vec<String>,
+}
+
+/// A place for one worker at a time.
+struct Seat {
+    name: Name,
+    child: Option<Child>,
+}
+
+impl Crew {
+    pub(super) fn new(namespace: Namespace, seed: u64, clock: Arc<dyn Clock>, cancels: bool) -> Self {
+        let crew =
+            [(Role::Producer, PRODUCERS), (Role::Consumer, CONSUMERS), (Role::Canceller, cancels.into())];
+        let seats = crew.into_iter().flat_map(|(role, count)| {
+            (0..count).map(move |slot| Seat { name: Name { role, slot, incarnation: 0 }, child: None })
+        });
+        Self { namespace, seed, clock, seats: seats.collect(), problems: vec![] }
+    }
+
+    /// Fills every empty place, and says who came.
+    pub(super) fn start(&mut self) -> Result<Vec<Name>, BoxError> {
+        let directory = directory(&self.namespace);
+        let mut came = vec![];
+        for seat in self.seats.iter_mut().filter(|seat| seat.child.is_none()) {
+            seat.name.incarnation += 1;
+            let order = Order { name: seat.name.clone(), namespace: self.namespace.clone(), seed: self.seed };
+            let log = File::create(seat.name.log(&directory))?;
+            let mut command = order.command()?;
+            command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
+            seat.child = Some(command.spawn()?);
+            came.push(seat.name.clone());
+        }
+        Ok(came)
+    }
+
+    /// Kills one of those that are there, with no chance to say goodbye: mostly one that holds something.
+    pub(super) fn kill(&mut self, dice: &Dice) -> Result<Option<Name>, BoxError> {
+        self.note_ends()?;
+        let role = match dice.below(10) {
+            0 => Role::Canceller,
+            1 | 2 => Role::Producer,
+            _ => Role::Consumer,
+        };
+        let mut there: Vec<_> = self.seats.iter_mut().filter(|seat| seat.child.is_some()).collect();
+        if there.iter().any(|seat| seat.name.role == role) {
+            there.retain(|seat| seat.name.role == role);
+        }
+        if there.is_empty() {
+            return Ok(None);
+        }
+        let index = dice.below(there.len() as u64) as usize;
+        let seat = &mut there[index];
+        if let Some(mut child) = seat.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(Some(seat.name.clone()))
+    }
+
+    /// Nobody ends by himself.
+    fn note_ends(&mut self) -> Result<(), BoxError> {
+        for seat in &mut self.seats {
+            let Some(child) = &mut seat.child else { continue };
+            if let Some(status) = child.try_wait()? {
+                self.problems.push(ended(&seat.name, &self.namespace, status));
+                seat.child = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells all of a role to stop, and waits for them.
+    pub(super) async fn stop(&mut self, role: Role) -> Result<(), BoxError> {
+        self.note_ends()?;
+        for seat in self.seats.iter_mut().filter(|seat| seat.name.role == role) {
+            // The end of its input is what it waits for.
+            seat.child.iter_mut().for_each(|child| drop(child.stdin.take()));
+        }
+        for seat in self.seats.iter_mut().filter(|seat| seat.name.role == role) {
+            let Some(mut child) = seat.child.take() else { continue };
+            let asked = self.clock.elapsed();
+            loop {
+                if let Some(status) = child.try_wait()? {
+                    if !status.success() {
+                        self.problems.push(ended(&seat.name, &self.namespace, status));
+                    }
+                    break;
+                }
+                if self.clock.elapsed().saturating_sub(asked) > PATIENCE {
+                    child.kill()?;
+                    child.wait()?;
+                    self.problems.push(format!("{} did not stop when it was told to", seat.name));
+                    break;
+                }
+                self.clock.sleep(Duration::from_millis(20)).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ended(name: &Name, namespace: &Namespace, status: ExitStatus) -> String {
+    let said = fs::read_to_string(name.log(&directory(namespace))).unwrap_or_default();
+    let last: Vec<_> = said.lines().rev().take(5).collect();
+    let last: Vec<_> = last.into_iter().rev().collect();
+    format!("{name} ended by itself ({status}): {}", last.join(" / "))
+}
+
+/// Nobody is left behind, whatever ends us.
+impl Drop for Crew {
+    fn drop(&mut self) {
+        for child in self.seats.iter_mut().filter_map(|seat| seat.child.as_mut()) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

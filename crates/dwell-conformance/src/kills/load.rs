@@ -1,0 +1,155 @@
+//! What is sent, who works on it, and what becomes of it: all of it follows from the seed and the message's id, so that a
+//! producer can repeat a send of which it does not know whether it happened, and every run of a message at one count comes
+//! to the same.
+
+use super::journal::Ending;
+use crate::Namespace;
+use bytes::Bytes;
+use dwell_core::{Address, Due, Envelope, Message, MessageId, Random, RetryPolicy, SeededRandom, Text};
+use dwell_engine::{SubscriptionSettings, Verdict};
+use std::time::Duration;
+
+/// The longest that a message waits before its first run.
+pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(3);
+/// From this count on a handler no longer defers: every message comes to an end.
+const PATIENCE: u32 = 5;
+const KIND: &str = "faults.load";
+
+/// The load of one run.
+#[derive(Clone, Debug)]
+pub(super) struct Load {
+    namespace: Namespace,
+    seed: u64,
+    lease: Duration,
+}
+
+impl Load {
+    pub(super) fn new(namespace: Namespace, seed: u64, lease: Duration) -> Self {
+        Self { namespace, seed, lease }
+    }
+
+    /// Numbers that are the same for the same parts.
+    pub(super) fn dice(&self, parts: &[&str]) -> Dice {
+        let mut hash = 0xcbf2_9ce4_8422_2325 ^ self.seed;
+        for byte in parts.iter().flat_map(|part| part.bytes().chain([0])) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        Dice(SeededRandom::new(hash))
+    }
+
+    /// Everything that consumers work on: one topic that fans out, and one with a single subscription.
+    pub(super) fn subscriptions(&self) -> Vec<SubscriptionSettings> {
+        let retry = RetryPolicy {
+            max_retries: 2,
+            base_delay: Duration::from_millis(200),
+            max_delay: Duration::from_secs(1),
+            ..RetryPolicy::default()
+        };
+        let of = |topic: &str, name: &str, concurrency| SubscriptionSettings {
+            concurrency,
+            retry,
+            lease: self.lease,
+            ..SubscriptionSettings::new(self.namespace.topic(topic), name)
+        };
+        vec![
+            of("orders", "mail", 4),
+            SubscriptionSettings { performers: 2, ..of("orders", "stock", 1) },
+            SubscriptionSettings { ordered: false, ..of("invoices", "books", 8) },
+        ]
+    }
+
+    /// The message of this id, as it is sent each time.
+    pub(super) fn envelope(&self, id: &MessageId) -> Envelope {
+        let dice = self.dice(&["send", &id.0]);
+        let topic = self.namespace.topic(if dice.chance(60) { "orders" } else { "invoices" });
+        let mut message = Message::new(id.clone(), KIND, self.body(id));
+        if dice.chance(25) {
+            message.key = Some(format!("key-{}", dice.below(16)).into());
+        }
+        let delay = if dice.chance(40) { Duration::ZERO } else { dice.millis(1, LONGEST_DELAY.as_millis()) };
+        Envelope::new(Address::topic(topic), message).due(Due::After(delay))
+    }
+
+    fn body(&self, id: &MessageId) -> Bytes {
+        let length = self.dice(&["body", &id.0]).below(1500) as usize;
+        format!(r#"{{"id":"{id}","padding":"{}"}}"#, "x".repeat(length)).into()
+    }
+
+    /// Whether it did not arrive as it was sent.
+    pub(super) fn is_altered(&self, message: &Message) -> bool {
+        let sent = self.envelope(&message.id).message;
+        (&message.body, &message.kind, &message.key) != (&sent.body, &sent.kind, &sent.key)
+    }
+
+    /// What becomes of a message in a run.
+    pub(super) fn fate(&self, message: &Message, settings: &SubscriptionSettings) -> Fate {
+        let handled = message.attempts.handled;
+        let place = format!("{}/{}", settings.topic, settings.name);
+        let dice = self.dice(&["run", &message.id.0, &place, &handled.to_string()]);
+        let takes = match dice.below(100) {
+            0 => self.lease + self.lease / 5,
+            1..10 => dice.millis(50, 300),
+            _ => dice.millis(0, 15),
+        };
+        let ending = match dice.below(100) {
+            0..12 if handled < PATIENCE => {
+                let delay = if dice.chance(25) { Duration::ZERO } else { dice.millis(50, 800) };
+                Ending::Deferred(delay.as_millis() as u64)
+            }
+            12..24 => {
+                let shortest = settings.retry.delay(message.attempts.failed, -1.0);
+                Ending::Failed(shortest.as_millis() as u64)
+            }
+            24..28 => Ending::Rejected,
+            _ => Ending::Handled,
+        };
+        Fate { takes, ending }
+    }
+
+    /// Whether somebody wants it cancelled; if so, whether only while it waits.
+    pub(super) fn cancels(&self, id: &MessageId) -> Option<bool> {
+        let dice = self.dice(&["cancel", &id.0]);
+        dice.chance(15).then(|| dice.chance(80))
+    }
+
+    /// Where a subscription is, in one word.
+    pub(super) fn place(topic: &str, name: &str) -> Text {
+        Address::subscription(topic, name).to_string().into()
+    }
+}
+
+/// How a run goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fate {
+    pub(super) takes: Duration,
+    pub(super) ending: Ending,
+}
+
+impl Fate {
+    pub(super) fn verdict(self) -> Verdict {
+        match self.ending {
+            Ending::Handled => Verdict::ACK,
+            Ending::Deferred(millis) => Verdict::defer(Duration::from_millis(millis)),
+            Ending::Failed(_) => Verdict::fail("it failed, as it had to"),
+            Ending::Rejected => Verdict::Reject("it was rejected, as it had to be".into()),
+        }
+    }
+}
+
+/// Random numbers, in the sizes that are needed here.
+pub(super) struct Dice(SeededRandom);
+
+impl Dice {
+    pub(super) fn below(&self, end: u64) -> u64 {
+        self.0.next() % end
+    }
+
+    pub(super) fn chance(&self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub(super) fn millis(&self, from: u128, to: u128) -> Duration {
+        let (from, to) = (from as u64, to as u64);
+        Duration::from_millis(from + self.below(to - from + 1))
+    }
+}

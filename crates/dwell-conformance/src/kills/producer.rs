@@ -1,0 +1,89 @@
+//! A worker that sends. Where ids are remembered, what was sent without an answer is sent again under the same id, by
+//! this life or the next.
+
+use super::{
+    journal::{Entry, Line},
+    tail::Tail,
+    worker::{Name, Post},
+};
+use dwell_core::{BoxError, Envelope, MessageId, OnConflict};
+use std::{collections::BTreeSet, pin::pin, time::Duration};
+
+/// The most that is sent at one time.
+const BATCH: u64 = 12;
+/// How long to go on trying what has no answer, once told to stop.
+const LAST_TRIES: Duration = Duration::from_secs(30);
+
+pub(super) async fn work(post: &Post) -> Result<(), BoxError> {
+    let clock = &post.seams.clock;
+    let dice = post.load.dice(&["producer", &post.name.to_string()]);
+    let mut open = unanswered(post)?;
+    let mut number = 0;
+    let mut stopping = pin!(post.told_to_stop());
+    loop {
+        let first = number;
+        number += 1 + dice.below(BATCH);
+        let fresh = (first..number).map(|number| post.name.message(number));
+        open = send(post, open.into_iter().chain(fresh)).await?;
+        tokio::select! {
+            biased;
+            () = &mut stopping => break,
+            () = clock.sleep(dice.millis(20, 80)) => {}
+        }
+    }
+    let stopped = clock.elapsed();
+    while !open.is_empty() && clock.elapsed().saturating_sub(stopped) < LAST_TRIES {
+        clock.sleep(Duration::from_millis(100)).await;
+        open = send(post, open.into_iter()).await?;
+    }
+    Ok(())
+}
+
+/// What earlier lives sent, and never heard of again. It can only be sent again where its id is remembered.
+fn unanswered(post: &Post) -> Result<BTreeSet<MessageId>, BoxError> {
+    let mut open = BTreeSet::new();
+    let is_before = |name: &Name| name.is_before(&post.name);
+    let mut confirmed = BTreeSet::new();
+    Tail::new(&post.directory).read(is_before, |_, Line(_, entry)| match entry {
+        Entry::Attempted { id, .. } => drop(open.insert(id)),
+        Entry::Confirmed { id, .. } => drop(confirmed.insert(id)),
+        _ => {}
+    })?;
+    open.retain(|id| !confirmed.contains(id) && remembers(post, &post.load.envelope(id)));
+    Ok(open)
+}
+
+fn remembers(post: &Post, envelope: &Envelope) -> bool {
+    post.engine.remembers_ids(envelope.due)
+}
+
+/// Sends these, and returns those to be sent again.
+async fn send(post: &Post, ids: impl Iterator<Item = MessageId>) -> Result<BTreeSet<MessageId>, BoxError> {
+    let batch: Vec<_> = ids
+        .map(|id| {
+            let envelope = post.load.envelope(&id);
+            let once = remembers(post, &envelope).then_some(OnConflict::Fail);
+            Envelope { once, ..envelope }
+        })
+        .collect();
+    let now = post.seams.clock.now();
+    post.journal.write(batch.iter().map(|envelope| Entry::Attempted {
+        id: envelope.message.id.clone(),
+        topic: envelope.to.topic_name().clone(),
+        due: envelope.due.resolve(now).0,
+    }));
+    let results = post.engine.send(&batch).await;
+    let mut again = BTreeSet::new();
+    let mut confirmed = vec![];
+    for (envelope, result) in batch.iter().zip(results) {
+        let id = envelope.message.id.clone();
+        match result {
+            Ok(sent) => confirmed.push(Entry::Confirmed { id, due: sent.due.map(|due| due.0) }),
+            Err(error) if !error.is_retryable() => return Err(error.into()),
+            Err(_) if envelope.once.is_some() => drop(again.insert(id)),
+            Err(_) => {}
+        }
+    }
+    post.journal.write(confirmed);
+    Ok(again)
+}

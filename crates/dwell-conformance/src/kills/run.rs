@@ -1,0 +1,267 @@
+//! One run: load and kills, then quiet, then the reckoning.
+
+use super::{
+    checker::{Checker, Dead, Holding, Inventory, Terms},
+    crew::Crew,
+    load::{LONGEST_DELAY, Load},
+    report::{Finding, Kind, Report},
+    tail::Tail,
+    worker::{Role, directory},
+};
+use crate::{Namespace, Rig};
+use dwell_core::{
+    Action, AtomicMove, BoxError, Capabilities, Consumer, Lease, Note, OnMissing, Outcome, Settle, State,
+    Subscription, Text, Transport, wire,
+};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Options {
+    pub(super) kills: usize,
+    pub(super) seed: u64,
+}
+
+/// How often the journals are looked through.
+const ROUND: Duration = Duration::from_millis(200);
+/// Longer than this, nothing waits to become quiet.
+const LONGEST_DRAIN: Duration = Duration::from_secs(300);
+
+/// Runs, telling how far it is. The journals stay where they are if something was found: the path is the second answer.
+pub(super) async fn run(
+    rig: &dyn Rig,
+    options: Options,
+    tell: &mut dyn FnMut(&str),
+) -> Result<(Report, Option<PathBuf>), BoxError> {
+    let Options { seed, .. } = options;
+    let seams = rig.seams();
+    let namespace = Namespace::new("faults", &seams.incarnation);
+    let directory = directory(&namespace);
+    fs::create_dir_all(&directory)?;
+
+    let load = Load::new(namespace.clone(), seed, rig.pace().lease);
+    let transport = rig.connect(&namespace, seams.clone()).await?;
+    let store = rig.store(&namespace, seams.clone()).await?;
+    let has_control = transport.capabilities().delay_control || store.is_some();
+    let subscriptions: Vec<_> = load.subscriptions().iter().map(|settings| settings.subscription()).collect();
+    transport.provision(&[], &subscriptions, OnMissing::Create).await?;
+    let letters = Letters::open(&*transport, &subscriptions).await?;
+    let terms = terms(transport.capabilities(), &subscriptions, rig.pace().lease);
+    let quiet = match terms.holding {
+        Holding::Lease(_) => rig.pace().lease,
+        Holding::Session => rig.pace().session,
+    };
+    let mut show = Show {
+        rig,
+        crew: Crew::new(namespace, seed, seams.clock.clone(), has_control),
+        checker: Checker::new(terms),
+        tail: Tail::new(&directory),
+        letters,
+        inventory: Inventory::default(),
+        kills: 0,
+        tell,
+        said: String::new(),
+    };
+    show.kill_under_load(&load, options.kills).await?;
+    show.drain(quiet * 2 + LONGEST_DELAY).await?;
+    show.crew.stop(Role::Consumer).await?;
+    show.look()?;
+    show.inventory.left = left(&*transport, &subscriptions).await?;
+
+    let mut report = show.checker.report(&show.inventory);
+    for text in std::mem::take(&mut show.crew.problems) {
+        report.add(Finding { kind: Kind::Broken, id: None, text });
+    }
+    report.transport = rig.name().to_owned();
+    (report.kills, report.seed) = (show.kills, seed);
+    drop(show);
+    transport.close().await?;
+    if report.is_ok() {
+        fs::remove_dir_all(&directory)?;
+        return Ok((report, None));
+    }
+    Ok((report, Some(directory)))
+}
+
+fn terms(capabilities: Capabilities, subscriptions: &[Subscription], lease: Duration) -> Terms {
+    let mut places: BTreeMap<Text, Vec<Text>> = BTreeMap::new();
+    for of in subscriptions {
+        places.entry(of.topic.clone()).or_default().push(Load::place(&of.topic, &of.name));
+    }
+    let holding = match capabilities.lease {
+        Lease::Timed { .. } => Holding::Lease(lease.as_millis() as i64),
+        Lease::Session => Holding::Session,
+    };
+    Terms { places, holding, moves_at_once: capabilities.atomic_move != AtomicMove::No }
+}
+
+/// What goes on while it runs.
+struct Show<'a> {
+    rig: &'a dyn Rig,
+    crew: Crew,
+    checker: Checker,
+    tail: Tail,
+    letters: Letters,
+    inventory: Inventory,
+    kills: usize,
+    tell: &'a mut dyn FnMut(&str),
+    /// What was told last.
+    said: String,
+}
+
+impl Show<'_> {
+    async fn kill_under_load(&mut self, load: &Load, kills: usize) -> Result<(), BoxError> {
+        let clock = self.rig.seams().clock;
+        let dice = load.dice(&["kills"]);
+        while self.kills < kills {
+            self.start()?;
+            clock.sleep(dice.millis(100, 700)).await;
+            // Sometimes several go at once, and sometimes one stays away for a while.
+            let at_once = if dice.chance(20) { 2 + dice.below(2) as usize } else { 1 };
+            for _ in 0..at_once.min(kills - self.kills) {
+                let Some(name) = self.crew.kill(&dice)? else { break };
+                self.checker.killed(&name, clock.now().0);
+                self.kills += 1;
+            }
+            if dice.chance(50) {
+                clock.sleep(dice.millis(0, 400)).await;
+            }
+            self.look()?;
+            self.say(&format!("{} of {kills} kills", self.kills));
+        }
+        self.start()?;
+        clock.sleep(self.rig.pace().lease).await;
+        self.crew.stop(Role::Producer).await?;
+        self.crew.stop(Role::Canceller).await
+    }
+
+    fn start(&mut self) -> Result<(), BoxError> {
+        let now = self.rig.seams().clock.now().0;
+        for name in self.crew.start()? {
+            self.checker.started(&name, now);
+        }
+        Ok(())
+    }
+
+    /// Reads on in the journals, and says how many lines there were.
+    fn look(&mut self) -> Result<usize, BoxError> {
+        let mut lines = 0;
+        self.tail.read(
+            |_| true,
+            |name, line| {
+                lines += 1;
+                self.checker.observe(name, line);
+            },
+        )?;
+        Ok(lines)
+    }
+
+    /// Waits until nothing has happened for `quiet`, and once more for longer if something is missing then.
+    async fn drain(&mut self, quiet: Duration) -> Result<(), BoxError> {
+        self.until_quiet(quiet).await?;
+        self.inventory.dead.extend(self.letters.read().await?);
+        if self.checker.report(&self.inventory).lost > 0 {
+            self.until_quiet(quiet + self.rig.pace().patience).await?;
+            self.inventory.dead.extend(self.letters.read().await?);
+        }
+        Ok(())
+    }
+
+    async fn until_quiet(&mut self, quiet: Duration) -> Result<(), BoxError> {
+        let clock = self.rig.seams().clock;
+        let began = clock.elapsed();
+        let mut last = began;
+        while clock.elapsed().saturating_sub(last) < quiet {
+            clock.sleep(ROUND).await;
+            if self.look()? > 0 && clock.elapsed().saturating_sub(began) < LONGEST_DRAIN {
+                last = clock.elapsed();
+            }
+            self.say(&format!("{} kills, draining", self.kills));
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, what: &str) {
+        let (sent, handled) = (self.checker.sent(), self.checker.handled());
+        let line = format!("{}: {what}, {sent} sent, {handled} copies handled", self.rig.name());
+        if line != self.said {
+            (self.tell)(&line);
+            self.said = line;
+        }
+    }
+}
+
+/// What should be in no store that has come to rest, as far as it can tell.
+async fn left(transport: &dyn Transport, subscriptions: &[Subscription]) -> Result<Vec<String>, BoxError> {
+    let Some(ledger) = transport.ledger() else { return Ok(vec![]) };
+    let is_over = |state| matches!(state, State::Done | State::Dead | State::Discarded | State::Cancelled);
+    let counts = ledger.counts().await?.into_iter();
+    let ours = counts.filter(|count| subscriptions.iter().any(|of| of.topic == count.topic));
+    let left = ours.filter(|count| !is_over(count.state)).map(|count| {
+        let of = count.subscription.as_deref().unwrap_or("no subscription yet");
+        format!("{} {} in {} ({of})", count.count, count.state, count.topic)
+    });
+    Ok(left.collect())
+}
+
+/// Reads the dead letters, on any transport.
+struct Letters(Vec<Arc<dyn Consumer>>);
+
+/// The reader of the dead letters.
+const READER: &str = "reader";
+
+impl Letters {
+    async fn open(transport: &dyn Transport, subscriptions: &[Subscription]) -> Result<Self, BoxError> {
+        let channels: BTreeSet<_> = subscriptions
+            .iter()
+            .flat_map(Subscription::channels)
+            .map(|channel| channel.topic_name().clone())
+            .collect();
+        let mut readers = vec![];
+        for channel in channels {
+            let of = Subscription::new(channel, READER);
+            transport.provision(&[], std::slice::from_ref(&of), OnMissing::Create).await?;
+            readers.push(transport.consumer(of).await?);
+        }
+        Ok(Self(readers))
+    }
+
+    /// All that lie there.
+    async fn read(&self) -> Result<Vec<Dead>, BoxError> {
+        let mut read = vec![];
+        for reader in &self.0 {
+            loop {
+                let deliveries = reader.receive(100, Duration::from_millis(500), None).await?;
+                if deliveries.is_empty() {
+                    break;
+                }
+                let mut batch = vec![];
+                for delivery in deliveries {
+                    let header = |name| delivery.message.headers.get_text(name).unwrap_or_default();
+                    read.push(Dead {
+                        id: delivery.message.id.clone(),
+                        of: Load::place(header(wire::ORIGINAL_TOPIC), header(wire::SUBSCRIPTION)),
+                        is_poison: header(wire::REJECTION_REASON) == "poison",
+                    });
+                    let note = Note {
+                        outcome: Outcome::Handled,
+                        error: None,
+                        worker: READER.into(),
+                        moved_to: None,
+                    };
+                    batch.push(Settle { delivery, action: Action::ACK, note });
+                }
+                if let Some(unsettled) = reader.settle(batch).await.pop() {
+                    return Err(unsettled.error.into());
+                }
+            }
+        }
+        Ok(read)
+    }
+}

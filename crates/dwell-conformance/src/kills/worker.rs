@@ -1,0 +1,171 @@
+//! A worker: this program again, as a process of its own, until it is killed or its input ends.
+
+use super::{canceller, consumer, journal::Journal, load::Load, producer, watched::Watched};
+use crate::{Namespace, Rig};
+use dwell_core::{BoxError, MessageId, Seams, Text};
+use dwell_engine::{DelayMode, Engine};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    sync::Arc,
+};
+
+/// The argument that makes the program a worker.
+const FLAG: &str = "--work-until-killed";
+
+/// What a worker does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Role {
+    Producer,
+    Consumer,
+    Canceller,
+}
+
+impl Role {
+    const ALL: [Self; 3] = [Self::Producer, Self::Consumer, Self::Canceller];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Producer => "producer",
+            Self::Consumer => "consumer",
+            Self::Canceller => "canceller",
+        }
+    }
+}
+
+/// One life of one worker: a new incarnation takes the place of one that was killed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Name {
+    pub(super) role: Role,
+    pub(super) slot: usize,
+    pub(super) incarnation: usize,
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}", self.role.word(), self.slot, self.incarnation)
+    }
+}
+
+impl Name {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('-');
+        let (word, slot, incarnation) = (parts.next()?, parts.next()?, parts.next()?);
+        let role = Role::ALL.into_iter().find(|role| role.word() == word)?;
+        Some(Self { role, slot: slot.parse().ok()?, incarnation: incarnation.parse().ok()? })
+    }
+
+    pub(super) fn of_journal(path: &Path) -> Option<Self> {
+        Self::parse(path.file_name()?.to_str()?.strip_suffix(".journal")?)
+    }
+
+    pub(super) fn journal(&self, directory: &Path) -> PathBuf {
+        directory.join(format!("{self}.journal"))
+    }
+
+    /// Where its error output goes.
+    pub(super) fn log(&self, directory: &Path) -> PathBuf {
+        directory.join(format!("{self}.log"))
+    }
+
+    /// An earlier life in the same place.
+    pub(super) fn is_before(&self, other: &Self) -> bool {
+        (self.role, self.slot) == (other.role, other.slot) && self.incarnation < other.incarnation
+    }
+
+    /// The id of the message that this life sends as its `number`th.
+    pub(super) fn message(&self, number: u64) -> MessageId {
+        format!("p{}-{}-{number}", self.slot, self.incarnation).into()
+    }
+}
+
+/// Where a run has its journals, which go with it unless it found something. A store that is a file may be there as well.
+pub fn directory(namespace: &Namespace) -> PathBuf {
+    std::env::temp_dir().join("dwell-faults").join(namespace.to_string())
+}
+
+/// What a worker is told.
+pub(super) struct Order {
+    pub(super) name: Name,
+    pub(super) namespace: Namespace,
+    pub(super) seed: u64,
+}
+
+impl Order {
+    pub(super) fn from_arguments(arguments: &[String]) -> Option<Self> {
+        let [flag, name, namespace, seed] = arguments else { return None };
+        (flag == FLAG).then_some(())?;
+        Some(Self { name: Name::parse(name)?, namespace: namespace.parse().ok()?, seed: seed.parse().ok()? })
+    }
+
+    /// The same program, told this.
+    pub(super) fn command(&self) -> io::Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        let Self { name, namespace, seed } = self;
+        command.args([FLAG, &name.to_string(), &namespace.to_string(), &seed.to_string()]);
+        Ok(command)
+    }
+}
+
+/// A worker at its place.
+pub(super) struct Post {
+    pub(super) name: Name,
+    pub(super) directory: PathBuf,
+    pub(super) load: Load,
+    pub(super) journal: Arc<Journal>,
+    pub(super) engine: Engine,
+    pub(super) seams: Seams,
+}
+
+impl Post {
+    async fn open(rig: &dyn Rig, order: Order) -> Result<Self, BoxError> {
+        let Order { name, namespace, seed } = order;
+        let directory = directory(&namespace);
+        let Seams { clock, random, .. } = rig.seams();
+        let seams = Seams::new(clock, random, name.to_string());
+        let journal = Arc::new(Journal::create(&name.journal(&directory), seams.clock.clone())?);
+        let transport = rig.connect(&namespace, seams.clone()).await?;
+        let transport = Arc::new(Watched::new(transport, journal.clone(), seams.clock.clone()));
+        let store = rig.store(&namespace, seams.clone()).await?;
+        let mode = if store.is_some() { DelayMode::Scheduler } else { DelayMode::Native };
+        let builder = Engine::builder(transport, seams.clone())
+            .via(Text::from(namespace.to_string()))
+            .delay(mode)
+            .allow_volatile(true);
+        let builder = match store {
+            Some(store) => builder.store(store),
+            None => builder,
+        };
+        let engine = builder.build().await?;
+        let load = Load::new(namespace, seed, rig.pace().lease);
+        Ok(Self { name, directory, load, journal, engine, seams })
+    }
+
+    /// Ends when the input does: whoever started us wants us to stop, or is gone.
+    pub(super) async fn told_to_stop(&self) {
+        let read = tokio::task::spawn_blocking(|| io::copy(&mut io::stdin(), &mut io::sink()));
+        let _ = read.await;
+    }
+}
+
+/// The worker's side: works until it is told to stop, or killed.
+pub(super) async fn work(rig: impl Rig, order: Order) -> ExitCode {
+    let name = order.name.clone();
+    let worked = async {
+        let post = Post::open(&rig, order).await?;
+        match post.name.role {
+            Role::Producer => producer::work(&post).await?,
+            Role::Consumer => consumer::work(&post).await?,
+            Role::Canceller => canceller::work(&post).await?,
+        }
+        Ok::<_, BoxError>(post.engine.shutdown().await?)
+    };
+    match worked.await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name} cannot go on: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

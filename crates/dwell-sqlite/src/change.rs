@@ -1,0 +1,168 @@
+//! What people do about a message: each record of it is changed within one transaction.
+
+use crate::{
+    accept::is_same_content,
+    fault::Sql,
+    halt::{Halt, refused},
+    places::Target,
+    row::{Because, Content, Held, Phase, held, message, read_message},
+    tx::Tx,
+};
+use bytes::Bytes;
+use dwell_core::{
+    Address, Answer, Attempts, Change, Changed, ErrorKind, Message, MessageId, State, Text, wire,
+};
+
+/// What is asked, and by whom.
+pub(crate) struct Order {
+    pub(crate) id: MessageId,
+    pub(crate) subscription: Option<Text>,
+    pub(crate) change: Change,
+    pub(crate) by: Text,
+}
+
+/// One record that a change is asked of.
+struct Found {
+    held: Held,
+    home: (Text, Option<Text>),
+    message: Message,
+}
+
+impl Tx<'_> {
+    pub(crate) fn change(&mut self, order: &Order) -> Result<Vec<Answer>, Halt> {
+        let found = self.found(order)?;
+        let targets = match &order.change {
+            Change::Replay(body) => self.replay_targets(&order.id, &found, body.as_ref())?,
+            _ => vec![None; found.len()],
+        };
+        let mut answers = Vec::new();
+        // Where several read the dead letters, each has a copy of its own: it is still one record. Under an id that was
+        // sent again with other content, it is not.
+        let mut answered: Vec<((Text, Option<Text>), Message)> = Vec::new();
+        for (found, target) in found.into_iter().zip(targets) {
+            let is_dead = found.held.state == State::Dead;
+            let is_copy = is_dead
+                && answered
+                    .iter()
+                    .any(|(home, message)| *home == found.home && is_same_content(message, &found.message));
+            let done = self.change_one(order, &found, target, is_copy)?;
+            if is_copy {
+                continue;
+            }
+            let changed = if done { Changed::Done } else { Changed::TooLate };
+            answers.push(Answer { subscription: found.home.1.clone(), changed });
+            if is_dead {
+                answered.push((found.home, found.message));
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Whether it could be done.
+    fn change_one(
+        &mut self,
+        order: &Order,
+        found: &Found,
+        target: Option<Target>,
+        is_copy: bool,
+    ) -> Sql<bool> {
+        let held = &found.held;
+        let waits = held.phase == Phase::Waits && held.due > self.now;
+        let is_ready = matches!(held.phase, Phase::Ready | Phase::Aside);
+        let is_dead = held.state == State::Dead;
+        let because = Because { by: Some(&*order.by), ..Because::default() };
+        match &order.change {
+            Change::Cancel if waits && !is_dead => self.cancel(held, because.by)?,
+            Change::Reschedule(due) if waits && !is_dead => {
+                self.reschedule(held, due.resolve(self.now), because.by)?;
+            }
+            Change::Replay(_) | Change::Discard if is_dead && (waits || is_ready) => {
+                match (&order.change, target) {
+                    _ if is_copy => self.remove(held)?,
+                    (Change::Replay(body), Some(target)) => {
+                        let message = anew(&found.message, body.as_ref());
+                        self.rewrite_ready(held, target, &Content::of(&message), because)?;
+                    }
+                    _ => self.end(held, State::Discarded, because)?,
+                }
+                self.freed(held.place, held.key.as_ref())?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Every record of this message, or that of one subscription; first those that can be changed.
+    fn found(&self, order: &Order) -> Sql<Vec<Found>> {
+        let mut statement = self.sql(concat!(
+            "SELECT ",
+            held!(),
+            ", (SELECT topic FROM place WHERE place.id = message.home),
+               (SELECT subscription FROM place WHERE place.id = message.home), ",
+            message!(),
+            " FROM message INDEXED BY message_id WHERE id = ?1 ORDER BY created_at, number"
+        ))?;
+        let found = statement.query_map([&*order.id.0], |row| {
+            let subscription: Text = row.get(14)?;
+            Ok(Found {
+                held: Held::read(row)?,
+                home: (row.get(13)?, (!subscription.is_empty()).then_some(subscription)),
+                message: read_message(row, 15)?,
+            })
+        })?;
+        let mut found = found.collect::<Sql<Vec<_>>>()?;
+        found.retain(|found| order.subscription.is_none() || order.subscription == found.home.1);
+        found.sort_by_key(|found| match found.held.phase {
+            Phase::Waits => found.held.due <= self.now,
+            Phase::Ready | Phase::Aside => false,
+            Phase::Leased | Phase::Over => true,
+        });
+        Ok(found)
+    }
+
+    /// Where each dead record goes back to; an error if one has nowhere to go, before any has gone.
+    fn replay_targets(
+        &mut self,
+        id: &MessageId,
+        found: &[Found],
+        body: Option<&Bytes>,
+    ) -> Result<Vec<Option<Target>>, Halt> {
+        if let Some(body) = body {
+            self.check_size(&Message::new(id.clone(), "", body.clone()))?;
+        }
+        let mut targets = Vec::new();
+        for found in found {
+            if found.held.state != State::Dead {
+                targets.push(None);
+                continue;
+            }
+            let (topic, Some(name)) = found.home.clone() else { return Err(homeless(id)) };
+            if topic == self.places().topics[&found.held.topic].name {
+                return Err(homeless(id));
+            }
+            targets.push(Some(self.target(&Address::Subscription { topic, name })?));
+        }
+        Ok(targets)
+    }
+}
+
+/// A dead message, as it starts anew.
+fn anew(dead: &Message, body: Option<&Bytes>) -> Message {
+    let mut message = dead.clone();
+    for stamp in wire::REJECTION_STAMPS {
+        message.headers.take(stamp);
+    }
+    message.attempts = Attempts::default();
+    if let Some(body) = body {
+        message.body = body.clone();
+    }
+    message
+}
+
+fn homeless(id: &MessageId) -> Halt {
+    let (topic, subscription) = (wire::ORIGINAL_TOPIC, wire::SUBSCRIPTION);
+    let text = format!(
+        "the dead letter `{id}` does not say where it came from: it has no `{topic}` or no `{subscription}`"
+    );
+    refused(ErrorKind::Invalid, format!("{text}; send its content anew"))
+}

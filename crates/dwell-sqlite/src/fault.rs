@@ -1,0 +1,73 @@
+//! What SQLite says, in words that a caller can act on.
+
+use dwell_core::{Error, ErrorKind};
+use rusqlite::ErrorCode;
+
+/// What SQLite returns.
+pub(crate) type Sql<T> = rusqlite::Result<T>;
+
+/// The code behind an error, if SQLite gave one.
+pub(crate) fn code(error: &rusqlite::Error) -> Option<ErrorCode> {
+    error.sqlite_error_code()
+}
+
+/// Whether there was no room left.
+pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
+    code(error) == Some(ErrorCode::DiskFull)
+}
+
+/// Whether another process was in the way.
+pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(code(error), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// The error of a call that SQLite did not carry out.
+pub(crate) fn fault(file: &str, error: rusqlite::Error) -> Error {
+    let (kind, text) = match code(&error) {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => (
+            ErrorKind::Unavailable,
+            format!(
+                "another process has held the lock on `{file}` for longer than `busy_timeout`: try again when it is \
+                 done, or raise that"
+            ),
+        ),
+        Some(ErrorCode::DiskFull) => (
+            ErrorKind::StorageFull,
+            format!(
+                "there is no room left for `{file}`: free some on its disk, or raise `max_size`; nothing in it is lost, \
+                 and it goes on as soon as there is room"
+            ),
+        ),
+        Some(ErrorCode::DatabaseCorrupt) => (
+            ErrorKind::Corrupt,
+            format!(
+                "`{file}` is damaged: restore a backup, or save what can be read with `sqlite3 {file} .recover`"
+            ),
+        ),
+        Some(ErrorCode::NotADatabase) => (
+            ErrorKind::Corrupt,
+            format!("`{file}` is not a SQLite database: name another file, or restore it from a backup"),
+        ),
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => (
+            ErrorKind::Denied,
+            format!("`{file}` cannot be written: this process needs to write the file and its directory"),
+        ),
+        Some(ErrorCode::CannotOpen) => (
+            ErrorKind::Denied,
+            format!("`{file}` cannot be opened: this process needs to write the file and its directory"),
+        ),
+        Some(ErrorCode::TooBig) => {
+            (ErrorKind::TooLarge, "SQLite takes nothing over a billion bytes: send less".to_owned())
+        }
+        Some(ErrorCode::SystemIoFailure) => (
+            ErrorKind::Unavailable,
+            format!("the disk under `{file}` does not work ({error}): see the system's log"),
+        ),
+        Some(_) => (ErrorKind::Unavailable, format!("SQLite could not work on `{file}`: {error}")),
+        None => (
+            ErrorKind::Corrupt,
+            format!("something in `{file}` is not as it should be ({error}): was it changed by hand?"),
+        ),
+    };
+    Error::new(kind, text).with_source(error)
+}

@@ -1,0 +1,167 @@
+//! How messages flow: what waits becomes ready when it is due, a bounded number at a time.
+
+use crate::{
+    fault::Sql,
+    ids::Known,
+    places::Target,
+    row::{Because, Held, Phase, held},
+    signals::Signal,
+    tx::Tx,
+};
+use dwell_core::{State, Timestamp};
+
+/// How much is done at a time, in messages: a million due at one instant do not keep others out.
+pub(crate) const CHUNK: usize = 1000;
+
+/// One that is due.
+struct Due {
+    held: Held,
+    schedule: String,
+    is_new: bool,
+    is_chosen: bool,
+    content: Option<u128>,
+}
+
+impl Tx<'_> {
+    /// When the first message of this topic is due.
+    pub(crate) fn next_due(&self, topic: i64) -> Sql<Option<Timestamp>> {
+        let due: Option<i64> = self
+            .sql(
+                "SELECT min(due) FROM message INDEXED BY message_due WHERE topic = ?1 AND schedule IS NOT NULL",
+            )?
+            .query_row([topic], |row| row.get(0))?;
+        Ok(due.map(Timestamp))
+    }
+
+    /// Makes what is due ready, up to about `limit` messages. Returns whether there is more.
+    pub(crate) fn promote(&mut self, topic: i64, limit: usize) -> Sql<bool> {
+        let subscribed = self.places().topics[&topic].subscribed.len().max(1);
+        let most = (limit / subscribed).max(1);
+        let due = self.due(topic, most)?;
+        let is_more = due.len() == most;
+        for due in due {
+            self.fire(&due)?;
+        }
+        Ok(is_more && self.next_due(topic)?.is_some_and(|due| due <= self.now))
+    }
+
+    /// Makes some of what is due ready, in any topic. Returns whether there was any.
+    pub(crate) fn promote_any(&mut self, limit: usize) -> Sql<bool> {
+        let topics: Vec<_> = self.places().topics.keys().copied().collect();
+        for topic in topics {
+            if self.next_due(topic)?.is_some_and(|due| due <= self.now) {
+                self.promote(topic, limit)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn due(&self, topic: i64, most: usize) -> Sql<Vec<Due>> {
+        let mut statement = self.sql(concat!(
+            "SELECT ",
+            held!(),
+            ", schedule, handled = 0 AND failed = 0, once IS NOT NULL, content
+             FROM message INDEXED BY message_due
+             WHERE topic = ?1 AND schedule IS NOT NULL AND due <= ?2 ORDER BY due, number LIMIT ?3"
+        ))?;
+        let due = statement.query_map((topic, self.now.0, most as i64), |row| {
+            let content: Option<[u8; 16]> = row.get(16)?;
+            Ok(Due {
+                held: Held::read(row)?,
+                schedule: row.get(13)?,
+                is_new: row.get(14)?,
+                is_chosen: row.get(15)?,
+                content: content.map(u128::from_be_bytes),
+            })
+        })?;
+        due.collect()
+    }
+
+    fn fire(&mut self, due: &Due) -> Sql<()> {
+        let held = &due.held;
+        let fired = |content| Known { content, due: Some(held.due) };
+        // Its sender knows no other name than the message's.
+        if due.is_new && *due.schedule != *held.id {
+            self.remember(held.topic, &held.id, fired(None))?;
+        }
+        self.remember(held.topic, &due.schedule, fired(due.content.filter(|_| due.is_chosen)))?;
+        let target = match held.place == held.topic {
+            true => Target::Topic(held.topic),
+            false => Target::Queue(held.topic, held.place),
+        };
+        self.deliver(held, target, None)
+    }
+
+    /// Makes a message that is there ready, for one subscription or for all that there are.
+    pub(crate) fn deliver(&mut self, held: &Held, target: Target, by: Option<&str>) -> Sql<()> {
+        let topic = target.topic();
+        let places = self.destinations(target)?;
+        let Some((first, others)) = places.split_first() else {
+            self.unclaimed(topic);
+            return self.end(held, State::Discarded, Because { by, ..Because::default() });
+        };
+        // What is dead belongs to where it came from, wherever it lies; everything else to the place it is in.
+        let is_stamped = held.home != held.place && self.places().topics[&topic].is_dead;
+        let home = |place: i64| if is_stamped { held.home } else { place };
+        self.make_ready(held, topic, *first, home(*first), by)?;
+        self.signal(*first, Signal::One);
+        let shown = self.shown(topic, State::Ready);
+        for place in others {
+            self.copy_row(held.number, topic, *place, home(*place), shown)?;
+            self.signal(*place, Signal::One);
+        }
+        Ok(())
+    }
+
+    /// Puts a message from a consumer's hands back where it was.
+    pub(crate) fn put_back(&mut self, held: &Held, deliveries: u32, because: Because<'_>) -> Sql<()> {
+        debug_assert_eq!(held.phase, Phase::Leased);
+        let (step, shown) = (self.next(), self.shown(held.topic, State::Ready));
+        self.leave(held)?;
+        self.sql(
+            "UPDATE message SET phase = 1, state = ?2, step = ?3, updated_at = ?4, lease_until = NULL, holder = NULL,
+                deliveries = ?5, changed_by = ?6, error = coalesce(?7, error),
+                error_step = CASE WHEN ?7 IS NULL THEN error_step ELSE ?3 END
+             WHERE number = ?1",
+        )?
+        .execute((
+            held.number,
+            crate::tx::code(shown),
+            step,
+            self.now.0,
+            deliveries,
+            because.by,
+            because.error,
+        ))?;
+        self.enter(held.number, held.home, shown)?;
+        self.signal(held.place, Signal::One);
+        Ok(())
+    }
+
+    /// Gives back what has run out in this place, in any order: each has kept its rank. Returns whether there is more.
+    pub(crate) fn give_back_expired(&mut self, place: i64) -> Sql<bool> {
+        let expired: Vec<Held> = {
+            let mut statement = self.sql(concat!(
+                "SELECT ",
+                held!(),
+                " FROM message INDEXED BY message_leased
+                 WHERE place = ?1 AND phase = 3 AND lease_until <= ?2 ORDER BY lease_until LIMIT ?3"
+            ))?;
+            let expired = statement.query_map((place, self.now.0, CHUNK as i64), Held::read)?;
+            expired.collect::<Sql<_>>()?
+        };
+        for held in &expired {
+            self.put_back(held, held.deliveries, Because::default())?;
+        }
+        Ok(expired.len() == CHUNK)
+    }
+
+    /// When the first lease of this place runs out.
+    pub(crate) fn next_expiry(&self, place: i64) -> Sql<Option<Timestamp>> {
+        let until: Option<i64> = self
+            .sql("SELECT min(lease_until) FROM message INDEXED BY message_leased WHERE place = ?1 AND phase = 3")?
+            .query_row([place], |row| row.get(0))?;
+        Ok(until.map(Timestamp))
+    }
+}

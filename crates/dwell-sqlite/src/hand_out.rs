@@ -1,0 +1,282 @@
+//! Handing out what is ready, in order, and per key to one consumer at a time.
+//!
+//! A key is *held* while a message with it is in a consumer's hands. What another consumer meets of it meanwhile is put
+//! *aside*, out of the index of what is ready, so that it is met once and not by everyone who looks. What lies aside of a
+//! key is handed out in its place among the others of that key. A key that is free and has something aside has at least
+//! one message in the index: whoever meets that one finds the others.
+
+use crate::{
+    fault::Sql,
+    flow::CHUNK,
+    row::{message, read_message},
+    signals::Signal,
+    tx::{Tx, code},
+};
+use bytes::Bytes;
+use dwell_core::{Delivery, Message, Receipt, State, Text, Timestamp};
+use rusqlite::{OptionalExtension, Row};
+use std::{collections::BTreeSet, time::Duration};
+
+/// Who asks, and for how much.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    pub(crate) place: i64,
+    pub(crate) topic: i64,
+    /// The name under which it was opened: what was kept for nobody may have been adopted by another one since.
+    pub(crate) name: Text,
+    pub(crate) consumer: i64,
+    pub(crate) worker: Text,
+    pub(crate) max: usize,
+    pub(crate) lease: Duration,
+}
+
+/// What a receiver found.
+#[derive(Debug)]
+pub(crate) enum Look {
+    Found(Vec<Delivery>),
+    /// There is more to do than fits one transaction.
+    Again,
+    /// Nothing: not before something is due, or a lease runs out.
+    Nothing {
+        due: Option<Timestamp>,
+        expiry: Option<Timestamp>,
+    },
+}
+
+/// A message that is ready.
+struct Ready {
+    number: i64,
+    step: i64,
+    rank: i64,
+    home: i64,
+    deliveries: u32,
+    due: Timestamp,
+    problem: Option<Text>,
+    message: Message,
+}
+
+macro_rules! ready {
+    () => {
+        concat!("number, step, rank, home, deliveries, due, problem, ", message!())
+    };
+}
+
+impl Ready {
+    fn read(row: &Row<'_>) -> Sql<Self> {
+        Ok(Self {
+            number: row.get(0)?,
+            step: row.get(1)?,
+            rank: row.get(2)?,
+            home: row.get(3)?,
+            deliveries: row.get(4)?,
+            due: Timestamp(row.get(5)?),
+            problem: row.get(6)?,
+            message: read_message(row, 7)?,
+        })
+    }
+}
+
+impl Tx<'_> {
+    /// Hands out what is ready, having made ready what is due, what was lost and what other programs have put there.
+    pub(crate) fn look(&mut self, ask: &Ask) -> Sql<Look> {
+        if self.is_abandoned {
+            // It may have been told of something that another one must take now.
+            self.signal(ask.place, Signal::One);
+            return Ok(Look::Again);
+        }
+        let is_more_to_take_in = self.take_in()?;
+        let limit = if self.has_ready(ask.place, ask.max)? { ask.max.clamp(1, CHUNK) } else { CHUNK };
+        let is_more_due = self.promote(ask.topic, limit)?;
+        let is_more_lost = self.give_back_expired(ask.place)?;
+        if self.places().queues.get(&ask.place).is_none_or(|queue| queue.settings.name != ask.name) {
+            return Ok(Look::Nothing { due: None, expiry: None });
+        }
+
+        let mut steps = CHUNK;
+        let deliveries = self.hand_out(ask, &mut steps)?;
+        if !deliveries.is_empty() {
+            return Ok(Look::Found(deliveries));
+        }
+        if steps == 0 {
+            // What this one has not come to yet, another may have to take: it may not come back.
+            self.signal(ask.place, Signal::One);
+        }
+        if ask.max > 0 && (is_more_due || is_more_lost || is_more_to_take_in || steps == 0) {
+            return Ok(Look::Again);
+        }
+        let (due, expiry) = (self.next_due(ask.topic)?, self.next_expiry(ask.place)?);
+        told(&mut self.cache.told, ask.topic, due);
+        told(&mut self.cache.told_lease, ask.place, expiry);
+        Ok(Look::Nothing { due, expiry })
+    }
+
+    /// Whether so many are ready in this place.
+    fn has_ready(&self, place: i64, count: usize) -> Sql<bool> {
+        let skip = count.clamp(1, CHUNK) as i64 - 1;
+        self.sql(
+            "SELECT 1 FROM message INDEXED BY message_ready WHERE place = ?1 AND phase = 1 LIMIT 1 OFFSET ?2",
+        )?
+        .exists((place, skip))
+    }
+
+    fn hand_out(&mut self, ask: &Ask, steps: &mut usize) -> Sql<Vec<Delivery>> {
+        let mut deliveries = Vec::new();
+        let is_ordered = self.places().queues.get(&ask.place).is_some_and(|queue| queue.settings.ordered);
+        let (mut after, mut mine) = (i64::MIN, BTreeSet::new());
+        while deliveries.len() < ask.max && *steps > 0 {
+            let wanted = (ask.max - deliveries.len()).min(*steps);
+            let found = self.ready(ask.place, after, wanted)?;
+            let is_all = found.len() < wanted;
+            for ready in found {
+                *steps -= 1;
+                after = ready.rank;
+                match ready.message.key.clone().filter(|_| is_ordered) {
+                    None => self.lease(ask, ready, &mut deliveries)?,
+                    Some(key) if self.is_taken(ask, &key)? => {
+                        self.sql("UPDATE message SET phase = 2 WHERE number = ?1")?
+                            .execute([ready.number])?;
+                    }
+                    Some(key) => {
+                        self.lease_aside(ask, &key, ready.rank, &mut deliveries)?;
+                        mine.insert(key);
+                        if deliveries.len() < ask.max {
+                            self.lease(ask, ready, &mut deliveries)?;
+                        }
+                    }
+                }
+                if deliveries.len() >= ask.max {
+                    break;
+                }
+            }
+            if is_all {
+                for key in &mine {
+                    self.lease_aside(ask, key, i64::MAX, &mut deliveries)?;
+                }
+                break;
+            }
+        }
+        for key in mine {
+            // The next of them can be found by its holder.
+            self.bring_forward(ask.place, &key)?;
+        }
+        if let (false, until) = (deliveries.is_empty(), self.now.after(ask.lease)) {
+            self.expect_lease(ask.place, until);
+            if self.has_ready(ask.place, 1)? {
+                self.signal(ask.place, Signal::One);
+            }
+        }
+        Ok(deliveries)
+    }
+
+    fn ready(&self, place: i64, after: i64, limit: usize) -> Sql<Vec<Ready>> {
+        let mut statement = self.sql(concat!(
+            "SELECT ",
+            ready!(),
+            " FROM message INDEXED BY message_ready
+             WHERE place = ?1 AND phase = 1 AND rank > ?2 ORDER BY rank LIMIT ?3"
+        ))?;
+        let ready = statement.query_map((place, after, limit as i64), Ready::read)?;
+        ready.collect()
+    }
+
+    /// Whether another consumer has a message with this key.
+    fn is_taken(&self, ask: &Ask, key: &Bytes) -> Sql<bool> {
+        self.sql(
+            "SELECT 1 FROM message INDEXED BY message_held
+             WHERE place = ?1 AND key = ?2 AND phase = 3 AND holder <> ?3 LIMIT 1",
+        )?
+        .exists((ask.place, &**key, ask.consumer))
+    }
+
+    /// Hands out what lies aside of this key, up to that rank.
+    fn lease_aside(
+        &mut self,
+        ask: &Ask,
+        key: &Bytes,
+        before: i64,
+        deliveries: &mut Vec<Delivery>,
+    ) -> Sql<()> {
+        while deliveries.len() < ask.max {
+            let aside = self
+                .sql(concat!(
+                    "SELECT ",
+                    ready!(),
+                    " FROM message INDEXED BY message_aside
+                     WHERE place = ?1 AND key = ?2 AND phase = 2 AND rank < ?3 ORDER BY rank LIMIT 1"
+                ))?
+                .query_row((ask.place, &**key, before), Ready::read)
+                .optional()?;
+            let Some(aside) = aside else { break };
+            self.lease(ask, aside, deliveries)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the first that lies aside of this key among what is ready.
+    pub(crate) fn bring_forward(&mut self, place: i64, key: &Bytes) -> Sql<bool> {
+        let brought = self
+            .sql(
+                "UPDATE message SET phase = 1 WHERE number = (
+                     SELECT number FROM message INDEXED BY message_aside
+                     WHERE place = ?1 AND key = ?2 AND phase = 2 ORDER BY rank LIMIT 1
+                 )",
+            )?
+            .execute((place, &**key))?;
+        Ok(brought > 0)
+    }
+
+    /// A message with this key left the place for good: if nobody has another, what lies aside of it has its turn.
+    pub(crate) fn freed(&mut self, place: i64, key: Option<&Bytes>) -> Sql<()> {
+        let Some(key) = key else { return Ok(()) };
+        if !self.places().queues.get(&place).is_some_and(|queue| queue.settings.ordered) {
+            return Ok(());
+        }
+        let is_held = self
+            .sql(
+                "SELECT 1 FROM message INDEXED BY message_held
+                 WHERE place = ?1 AND key = ?2 AND phase = 3 LIMIT 1",
+            )?
+            .exists((place, &**key))?;
+        if !is_held && self.bring_forward(place, key)? {
+            self.signal(place, Signal::One);
+        }
+        Ok(())
+    }
+
+    fn lease(&mut self, ask: &Ask, ready: Ready, deliveries: &mut Vec<Delivery>) -> Sql<()> {
+        self.write_past(ready.number, ready.step)?;
+        let (fence, shown) = (self.next(), self.shown(ask.topic, State::Processing));
+        self.sql(
+            "UPDATE message SET phase = 3, state = ?2, step = ?3, updated_at = ?4, lease_until = ?5, holder = ?6,
+                worker = ?7, changed_by = ?7, deliveries = deliveries + 1
+             WHERE number = ?1",
+        )?
+        .execute((
+            ready.number,
+            code(shown),
+            fence,
+            self.now.0,
+            self.now.after(ask.lease).0,
+            ask.consumer,
+            &*ask.worker,
+        ))?;
+        self.tally(ready.home, self.shown(ask.topic, State::Ready), -1, 0);
+        self.tally(ready.home, shown, 1, 0);
+        deliveries.push(Delivery {
+            message: ready.message,
+            deliveries: Some(ready.deliveries.saturating_add(1)),
+            due: Some(ready.due),
+            problem: ready.problem,
+            receipt: Receipt::new(ready.number as u64, fence as u64),
+        });
+        Ok(())
+    }
+}
+
+/// All who wait from now on know this.
+fn told(all: &mut std::collections::HashMap<i64, Timestamp>, of: i64, time: Option<Timestamp>) {
+    match time {
+        Some(time) => all.insert(of, time),
+        None => all.remove(&of),
+    };
+}

@@ -1,0 +1,118 @@
+//! What other programs have put into the table `incoming`: it is taken in as if it were sent.
+
+use crate::{fault::Sql, flow::CHUNK, halt::item, headers, row::read_bytes, tx::Tx};
+use bytes::Bytes;
+use dwell_core::{
+    Address, ContentType, Due, Envelope, Error, ErrorKind, Headers, MessageId, Text, Timestamp, wire,
+};
+use std::time::Duration;
+
+struct Incoming {
+    number: i64,
+    topic: Text,
+    subscription: Option<Text>,
+    id: Option<String>,
+    kind: Option<Text>,
+    key: Option<Bytes>,
+    content_type: Option<String>,
+    headers: Option<String>,
+    body: Bytes,
+    due: Option<i64>,
+    delay: Option<i64>,
+}
+
+impl Tx<'_> {
+    /// Takes in what other programs have put there. Returns whether there is more.
+    pub(crate) fn take_in(&mut self) -> Sql<bool> {
+        if std::mem::replace(&mut self.has_taken_in, true) {
+            return Ok(false);
+        }
+        let incoming = self.incoming()?;
+        let is_more = incoming.len() == CHUNK;
+        for incoming in incoming {
+            let number = incoming.number;
+            let taken = match self.read(incoming) {
+                Ok((envelope, problem)) => {
+                    let accepted = self.accept(&envelope, None, problem.as_deref());
+                    item(accepted)?
+                }
+                Err(error) => Err(error),
+            };
+            match taken {
+                Ok(_) => self.sql("DELETE FROM incoming WHERE number = ?1")?.execute([number])?,
+                // It stays there, with the reason, for people to see.
+                Err(error) => self
+                    .sql("UPDATE incoming SET error = ?2 WHERE number = ?1")?
+                    .execute((number, error.to_string()))?,
+            };
+        }
+        Ok(is_more)
+    }
+
+    fn incoming(&self) -> Sql<Vec<Incoming>> {
+        let mut statement = self.sql(
+            "SELECT number, topic, subscription, id, type, key, content_type, headers, body, due, delay
+             FROM incoming INDEXED BY incoming_open WHERE error IS NULL ORDER BY number LIMIT ?1",
+        )?;
+        let incoming = statement.query_map([CHUNK as i64], |row| {
+            Ok(Incoming {
+                number: row.get(0)?,
+                topic: row.get(1)?,
+                subscription: row.get(2)?,
+                id: row.get(3)?,
+                kind: row.get(4)?,
+                key: read_bytes(row, 5)?,
+                content_type: row.get(6)?,
+                headers: row.get(7)?,
+                body: read_bytes(row, 8)?.unwrap_or_default(),
+                due: row.get(9)?,
+                delay: row.get(10)?,
+            })
+        })?;
+        incoming.collect()
+    }
+
+    fn read(&self, incoming: Incoming) -> Result<(Envelope, Option<Text>), Error> {
+        let to = match incoming.subscription {
+            Some(name) => Address::Subscription { topic: incoming.topic, name },
+            None => Address::Topic(incoming.topic),
+        };
+        let due = match (incoming.due, incoming.delay) {
+            (None, None) => Due::NOW,
+            (Some(due), None) => Due::At(Timestamp(due)),
+            (None, Some(delay)) => match u64::try_from(delay) {
+                Ok(delay) => Due::After(Duration::from_millis(delay)),
+                Err(_) => return Err(Error::new(ErrorKind::Invalid, "`delay` is negative")),
+            },
+            _ => return Err(Error::new(ErrorKind::Invalid, "both `due` and `delay` are given: give one")),
+        };
+        let (headers, mut unreadable) = match incoming.headers.as_deref().map(headers::from_json) {
+            None => (Headers::default(), None),
+            Some(Ok(headers)) => (headers, None),
+            Some(Err(problem)) => {
+                let kept = incoming.headers.unwrap_or_default();
+                (Headers::from_iter([("x-dwell-unreadable-headers", kept)]), Some(Text::from(problem)))
+            }
+        };
+        let has_content_type = incoming.content_type.is_some() || headers.get(wire::CONTENT_TYPE).is_some();
+        let made_up = || self.seams.ids.next();
+        let (mut message, problem) = wire::from_headers(headers, incoming.key, incoming.body, made_up);
+        unreadable = unreadable.or(problem);
+        if let Some(id) = incoming.id.filter(|id| !id.is_empty()) {
+            message.id = MessageId::from(id);
+        }
+        if let Some(kind) = incoming.kind {
+            message.kind = kind;
+        }
+        if let Some(content_type) = incoming.content_type {
+            message.content_type = content_type.into();
+        } else if !has_content_type && is_json(&message.body) {
+            message.content_type = ContentType::JSON;
+        }
+        Ok((Envelope::new(to, message).due(due), unreadable))
+    }
+}
+
+fn is_json(body: &[u8]) -> bool {
+    serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
+}

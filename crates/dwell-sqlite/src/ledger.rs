@@ -1,0 +1,118 @@
+//! Every message that there is, and what people may do about it.
+
+use crate::{
+    change,
+    fault::Sql,
+    file::File,
+    flow::CHUNK,
+    halt::item,
+    handle::Handle,
+    page,
+    record::{Found, record},
+    tx::state,
+};
+use dwell_core::{
+    Answer, BoxFuture, Change, Count, Ledger, MessageId, Page, Record, RecordQuery, Result, Text, Timestamp,
+};
+use rusqlite::Connection;
+use std::sync::Arc;
+
+pub(crate) struct SqliteLedger(pub(crate) Arc<Handle>);
+
+impl Ledger for SqliteLedger {
+    fn get<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Vec<Record>>> {
+        Box::pin(async move {
+            let file = self.0.open()?;
+            promote(file).await?;
+            let id = id.clone();
+            file.read(move |connection| get(connection, &id)).await
+        })
+    }
+
+    fn list(&self, query: RecordQuery) -> BoxFuture<'_, Result<Page<Record>>> {
+        Box::pin(async move {
+            let file = self.0.open()?;
+            promote(file).await?;
+            page::list(file, query).await
+        })
+    }
+
+    fn counts(&self) -> BoxFuture<'_, Result<Vec<Count>>> {
+        Box::pin(async move {
+            let file = self.0.open()?;
+            promote(file).await?;
+            file.read(counts).await
+        })
+    }
+
+    fn change<'a>(
+        &'a self,
+        id: &'a MessageId,
+        subscription: Option<&'a str>,
+        change: Change,
+        by: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<Answer>>> {
+        Box::pin(async move {
+            let file = self.0.open()?;
+            promote(file).await?;
+            let order = change::Order {
+                id: id.clone(),
+                subscription: subscription.map(Text::from),
+                change,
+                by: by.into(),
+            };
+            file.write(1, move |tx| item(tx.change(&order))).await?
+        })
+    }
+}
+
+/// Makes ready all that is due by now, a chunk at a time, so that what is looked at afterwards is as it should be even
+/// where no consumer is there to care.
+pub(crate) async fn promote(file: &File) -> Result<()> {
+    let now = file.seams.clock.now();
+    while file.read(move |connection| is_behind(connection, now)).await? {
+        file.write(CHUNK, |tx| Ok(tx.take_in()? | tx.promote_any(CHUNK)?)).await?;
+    }
+    Ok(())
+}
+
+/// Whether anything is due, or came from another program, and was not moved on yet.
+fn is_behind(connection: &Connection, now: Timestamp) -> Sql<bool> {
+    connection
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM incoming INDEXED BY incoming_open WHERE error IS NULL) OR EXISTS (
+                 SELECT 1 FROM topic WHERE EXISTS (
+                     SELECT 1 FROM message INDEXED BY message_due
+                     WHERE message.topic = topic.id AND schedule IS NOT NULL AND due <= ?1
+                 )
+             )",
+        )?
+        .query_row([now.0], |row| row.get(0))
+}
+
+fn get(connection: &Connection, id: &MessageId) -> Sql<Vec<Record>> {
+    let mut statement = connection.prepare_cached(concat!(
+        "SELECT ",
+        record!(),
+        " FROM message INDEXED BY message_id WHERE id = ?1 ORDER BY created_at, number"
+    ))?;
+    let found = statement.query_map([&*id.0], Found::read)?.collect::<Sql<Vec<_>>>()?;
+    found.into_iter().map(|found| found.with_history(connection)).collect()
+}
+
+fn counts(connection: &Connection) -> Sql<Vec<Count>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT topic, subscription, state, messages FROM tally JOIN place ON place.id = tally.home
+         WHERE messages > 0 ORDER BY topic, subscription, state",
+    )?;
+    let counts = statement.query_map([], |row| {
+        let subscription: Text = row.get(1)?;
+        Ok(Count {
+            topic: row.get(0)?,
+            subscription: (!subscription.is_empty()).then_some(subscription),
+            state: state(row.get(2)?),
+            count: row.get::<_, i64>(3)?.try_into().unwrap_or(0),
+        })
+    })?;
+    counts.collect()
+}

@@ -1,0 +1,115 @@
+//! Opening a file: what it must be, and how each connection to it is set up.
+
+use crate::{
+    fault::{Sql, fault, is_busy},
+    layout,
+    settings::{Location, SqliteSettings},
+};
+use dwell_core::{Error, ErrorKind, Result};
+use rusqlite::{Connection, OpenFlags};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// How many prepared statements a connection keeps: more than there are.
+const STATEMENTS: usize = 200;
+
+/// What a connection keeps of the file in memory, in KiB.
+const CACHE: i64 = 16 * 1024;
+
+/// A log that has grown beyond this is cut back when all of it is in the file.
+pub(crate) const LOG_LIMIT: u64 = 64 << 20;
+
+/// The first connection: makes the file what it must be, and writes.
+pub(crate) fn open_writer(settings: &SqliteSettings) -> Result<Connection> {
+    let name = settings.location.to_string();
+    let Location::File(path) = &settings.location else {
+        let connection = Connection::open_in_memory().map_err(|error| fault(&name, error))?;
+        let made = set_up(&connection, settings).and_then(|()| layout::create(&connection));
+        return made.map(|()| connection).map_err(|error| fault(&name, error));
+    };
+    check_path(path)?;
+    let opened = Connection::open_with_flags(as_file(path), flags());
+    let connection = opened.map_err(|error| fault(&name, error))?;
+    connection.busy_timeout(settings.busy_timeout).map_err(|error| fault(&name, error))?;
+    layout::check(&connection, path)?;
+    set_up(&connection, settings).map_err(|error| fault(&name, error))?;
+    Ok(connection)
+}
+
+/// A further connection, that only reads.
+pub(crate) fn open_reader(path: &Path, settings: &SqliteSettings) -> Sql<Connection> {
+    let connection = Connection::open_with_flags(as_file(path), flags() - OpenFlags::SQLITE_OPEN_CREATE)?;
+    connection.busy_timeout(settings.busy_timeout)?;
+    set_up(&connection, settings)?;
+    connection.pragma_update(None, "query_only", true)?;
+    Ok(connection)
+}
+
+fn flags() -> OpenFlags {
+    // Each connection is used by one thread.
+    OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX
+}
+
+/// SQLite would take `file:…` for a URI, and `:memory:` for something else.
+fn as_file(path: &Path) -> PathBuf {
+    if path.is_absolute() { path.to_owned() } else { Path::new(".").join(path) }
+}
+
+fn check_path(path: &Path) -> Result<()> {
+    let shown = path.display();
+    if path.is_dir() {
+        let text =
+            format!("`{shown}` is a directory: name a file in it, such as `sqlite://{shown}/dwell.db`");
+        return Err(Error::new(ErrorKind::Config, text));
+    }
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match directory {
+        Some(directory) if !directory.is_dir() => {
+            let text =
+                format!("the directory `{}` of `{shown}` is not there: create it", directory.display());
+            Err(Error::new(ErrorKind::NotFound, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn set_up(connection: &Connection, settings: &SqliteSettings) -> Sql<()> {
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.pragma_update(None, "synchronous", settings.synchronous.pragma())?;
+    connection.pragma_update(None, "cache_size", -CACHE)?;
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
+    connection.pragma_update_and_check(None, "journal_size_limit", LOG_LIMIT as i64, |_| Ok(()))?;
+    if let Some(size) = settings.max_size {
+        let page: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+        let pages = i64::try_from(size).unwrap_or(i64::MAX) / page.max(1);
+        connection.pragma_update_and_check(None, "max_page_count", pages.min(0xffff_fffe), |_| Ok(()))?;
+    }
+    Ok(())
+}
+
+/// Begins to write, once no other process does. Another one may take turns with us hundreds of times a second, so this
+/// looks more often than SQLite itself would.
+pub(crate) fn begin(connection: &Connection, timeout: Duration) -> Sql<()> {
+    const SHORTEST: Duration = Duration::from_micros(50);
+    const LONGEST: Duration = Duration::from_millis(5);
+    let (mut pause, mut waited) = (SHORTEST, Duration::ZERO);
+    loop {
+        match connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]) {
+            Err(error) if is_busy(&error) && waited < timeout => {}
+            begun => return begun.map(drop),
+        }
+        rest(pause);
+        waited += pause;
+        pause = (pause * 2).min(LONGEST);
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the other process lives in real time, whatever our clock says"
+)]
+fn rest(pause: Duration) {
+    std::thread::sleep(pause);
+}

@@ -1,0 +1,274 @@
+//! Pages of records, in the order in which they came to be.
+//!
+//! A page is put together from one or more scans, each of which goes through an index that has its records in order, or
+//! through a small set of them. No scan looks at more than so many rows at a time, so that a search through millions of
+//! messages does not keep the log from being emptied.
+
+use crate::{
+    fault::Sql,
+    file::File,
+    record::{Found, record},
+    tx::code,
+};
+use dwell_core::{Cursor, Error, ErrorKind, MessageId, Page, Record, RecordQuery, Result, State, Timestamp};
+use rusqlite::{Connection, OptionalExtension, ToSql, types::Value};
+use std::sync::Arc;
+
+/// How many rows are looked through at a time.
+const WINDOW: i64 = 20_000;
+
+/// So many are rather sorted than looked for among all.
+const FEW: i64 = 20_000;
+
+/// Where a record stands in the order of all.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    created_at: i64,
+    id: String,
+    number: i64,
+}
+
+impl Rank {
+    /// Before all.
+    const FIRST: Self = Self { created_at: i64::MIN, id: String::new(), number: i64::MIN };
+
+    fn of(found: &Found) -> Self {
+        Self {
+            created_at: found.record.created_at.0,
+            id: found.record.message.id.to_string(),
+            number: found.number,
+        }
+    }
+
+    fn of_cursor(cursor: &Cursor) -> Result<Self> {
+        let number = i64::from_str_radix(&cursor.place, 16).map_err(|_| {
+            let text = "this cursor is not one that this ledger gave: start from the first page";
+            Error::new(ErrorKind::Invalid, text)
+        })?;
+        Ok(Self { created_at: cursor.created_at.0, id: cursor.id.to_string(), number })
+    }
+
+    fn into_cursor(self) -> Cursor {
+        Cursor {
+            created_at: Timestamp(self.created_at),
+            id: MessageId::from(self.id),
+            place: format!("{:016x}", self.number).into(),
+        }
+    }
+}
+
+/// What a query asks of each row.
+#[derive(Default)]
+struct Filter {
+    sql: String,
+    values: Vec<(&'static str, Value)>,
+}
+
+impl Filter {
+    fn of(query: &RecordQuery) -> Self {
+        let mut filter = Self::default();
+        let text = |text: &Arc<str>| Value::Text(text.to_string());
+        if let Some(id) = &query.id {
+            filter.add("id = :message", ":message", text(&id.0));
+        }
+        if let Some(key) = &query.key {
+            filter.add("key = :key", ":key", Value::Blob(key.to_vec()));
+        }
+        if let Some(topic) = &query.topic {
+            filter.add("home IN (SELECT id FROM place WHERE topic = :topic)", ":topic", text(topic));
+        }
+        if let Some(name) = &query.subscription {
+            let condition = "home IN (SELECT id FROM place WHERE subscription = :subscription)";
+            filter.add(condition, ":subscription", text(name));
+        }
+        if let Some(kind) = &query.kind {
+            filter.add("type = :type", ":type", text(kind));
+        }
+        if let Some(error) = query.error.as_ref().filter(|error| !error.is_empty()) {
+            filter.add("instr(error, :error)", ":error", text(error));
+        } else if query.error.is_some() {
+            filter.sql += " AND error IS NOT NULL";
+        }
+        if let Some(from) = query.due_after {
+            filter.add("due >= :due_after", ":due_after", Value::Integer(from.0));
+        }
+        if let Some(to) = query.due_before {
+            filter.add("due < :due_before", ":due_before", Value::Integer(to.0));
+        }
+        if let Some(found) = query.text.as_ref().filter(|text| !text.is_empty()) {
+            let condition = "(instr(CAST(id AS BLOB), :text) OR instr(CAST(type AS BLOB), :text)
+                OR instr(coalesce(key, x''), :text)
+                OR instr(coalesce(body, (SELECT body FROM payload WHERE payload.message = message.number)), :text))";
+            filter.add(condition, ":text", Value::Blob(found.as_bytes().to_vec()));
+        }
+        filter
+    }
+
+    fn add(&mut self, condition: &str, name: &'static str, value: Value) {
+        self.sql += " AND ";
+        self.sql += condition;
+        self.values.push((name, value));
+    }
+}
+
+/// One way to some of the records.
+#[derive(Clone, Debug)]
+struct Scan {
+    /// Through this index, of rows like this.
+    from: &'static str,
+    condition: String,
+    /// The index has them in order.
+    is_ordered: bool,
+}
+
+impl Scan {
+    fn new(from: &'static str, condition: impl Into<String>, is_ordered: bool) -> Self {
+        Self { from, condition: condition.into(), is_ordered }
+    }
+}
+
+/// Which scans find all that a query may ask for.
+fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
+    let wanted: Vec<_> = query.states.iter().map(|state| code(*state).to_string()).collect();
+    let any_state = match wanted.is_empty() {
+        true => "1".to_owned(),
+        false => format!("state IN ({})", wanted.join(", ")),
+    };
+    if query.id.is_some() {
+        return Ok(vec![Scan::new("message_id", any_state, false)]);
+    }
+    if query.key.is_some() {
+        return Ok(vec![Scan::new("message_key", any_state, false)]);
+    }
+    if wanted.is_empty() {
+        return Ok(vec![Scan::new("message_created", "1", true)]);
+    }
+    let (mut scans, mut rest) = (Vec::new(), Vec::new());
+    for state in State::ALL.into_iter().filter(|state| query.states.contains(state)) {
+        let code = code(state);
+        let only = format!("state = {code}");
+        match state {
+            State::Ready | State::Processing | State::Done if count(connection, state)? > FEW => {
+                rest.push(code.to_string());
+            }
+            State::Ready => scans.extend([
+                Scan::new("message_ready", format!("phase = 1 AND {only}"), false),
+                Scan::new("message_aside", format!("phase = 2 AND {only}"), false),
+            ]),
+            State::Processing => {
+                scans.push(Scan::new("message_leased", format!("phase = 3 AND {only}"), false));
+            }
+            State::Done => scans.push(Scan::new("message_over", format!("phase = 4 AND {only}"), false)),
+            _ => scans.push(Scan::new(
+                "message_state",
+                format!("state <> 1 AND state <> 2 AND state <> 8 AND {only}"),
+                true,
+            )),
+        }
+    }
+    if !rest.is_empty() {
+        scans.push(Scan::new("message_created", format!("state IN ({})", rest.join(", ")), true));
+    }
+    Ok(scans)
+}
+
+/// How many records are in this state.
+fn count(connection: &Connection, state: State) -> Sql<i64> {
+    connection
+        .prepare_cached("SELECT coalesce(sum(messages), 0) FROM tally WHERE state = ?1")?
+        .query_row([code(state)], |row| row.get(0))
+}
+
+/// One page.
+pub(crate) async fn list(file: &File, query: RecordQuery) -> Result<Page<Record>> {
+    let after = query.after.as_ref().map(Rank::of_cursor).transpose()?.unwrap_or(Rank::FIRST);
+    let query = Arc::new(query);
+    // One more than asked for tells whether this page is the last.
+    let wanted = query.limit.saturating_add(1);
+    let asked = query.clone();
+    let scans = file.read(move |connection| scans(connection, &asked)).await?;
+    let mut items: Vec<Found> = Vec::new();
+    for scan in scans {
+        let (mut after, mut found) = (after.clone(), Vec::new());
+        loop {
+            let (query, of, from, left) = (query.clone(), scan.clone(), after, wanted - found.len());
+            let window = file.read(move |connection| look(connection, &query, &of, &from, left)).await?;
+            found.extend(window.found);
+            match window.end {
+                Some(end) if found.len() < wanted => after = end,
+                _ => break,
+            }
+        }
+        items.extend(found);
+    }
+    items.sort_by_cached_key(Rank::of);
+    // Two scans may have met one record, if it changed its state between them.
+    items.dedup_by_key(|found| found.number);
+    let is_last = items.len() <= query.limit;
+    items.truncate(query.limit);
+    let next = items.last().filter(|_| !is_last).map(|last| Rank::of(last).into_cursor());
+    Ok(Page { items: items.into_iter().map(|found| found.record).collect(), next })
+}
+
+/// What was found in one window, and where it ended; `None` at the end of all.
+struct Window {
+    found: Vec<Found>,
+    end: Option<Rank>,
+}
+
+fn look(
+    connection: &Connection,
+    query: &RecordQuery,
+    scan: &Scan,
+    after: &Rank,
+    limit: usize,
+) -> Sql<Window> {
+    let end = if scan.is_ordered { window_end(connection, scan, after)? } else { None };
+    let filter = Filter::of(query);
+    let until = match end {
+        Some(_) => " AND (created_at, id, number) <= (:end_at, :end_id, :end_number)",
+        None => "",
+    };
+    let sql = format!(
+        concat!(
+            "SELECT ",
+            record!(),
+            " FROM message INDEXED BY {from} WHERE {condition}
+             AND (created_at, id, number) > (:at, :id, :number){until}{filter}
+             ORDER BY created_at, id, number LIMIT :limit"
+        ),
+        from = scan.from,
+        condition = scan.condition,
+        until = until,
+        filter = filter.sql,
+    );
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut values: Vec<(&str, &dyn ToSql)> =
+        vec![(":at", &after.created_at), (":id", &after.id), (":number", &after.number), (":limit", &limit)];
+    if let Some(end) = &end {
+        values.extend([
+            (":end_at", &end.created_at as &dyn ToSql),
+            (":end_id", &end.id),
+            (":end_number", &end.number),
+        ]);
+    }
+    values.extend(filter.values.iter().map(|(name, value)| (*name, value as &dyn ToSql)));
+    let mut statement = connection.prepare_cached(&sql)?;
+    let found = statement.query_map(&values[..], Found::read)?.collect::<Sql<Vec<_>>>()?;
+    Ok(Window { found, end })
+}
+
+/// The last row of the window behind `after`, if there are more behind it.
+fn window_end(connection: &Connection, scan: &Scan, after: &Rank) -> Sql<Option<Rank>> {
+    let sql = format!(
+        "SELECT created_at, id, number FROM message INDEXED BY {} WHERE {}
+         AND (created_at, id, number) > (?1, ?2, ?3) ORDER BY created_at, id, number LIMIT 1 OFFSET ?4",
+        scan.from, scan.condition
+    );
+    connection
+        .prepare_cached(&sql)?
+        .query_row((after.created_at, &after.id, after.number, WINDOW - 1), |row| {
+            Ok(Rank { created_at: row.get(0)?, id: row.get(1)?, number: row.get(2)? })
+        })
+        .optional()
+}

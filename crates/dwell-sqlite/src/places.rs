@@ -1,0 +1,296 @@
+//! Topics and subscriptions, as they are in the file, kept at hand by the thread that writes.
+
+use crate::{
+    fault::Sql,
+    halt::{Halt, refused},
+    tx::Tx,
+};
+use dwell_core::{Address, ErrorKind, Headers, Subscription, Text, wire};
+use rusqlite::{Connection, OptionalExtension};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+/// A topic. Topics are never removed.
+#[derive(Clone, Debug)]
+pub(crate) struct Topic {
+    pub(crate) name: Text,
+    /// Keeps what nobody subscribed to.
+    pub(crate) keeps: bool,
+    /// Whether somebody said so, or it only came with a subscription.
+    pub(crate) is_declared: bool,
+    /// What lies here was given up.
+    pub(crate) is_dead: bool,
+    /// The subscriptions that somebody asked for, in the order in which they came.
+    pub(crate) subscribed: Vec<i64>,
+    /// Keeps what nobody subscribed to, until the first subscription comes.
+    pub(crate) kept: Option<i64>,
+    /// Has taken over what was kept, and answers to the topic's own name as well.
+    pub(crate) adopter: Option<i64>,
+    /// It was said that what nobody subscribed to is dropped.
+    pub(crate) is_warned: bool,
+}
+
+/// A subscription. Subscriptions are never removed.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue {
+    /// Its settings; those of what is kept by itself are the defaults.
+    pub(crate) settings: Subscription,
+}
+
+/// Where a message goes, once it was found to exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// To all that are subscribed when it is due.
+    Topic(i64),
+    /// To this one alone.
+    Queue(i64, i64),
+}
+
+impl Target {
+    pub(crate) fn topic(self) -> i64 {
+        match self {
+            Self::Topic(topic) | Self::Queue(topic, _) => topic,
+        }
+    }
+
+    /// Where it lies while it waits.
+    pub(crate) fn place(self) -> i64 {
+        match self {
+            Self::Topic(place) | Self::Queue(_, place) => place,
+        }
+    }
+}
+
+/// All topics and subscriptions, by the number of their place.
+#[derive(Default)]
+pub(crate) struct Places {
+    pub(crate) topics: BTreeMap<i64, Topic>,
+    pub(crate) queues: BTreeMap<i64, Queue>,
+    topic_names: HashMap<Text, i64>,
+    queue_names: HashMap<(i64, Text), i64>,
+}
+
+/// A duration as the file has it.
+pub(crate) fn to_millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}
+
+fn to_address(text: String) -> Address {
+    match text.split_once('/') {
+        Some((topic, name)) => Address::subscription(topic, name),
+        None => Address::topic(text),
+    }
+}
+
+impl Places {
+    pub(crate) fn load(connection: &Connection) -> Sql<Self> {
+        let mut places = Self::default();
+        let mut topics = connection.prepare_cached(
+            "SELECT t.id, p.topic, t.keeps, t.declared, t.discarded FROM topic t JOIN place p ON p.id = t.id",
+        )?;
+        let mut rows = topics.query([])?;
+        while let Some(row) = rows.next()? {
+            let name: Text = row.get(1)?;
+            let topic = Topic {
+                keeps: row.get(2)?,
+                is_declared: row.get(3)?,
+                is_dead: wire::is_dead_letter_topic(&name),
+                subscribed: Vec::new(),
+                kept: None,
+                adopter: None,
+                is_warned: row.get::<_, i64>(4)? > 0,
+                name: name.clone(),
+            };
+            let id = row.get(0)?;
+            places.topic_names.insert(name, id);
+            places.topics.insert(id, topic);
+        }
+        let mut queues = connection.prepare_cached(
+            "SELECT s.id, s.topic, p.topic, p.subscription, s.declared, s.adopted, s.lease, s.ordered, s.dead_letter,
+                    s.invalid
+             FROM subscription s JOIN place p ON p.id = s.id ORDER BY s.id",
+        )?;
+        let mut rows = queues.query([])?;
+        while let Some(row) = rows.next()? {
+            let settings = Subscription {
+                topic: row.get(2)?,
+                name: row.get(3)?,
+                lease: Duration::from_millis(u64::try_from(row.get::<_, i64>(6)?).unwrap_or(0)),
+                ordered: row.get(7)?,
+                dead_letter: row.get::<_, Option<String>>(8)?.map(to_address),
+                invalid: row.get::<_, Option<String>>(9)?.map(to_address),
+            };
+            places.add_queue(row.get(0)?, row.get(1)?, settings, row.get(4)?, row.get(5)?);
+        }
+        Ok(places)
+    }
+
+    fn add_queue(
+        &mut self,
+        id: i64,
+        topic: i64,
+        settings: Subscription,
+        is_declared: bool,
+        is_adopter: bool,
+    ) {
+        if let Some(of) = self.topics.get_mut(&topic) {
+            match is_declared {
+                true => of.subscribed.push(id),
+                false => of.kept = Some(id),
+            }
+            if is_adopter {
+                of.adopter = Some(id);
+            }
+        }
+        if is_declared {
+            self.queue_names.insert((topic, settings.name.clone()), id);
+        }
+        self.queues.insert(id, Queue { settings });
+    }
+
+    pub(crate) fn topic_named(&self, name: &str) -> Option<i64> {
+        self.topic_names.get(name).copied()
+    }
+
+    /// The subscription that somebody asked for under this name.
+    pub(crate) fn queue_named(&self, topic: i64, name: &Text) -> Option<i64> {
+        self.queue_names.get(&(topic, name.clone())).copied()
+    }
+
+    /// All subscriptions of a topic.
+    pub(crate) fn of_topic(&self, topic: i64) -> impl Iterator<Item = i64> {
+        let of = self.topics.get(&topic);
+        of.into_iter().flat_map(|of| of.subscribed.iter().copied().chain(of.kept))
+    }
+}
+
+impl Tx<'_> {
+    pub(crate) fn topic(&self, name: &str) -> Result<i64, Halt> {
+        self.places().topic_named(name).ok_or_else(|| {
+            refused(
+                ErrorKind::NotFound,
+                format!(
+                    "there is no topic `{name}` in `{}`: provision it, or a subscription of it",
+                    self.file_name()
+                ),
+            )
+        })
+    }
+
+    /// The subscription of this name. That of the topic's own name is made on first use, where the topic keeps what
+    /// nobody subscribed to; once it was adopted, its adopter answers to its name.
+    pub(crate) fn queue(&mut self, topic: i64, name: &Text) -> Result<i64, Halt> {
+        if let Some(queue) = self.places().queue_named(topic, name) {
+            return Ok(queue);
+        }
+        let of = &self.places().topics[&topic];
+        if of.name == *name {
+            if of.keeps && of.subscribed.is_empty() {
+                return Ok(self.kept(topic)?);
+            }
+            if let Some(adopter) = of.adopter {
+                return Ok(adopter);
+            }
+        }
+        let text = format!("there is no subscription `{name}` of the topic `{}`: provision it", of.name);
+        Err(refused(ErrorKind::NotFound, text))
+    }
+
+    /// The subscription of what nobody subscribed to.
+    pub(crate) fn kept(&mut self, topic: i64) -> Sql<i64> {
+        let of = &self.places().topics[&topic];
+        if let Some(kept) = of.kept {
+            return Ok(kept);
+        }
+        let settings = Subscription::new(of.name.clone(), of.name.clone());
+        self.insert_queue(topic, &settings, false)
+    }
+
+    pub(crate) fn target(&mut self, to: &Address) -> Result<Target, Halt> {
+        let topic = self.topic(to.topic_name())?;
+        Ok(match to.subscription_name() {
+            None => Target::Topic(topic),
+            Some(name) => Target::Queue(topic, self.queue(topic, name)?),
+        })
+    }
+
+    /// The number of a place, given one if it has none.
+    pub(crate) fn place(&mut self, topic: &str, subscription: &str) -> Sql<i64> {
+        let found = self
+            .sql("SELECT id FROM place WHERE topic = ?1 AND subscription = ?2")?
+            .query_row([topic, subscription], |row| row.get(0))
+            .optional()?;
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let id = self.next();
+        self.sql("INSERT INTO place (id, topic, subscription) VALUES (?1, ?2, ?3)")?.execute((
+            id,
+            topic,
+            subscription,
+        ))?;
+        Ok(id)
+    }
+
+    pub(crate) fn insert_topic(&mut self, name: &Text, keeps: bool, is_declared: bool) -> Sql<i64> {
+        let id = self.place(name, "")?;
+        self.sql("INSERT INTO topic (id, keeps, declared) VALUES (?1, ?2, ?3)")?.execute((
+            id,
+            keeps,
+            is_declared,
+        ))?;
+        self.places_changed()?;
+        Ok(id)
+    }
+
+    pub(crate) fn insert_queue(
+        &mut self,
+        topic: i64,
+        settings: &Subscription,
+        is_declared: bool,
+    ) -> Sql<i64> {
+        let id = self.place(&settings.topic, &settings.name)?;
+        self.write_queue(id, topic, settings, is_declared, false)?;
+        Ok(id)
+    }
+
+    /// Writes the settings of a subscription, new or not.
+    pub(crate) fn write_queue(
+        &mut self,
+        id: i64,
+        topic: i64,
+        settings: &Subscription,
+        is_declared: bool,
+        is_adopter: bool,
+    ) -> Sql<()> {
+        let channel = |address: &Option<Address>| address.as_ref().map(Address::to_string);
+        self.sql(
+            "INSERT OR REPLACE INTO subscription (id, topic, declared, adopted, lease, ordered, dead_letter, invalid)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        )?
+        .execute((
+            id,
+            topic,
+            is_declared,
+            is_adopter,
+            to_millis(settings.lease),
+            settings.ordered,
+            channel(&settings.dead_letter),
+            channel(&settings.invalid),
+        ))?;
+        self.places_changed()
+    }
+
+    /// Where a message belongs: to the place it lies in, or, for what is dead, to where it came from.
+    pub(crate) fn home(&mut self, topic: i64, place: i64, headers: &Headers) -> Sql<i64> {
+        if !self.places().topics[&topic].is_dead {
+            return Ok(place);
+        }
+        match headers.get_text(wire::ORIGINAL_TOPIC) {
+            Some(original) => self.place(original, headers.get_text(wire::SUBSCRIPTION).unwrap_or_default()),
+            None => Ok(place),
+        }
+    }
+}

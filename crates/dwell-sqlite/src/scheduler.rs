@@ -1,0 +1,207 @@
+//! Control over what waits.
+
+use crate::{
+    fault::Sql,
+    handle::Handle,
+    producer::accept,
+    row::{Held, Phase, held, message, read_message},
+    tx::{Tx, state},
+};
+use dwell_core::{
+    Address, BoxFuture, Changed, Due, Envelope, OnConflict, Pending, Query, Result, ScheduleId, Scheduler,
+    Sent, State, Text, Timestamp,
+};
+use rusqlite::{Connection, Row, ToSql, named_params};
+use std::sync::Arc;
+
+pub(crate) struct SqliteScheduler(pub(crate) Arc<Handle>);
+
+impl Scheduler for SqliteScheduler {
+    fn schedule(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>> {
+        Box::pin(async move { accept(&self.0, &entries).await })
+    }
+
+    fn cancel<'a>(&'a self, id: &'a ScheduleId) -> BoxFuture<'a, Result<Changed>> {
+        Box::pin(async move {
+            let id = id.clone();
+            self.0.open()?.write(1, move |tx| tx.change_waiting(&id, |tx, held| tx.cancel(held, None))).await
+        })
+    }
+
+    fn reschedule<'a>(&'a self, id: &'a ScheduleId, due: Due) -> BoxFuture<'a, Result<Changed>> {
+        Box::pin(async move {
+            let id = id.clone();
+            let job = self.0.open()?.write(1, move |tx| {
+                let due = due.resolve(tx.now);
+                tx.change_waiting(&id, |tx, held| tx.reschedule(held, due, None))
+            });
+            job.await
+        })
+    }
+
+    fn pending(&self, query: Query) -> BoxFuture<'_, Result<Vec<Pending>>> {
+        Box::pin(async move {
+            let file = self.0.open()?;
+            let now = file.seams.clock.now();
+            file.read(move |connection| pending(connection, &query, now)).await
+        })
+    }
+}
+
+impl Tx<'_> {
+    /// Changes what waits under this id, in every topic, and gives the best answer.
+    fn change_waiting(
+        &mut self,
+        id: &ScheduleId,
+        change: impl Fn(&mut Self, &Held) -> Sql<()>,
+    ) -> Sql<Changed> {
+        let waiting: Vec<Held> = {
+            let mut statement = self.sql(concat!(
+                "SELECT ",
+                held!(),
+                " FROM message INDEXED BY message_schedule WHERE schedule = ?1 ORDER BY topic"
+            ))?;
+            let waiting = statement.query_map([&*id.0], Held::read)?;
+            waiting.collect::<Sql<_>>()?
+        };
+        let mut best = Changed::NotFound;
+        for held in waiting {
+            if held.due > self.now {
+                change(self, &held)?;
+                best = Changed::Done;
+            } else if best == Changed::NotFound {
+                // Due, and only not yet moved on.
+                best = Changed::TooLate;
+            }
+        }
+        if best == Changed::NotFound && self.is_known(id)? {
+            best = Changed::TooLate;
+        }
+        Ok(best)
+    }
+
+    fn is_known(&self, id: &ScheduleId) -> Sql<bool> {
+        let topics: Vec<i64> = {
+            let mut statement = self.sql("SELECT topic FROM known WHERE id = ?1")?;
+            let topics = statement.query_map([&*id.0], |row| row.get(0))?;
+            topics.collect::<Sql<_>>()?
+        };
+        for topic in topics {
+            if self.known(topic, &id.0)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What waits will never fire, and is remembered as cancelled.
+    pub(crate) fn cancel(&mut self, held: &Held, by: Option<&str>) -> Sql<()> {
+        debug_assert_eq!(held.phase, Phase::Waits);
+        self.end(held, State::Cancelled, crate::row::Because { by, ..Default::default() })
+    }
+
+    /// What waits is due then.
+    pub(crate) fn reschedule(&mut self, held: &Held, due: Timestamp, by: Option<&str>) -> Sql<()> {
+        self.write_past(held.number, held.step)?;
+        let step = self.next();
+        self.sql(
+            "UPDATE message SET due = ?2, step = ?3, updated_at = ?4, changed_by = ?5 WHERE number = ?1",
+        )?
+        .execute((held.number, due.0, step, self.now.0, by))?;
+        self.expect(held.topic, due);
+        Ok(())
+    }
+}
+
+/// One page of what waits: that of each topic, put together.
+fn pending(connection: &Connection, query: &Query, now: Timestamp) -> Sql<Vec<Pending>> {
+    let mut found = match &query.message {
+        Some(id) => of_message(connection, query, &id.0, now)?,
+        None => {
+            let mut topics = connection.prepare_cached("SELECT id FROM topic ORDER BY id")?;
+            let topics: Vec<i64> = topics.query_map([], |row| row.get(0))?.collect::<Sql<_>>()?;
+            let mut found = Vec::new();
+            for topic in topics {
+                found.extend(of_topic(connection, query, topic, now)?);
+            }
+            found
+        }
+    };
+    // Two topics may hold one id; then the older topic comes first, as it was found.
+    found.sort_by(|a, b| (a.due, &a.id).cmp(&(b.due, &b.id)));
+    found.truncate(query.limit);
+    Ok(found)
+}
+
+/// What waits, by the numbers that the rest of the statement finds.
+macro_rules! pending {
+    ($found:expr) => {
+        concat!(
+            "SELECT schedule, due, once, state, (SELECT topic FROM place WHERE place.id = message.place),
+                (SELECT subscription FROM place WHERE place.id = message.place), ",
+            message!(),
+            " FROM message WHERE number IN (SELECT number FROM message INDEXED BY ",
+            $found,
+            " AND schedule IS NOT NULL AND (due, schedule) > (:after, :name) AND (:key IS NULL OR key = :key)
+              AND (:to IS NULL OR coalesce(destination, (
+                  SELECT CASE p.subscription WHEN '' THEN p.topic ELSE p.topic || '/' || p.subscription END
+                  FROM place p WHERE p.id = message.place
+              )) = :to)
+              ORDER BY due, schedule LIMIT :limit)"
+        )
+    };
+}
+
+fn of_topic(connection: &Connection, query: &Query, topic: i64, now: Timestamp) -> Sql<Vec<Pending>> {
+    list(connection, pending!("message_due WHERE topic = :of"), &topic, query, now)
+}
+
+fn of_message(connection: &Connection, query: &Query, id: &Text, now: Timestamp) -> Sql<Vec<Pending>> {
+    list(connection, pending!("message_id WHERE id = :of"), &&**id, query, now)
+}
+
+fn list(
+    connection: &Connection,
+    sql: &str,
+    of: &dyn ToSql,
+    query: &Query,
+    now: Timestamp,
+) -> Sql<Vec<Pending>> {
+    // What is due does not wait, even if nobody has moved it on yet. No name is empty.
+    let first = (now.0.saturating_add(1), "");
+    let (after, name) = query.after.as_ref().map_or(first, |(due, id)| (due.0, &*id.0).max(first));
+    let mut statement = connection.prepare_cached(sql)?;
+    let found = statement.query_map(
+        named_params! {
+            ":of": of,
+            ":after": after,
+            ":name": name,
+            ":key": query.key.as_deref(),
+            ":to": query.to.as_ref().map(Address::to_string),
+            ":limit": i64::try_from(query.limit).unwrap_or(i64::MAX),
+        },
+        read,
+    )?;
+    found.collect()
+}
+
+fn read(row: &Row<'_>) -> Sql<Pending> {
+    let (topic, name): (Text, Text) = (row.get(4)?, row.get(5)?);
+    let to = match name.is_empty() {
+        true => Address::Topic(topic),
+        false => Address::Subscription { topic, name },
+    };
+    let once = row.get::<_, Option<u8>>(2)?.map(|code| match code {
+        1 => OnConflict::Fail,
+        _ => OnConflict::Replace,
+    });
+    let due = Timestamp(row.get(1)?);
+    let envelope = Envelope {
+        to,
+        due: Due::At(due),
+        once,
+        copy: once.is_none() && state(row.get(3)?) != State::Scheduled,
+        message: read_message(row, 6)?,
+    };
+    Ok(Pending { id: ScheduleId(row.get(0)?), due, envelope })
+}

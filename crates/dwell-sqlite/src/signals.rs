@@ -1,0 +1,68 @@
+//! Who waits for what: receivers sleep until something is ready for their subscription.
+
+use dwell_core::Text;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::sync::Notify;
+
+/// Whom to tell once the change is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Signal {
+    /// Something is ready: one receiver, which tells the next if it leaves something.
+    One,
+    /// Something will happen earlier than was said: everyone that waits.
+    All,
+}
+
+/// What to do once the change is committed.
+#[derive(Default)]
+pub(crate) struct After {
+    pub(crate) places: BTreeMap<i64, Signal>,
+    /// Another process has changed the file: everyone looks again.
+    pub(crate) everyone: bool,
+    /// Topics that dropped a message for the first time.
+    pub(crate) warnings: Vec<Text>,
+}
+
+/// The receivers of each subscription, by its place.
+#[derive(Default)]
+pub(crate) struct Signals(Mutex<HashMap<i64, Arc<Notify>>>);
+
+impl Signals {
+    fn lock(&self) -> MutexGuard<'_, HashMap<i64, Arc<Notify>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn of(&self, place: i64) -> Arc<Notify> {
+        self.lock().entry(place).or_default().clone()
+    }
+
+    /// Wakes all receivers, to look again.
+    pub(crate) fn wake_everyone(&self) {
+        self.lock().values().for_each(|receivers| receivers.notify_waiters());
+    }
+
+    pub(crate) fn run(&self, after: After) {
+        if after.everyone {
+            self.wake_everyone();
+        }
+        if !after.places.is_empty() {
+            let receivers = self.lock();
+            for (place, signal) in after.places {
+                match (receivers.get(&place), signal) {
+                    (None, _) => {}
+                    (Some(receivers), Signal::One) => receivers.notify_one(),
+                    (Some(receivers), Signal::All) => receivers.notify_waiters(),
+                }
+            }
+        }
+        for topic in after.warnings {
+            tracing::warn!(
+                %topic,
+                "a message was discarded, because nobody subscribed to its topic; this is said once per topic"
+            );
+        }
+    }
+}

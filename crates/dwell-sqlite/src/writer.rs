@@ -1,0 +1,201 @@
+//! The one thread that writes: it takes all that is asked of it meanwhile into one transaction, so that a thousand
+//! callers share one wait for the disk.
+//!
+//! Every call is a job that can be run again: if a transaction fails, its jobs are run again one by one, and only the one
+//! at fault is refused. Nobody is answered before the commit. On a virtual clock, time stands still while a job is on its
+//! way or at work.
+
+use crate::{
+    fault::Sql,
+    job::Task,
+    readers::Gate,
+    settings::SqliteSettings,
+    signals::Signals,
+    tx::Tx,
+    worker::{Order, Worker},
+};
+use dwell_core::{Clock, Error, ErrorKind, Result, Seams};
+use rusqlite::Connection;
+use std::{
+    sync::{
+        Arc, PoisonError, RwLock,
+        mpsc::{self, Sender},
+    },
+    thread,
+};
+use tokio::sync::oneshot;
+
+/// The way to the thread that writes.
+pub(crate) struct Writer {
+    name: Arc<str>,
+    clock: Arc<dyn Clock>,
+    /// `None` once it was closed.
+    queue: RwLock<Option<Sender<Order>>>,
+    ended: RwLock<Option<oneshot::Receiver<()>>>,
+}
+
+impl Writer {
+    pub(crate) fn start(
+        connection: Connection,
+        settings: Arc<SqliteSettings>,
+        seams: &Seams,
+        signals: Arc<Signals>,
+        gate: Gate,
+    ) -> Result<Self> {
+        let name: Arc<str> = settings.location.to_string().into();
+        let clock = seams.clock.clone();
+        let worker = Worker::new(connection, settings, seams.clone(), signals, gate);
+        let (queue, orders) = mpsc::channel();
+        let (ends, ended) = oneshot::channel();
+        let started = thread::Builder::new().name("dwell-sqlite".to_owned()).spawn(move || {
+            let busy = worker.work(&orders);
+            // The file is closed by now.
+            let _ = ends.send(());
+            drop(busy);
+        });
+        started.map_err(|error| {
+            Error::new(ErrorKind::Unavailable, format!("no thread could be started to write `{name}`"))
+                .with_source(error)
+        })?;
+        Ok(Self { name, clock, queue: RwLock::new(Some(queue)), ended: RwLock::new(Some(ended)) })
+    }
+
+    /// Has this done within a transaction, as part of a group, and waits for the commit. `work` may be run more than once;
+    /// only the last run counts.
+    pub(crate) async fn submit<T: Send + 'static>(
+        &self,
+        weight: usize,
+        work: impl FnMut(&mut Tx<'_>) -> Sql<T> + Send + 'static,
+    ) -> Result<T> {
+        let answer = self.order(weight, work, |found| found)?;
+        answer.await.unwrap_or_else(|_| Err(self.closed()))
+    }
+
+    /// The same, for who cannot wait, or must know when it is committed.
+    pub(crate) fn order<T: Send + 'static, U: Send + 'static>(
+        &self,
+        weight: usize,
+        work: impl FnMut(&mut Tx<'_>) -> Sql<T> + Send + 'static,
+        committed: impl FnOnce(T) -> U + Send + 'static,
+    ) -> Result<oneshot::Receiver<Result<U>>> {
+        let (task, answered) = Task::new(weight, work, committed, self.clock.busy());
+        self.put(Order::Work(Box::new(task)))?;
+        Ok(answered)
+    }
+
+    /// Wakes all receivers if another process has written.
+    pub(crate) fn watch(&self) {
+        // If it was closed, they hear of that elsewhere.
+        let _ = self.put(Order::Watch(self.clock.busy()));
+    }
+
+    pub(crate) async fn reopen(&self) -> Result<()> {
+        let (answer, answered) = oneshot::channel();
+        self.put(Order::Reopen(answer, self.clock.busy()))?;
+        answered.await.unwrap_or_else(|_| Err(self.closed()))
+    }
+
+    fn put(&self, order: Order) -> Result<()> {
+        let queue = self.queue.read().unwrap_or_else(PoisonError::into_inner);
+        let queue = queue.as_ref().ok_or_else(|| self.closed())?;
+        queue.send(order).map_err(|_| self.closed())
+    }
+
+    /// Finishes what was asked for, and closes the file.
+    pub(crate) async fn close(&self) {
+        // If it was closed before, there is nothing left to say.
+        let _ = self.put(Order::Close(self.clock.busy()));
+        drop(self.queue.write().unwrap_or_else(PoisonError::into_inner).take());
+        let ended = self.ended.write().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(ended) = ended {
+            let _ = ended.await;
+        }
+    }
+
+    pub(crate) fn closed(&self) -> Error {
+        Error::new(ErrorKind::Closed, format!("`{}` was closed: connect again", self.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{SqliteSettings, fault::Sql, file::File, tx::Tx};
+    use dwell_core::{ErrorKind, Result, Seams};
+    use std::{collections::BTreeSet, sync::mpsc};
+    use tokio::sync::oneshot;
+
+    fn file() -> File {
+        File::open(SqliteSettings::memory(), Seams::system("test")).unwrap()
+    }
+
+    /// Holds up the thread, so that what is asked for meanwhile makes one group.
+    fn hold_up(file: &File) -> mpsc::Sender<()> {
+        let (go_on, wait) = mpsc::channel::<()>();
+        let held = file.writer.order(
+            1,
+            move |_| {
+                let _ = wait.recv();
+                Ok(())
+            },
+            |()| (),
+        );
+        held.unwrap();
+        go_on
+    }
+
+    /// Takes a number, and tells which group it was in: what was committed before it.
+    fn number(tx: &mut Tx<'_>) -> Sql<i64> {
+        tx.next();
+        tx.sql("SELECT next FROM counter")?.query_row([], |row| row.get(0))
+    }
+
+    async fn all<T>(answers: Vec<oneshot::Receiver<Result<T>>>) -> Vec<Result<T>> {
+        let mut all = Vec::new();
+        for answer in answers {
+            all.push(answer.await.unwrap());
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn a_thousand_callers_share_one_commit() {
+        let file = file();
+        let go_on = hold_up(&file);
+        let asked: Vec<_> = (0..1000).map(|_| file.writer.order(1, number, |of| of).unwrap()).collect();
+        drop(go_on);
+        let groups: BTreeSet<_> = all(asked).await.into_iter().map(Result::unwrap).collect();
+        assert!(groups.len() <= 2, "{groups:?}");
+    }
+
+    #[tokio::test]
+    async fn a_job_that_fails_or_panics_fails_alone_and_the_next_ones_go_on() {
+        let file = file();
+        let go_on = hold_up(&file);
+        let mut asked = Vec::new();
+        for n in 0..10 {
+            let job = move |tx: &mut Tx<'_>| match n {
+                3 => tx.sql("INSERT INTO counter VALUES (1, 1, 1)")?.execute([]).map(|_| 0),
+                6 => panic!("planned"),
+                _ => number(tx),
+            };
+            asked.push(file.writer.order(1, job, |of| of).unwrap());
+        }
+        drop(go_on);
+        let failed: Vec<_> =
+            all(asked).await.iter().enumerate().filter(|(_, done)| done.is_err()).map(|(n, _)| n).collect();
+        assert_eq!(failed, [3, 6]);
+        let before = file.write(1, number).await.unwrap();
+        assert_eq!(file.write(1, number).await.unwrap(), before + 1, "eight numbers were given, and no more");
+    }
+
+    #[tokio::test]
+    async fn what_was_asked_for_before_the_close_is_done_and_what_comes_after_is_closed() {
+        let file = file();
+        let go_on = hold_up(&file);
+        let asked: Vec<_> = (0..10).map(|_| file.writer.order(1, number, |of| of).unwrap()).collect();
+        drop(go_on);
+        file.writer.close().await;
+        assert!(all(asked).await.iter().all(Result::is_ok));
+        assert_eq!(file.write(1, number).await.unwrap_err().kind(), ErrorKind::Closed);
+    }
+}

@@ -1,0 +1,73 @@
+//! A file for each case, which another process finds by the name of the case.
+
+use dwell_core::{Result, Seams, VirtualClock};
+use dwell_sqlite::{Sqlite, SqliteSettings};
+use std::{
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+/// One file, open once: every connection to it shares that.
+pub(crate) struct OneFile {
+    pub(crate) clock: VirtualClock,
+    pub(crate) seams: Seams,
+    open: Mutex<Option<Opened>>,
+}
+
+struct Opened {
+    path: PathBuf,
+    /// It was not there before: it goes with the rig.
+    is_ours: bool,
+    sqlite: Sqlite,
+}
+
+impl OneFile {
+    pub(crate) fn new(clock: VirtualClock) -> Self {
+        let seams = Seams::virtual_time(clock.clone(), 1);
+        Self { clock, seams, open: Mutex::default() }
+    }
+
+    /// A connection to the file of this name. All processes on one machine have one clock, so whoever opens it first
+    /// brings the clock.
+    pub(crate) fn connect(&self, name: &str) -> Result<Sqlite> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = &*open {
+            return Ok(open.sqlite.share());
+        }
+        let path = directory().join(format!("{name}.db"));
+        let is_ours = !path.exists();
+        let settings = SqliteSettings { max_body: 1 << 20, ..SqliteSettings::file(&path) };
+        let sqlite = Sqlite::open(settings, self.seams.clone())?;
+        let connection = sqlite.share();
+        *open = Some(Opened { path, is_ours, sqlite });
+        Ok(connection)
+    }
+
+    /// The file, once it is open.
+    pub(crate) fn opened(&self) -> Option<(PathBuf, Sqlite)> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.as_ref().map(|open| (open.path.clone(), open.sqlite.clone()))
+    }
+}
+
+impl Drop for OneFile {
+    fn drop(&mut self) {
+        let open = self.open.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Opened { path, is_ours: true, sqlite }) = open {
+            drop(sqlite);
+            remove(&path);
+        }
+    }
+}
+
+pub(crate) fn directory() -> PathBuf {
+    let directory = std::env::temp_dir().join("dwell-sqlite-conformance");
+    let _ = std::fs::create_dir_all(&directory);
+    directory
+}
+
+fn remove(path: &Path) {
+    for end in ["", "-wal", "-shm", ".now"] {
+        let _ = std::fs::remove_file(format!("{}{end}", path.display()));
+    }
+}
