@@ -53,6 +53,7 @@ mod producer;
 mod provision;
 mod readers;
 mod record;
+mod reserve;
 mod row;
 mod scheduler;
 mod settings;

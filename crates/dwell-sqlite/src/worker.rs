@@ -5,6 +5,7 @@ use crate::{
     job::{Job, Task},
     open,
     readers::Gate,
+    reserve::Reserve,
     settings::SqliteSettings,
     signals::Signals,
     tx::{Cache, Own, Tx},
@@ -53,12 +54,21 @@ pub(crate) struct Worker {
     seams: Seams,
     signals: Arc<Signals>,
     gate: Gate,
+    reserve: Reserve,
     /// Where the log is.
     log: Option<OsString>,
     /// When the file was last tidied.
     tidied: Duration,
     own: Own,
     cache: Cache,
+}
+
+/// Ways to find room on a full disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    EmptyLog,
+    Reserve,
+    Frugal,
 }
 
 /// Why a transaction failed.
@@ -87,14 +97,15 @@ impl Worker {
         Self {
             name: settings.location.to_string().into(),
             connection: Some(connection),
-            settings,
             tidied: seams.clock.elapsed(),
             seams,
             signals,
             gate,
+            reserve: Reserve::beside(settings.path()),
             log,
             own: Own::default(),
             cache: Cache::default(),
+            settings,
         }
     }
 
@@ -136,6 +147,7 @@ impl Worker {
             // All that is in the log goes into the file, so that one file is left, unless another process is at work.
             let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         }
+        self.reserve.release();
         closing
     }
 
@@ -187,9 +199,12 @@ impl Worker {
     /// Does some of what must be done now and then.
     fn tidy(&mut self) {
         let elapsed = self.seams.clock.elapsed();
+        self.reserve.take_again(elapsed);
+        self.own.is_short = !self.reserve.is_taken();
         if elapsed.saturating_sub(self.tidied) < TIDY {
             return;
         }
+        self.reserve.check();
         let is_more = Arc::new(AtomicBool::new(false));
         let seen = is_more.clone();
         let work = move |tx: &mut Tx<'_>| {
@@ -228,14 +243,19 @@ impl Worker {
         group.into_iter().for_each(|job| job.finish(Some(error.again())));
     }
 
-    /// A job that failed by itself. On a full disk there may be room for it where the log was, or if it is frugal.
-    fn run_again(&mut self, mut job: Vec<Box<dyn Job>>, failure: Failure) {
-        let mut failure = failure;
-        for frugal in [false, true] {
+    /// A job that failed by itself. On a full disk there may be room for it where the log was, in the reserve, or if it is
+    /// frugal.
+    fn run_again(&mut self, mut job: Vec<Box<dyn Job>>, mut failure: Failure) {
+        for way in [Way::EmptyLog, Way::Reserve, Way::Frugal] {
             match failure {
                 Failure::Sql(error) if is_full(&error) => {
+                    failure = Failure::Sql(error);
+                    if way == Way::Reserve && !self.reserve.release() {
+                        continue;
+                    }
+                    self.own.is_short = !self.reserve.is_taken();
                     self.empty_log();
-                    match self.attempt(&mut job, frugal) {
+                    match self.attempt(&mut job, way == Way::Frugal) {
                         Ok(()) => return job.into_iter().for_each(|job| job.finish(None)),
                         Err(again) => failure = again,
                     }
