@@ -4,26 +4,37 @@ use crate::trace::hash;
 use dwell_core::{Error, ErrorKind, Result, Seams, Text, Transport, TransportUrl, suggest};
 use std::sync::Arc;
 
+/// Schemes of transports that a feature brings, with its name.
+const FEATURES: [(&str, &str); 1] = [("sqlite", "sqlite")];
 /// Schemes of transports that are not there yet.
-const COMING: [&str; 11] =
-    ["sqlite", "redis", "rediss", "kafka", "amqp", "postgres", "sqs", "servicebus", "mqtt", "mssql", "nats"];
+const COMING: [&str; 10] =
+    ["redis", "rediss", "kafka", "amqp", "postgres", "sqs", "servicebus", "mqtt", "mssql", "nats"];
 
 /// Opens the transport that a URL names.
 pub(crate) async fn open(url: &str, seams: Seams) -> Result<Arc<dyn Transport>> {
     let url = TransportUrl::parse(url)?;
     match url.scheme() {
         "memory" => Ok(Arc::new(dwell_engine::memory::connect(&url, seams)?)),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => Ok(Arc::new(dwell_sqlite::connect(&url, seams)?)),
         scheme => Err(missing(scheme)),
     }
 }
 
 fn missing(scheme: &str) -> Error {
+    if let Some((_, feature)) = FEATURES.iter().find(|(known, _)| *known == scheme) {
+        let text = format!(
+            "this program was built without the transport of `{scheme}://`: build `dwell` with the feature `{feature}`"
+        );
+        return Error::new(ErrorKind::Config, text);
+    }
     if COMING.contains(&scheme) {
         let text = format!("this version of Dwell has no transport for `{scheme}://` yet: use `memory://`");
         return Error::new(ErrorKind::Config, text);
     }
-    let hint =
-        suggest(scheme, ["memory"]).map(|meant| format!("; did you mean `{meant}://`?")).unwrap_or_default();
+    let hint = suggest(scheme, ["memory", "sqlite"])
+        .map(|meant| format!("; did you mean `{meant}://`?"))
+        .unwrap_or_default();
     Error::new(ErrorKind::Config, format!("there is no transport for `{scheme}://`{hint}"))
 }
 
@@ -45,6 +56,12 @@ pub(crate) fn via(url: &str) -> Result<Text> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_transport_that_this_build_lacks_is_an_error_that_names_the_feature() {
+        assert!(missing("sqlite").to_string().contains("the feature `sqlite`"));
+        assert!(missing("sqlit").to_string().contains("did you mean `sqlite://`?"));
+    }
 
     #[test]
     fn a_broker_has_one_name_however_its_hosts_are_listed_and_no_other_broker_has_it() {
