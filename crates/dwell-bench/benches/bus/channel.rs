@@ -1,17 +1,17 @@
 //! The bare thing: a bounded channel, JSON before and after.
 
-use crate::{CAPACITY, PRODUCERS, message::Placed};
+use crate::{CAPACITY, message::Placed};
 use std::{hint::black_box, time::Instant};
 use tokio::sync::mpsc;
 
 /// From encoding to decoded: messages per second.
-pub(crate) async fn rate(messages: usize) -> f64 {
+pub(crate) async fn rate(messages: usize, producers: usize) -> f64 {
     let (send, mut receive) = mpsc::channel::<Vec<u8>>(CAPACITY);
     let start = Instant::now();
-    for producer in 0..PRODUCERS {
+    for producer in 0..producers {
         let send = send.clone();
         tokio::spawn(async move {
-            for number in (producer..messages).step_by(PRODUCERS) {
+            for number in (producer..messages).step_by(producers) {
                 let body = serde_json::to_vec(&Placed::new(number)).expect("it is plain data");
                 send.send(body).await.expect("the receiver listens");
             }

@@ -3,19 +3,32 @@
 use crate::{Scale, channel, other, ours, output::Output, two_threads};
 
 pub(crate) fn run(output: &Output, scale: &Scale) {
-    let (mut built, mut attributed, mut bare) = (vec![], vec![], vec![]);
-    let (mut channels, mut others) = (vec![], vec![]);
+    beside_others(output, scale, "1 producer", 1);
+    beside_others(output, scale, "4 producers", 4);
+    by_attributes(output, scale);
+}
+
+/// With one producer, sending and handling have a thread each; with several, they have to share.
+fn beside_others(output: &Output, scale: &Scale, label: &str, producers: usize) {
+    let (mut bus, mut channels, mut others) = (vec![], vec![], vec![]);
     for _ in 0..scale.rounds {
         two_threads().block_on(async {
-            built.push(ours::rate(scale.messages, ours::built()).await);
-            channels.push(channel::rate(scale.messages).await);
-            attributed.push(ours::rate(scale.messages, ours::attributed).await);
-            others.push(other::rate(scale.messages).await);
-            bare.push(ours::rate(scale.messages, ours::bare).await);
+            bus.push(ours::rate(scale.messages, producers, ours::built()).await);
+            channels.push(channel::rate(scale.messages, producers).await);
+            others.push(other::rate(scale.messages, producers).await);
         });
     }
-    output.rates("publish, 3 steps, handled (JSON, 100 bytes) / channel with JSON", &built, &channels);
-    output.rates("publish, 3 steps, handled (JSON, 100 bytes) / apalis without JSON", &built, &others);
-    output.rates("publish, no steps, handled (JSON, 100 bytes) / apalis without JSON", &bare, &others);
+    output.rates(&format!("publish, 3 steps, handled, {label} / channel with JSON"), &bus, &channels);
+    output.rates(&format!("publish, 3 steps, handled, {label} / apalis without JSON"), &bus, &others);
+}
+
+fn by_attributes(output: &Output, scale: &Scale) {
+    let (mut attributed, mut built) = (vec![], vec![]);
+    for _ in 0..scale.rounds {
+        two_threads().block_on(async {
+            attributed.push(ours::rate(scale.messages, 4, ours::attributed).await);
+            built.push(ours::rate(scale.messages, 4, ours::built()).await);
+        });
+    }
     output.rates("3 steps by attributes / by hand", &attributed, &built);
 }

@@ -15,9 +15,7 @@ mod steps;
 use output::Output;
 
 /// What the queue between producers and handler holds.
-const CAPACITY: usize = 100_000;
-/// Tasks that send at the same time.
-const PRODUCERS: usize = 2;
+const CAPACITY: usize = 10_000;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -43,7 +41,7 @@ struct Scale {
 }
 
 impl Scale {
-    const FULL: Self = Self { rounds: 21, messages: 300_000, runs: 50_000, sends: 100_000, inline: 20_000 };
+    const FULL: Self = Self { rounds: 15, messages: 200_000, runs: 5_000, sends: 100_000, inline: 20_000 };
     const SMOKE: Self = Self { rounds: 2, messages: 2_000, runs: 500, sends: 1_000, inline: 500 };
 }
 

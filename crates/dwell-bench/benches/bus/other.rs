@@ -1,7 +1,7 @@
 //! `apalis` on its memory backend, which moves the struct as it is, without encoding.
 
 use crate::{
-    CAPACITY, PRODUCERS,
+    CAPACITY,
     message::{Left, Placed},
 };
 use apalis::prelude::{
@@ -23,17 +23,17 @@ fn sink(send: Sender<Task<Placed>>) -> MemorySink<Placed> {
 }
 
 /// From push to handled: messages per second.
-pub(crate) async fn rate(messages: usize) -> f64 {
+pub(crate) async fn rate(messages: usize, producers: usize) -> f64 {
     let left = Left::new(messages);
     let (send, receive) = mpsc::channel(CAPACITY);
     let storage = MemoryStorage::new_with(sink(send.clone()), Box::pin(receive));
     let worker = WorkerBuilder::new("bench").backend(storage).data(left.clone()).build(handle);
     let start = Instant::now();
     let worker = tokio::spawn(worker.run());
-    for producer in 0..PRODUCERS {
+    for producer in 0..producers {
         let mut sink = sink(send.clone());
         tokio::spawn(async move {
-            for number in (producer..messages).step_by(PRODUCERS) {
+            for number in (producer..messages).step_by(producers) {
                 sink.send(TaskBuilder::new(Placed::new(number)).build()).await.expect("the worker listens");
             }
         });

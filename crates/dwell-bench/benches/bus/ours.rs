@@ -1,7 +1,7 @@
 //! A bus in memory with one subscription, and the handlers that it is given.
 
 use crate::{
-    CAPACITY, PRODUCERS,
+    CAPACITY,
     message::{Left, Placed, publish},
 };
 use dwell::{IntoHandler, Pipeline, Step, prelude::*};
@@ -42,17 +42,17 @@ where
 }
 
 /// From publish to handled: messages per second.
-pub(crate) async fn rate<H, Marker>(messages: usize, handler: H) -> f64
+pub(crate) async fn rate<H, Marker>(messages: usize, producers: usize, handler: H) -> f64
 where
     H: IntoHandler<Marker, Message = Placed>,
 {
     let left = Left::new(messages);
     let bus = bus(&left, handler).await;
     let start = Instant::now();
-    for producer in 0..PRODUCERS {
+    for producer in 0..producers {
         let bus = bus.clone();
         tokio::spawn(async move {
-            for number in (producer..messages).step_by(PRODUCERS) {
+            for number in (producer..messages).step_by(producers) {
                 publish(&bus, number).await;
             }
         });
