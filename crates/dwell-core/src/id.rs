@@ -102,10 +102,13 @@ impl Ids for UuidIds {
 
 /// A UUID as people write it. By hand: every message pays for it.
 fn hyphenated(uuid: u128) -> Text {
-    let mut text = [b'-'; 36];
-    let places = (0..36).filter(|place| ![8, 13, 18, 23].contains(place));
-    for (digit, place) in places.enumerate() {
-        text[place] = b"0123456789abcdef"[(uuid >> (124 - 4 * digit)) as usize & 0xf];
+    let digit = |four_bits: u8| b"0123456789abcdef"[usize::from(four_bits)];
+    let (mut text, mut place) = ([b'-'; 36], 0);
+    for (index, byte) in uuid.to_be_bytes().into_iter().enumerate() {
+        place += usize::from(matches!(index, 4 | 6 | 8 | 10));
+        text[place] = digit(byte >> 4);
+        text[place + 1] = digit(byte & 0xf);
+        place += 2;
     }
     Text::from(str::from_utf8(&text).expect("digits and hyphens are text"))
 }
