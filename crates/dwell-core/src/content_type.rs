@@ -27,6 +27,11 @@ impl ContentType {
     pub const JSON: Self = Self(Repr::Constant("application/json"));
     /// `application/octet-stream`: bytes of which nothing is known.
     pub const BYTES: Self = Self(Repr::Constant("application/octet-stream"));
+
+    /// Another one that is known when the program is built.
+    pub const fn constant(text: &'static str) -> Self {
+        Self(Repr::Constant(text))
+    }
 }
 
 impl Deref for ContentType {

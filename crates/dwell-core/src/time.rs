@@ -1,7 +1,7 @@
 //! Points in time and due times, in whole milliseconds.
 
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since the epoch, on whichever clock the context names. Arithmetic saturates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -25,6 +25,16 @@ impl Timestamp {
     }
 }
 
+/// Rounded *up* to a millisecond: never early.
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => Self(0).after(after),
+            Err(before) => Self(-i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX)),
+        }
+    }
+}
+
 /// When a message may be handled, in the words the caller used. Whoever *holds* the message while it waits resolves
 /// `After`, once, on its own clock, and keeps the absolute time from then on: `after(5s)` is five seconds even if the
 /// sender's clock is wrong, and hops do not add up.
@@ -35,6 +45,18 @@ pub enum Due {
     After(Duration),
     /// At this time. A past time is at once.
     At(Timestamp),
+}
+
+impl From<Duration> for Due {
+    fn from(delay: Duration) -> Self {
+        Self::After(delay)
+    }
+}
+
+impl From<Timestamp> for Due {
+    fn from(time: Timestamp) -> Self {
+        Self::At(time)
+    }
 }
 
 impl Due {

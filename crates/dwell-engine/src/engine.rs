@@ -5,18 +5,22 @@ use crate::{
     forward::Forwarder,
     gaps::unconfirmed,
     monitor::{Monitor, best},
+    observe::Observer,
     pump::{Pump, Work},
     settings::SubscriptionSettings,
     spawn::{spawn, supervise},
 };
 use dwell_core::{
     Capabilities, Changed, Due, Envelope, Error, ErrorKind, MessageId, OnMissing, Pending, Query, Result,
-    ScheduleId, Scheduler, Seams, Sent, Text, Topic, Transport, check_id, check_topic,
+    ScheduleId, Scheduler, Seams, Sent, Text, Timestamp, Topic, Transport, check_id, check_topic,
 };
 use futures_util::future::join_all;
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
@@ -37,6 +41,8 @@ pub struct EngineBuilder {
     allow_volatile: bool,
     background: bool,
     on_missing: OnMissing,
+    outbox: bool,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl EngineBuilder {
@@ -82,12 +88,32 @@ impl EngineBuilder {
         self
     }
 
+    /// Every send goes by way of the store, also what is due at once: it is confirmed once the store has it, and the
+    /// forwarder brings it to the transport, whether that is away at the moment or not.
+    #[must_use]
+    pub fn outbox(mut self, outbox: bool) -> Self {
+        self.outbox = outbox;
+        self
+    }
+
+    /// Who is told what becomes of messages.
+    #[must_use]
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observer = Some(observer);
+        self
+    }
+
     /// Checks that it can work, and starts what runs in the background.
     pub async fn build(self) -> Result<Engine> {
         let capabilities = self.transport.capabilities();
         let store = self.store.clone().map(|store| (store, self.via.clone()));
         let clock = self.seams.clock.clone();
         let delay = Delay::new(capabilities, self.delay, store, self.allow_volatile, clock)?;
+        if self.outbox && delay.detour().is_none() {
+            let text = "`outbox` needs a store to keep what is sent: set `[scheduler] url`, for instance to \
+                        \"sqlite://dwell.db\"";
+            return Err(Error::new(ErrorKind::Config, text));
+        }
         if let Some(detour) = delay.detour() {
             Forwarder::provision(detour, self.on_missing).await?;
         }
@@ -100,6 +126,9 @@ impl EngineBuilder {
             capabilities,
             delay,
             seams: self.seams,
+            outbox: self.outbox,
+            observer: self.observer,
+            forwarder_tick: Arc::default(),
             stop: watch::Sender::new(false),
             services: Mutex::default(),
             aborts: Mutex::default(),
@@ -122,6 +151,10 @@ struct Inner {
     capabilities: Capabilities,
     delay: Delay,
     seams: Seams,
+    outbox: bool,
+    observer: Option<Arc<dyn Observer>>,
+    /// When the forwarder last showed that it is alive, in milliseconds; 0 is never.
+    forwarder_tick: Arc<AtomicI64>,
     monitor: Monitor,
     stop: watch::Sender<bool>,
     services: Mutex<Vec<JoinHandle<()>>>,
@@ -141,6 +174,8 @@ impl Engine {
             allow_volatile: false,
             background: true,
             on_missing: OnMissing::Create,
+            outbox: false,
+            observer: None,
         }
     }
 
@@ -172,8 +207,18 @@ impl Engine {
     /// Sends what a user sends: checked, each by the way that its due time asks for. One result per envelope, in
     /// order; items fail alone.
     pub async fn send(&self, batch: &[Envelope]) -> Vec<Result<Sent>> {
+        let results = self.send_all(batch).await;
+        if let Some(observer) = &self.0.observer {
+            for (envelope, result) in batch.iter().zip(&results) {
+                result.iter().for_each(|sent| observer.sent(envelope, sent));
+            }
+        }
+        results
+    }
+
+    async fn send_all(&self, batch: &[Envelope]) -> Vec<Result<Sent>> {
         let routes =
-            batch.iter().map(|envelope| self.check(envelope).and_then(|()| self.0.delay.route(envelope.due)));
+            batch.iter().map(|envelope| self.check(envelope).and_then(|()| self.route(envelope.due)));
         let routes: Vec<_> = routes.collect();
         if routes.iter().all(|route| matches!(route, Ok(Route::Now | Route::Native))) {
             return self.send_natively(batch).await;
@@ -198,6 +243,24 @@ impl Engine {
             place(&mut results, indexes, detour.scheduler.schedule(envelopes).await);
         }
         results.into_iter().map(|result| result.unwrap_or_else(|| Err(unconfirmed()))).collect()
+    }
+
+    fn route(&self, due: Due) -> Result<Route> {
+        if self.0.outbox { Ok(Route::Detour) } else { self.0.delay.route(due) }
+    }
+
+    /// Whether the id of a message with this due time is remembered by whoever gets it first.
+    pub fn remembers_ids(&self, due: Due) -> bool {
+        match (self.route(due), self.0.delay.detour()) {
+            (Ok(Route::Detour), Some(detour)) => detour.store.capabilities().remembers_ids,
+            _ => self.0.capabilities.remembers_ids,
+        }
+    }
+
+    /// When the forwarder last showed that it is alive; `None` if there is none, or not yet.
+    pub fn forwarder_tick(&self) -> Option<Timestamp> {
+        let tick = self.0.forwarder_tick.load(Ordering::Relaxed);
+        (tick != 0).then_some(Timestamp(tick))
     }
 
     async fn send_natively(&self, batch: &[Envelope]) -> Vec<Result<Sent>> {
@@ -245,8 +308,14 @@ impl Engine {
         let topic = settings.command.then(|| Topic::named(settings.topic.clone()).keep());
         let subscription = settings.subscription();
         inner.transport.provision(topic.as_slice(), &[subscription], settings.on_missing).await?;
-        let pump =
-            Pump::start(settings, inner.transport.clone(), inner.delay.clone(), inner.seams.clone(), work)?;
+        let pump = Pump::start(
+            settings,
+            inner.transport.clone(),
+            inner.delay.clone(),
+            inner.seams.clone(),
+            work,
+            inner.observer.clone(),
+        )?;
         inner.monitor.watch(pump.clone());
         Ok(pump)
     }
@@ -389,9 +458,9 @@ impl Engine {
         }
         if let Some(detour) = inner.delay.detour() {
             let (detour, target, seams) = (detour.clone(), inner.transport.clone(), inner.seams.clone());
-            let stop = inner.stop.subscribe();
+            let (stop, tick) = (inner.stop.subscribe(), inner.forwarder_tick.clone());
             self.start_service(format!("forwarder to {}", detour.via), move || {
-                Forwarder::new(detour.clone(), target.clone(), seams.clone()).run(stop.clone())
+                Forwarder::new(detour.clone(), target.clone(), seams.clone(), tick.clone()).run(stop.clone())
             });
         }
     }

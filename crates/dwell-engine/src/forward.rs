@@ -33,7 +33,10 @@ use futures_util::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::watch;
@@ -42,6 +45,8 @@ use tokio::sync::watch;
 const BATCH: usize = 1000;
 /// How long a receive waits; the store wakes it when something is due.
 const WAIT: Duration = Duration::from_secs(24 * 3600);
+/// With nothing to do, the loop still goes round this often, so that people see that it is alive.
+const HEARTBEAT: Duration = Duration::from_secs(10);
 /// The first pause after a failure; doubled up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -66,6 +71,8 @@ pub struct Forwarder {
     /// Everything that is on its way, to the target or back to the store. None of it waits for any other: while one hangs,
     /// the leases of the others are kept.
     on_its_way: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// When this loop last went round, for those who watch over it.
+    tick: Arc<AtomicI64>,
 }
 
 /// The messages of one batch for one topic, and what became of them.
@@ -91,10 +98,15 @@ enum Event {
 
 impl Forwarder {
     /// From the store behind `detour` to `target`.
-    pub fn new(detour: Detour, target: Arc<dyn Transport>, seams: Seams) -> Self {
+    pub(crate) fn new(
+        detour: Detour,
+        target: Arc<dyn Transport>,
+        seams: Seams,
+        tick: Arc<AtomicI64>,
+    ) -> Self {
         let (busy, fresh) = Default::default();
         let on_its_way = FuturesUnordered::new();
-        Self { detour, target, seams, held: BTreeMap::new(), busy, fresh, on_its_way }
+        Self { detour, target, seams, held: BTreeMap::new(), busy, fresh, on_its_way, tick }
     }
 
     /// The subscription in the store that messages for `via` wait in.
@@ -112,12 +124,14 @@ impl Forwarder {
         let from = self.detour.store.consumer(Self::subscription(self.detour.via.clone())).await?;
         let result = loop {
             self.wait_for_the_fresh(&from).await;
+            self.tick.store(self.seams.clock.now().0, Ordering::Relaxed);
             // Only waiting is given up for a stop, never a settlement: what was sent would be sent again.
             let event = tokio::select! {
                 biased;
                 () = stopped(&mut stop) => break Ok(()),
                 Some(done) = self.on_its_way.next(), if !self.on_its_way.is_empty() => Event::Done(done),
                 received = from.receive(BATCH, WAIT, None) => Event::Received(received),
+                () = self.seams.clock.tick(HEARTBEAT) => continue,
             };
             match event {
                 Event::Done(done) => self.take_in(&from, done),

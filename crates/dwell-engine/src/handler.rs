@@ -1,6 +1,6 @@
 //! What runs for each message: an async handler, or a blocking one.
 
-use crate::rules::Verdict;
+use crate::{pump::BlockingRun, rules::Verdict};
 use dwell_core::{BoxFuture, LeaseId, Message, Text, Timestamp};
 
 /// What a handler may know about a delivery beside its message.
@@ -60,4 +60,11 @@ where
     fn handle(&self, message: Message, context: Context) -> Verdict {
         self(message, context)
     }
+}
+
+/// Async steps around a blocking handler.
+pub trait Surround: Send + Sync + 'static {
+    /// One message: runs `inner` never, once or several times, and says what came of it.
+    fn surround(&self, message: Message, context: Context, inner: BlockingRun)
+    -> BoxFuture<'static, Verdict>;
 }

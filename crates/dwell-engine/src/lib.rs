@@ -18,6 +18,7 @@ mod gaps;
 mod handler;
 pub mod memory;
 mod monitor;
+mod observe;
 #[cfg(feature = "planted-bugs")]
 #[doc(hidden)]
 pub mod planted;
@@ -32,8 +33,9 @@ pub use delay::{Delay, DelayMode, Detour, FORWARD_TOPIC, Route};
 pub use engine::{Engine, EngineBuilder};
 pub use forward::Forwarder;
 pub use gaps::{Gaps, Lane, settle_with_gaps};
-pub use handler::{BlockingHandler, Context, Handler};
+pub use handler::{BlockingHandler, Context, Handler, Surround};
 pub use monitor::{Monitor, Seen, Stage, Tally};
-pub use pump::{Counts, Pump, Status, Work};
+pub use observe::{Decided, Observer, Ran};
+pub use pump::{BlockingRun, Counts, Pump, Status, Work, or_panic};
 pub use rules::{Decision, Rejection, Rules, Verdict, decide, replay};
 pub use settings::{DeadLetter, MaxRuns, OnUnknown, SubscriptionSettings};

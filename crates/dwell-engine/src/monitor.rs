@@ -6,8 +6,8 @@
 use crate::pump::{Pump, PumpShared, slots::Slot};
 use bytes::Bytes;
 use dwell_core::{
-    Answer, Change, Changed, Clock, Error, ErrorKind, Ledger, MessageId, Record, RecordQuery, Result, State,
-    Text, Timestamp, wire,
+    Answer, Change, Changed, Clock, Count, Error, ErrorKind, Ledger, MessageId, Record, RecordQuery, Result,
+    State, Text, Timestamp, wire,
 };
 use serde::Serialize;
 use std::{
@@ -79,6 +79,11 @@ struct Inner {
 }
 
 impl Monitor {
+    /// One that sees nothing, for tests of what only holds one.
+    pub fn empty(clock: Arc<dyn Clock>) -> Self {
+        Self::new(clock, vec![])
+    }
+
     pub(crate) fn new(clock: Arc<dyn Clock>, ledgers: Vec<Arc<dyn Ledger>>) -> Self {
         Self(Arc::new(Inner { clock, ledgers, pumps: Mutex::default() }))
     }
@@ -129,6 +134,26 @@ impl Monitor {
             seen.extend(ledger.list(query).await?.items.into_iter().filter_map(recorded));
         }
         Ok(seen)
+    }
+
+    /// Everything that is known about a message: a record for each subscription that has or had it, and one for it as
+    /// a whole while it waits. Empty if it is not known.
+    pub async fn get(&self, id: &MessageId) -> Result<Vec<Record>> {
+        self.check()?;
+        let mut records = vec![];
+        for ledger in &self.0.ledgers {
+            records.extend(ledger.get(id).await?);
+        }
+        Ok(records)
+    }
+
+    /// How many messages there are in each state, as far as they can be listed.
+    pub async fn counts(&self) -> Result<Vec<Count>> {
+        let mut counts = vec![];
+        for ledger in &self.0.ledgers {
+            counts.extend(ledger.counts().await?);
+        }
+        Ok(counts)
     }
 
     /// Dead letters with their payload, up to `limit`.

@@ -38,6 +38,18 @@ pub trait Clock: Send + Sync {
         task
     }
 
+    /// Completes when no tracked task is runnable and no thread is busy: all that can happen now has happened. A clock
+    /// that does not track its tasks does not wait.
+    fn idle(&self) -> BoxFuture<'static, ()> {
+        crate::ready(())
+    }
+
+    /// How often a tracked task or thread has begun to work; `None` while one is at work. Two equal answers mean that
+    /// nothing has happened in between.
+    fn stirrings(&self) -> Option<u64> {
+        Some(0)
+    }
+
     /// Held by a thread that works: while it is, a virtual clock stands still.
     fn busy(&self) -> Busy {
         Busy(None)

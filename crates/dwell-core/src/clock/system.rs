@@ -1,28 +1,45 @@
 //! The real clock.
 #![expect(clippy::disallowed_methods, reason = "this is where real time comes in")]
 
+use super::{Busy, tracked::Activity};
 use crate::{BoxFuture, Clock, Timestamp};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
 /// A sleep on the wall clock looks at it again after this long, because it may have jumped.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Wall time from the operating system, sleeps from tokio.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone)]
 pub struct SystemClock {
     start: Instant,
+    activity: Option<Arc<Activity>>,
 }
 
 impl SystemClock {
     /// Its monotonic time starts here.
     pub fn new() -> Self {
-        Self { start: Instant::now() }
+        Self { start: Instant::now(), activity: None }
+    }
+
+    /// One that knows whether anybody has something to do, at a small cost for each wake-up: see [`Clock::idle`].
+    pub fn tracking() -> Self {
+        Self { activity: Some(Arc::default()), ..Self::new() }
     }
 }
 
 impl Default for SystemClock {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl fmt::Debug for SystemClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SystemClock").field("tracking", &self.activity.is_some()).finish()
     }
 }
 
@@ -57,5 +74,27 @@ impl Clock for SystemClock {
 
     fn sleep(&self, delay: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(delay))
+    }
+
+    fn track(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+        match &self.activity {
+            Some(activity) => activity.track(task),
+            None => task,
+        }
+    }
+
+    fn idle(&self) -> BoxFuture<'static, ()> {
+        match self.activity.clone() {
+            Some(activity) => Box::pin(async move { activity.idle().await }),
+            None => crate::ready(()),
+        }
+    }
+
+    fn stirrings(&self) -> Option<u64> {
+        self.activity.as_ref().map_or(Some(0), |activity| activity.stirrings())
+    }
+
+    fn busy(&self) -> Busy {
+        self.activity.as_ref().map_or(Busy(None), Activity::busy)
     }
 }

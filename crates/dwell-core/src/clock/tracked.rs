@@ -4,11 +4,14 @@
 //! that poll began. The count of awake tasks (and busy threads) is raised by the waker itself, before anything else
 //! can run, so that "nobody is awake" is never seen between a wake-up and the poll that answers it.
 
+use super::Busy;
+use crate::BoxFuture;
 use std::{
+    future::poll_fn,
     pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
 };
@@ -17,12 +20,15 @@ use std::{
 #[derive(Default)]
 pub(super) struct Activity {
     awake: AtomicUsize,
+    begun: AtomicU64,
     waiting: Mutex<Vec<Waker>>,
 }
 
 impl Activity {
     pub(super) fn begin(&self) {
+        // In this order: whoever reads the count and then sees nobody awake has counted all who have begun.
         self.awake.fetch_add(1, Ordering::SeqCst);
+        self.begun.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(super) fn end(&self) {
@@ -36,6 +42,35 @@ impl Activity {
         self.awake.load(Ordering::SeqCst) == 0
     }
 
+    pub(super) fn stirrings(&self) -> Option<u64> {
+        let begun = self.begun.load(Ordering::SeqCst);
+        self.is_idle().then_some(begun)
+    }
+
+    pub(super) fn track(self: &Arc<Self>, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+        // A task that has used up its share of tokio's budget is woken later, unseen by us: so it has no budget.
+        Box::pin(Tracked::new(self.clone(), tokio::task::unconstrained(task)))
+    }
+
+    pub(super) fn busy(self: &Arc<Self>) -> Busy {
+        let activity = self.clone();
+        activity.begin();
+        Busy::until_dropped(move || activity.end())
+    }
+
+    /// Completes when no tracked task is runnable and no thread is busy.
+    pub(super) async fn idle(&self) {
+        // Untracked tasks (a test's own) get a chance to run and to wake tracked ones.
+        const QUIET_ROUNDS: usize = 3;
+        let mut quiet = 0;
+        while quiet < QUIET_ROUNDS {
+            quiet = if self.is_idle() { quiet + 1 } else { 0 };
+            poll_fn(|cx| self.poll_idle(cx)).await;
+            yield_now().await;
+            std::thread::yield_now();
+        }
+    }
+
     /// Ready if idle; else wakes the caller when it is.
     pub(super) fn poll_idle(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.is_idle() {
@@ -45,6 +80,18 @@ impl Activity {
         // It may have become idle in between, and then nobody would wake us.
         if self.is_idle() { Poll::Ready(()) } else { Poll::Pending }
     }
+}
+
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// One task's share in the activity.
@@ -96,14 +143,14 @@ impl Wake for Task {
 }
 
 /// A task whose wake-ups are counted.
-pub(super) struct Tracked<F> {
+struct Tracked<F> {
     // `None` once it has ended: what it held must be gone before it counts as asleep.
     inner: Option<Pin<Box<F>>>,
     task: Arc<Task>,
 }
 
 impl<F> Tracked<F> {
-    pub(super) fn new(activity: Arc<Activity>, inner: F) -> Self {
+    fn new(activity: Arc<Activity>, inner: F) -> Self {
         activity.begin();
         let task = Task { activity, state: Mutex::new(TaskState { awake: true, ended: false, waker: None }) };
         Self { inner: Some(Box::pin(inner)), task: Arc::new(task) }

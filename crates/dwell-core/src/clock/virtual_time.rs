@@ -1,14 +1,10 @@
 //! A clock that stands still until it is told to move, and then jumps from timer to timer.
 
-use super::{
-    Busy,
-    tracked::{Activity, Tracked},
-};
+use super::{Busy, tracked::Activity};
 use crate::{BoxFuture, Clock, Timestamp};
 use std::{
     collections::BTreeMap,
     fmt,
-    future::poll_fn,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
@@ -118,15 +114,7 @@ impl VirtualClock {
 
     /// Completes when no tracked task is runnable and no thread is busy: all that can happen now has happened.
     pub async fn idle(&self) {
-        // Untracked tasks (a test's own) get a chance to run and to wake tracked ones.
-        const QUIET_ROUNDS: usize = 3;
-        let mut quiet = 0;
-        while quiet < QUIET_ROUNDS {
-            quiet = if self.0.activity.is_idle() { quiet + 1 } else { 0 };
-            poll_fn(|cx| self.0.activity.poll_idle(cx)).await;
-            yield_now().await;
-            std::thread::yield_now();
-        }
+        self.0.activity.idle().await;
     }
 
     /// Moves on by `by`, stopping at every timer on the way until nobody has anything left to do there.
@@ -225,14 +213,20 @@ impl Clock for VirtualClock {
     }
 
     fn track(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
-        // A task that has used up its share of tokio's budget is woken later, unseen by us: so it has no budget.
-        Box::pin(Tracked::new(self.0.activity.clone(), tokio::task::unconstrained(task)))
+        self.0.activity.track(task)
+    }
+
+    fn idle(&self) -> BoxFuture<'static, ()> {
+        let activity = self.0.activity.clone();
+        Box::pin(async move { activity.idle().await })
+    }
+
+    fn stirrings(&self) -> Option<u64> {
+        self.0.activity.stirrings()
     }
 
     fn busy(&self) -> Busy {
-        let activity = self.0.activity.clone();
-        activity.begin();
-        Busy::until_dropped(move || activity.end())
+        self.0.activity.busy()
     }
 }
 
@@ -269,18 +263,6 @@ impl Drop for Sleep {
             self.clock.lock().timers.remove(&(self.timer, id));
         }
     }
-}
-
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 #[cfg(test)]

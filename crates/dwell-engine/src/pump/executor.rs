@@ -4,10 +4,16 @@ use super::{
     slots::{Abandoned, Slot},
     threads::Threads,
 };
-use crate::{Context, handler::BlockingHandler, handler::Handler, rules::Verdict, spawn::panic_text};
+use crate::{
+    Context,
+    handler::{BlockingHandler, Handler, Surround},
+    rules::Verdict,
+    spawn::panic_text,
+};
 use dwell_core::{BoxFuture, Clock, Message};
 use futures_util::FutureExt;
 use std::{
+    fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
@@ -19,6 +25,9 @@ pub enum Work {
     Async(Arc<dyn Handler>),
     /// The reactor: blocking handlers on threads of their own.
     Blocking(Arc<dyn BlockingHandler>),
+    /// The reactor with async steps around its handlers: the steps are polled by the performer, so that a pause in one
+    /// of them holds no thread.
+    Surrounded(Arc<dyn Surround>, Arc<dyn BlockingHandler>),
     /// Blocking handlers run where they stand, for simulations that allow only one thread.
     Inline(Arc<dyn BlockingHandler>),
 }
@@ -27,6 +36,7 @@ pub enum Work {
 pub(super) enum Executor {
     Async(Arc<dyn Handler>),
     Threads(Threads),
+    Surrounded(Arc<dyn Surround>, Arc<Threads>),
     Inline(Arc<dyn BlockingHandler>),
 }
 
@@ -38,11 +48,12 @@ impl Executor {
         name: &str,
         abandoned: Arc<Abandoned>,
     ) -> Self {
+        let threads =
+            |handler: &Arc<_>| Threads::new(Arc::clone(handler), clock, concurrency, name, abandoned);
         match work {
             Work::Async(handler) => Self::Async(handler.clone()),
-            Work::Blocking(handler) => {
-                Self::Threads(Threads::new(handler.clone(), clock, concurrency, name, abandoned))
-            }
+            Work::Blocking(handler) => Self::Threads(threads(handler)),
+            Work::Surrounded(steps, handler) => Self::Surrounded(steps.clone(), Arc::new(threads(handler))),
             Work::Inline(handler) => Self::Inline(handler.clone()),
         }
     }
@@ -55,12 +66,15 @@ impl Executor {
         slot: impl FnOnce() -> Slot,
     ) -> BoxFuture<'static, Verdict> {
         match self {
-            Self::Async(handler) => {
-                // The handler may panic before it returns a future, too.
-                match catch_unwind(AssertUnwindSafe(|| handler.handle(message, context))) {
-                    Ok(run) => Box::pin(AssertUnwindSafe(run).catch_unwind().map(or_panic)),
-                    Err(panic) => dwell_core::ready(or_panic(Err(panic))),
-                }
+            Self::Async(handler) => guarded(|| handler.handle(message, context)),
+            Self::Surrounded(steps, threads) => {
+                let inner = BlockingRun {
+                    threads: threads.clone(),
+                    message: message.clone(),
+                    context: context.clone(),
+                    slot: slot(),
+                };
+                guarded(|| steps.surround(message, context, inner))
             }
             Self::Threads(threads) => threads.run(message, context, slot()),
             Self::Inline(handler) => {
@@ -74,6 +88,7 @@ impl Executor {
     pub(super) fn room(&self) -> usize {
         match self {
             Self::Threads(threads) => threads.room(),
+            Self::Surrounded(_, threads) => threads.room(),
             Self::Async(_) | Self::Inline(_) => usize::MAX,
         }
     }
@@ -82,8 +97,38 @@ impl Executor {
     pub(super) async fn more_room(&self) {
         match self {
             Self::Threads(threads) => threads.more_room().await,
+            Self::Surrounded(_, threads) => threads.more_room().await,
             Self::Async(_) | Self::Inline(_) => std::future::pending().await,
         }
+    }
+}
+
+/// The blocking run that async steps surround.
+pub struct BlockingRun {
+    threads: Arc<Threads>,
+    message: Message,
+    context: Context,
+    slot: Slot,
+}
+
+impl BlockingRun {
+    /// Runs the handler on a thread, once more at each call. A panic is a failure. Dropping the future abandons the run.
+    pub fn run(&self) -> BoxFuture<'static, Verdict> {
+        self.threads.run(self.message.clone(), self.context.clone(), self.slot.clone())
+    }
+}
+
+impl fmt::Debug for BlockingRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockingRun").field("message", &self.message.id).finish_non_exhaustive()
+    }
+}
+
+/// A panic is a failure, also one that comes before there is a future.
+fn guarded(start: impl FnOnce() -> BoxFuture<'static, Verdict>) -> BoxFuture<'static, Verdict> {
+    match catch_unwind(AssertUnwindSafe(start)) {
+        Ok(run) => Box::pin(AssertUnwindSafe(run).catch_unwind().map(or_panic)),
+        Err(panic) => dwell_core::ready(or_panic(Err(panic))),
     }
 }
 
@@ -91,6 +136,7 @@ pub(super) fn run_blocking(handler: &dyn BlockingHandler, message: Message, cont
     or_panic(catch_unwind(AssertUnwindSafe(|| handler.handle(message, context))))
 }
 
-fn or_panic(run: std::thread::Result<Verdict>) -> Verdict {
+/// The verdict of a run that may have panicked.
+pub fn or_panic(run: std::thread::Result<Verdict>) -> Verdict {
     run.unwrap_or_else(|panic| Verdict::fail(format!("the handler panicked: {}", panic_text(&*panic))))
 }

@@ -16,9 +16,9 @@ mod supervisor;
 mod threads;
 
 pub use counters::Counts;
-pub use executor::Work;
+pub use executor::{BlockingRun, Work, or_panic};
 
-use crate::{delay::Delay, settings::SubscriptionSettings, spawn::spawn};
+use crate::{delay::Delay, observe::Observer, settings::SubscriptionSettings, spawn::spawn};
 use counters::Counters;
 use dwell_core::{Address, Capabilities, Result, Seams, Text, Transport};
 use limits::Rate;
@@ -68,6 +68,7 @@ pub(crate) struct PumpShared {
     pub(crate) delay: Delay,
     pub(crate) seams: Seams,
     pub(crate) work: Work,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) quarantine: Option<u32>,
     counters: Counters,
     rate: Rate,
@@ -116,6 +117,7 @@ impl Pump {
         delay: Delay,
         seams: Seams,
         work: Work,
+        observer: Option<Arc<dyn Observer>>,
     ) -> Result<Self> {
         let capabilities = transport.capabilities();
         settings.validate(&capabilities)?;
@@ -138,6 +140,7 @@ impl Pump {
             delay,
             seams,
             work,
+            observer,
         });
         let pump = Self { shared, control: watch::Sender::new(Control::Run), restart: watch::Sender::new(0) };
         for seat in 0..pump.shared.performers.len() {

@@ -23,6 +23,8 @@ pub(super) struct Held {
 pub(super) struct Run {
     pub(super) held: Option<Held>,
     pub(super) handler: BoxFuture<'static, Verdict>,
+    pub(super) started: Duration,
+    pub(super) late: Option<Duration>,
     pub(super) timeout: Duration,
     pub(super) timer: Option<BoxFuture<'static, ()>>,
     pub(super) clock: Arc<dyn Clock>,
@@ -31,6 +33,8 @@ pub(super) struct Run {
 /// A handler that is done, or was given up.
 pub(super) struct Finished {
     pub(super) held: Held,
+    /// When it was started, in elapsed time, and how late that was; `None` if it never ran.
+    pub(super) ran: Option<(Duration, Option<Duration>)>,
     pub(super) verdict: Verdict,
     pub(super) timed_out: bool,
 }
@@ -54,6 +58,6 @@ impl Future for Run {
             }
         };
         let held = this.held.take().expect("a run is not polled after it has finished");
-        Poll::Ready(Finished { held, verdict, timed_out })
+        Poll::Ready(Finished { held, ran: Some((this.started, this.late)), verdict, timed_out })
     }
 }

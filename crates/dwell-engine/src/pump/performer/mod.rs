@@ -29,6 +29,7 @@ use crate::{
     Context,
     backoff::Backoff,
     gaps::Gaps,
+    observe::{Decided, Ran},
     rules::{Decision, Rules, Verdict, decide},
     spawn::yield_now,
 };
@@ -291,14 +292,19 @@ impl Performer {
         while self.runs.len() < self.pump.settings.concurrency && self.executor.room() > 0 {
             let Some(held) = self.waiting.pop_front() else { return };
             if let Some(problem) = held.delivery.problem.clone() {
-                self.decide(Finished { held, verdict: Verdict::Invalid(problem), timed_out: false });
+                self.decide(Finished {
+                    held,
+                    ran: None,
+                    verdict: Verdict::Invalid(problem),
+                    timed_out: false,
+                });
                 continue;
             }
             let deliveries = held.delivery.deliveries;
             if let (Some(limit), Some(deliveries)) = (self.pump.quarantine, deliveries)
                 && deliveries > limit
             {
-                self.decide(Finished { held, verdict: Verdict::Poison, timed_out: false });
+                self.decide(Finished { held, ran: None, verdict: Verdict::Poison, timed_out: false });
                 continue;
             }
             let Some(held) = self.claim_key(held) else { continue };
@@ -342,10 +348,13 @@ impl Performer {
             deliveries: delivery.deliveries,
             due: delivery.due,
         };
+        let observed = self.pump.observer.is_some();
+        let late = delivery.due.filter(|_| observed).map(|due| self.pump.seams.clock.now().since(due));
         let slot = || Slot { started: Some(started), ..Slot::of(delivery, started.at) };
         let handler = self.executor.run(delivery.message.clone(), context, slot);
         let clock = self.pump.seams.clock.clone();
-        let mut run = Run { held: Some(held), handler, timeout: started.timeout, timer: None, clock };
+        let Started { at: started, timeout } = started;
+        let mut run = Run { held: Some(held), handler, started, late, timeout, timer: None, clock };
         match poll!(&mut run) {
             Poll::Ready(finished) => self.finished(finished),
             Poll::Pending => self.runs.push(run),
@@ -404,7 +413,7 @@ impl Performer {
     // ---- settling --------------------------------------------------------------------------------------------------
 
     fn decide(&mut self, finished: Finished) {
-        let Finished { held: Held { slot, delivery }, verdict, timed_out } = finished;
+        let Finished { held: Held { slot, delivery }, ran, verdict, timed_out } = finished;
         let (clock, random) = (&self.pump.seams.clock, &self.pump.seams.random);
         let misconfigured = match &verdict {
             Verdict::Misconfigured(error) => Some(error.clone()),
@@ -421,6 +430,7 @@ impl Performer {
         self.counts.discarded += u64::from(decision.discarded);
         self.counts.add(decision.settle.note.outcome);
         self.tell(&decision);
+        self.observe(&decision, ran);
         if decision.unacceptable && self.unacceptable.count(self.elapsed()) && self.ending.is_none() {
             self.ending = Some(Ended::LimitExceeded);
         }
@@ -477,6 +487,18 @@ impl Performer {
         } else if matches!(note.outcome, Outcome::Failed) {
             tracing::warn!(id = %message.id, kind = %message.kind, %topic, %subscription, attempt, error, "failed");
         }
+    }
+
+    fn observe(&self, decision: &Decision, ran: Option<(Duration, Option<Duration>)>) {
+        let Some(observer) = &self.pump.observer else { return };
+        observer.decided(&Decided {
+            topic: &self.rules.subscription.topic,
+            subscription: &self.rules.subscription.name,
+            settle: &decision.settle,
+            dead: decision.dead,
+            discarded: decision.discarded,
+            ran: ran.map(|(started, late)| Ran { late, took: self.elapsed().saturating_sub(started) }),
+        });
     }
 
     fn give_back_released(&mut self) {

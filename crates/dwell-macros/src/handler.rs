@@ -1,0 +1,185 @@
+//! `#[handler]`: a function becomes one of its name that makes the pipeline, and keeps the plain one as `name::call`.
+
+use proc_macro2::{Group, Ident, TokenStream};
+use quote::{ToTokens, quote, quote_spanned};
+use syn::{
+    Attribute, Error, FnArg, PatType, Result, Safety, Signature, Token, Type, Visibility,
+    ext::IdentExt as _,
+    parse::{Parse, ParseStream},
+    parse_quote,
+    spanned::Spanned as _,
+};
+
+use crate::{all, steps};
+
+/// A function whose body is passed on unread: whatever the compiler accepts in it will do.
+struct Function {
+    attributes: Vec<Attribute>,
+    visibility: Visibility,
+    signature: Signature,
+    body: Group,
+}
+
+impl Parse for Function {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        Ok(Self {
+            attributes: input.call(Attribute::parse_outer)?,
+            visibility: input.parse()?,
+            signature: input.parse()?,
+            body: input.parse()?,
+        })
+    }
+}
+
+impl ToTokens for Function {
+    fn to_tokens(&self, tokens: &mut TokenStream) {
+        let Self { attributes, visibility, signature, body } = self;
+        quote!(#(#attributes)* #visibility #signature #body).to_tokens(tokens);
+    }
+}
+
+/// The handler; or what is wrong, and the plain function, so that nothing else looks wrong because of it.
+pub(crate) fn expand(settings: TokenStream, item: TokenStream) -> TokenStream {
+    let mut function = match syn::parse2::<Function>(item.clone()) {
+        Ok(function) => function,
+        Err(error) => {
+            let text = format!("`#[handler]` belongs on a function: {error}");
+            let error = Error::new(error.span(), text).into_compile_error();
+            return quote!(#error #item);
+        }
+    };
+    let (attributes, others): (Vec<_>, Vec<_>) =
+        function.attributes.drain(..).partition(|attribute| steps::Kind::of(attribute.path()).is_some());
+    function.attributes = others;
+    match handler(&settings, &attributes, &function) {
+        Ok(handler) => handler,
+        Err(error) => {
+            let error = error.into_compile_error();
+            quote!(#error #function)
+        }
+    }
+}
+
+fn handler(settings: &TokenStream, attributes: &[Attribute], function: &Function) -> Result<TokenStream> {
+    if !settings.is_empty() {
+        let text = "`#[handler]` has no settings: write its steps below it, such as `#[timeout(\"10s\")]`";
+        return Err(Error::new(settings.span(), text));
+    }
+    match (message_of(&function.signature), steps::read(attributes)) {
+        (Ok(message), Ok(steps)) => Ok(generate(function, message, &steps)),
+        (Err(mut error), Err(other)) => {
+            error.combine(other);
+            Err(error)
+        }
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    }
+}
+
+/// The type of the message; or why no handler can be made of such a function.
+fn message_of(signature: &Signature) -> Result<&Type> {
+    all(problems(signature))?;
+    match signature.inputs.first() {
+        Some(FnArg::Typed(message)) => Ok(&message.ty),
+        _ => {
+            let name = &signature.ident;
+            let text = format!(
+                "the handler `{name}` has no message: its first parameter is the message that it handles, \
+                 as in `fn {name}(message: OrderPlaced)`"
+            );
+            Err(Error::new_spanned(name, text))
+        }
+    }
+}
+
+fn problems(signature: &Signature) -> Vec<Error> {
+    let Signature { constness, safety, abi, ident: name, generics, inputs, .. } = signature;
+    let mut problems = Vec::new();
+    let mut refuse = |what: &dyn ToTokens, problem: String| problems.push(Error::new_spanned(what, problem));
+    if let Some(token) = constness {
+        refuse(token, format!("the handler `{name}` is `const`, but it runs for each message: remove it"));
+    }
+    if let Safety::Unsafe(token) = safety {
+        refuse(
+            token,
+            format!("the handler `{name}` is `unsafe`, but Dwell calls it from safe code: remove it"),
+        );
+    }
+    if let Some(abi) = abi {
+        refuse(abi, format!("the handler `{name}` is `extern`, but Dwell calls Rust functions: remove it"));
+    }
+    if !generics.params.is_empty() {
+        refuse(
+            generics,
+            format!("the handler `{name}` is generic, but it handles one type of message: name it"),
+        );
+    } else if let Some(bounds) = &generics.where_clause {
+        refuse(bounds, format!("the handler `{name}` has a `where`, but nothing generic: remove it"));
+    }
+    for (n, input) in inputs.iter().enumerate() {
+        let FnArg::Typed(PatType { ty, .. }) = input else {
+            let text =
+                "a handler has no `self`: write it outside of the `impl`, and take what it needs as `State`";
+            refuse(input, text.to_owned());
+            continue;
+        };
+        match &**ty {
+            Type::ImplTrait(_) => {
+                refuse(ty, format!("`impl` makes the handler `{name}` generic: name the type"));
+            }
+            Type::Reference(_) if n == 0 => {
+                refuse(
+                    ty,
+                    format!("the handler `{name}` borrows its message, but is given it: remove the `&`"),
+                );
+            }
+            _ => {}
+        }
+    }
+    problems
+}
+
+fn generate(function: &Function, message: &Type, steps: &[steps::Step]) -> TokenStream {
+    let Function { attributes, visibility, signature, body } = function;
+    let name = &signature.ident;
+    let shown = name.unraw().to_string();
+    let is =
+        |attribute: &&Attribute, names: &[&str]| names.iter().any(|name| attribute.path().is_ident(name));
+
+    // What removes the function removes all that is made of it. Docs are the maker's, and what is allowed is allowed
+    // to both; everything else is about the code in the function.
+    let conditions: Vec<_> = attributes.iter().filter(|attribute| is(attribute, &["cfg"])).collect();
+    let of_maker = attributes.iter().filter(|attribute| is(attribute, &["cfg", "doc", "allow"]));
+    let of_function = attributes.iter().filter(|attribute| !is(attribute, &["cfg", "doc"]));
+
+    // What a lint says about the maker, as that it has no docs, is then said at the function.
+    let fn_token = Token![fn](signature.fn_token.span);
+    let mut call = signature.clone();
+    call.ident = Ident::new("call", name.span());
+    let call_doc = format!("The plain function `{shown}`, without its steps.");
+    let call_doc: Attribute = parse_quote!(#[doc = #call_doc]);
+    // An extractor that is none, or an answer that is none, is then reported at the function's name.
+    let plain = quote_spanned!(name.span()=> #name::call);
+    let steps = steps.iter().map(steps::Step::expand);
+    // A struct with braces has no value of its name, so that the function can have it, and a variable can hide that.
+    quote! {
+        #(#of_maker)*
+        #visibility #fn_token #name() -> ::dwell::Pipeline<#message> {
+            ::dwell::Pipeline::new(#plain).named(#shown) #(.step(#steps))*
+        }
+
+        #(#conditions)*
+        #[doc(hidden)]
+        #[allow(non_camel_case_types, dead_code, missing_debug_implementations)]
+        #visibility struct #name {}
+
+        #(#conditions)*
+        impl #name {
+            #call_doc
+            #(#of_function)*
+            #visibility #call #body
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! From handlers and a URL to a bus.
+
+use crate::{
+    bus::{Bus, Inner, Outlet},
+    config::{Background, Config},
+    connect,
+    dispatch::Inline,
+    extract::States,
+    handler::IntoHandler,
+    message::{Command, Event, Message},
+    observers::Observers,
+    pipeline::Pipeline,
+    registry::{Group, Registered, Registry},
+    route::Routes,
+    subscription::Subscription,
+    work::Dispatch,
+};
+use dwell_core::{
+    Clock, Error, ErrorKind, Inbox, Result, Seams, SeededRandom, SystemClock, Text, Topic, Transport,
+};
+use dwell_engine::{DelayMode, Engine, Observer};
+use std::{fmt, sync::Arc};
+
+/// Describes a bus: its handlers, what they share, and how it works. It is the same in production and in tests; only
+/// the URL differs.
+///
+/// ```
+/// use dwell::{Subscription, prelude::*};
+///
+/// #[derive(Event, Serialize, Deserialize)]
+/// #[message(name = "orders.placed")]
+/// struct OrderPlaced { order: u64 }
+///
+/// async fn confirm(placed: OrderPlaced) -> Result<(), Failure> { Ok(()) }
+/// async fn reserve(placed: OrderPlaced) -> Result<(), Failure> { Ok(()) }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// let bus = Bus::builder()
+///     .subscribe("stock", reserve)
+///     .subscribe(Subscription::named("mail").concurrency(8), confirm)
+///     .start("memory://")
+///     .await?;
+/// bus.publish(OrderPlaced { order: 42 }).await?;
+/// # bus.shutdown().await }
+/// ```
+#[must_use = "nothing runs until it is started"]
+#[derive(Default)]
+pub struct Builder {
+    registered: Vec<Registered>,
+    states: States,
+    config: Config,
+    inline: bool,
+    seams: Option<Seams>,
+    inbox: Option<Arc<dyn Inbox>>,
+    observers: Vec<Arc<dyn Observer>>,
+}
+
+impl Builder {
+    /// Handles a command. Its subscription has the name of its topic.
+    pub fn handle<H, Marker>(self, handler: H) -> Self
+    where
+        H: IntoHandler<Marker, Message: Command>,
+    {
+        self.register(None, true, handler.into_handler())
+    }
+
+    /// Handles a command, with a name or settings for its subscription.
+    pub fn handle_as<H, Marker>(self, subscription: impl Into<Subscription>, handler: H) -> Self
+    where
+        H: IntoHandler<Marker, Message: Command>,
+    {
+        self.register(Some(subscription.into()), true, handler.into_handler())
+    }
+
+    /// Subscribes to an event: by name, or by name and settings. Each name gets each event once, so that a retry of one
+    /// never reruns another.
+    pub fn subscribe<H, Marker>(self, subscription: impl Into<Subscription>, handler: H) -> Self
+    where
+        H: IntoHandler<Marker, Message: Event>,
+    {
+        self.register(Some(subscription.into()), false, handler.into_handler())
+    }
+
+    fn register<M: Message>(
+        mut self,
+        subscription: Option<Subscription>,
+        command: bool,
+        handler: Pipeline<M>,
+    ) -> Self {
+        self.registered.push(Registered::new(subscription, command, handler));
+        self
+    }
+
+    /// What handlers share, and ask for as [`State`](crate::State): one value of each type, of which the last
+    /// one counts.
+    pub fn state<T: Clone + Send + Sync + 'static>(mut self, state: T) -> Self {
+        self.states.insert(state);
+        self
+    }
+
+    /// Settings from a file or the environment. What code says about a single subscription stands over the general
+    /// part of these; what these say about a single subscription or type stands over code.
+    pub fn config(mut self, config: Config) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Where messages wait that the transport cannot make wait itself: the URL of a store.
+    pub fn scheduler(mut self, url: impl Into<String>) -> Self {
+        self.config.scheduler.url = Some(url.into());
+        self
+    }
+
+    /// Allows a store that forgets at a restart behind a transport that does not.
+    pub fn allow_volatile(mut self) -> Self {
+        self.config.scheduler.allow_volatile = true;
+        self
+    }
+
+    /// Who holds a message while it waits: the broker where it can, or always the scheduler's store, where it can be
+    /// listed and cancelled.
+    pub fn delay(mut self, mode: DelayMode) -> Self {
+        self.config.transport.delay = mode;
+        self
+    }
+
+    /// Every send goes by way of the scheduler's store, also what is due at once: it is confirmed once the store has it,
+    /// whether the broker is away at the moment or not.
+    pub fn outbox(mut self) -> Self {
+        self.config.transport.outbox = true;
+        self
+    }
+
+    /// A send returns when what it caused has been handled, for tests and simple programs; on `memory://` alone. The same
+    /// handlers have the same outcomes.
+    pub fn inline(mut self) -> Self {
+        self.inline = true;
+        self
+    }
+
+    /// Where the `inbox` step remembers what was handled; the transport's own, or the store's, unless given.
+    pub fn inbox(mut self, inbox: Arc<dyn Inbox>) -> Self {
+        self.inbox = Some(inbox);
+        self
+    }
+
+    /// Time, randomness and ids, in place of the system's. Inline dispatch needs a clock that tracks its tasks, such as
+    /// `SystemClock::tracking()`.
+    pub fn seams(mut self, seams: Seams) -> Self {
+        self.seams = Some(seams);
+        self
+    }
+
+    /// Who is told what becomes of messages, such as metrics. Several may be given.
+    pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observers.push(observer);
+        self
+    }
+
+    /// Opens the transport and starts everything: what cannot work is an error here, and nothing is left running.
+    pub async fn start(self, url: &str) -> Result<Bus> {
+        let seams = self.seams_or_default();
+        let transport = connect::open(url, seams.clone()).await?;
+        let place = Place { via: connect::via(url)?, alone: url.starts_with("memory:") };
+        self.start_with(transport, seams, place).await
+    }
+
+    /// The same, with the URL of the configuration.
+    pub async fn start_configured(self) -> Result<Bus> {
+        let url = self.config.transport.url.clone();
+        self.start(&url).await
+    }
+
+    /// The same, on a transport of your own. It must have been made with the same seams.
+    pub async fn start_on(self, transport: Arc<dyn Transport>, seams: Seams) -> Result<Bus> {
+        let place = Place { via: "default".into(), alone: false };
+        self.start_with(transport, seams, place).await
+    }
+
+    /// A bus that only sends: it runs no handlers, and no work in the background.
+    pub async fn connect(mut self, url: &str) -> Result<Bus> {
+        self.registered.clear();
+        self.config.transport.background = Background::Elsewhere;
+        self.start(url).await
+    }
+
+    fn seams_or_default(&self) -> Seams {
+        self.seams.clone().unwrap_or_else(|| {
+            let clock: Arc<dyn Clock> =
+                if self.inline { Arc::new(SystemClock::tracking()) } else { Arc::new(SystemClock::new()) };
+            Seams::new(clock, Arc::new(SeededRandom::from_system()), instance())
+        })
+    }
+
+    async fn start_with(self, transport: Arc<dyn Transport>, seams: Seams, place: Place) -> Result<Bus> {
+        let Self { registered, states, config, inline, inbox, mut observers, .. } = self;
+        config.validate()?;
+        if inline && !place.alone {
+            let text = "inline dispatch drives the handlers of this process, and works on `memory://` alone";
+            return Err(Error::new(ErrorKind::Config, text));
+        }
+        let registry = Registry::new(registered, &config, &states)?;
+        let inline = inline.then(|| Inline::new(seams.clock.clone()));
+        observers.extend(inline.clone().map(|inline| Arc::new(inline) as Arc<dyn Observer>));
+
+        let mut engine = Engine::builder(transport.clone(), seams.clone())
+            .via(place.via)
+            .delay(config.transport.delay)
+            .allow_volatile(config.scheduler.allow_volatile)
+            .outbox(config.transport.outbox)
+            .background(config.transport.background == Background::Here);
+        let mut store = None;
+        if let Some(url) = &config.scheduler.url {
+            let opened = connect::open(url, seams.clone()).await?;
+            store = opened.inbox();
+            engine = engine.store(opened);
+        }
+        if let Some(observer) = Observers::of(observers) {
+            engine = engine.observer(observer);
+        }
+        let inbox = inbox.or_else(|| transport.inbox()).or(store);
+        registry.check_inbox(inbox.is_some())?;
+        let engine = engine.build().await?;
+        let bus = Bus::new(Inner {
+            monitor: engine.monitor().clone(),
+            on_missing: config.transport.on_missing,
+            routes: Routes::new(registry.topics.clone(), registry.kinds()),
+            outlet: Outlet::Engine(engine),
+            seams,
+            states,
+            inline,
+            inbox,
+            alone: place.alone,
+            runtime: tokio::runtime::Handle::try_current().ok(),
+        });
+        registry.warn_about_overrides(&config);
+        // If one cannot be started, the bus is dropped, and with it all that was.
+        start_groups(&bus, registry.groups).await?;
+        Ok(bus)
+    }
+}
+
+/// All subscriptions are there before the first handler runs: what it publishes must reach those that start after it.
+async fn start_groups(bus: &Bus, groups: Vec<Group>) -> Result<()> {
+    let engine = bus.engine()?;
+    for group in &groups {
+        let settings = &group.settings;
+        settings.validate(&engine.capabilities())?;
+        let topic = settings.command.then(|| Topic::named(settings.topic.clone()).keep());
+        let subscriptions = [settings.subscription()];
+        engine.transport().provision(topic.as_slice(), &subscriptions, settings.on_missing).await?;
+    }
+    for Group { settings, chains, .. } in groups {
+        engine.subscribe(settings, Dispatch::work(bus.downgrade(), chains)).await?;
+    }
+    Ok(())
+}
+
+/// Where a bus is.
+struct Place {
+    /// What a store calls its transport.
+    via: Text,
+    /// No other process can be reached.
+    alone: bool,
+}
+
+/// Stable over restarts, where a broker wants a name.
+fn instance() -> Text {
+    std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "dwell".into()).into()
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("handlers", &self.registered.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,414 @@
+//! The bus: sends, and looks after what was sent.
+
+use crate::{
+    builder::Builder,
+    codec::Codec,
+    dispatch::Inline,
+    extract::States,
+    message::{Command, Event, Message},
+    route::{Route, Routes},
+    sending::{Sending, Sent},
+    testing::Outgoing,
+};
+use dwell_core::{
+    Address, Changed, Due, Envelope, Error, ErrorKind, Inbox, MessageId, OnConflict, OnMissing, Pending,
+    Query, Record, Result, Seams, Topic, check_user_topic,
+};
+use dwell_engine::{Engine, Monitor};
+use serde::Serialize;
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+};
+use tokio::runtime::Handle;
+
+/// Sends commands, publishes events, and runs the handlers that it was started with. Cheap to clone.
+///
+/// ```
+/// use dwell::prelude::*;
+/// use std::time::Duration;
+///
+/// #[derive(Command, Serialize, Deserialize)]
+/// #[message(name = "greet")]
+/// struct Greet { name: String }
+///
+/// async fn greet(message: Greet) {
+///     println!("Hello, {}!", message.name);
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// let bus = Bus::builder().handle(greet).start("memory://").await?;
+/// bus.send(Greet { name: "you".into() }).await?;
+/// let later = bus.send(Greet { name: "later".into() }).after(Duration::from_secs(3600)).await?;
+/// assert_eq!(bus.cancel(later.id).await?, Cancel::Cancelled);
+/// bus.shutdown().await
+/// # }
+/// ```
+///
+/// A bus that is dropped stops at once. [`shutdown`](Self::shutdown) lets what runs end first.
+#[derive(Clone)]
+pub struct Bus(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) outlet: Outlet,
+    pub(crate) monitor: Monitor,
+    pub(crate) on_missing: OnMissing,
+    pub(crate) seams: Seams,
+    pub(crate) states: States,
+    pub(crate) routes: Routes,
+    pub(crate) inline: Option<Inline>,
+    pub(crate) inbox: Option<Arc<dyn Inbox>>,
+    /// Nobody outside of this process can handle what is sent.
+    pub(crate) alone: bool,
+    pub(crate) runtime: Option<Handle>,
+}
+
+/// Where what is sent goes.
+pub(crate) enum Outlet {
+    Engine(Engine),
+    /// Into the hands of a test of a single handler.
+    Test(Outgoing),
+}
+
+/// A bus that may be gone: what its own handlers hold.
+#[derive(Clone)]
+pub(crate) struct WeakBus(Weak<Inner>);
+
+impl WeakBus {
+    pub(crate) fn upgrade(&self) -> Option<Bus> {
+        self.0.upgrade().map(Bus)
+    }
+}
+
+/// The answer to [`Bus::cancel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cancel {
+    /// It never runs.
+    Cancelled,
+    /// It was due, and went on its way.
+    TooLate,
+    /// Never known, or longer ago than ids are remembered.
+    NotFound,
+}
+
+/// The answer to [`Bus::reschedule`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reschedule {
+    /// It is due then, and not at its old time.
+    Rescheduled,
+    /// It was due, and went on its way.
+    TooLate,
+    /// Never known, or longer ago than ids are remembered.
+    NotFound,
+}
+
+impl Bus {
+    /// Describes a bus with handlers.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// A bus that only sends.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Builder::default().connect(url).await
+    }
+
+    pub(crate) fn new(inner: Inner) -> Self {
+        Self(Arc::new(inner))
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakBus {
+        WeakBus(Arc::downgrade(&self.0))
+    }
+
+    // ---- sending ---------------------------------------------------------------------------------------------------
+
+    /// Sends a command to the one who handles it.
+    pub fn send<M: Command>(&self, command: M) -> Sending {
+        self.sending(&command, true)
+    }
+
+    /// Publishes an event to all who subscribed.
+    pub fn publish<M: Event>(&self, event: M) -> Sending {
+        self.sending(&event, false)
+    }
+
+    /// Sends a raw message to an address: a topic, or one subscription of it alone. For what has no Rust type here.
+    /// The same id may go to several subscriptions, so it is no idempotency key unless it is given with
+    /// [`id`](Sending::id).
+    ///
+    /// ```
+    /// # use dwell::{prelude::*, raw::{Address, Message}};
+    /// # async fn example(bus: &Bus) -> Result<(), dwell::Error> {
+    /// let message = Message::new("order-42", "orders.placed", r#"{"order":42}"#);
+    /// bus.post(Address::subscription("orders", "mail"), message).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn post(&self, to: Address, mut message: dwell_core::Message) -> Sending {
+        message.sent_at.get_or_insert(self.0.seams.clock.now());
+        let checked = check_user_topic(to.topic_name());
+        Sending::new(self.clone(), checked.map(|()| Envelope::new(to, message)))
+    }
+
+    fn sending<M: Message>(&self, message: &M, command: bool) -> Sending {
+        match self.0.routes.of::<M>(command) {
+            Ok(route) => Sending::new(self.clone(), self.envelope(message, &route)).along(route),
+            Err(error) => Sending::new(self.clone(), Err(error)),
+        }
+    }
+
+    fn envelope<M: Message>(&self, message: &M, route: &Route) -> Result<Envelope> {
+        let body = M::Codec::encode(message).map_err(|error| {
+            let text = format!("a message of type `{}` could not be written: {error}", M::NAME);
+            Error::new(ErrorKind::Invalid, text)
+        })?;
+        self.check_handled(route)?;
+        let seams = &self.0.seams;
+        let mut raw = dwell_core::Message::new(seams.ids.next(), route.kind.clone(), body);
+        raw.content_type = M::Codec::CONTENT_TYPE;
+        raw.sent_at = Some(seams.clock.now());
+        Ok(Envelope::new(route.to.clone(), raw))
+    }
+
+    /// In process, nobody else can handle a command.
+    fn check_handled(&self, route: &Route) -> Result<()> {
+        if !self.0.alone || !route.command || route.handled_here {
+            return Ok(());
+        }
+        let text = format!(
+            "nobody handles the command `{}`, and `memory://` reaches no other process: add `.handle(…)` for it",
+            route.kind
+        );
+        Err(Error::new(ErrorKind::NotFound, text))
+    }
+
+    /// Sends several in one call: one result each, in order; each fails alone.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.placed")]
+    /// # struct OrderPlaced { order: u64 }
+    /// # async fn example(bus: &Bus) -> Result<(), dwell::Error> {
+    /// let orders = (1..=100).map(|order| bus.publish(OrderPlaced { order }).key(format!("order-{order}")));
+    /// for sent in bus.send_all(orders).await {
+    ///     println!("{}", sent?.id);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn send_all(&self, sendings: impl IntoIterator<Item = Sending>) -> Vec<Result<Sent>> {
+        let sendings: Vec<_> = sendings.into_iter().collect();
+        let is_inside = sendings.iter().any(|sending| sending.inside);
+        let (mut results, mut batch, mut places) = (vec![], vec![], vec![]);
+        for sending in sendings {
+            let place = results.len();
+            match self.prepare(sending).await {
+                // Each by itself: whether it may be replaced is asked first.
+                Ok(envelope) if envelope.once == Some(OnConflict::Replace) => {
+                    results.push(self.replace(envelope).await);
+                }
+                Ok(envelope) => {
+                    places.push(place);
+                    batch.push(envelope);
+                    results.push(Err(unsent()));
+                }
+                Err(error) => results.push(Err(error)),
+            }
+        }
+        let answers = self.deliver(&batch).await;
+        for ((place, envelope), answer) in places.into_iter().zip(batch).zip(answers) {
+            results[place] = answer.map(|sent| confirmed(envelope, sent));
+        }
+        self.dispatch(is_inside).await;
+        results
+    }
+
+    pub(crate) async fn send_one(&self, sending: Sending) -> Result<Sent> {
+        let is_inside = sending.inside;
+        let envelope = self.prepare(sending).await?;
+        let sent = match envelope.once {
+            Some(OnConflict::Replace) => self.replace(envelope).await?,
+            _ => self.deliver_one(envelope).await?,
+        };
+        self.dispatch(is_inside).await;
+        Ok(sent)
+    }
+
+    /// The envelope of a send, its topic being there.
+    async fn prepare(&self, sending: Sending) -> Result<Envelope> {
+        let route = sending.route.clone();
+        let envelope = sending.seal()?;
+        if let (Some(route), Outlet::Engine(engine)) = (route, &self.0.outlet)
+            && !route.is_there()
+        {
+            let topic = Topic::named(route.topic().clone());
+            // A command is kept, even while nobody has subscribed.
+            let topic = if route.command { topic.keep() } else { topic };
+            engine.provision(&[topic], self.0.on_missing).await?;
+            route.found();
+        }
+        Ok(envelope)
+    }
+
+    async fn deliver(&self, batch: &[Envelope]) -> Vec<Result<dwell_core::Sent>> {
+        match &self.0.outlet {
+            Outlet::Engine(engine) => engine.send(batch).await,
+            Outlet::Test(outgoing) => outgoing.send(batch, self.0.seams.clock.now()),
+        }
+    }
+
+    async fn deliver_one(&self, envelope: Envelope) -> Result<Sent> {
+        let batch = [envelope];
+        let sent = self.deliver(&batch).await.pop().unwrap_or_else(|| Err(unsent()))?;
+        let [envelope] = batch;
+        Ok(confirmed(envelope, sent))
+    }
+
+    /// Sends what is new under its id, and replaces what still waits. What has gone on its way cannot be called back.
+    async fn replace(&self, envelope: Envelope) -> Result<Sent> {
+        let first = Envelope { once: Some(OnConflict::Fail), ..envelope.clone() };
+        match self.deliver_one(first).await {
+            Ok(sent) if !sent.duplicate => return Ok(sent),
+            Err(error) if error.kind() != ErrorKind::Conflict => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+        let (id, to) = (envelope.message.id.clone(), envelope.to.clone());
+        let query = Query { message: Some(id.clone()), to: Some(to.clone()), limit: 1, ..Query::default() };
+        if self.pending(query).await?.is_empty() {
+            let text = format!(
+                "too late: message {id} for {to} was due and went on its way, so it cannot be replaced"
+            );
+            return Err(Error::new(ErrorKind::Conflict, text));
+        }
+        self.deliver_one(envelope).await
+    }
+
+    async fn dispatch(&self, is_inside: bool) {
+        if let (Some(inline), Outlet::Engine(engine), false) = (&self.0.inline, &self.0.outlet, is_inside) {
+            inline.run_until_idle(engine).await;
+        }
+    }
+
+    // ---- what was sent ---------------------------------------------------------------------------------------------
+
+    /// Cancels what waits under this id, in every topic and subscription.
+    pub async fn cancel(&self, id: impl Into<MessageId>) -> Result<Cancel> {
+        Ok(match self.engine()?.cancel(&id.into()).await? {
+            Changed::Done => Cancel::Cancelled,
+            Changed::TooLate => Cancel::TooLate,
+            Changed::NotFound => Cancel::NotFound,
+        })
+    }
+
+    /// Makes what waits under this id due then: `Due::After(…)`, `Due::At(…)`, or a [`Duration`](std::time::Duration) from now.
+    pub async fn reschedule(&self, id: impl Into<MessageId>, due: impl Into<Due>) -> Result<Reschedule> {
+        Ok(match self.engine()?.reschedule(&id.into(), due.into()).await? {
+            Changed::Done => Reschedule::Rescheduled,
+            Changed::TooLate => Reschedule::TooLate,
+            Changed::NotFound => Reschedule::NotFound,
+        })
+    }
+
+    /// Everything that is known about a message: a record for each subscription that has or had it. Empty if it is not
+    /// known.
+    pub async fn get(&self, id: impl Into<MessageId>) -> Result<Vec<Record>> {
+        self.0.monitor.get(&id.into()).await
+    }
+
+    /// What waits, in order of due time, a page at a time.
+    pub async fn pending(&self, query: Query) -> Result<Vec<Pending>> {
+        self.engine()?.pending(query).await
+    }
+
+    /// What is going on: what is in flight, waits or is dead; to list, clear and replay.
+    pub fn monitor(&self) -> &Monitor {
+        &self.0.monitor
+    }
+
+    // ---- the end ---------------------------------------------------------------------------------------------------
+
+    /// Runs until `signal` comes, then stops in order: receives nothing more, lets what runs end within each
+    /// subscription's `shutdown_timeout`, and gives back the rest. A Ctrl-C meanwhile stops at once.
+    pub async fn run_until<T>(&self, signal: impl Future<Output = T>) -> Result<()> {
+        signal.await;
+        tokio::select! {
+            biased;
+            stopped = self.shutdown() => stopped,
+            _ = tokio::signal::ctrl_c() => {
+                self.engine()?.stop_now();
+                Ok(())
+            }
+        }
+    }
+
+    /// Stops in order: see [`run_until`](Self::run_until).
+    pub async fn shutdown(&self) -> Result<()> {
+        self.engine()?.shutdown().await
+    }
+
+    // ---- for the rest of the crate ---------------------------------------------------------------------------------
+
+    pub(crate) fn engine(&self) -> Result<&Engine> {
+        match &self.0.outlet {
+            Outlet::Engine(engine) => Ok(engine),
+            Outlet::Test(_) => {
+                let text = "this is the context of a test of one handler, which has no bus: test the flow with \
+                            `dwell::testing::start`";
+                Err(Error::new(ErrorKind::Unsupported, text))
+            }
+        }
+    }
+
+    pub(crate) fn remembers_ids(&self, due: Due) -> bool {
+        match &self.0.outlet {
+            Outlet::Engine(engine) => engine.remembers_ids(due),
+            Outlet::Test(_) => true,
+        }
+    }
+
+    pub(crate) fn seams(&self) -> &Seams {
+        &self.0.seams
+    }
+
+    pub(crate) fn states(&self) -> &States {
+        &self.0.states
+    }
+
+    pub(crate) fn inbox(&self) -> Option<&Arc<dyn Inbox>> {
+        self.0.inbox.as_ref()
+    }
+
+    pub(crate) fn runtime(&self) -> Option<&Handle> {
+        self.0.runtime.as_ref()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Outlet::Engine(engine) = &self.outlet {
+            engine.stop_now();
+        }
+    }
+}
+
+impl fmt::Debug for Bus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bus").finish_non_exhaustive()
+    }
+}
+
+fn confirmed(envelope: Envelope, sent: dwell_core::Sent) -> Sent {
+    Sent {
+        topic: envelope.to.topic_name().clone(),
+        id: envelope.message.id,
+        due: sent.due,
+        duplicate: sent.duplicate,
+    }
+}
+
+fn unsent() -> Error {
+    Error::new(ErrorKind::Unavailable, "the transport did not confirm this message: send it again")
+}

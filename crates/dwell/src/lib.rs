@@ -1,0 +1,82 @@
+//! Delayed delivery, deferral and retry over any broker: never early, never lost, always visible.
+//!
+//! A message is a struct, a handler is a function, and a [`Bus`] brings them together: in this process with
+//! `memory://`, or over a broker by another URL.
+//!
+//! ```
+#![doc = include_str!("../../../examples/hello.rs")]
+//! ```
+//!
+//! What a handler returns decides what becomes of its message: nothing or `Ok` and it is done; an error, a panic or a
+//! timeout and it is tried again with backoff, then kept among the dead letters; a [`Failure`] made on purpose defers,
+//! rejects or releases it. Steps around a handler ([`Pipeline`], or attributes below `#[handler]`) change that for
+//! whole classes of errors.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod bus;
+mod codec;
+pub mod config;
+mod connect;
+mod cx;
+mod dispatch;
+mod extract;
+mod failure;
+mod handler;
+mod message;
+mod observers;
+mod pipeline;
+mod registry;
+mod route;
+mod sending;
+mod subscription;
+mod telemetry;
+pub mod testing;
+mod trace;
+mod work;
+
+pub use builder::Builder;
+pub use bus::{Bus, Cancel, Reschedule};
+pub use codec::{Codec, Json};
+pub use config::Config;
+pub use cx::Cx;
+pub use dwell_core::{Error, ErrorKind, OnConflict, Result, Timestamp};
+pub use dwell_engine::Monitor;
+pub use dwell_macros::{
+    Command, Event, circuit_breaker, defer_on_error, handler, inbox, rate_limit, reject_on_error,
+    release_on_error, retry, retry_inline, timeout,
+};
+pub use extract::{FromCx, State};
+pub use failure::{Ending, Failure};
+pub use handler::IntoHandler;
+pub use message::{Command, Event, Message};
+pub use pipeline::{Next, Pipeline, Step, steps};
+pub use sending::{Sending, Sent};
+pub use subscription::Subscription;
+pub use trace::TraceContext;
+
+/// Messages as brokers carry them, and what one needs to look at them.
+pub mod raw {
+    pub use dwell_core::{
+        Address, Attempts, BoxError, ContentType, Due, Headers, Message, MessageId, Pending, Query, Record,
+        State,
+    };
+}
+
+/// The settings of a subscription, and what belongs to them.
+pub mod settings {
+    pub use dwell_core::{OnMissing, RetryOverride, RetryPolicy};
+    pub use dwell_engine::{DeadLetter, DelayMode, MaxRuns, OnUnknown, SubscriptionSettings};
+}
+
+/// What a program needs every day.
+///
+/// It exports no `Context`, `Result` or `Error`: every program has its own.
+pub mod prelude {
+    pub use crate::{
+        Bus, Cancel, Command, Cx, Event, Failure, Message as _, OnConflict, Reschedule, State, Subscription,
+        circuit_breaker, defer_on_error, handler, inbox, rate_limit, reject_on_error, release_on_error,
+        retry, retry_inline, timeout,
+    };
+    pub use serde::{Deserialize, Serialize};
+}

@@ -1,0 +1,47 @@
+//! What travels: commands and events.
+
+use crate::codec::Codec;
+use serde::{Serialize, de::DeserializeOwned};
+
+/// A message type: what it is called on the wire, and where it goes. Made by `#[derive(Command)]` and
+/// `#[derive(Event)]`.
+///
+/// ```
+/// use dwell::prelude::*;
+///
+/// #[derive(Event, Serialize, Deserialize)]
+/// #[message(name = "orders.placed")]
+/// struct OrderPlaced { order: u64 }
+///
+/// assert_eq!(OrderPlaced::NAME, "orders.placed");
+/// assert_eq!(OrderPlaced::TOPIC, "orders.placed");
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a message",
+    note = "a message is a struct or an enum with `#[derive(Command)]` or `#[derive(Event)]`, and with serde's `Serialize` and `Deserialize`"
+)]
+pub trait Message: Serialize + DeserializeOwned + Send + Sync + 'static {
+    /// Its type on the wire. It stays when the Rust type is moved or renamed.
+    const NAME: &'static str;
+    /// The topic that it goes to, unless the configuration says otherwise.
+    const TOPIC: &'static str = Self::NAME;
+    /// How it is written and read.
+    type Codec: Codec;
+}
+
+/// A message that asks for something to be done: it has one handler, and is sent with [`Bus::send`](crate::Bus::send).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a command",
+    label = "only a command can be sent, and only to the one who handles it",
+    note = "an event is published with `publish` and handled by `.subscribe(name, handler)`; a command has `#[derive(Command)]`"
+)]
+pub trait Command: Message {}
+
+/// A message that says what has happened: any number of subscriptions get it. It is published with
+/// [`Bus::publish`](crate::Bus::publish).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an event",
+    label = "only an event can be published, to all who subscribed",
+    note = "a command is sent with `send` and handled by `.handle(handler)`; an event has `#[derive(Event)]`"
+)]
+pub trait Event: Message {}

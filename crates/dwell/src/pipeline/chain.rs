@@ -1,0 +1,104 @@
+//! A pipeline at work: each step runs the next, the last one the handler.
+
+use super::{Step, steps::Layer};
+use crate::{Failure, cx::Cx, handler::Target};
+use bytes::Bytes;
+use dwell_core::{BoxFuture, Text};
+use dwell_engine::{BlockingRun, Verdict, or_panic};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// The steps and the handler, ready to run.
+pub(crate) struct Chain {
+    name: Text,
+    layers: Vec<Box<dyn Layer>>,
+    target: Target,
+}
+
+impl Chain {
+    pub(super) fn new(name: Text, target: Target, steps: &[Step]) -> Self {
+        Self { name, layers: steps.iter().filter_map(Step::layer).collect(), target }
+    }
+
+    /// Runs it for one message. `thread` is where a blocking handler runs; without one it runs where it stands.
+    pub(crate) fn run(self: Arc<Self>, cx: &Cx, thread: Option<BlockingRun>) -> BoxFuture<'static, Verdict> {
+        Inner { chain: self, at: 0, thread: thread.map(Arc::new) }.run(cx)
+    }
+
+    /// What a thread does of it: the handler alone.
+    pub(crate) fn run_blocking(&self, cx: &Cx) -> Verdict {
+        match &self.target {
+            Target::Blocking(function) => function(cx),
+            Target::Async(_) => {
+                Verdict::Misconfigured(format!("`{}` is not a blocking handler", self.name).into())
+            }
+        }
+    }
+
+    pub(crate) fn is_blocking(&self) -> bool {
+        matches!(self.target, Target::Blocking(_))
+    }
+}
+
+/// What is inside of a step.
+#[derive(Clone)]
+pub(crate) struct Inner {
+    chain: Arc<Chain>,
+    at: usize,
+    thread: Option<Arc<BlockingRun>>,
+}
+
+impl Inner {
+    /// Whether it goes on when its future is dropped.
+    pub(crate) fn is_on_a_thread(&self) -> bool {
+        self.thread.is_some() && self.chain.is_blocking()
+    }
+
+    /// Runs it, once more at each call.
+    pub(crate) fn run(&self, cx: &Cx) -> BoxFuture<'static, Verdict> {
+        if let Some(layer) = self.chain.layers.get(self.at) {
+            let inner = Self { chain: self.chain.clone(), at: self.at + 1, thread: self.thread.clone() };
+            return layer.run(cx, inner);
+        }
+        match (&self.chain.target, &self.thread) {
+            (Target::Async(function), _) => function(cx),
+            (Target::Blocking(_), Some(thread)) => thread.run(),
+            (Target::Blocking(function), None) => {
+                dwell_core::ready(or_panic(catch_unwind(AssertUnwindSafe(|| function(cx)))))
+            }
+        }
+    }
+}
+
+/// What is inside of a step of your own: see [`Step::around`].
+pub struct Next {
+    cx: Cx,
+    inner: Inner,
+    result: Arc<Mutex<Option<Bytes>>>,
+}
+
+impl Next {
+    pub(super) fn new(cx: Cx, inner: Inner, result: Arc<Mutex<Option<Bytes>>>) -> Self {
+        Self { cx, inner, result }
+    }
+
+    /// Runs what is inside, once more at each call. A panic in there is a failure.
+    pub async fn run(&self) -> Result<(), Failure> {
+        match self.inner.run(&self.cx).await {
+            Verdict::Ack { result } => {
+                *self.result.lock().unwrap_or_else(PoisonError::into_inner) = result;
+                Ok(())
+            }
+            verdict => Err(Failure::of(verdict)),
+        }
+    }
+}
+
+impl fmt::Debug for Next {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Next").field("cx", &self.cx).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,137 @@
+//! The steps around a handler.
+
+mod chain;
+mod step;
+pub mod steps;
+
+pub(crate) use chain::Chain;
+pub use chain::Next;
+pub use step::Step;
+
+use crate::{
+    handler::{Function, IntoHandler},
+    message::Message,
+};
+use dwell_core::{Error, ErrorKind, Result, RetryOverride, Text};
+use std::{fmt, marker::PhantomData};
+
+/// A handler and the steps around it: the first step is the outermost. `#[handler]` with attributes makes the same.
+///
+/// ```
+/// use dwell::{Pipeline, Step, prelude::*};
+/// use std::time::Duration;
+///
+/// #[derive(Event, Serialize, Deserialize)]
+/// #[message(name = "orders.placed")]
+/// struct OrderPlaced { order: u64 }
+///
+/// async fn confirm(placed: OrderPlaced) -> Result<(), std::io::Error> { Ok(()) }
+///
+/// let pipeline = Pipeline::new(confirm)
+///     .step(Step::defer_on_error().delay(Duration::from_secs(30)))
+///     .step(Step::timeout(Duration::from_secs(10)));
+/// let wiring = Bus::builder().subscribe("mail", pipeline);
+/// ```
+pub struct Pipeline<M> {
+    function: Function,
+    name: Text,
+    steps: Vec<Step>,
+    message: PhantomData<fn(M)>,
+}
+
+impl<M: Message> Pipeline<M> {
+    /// Around this handler.
+    pub fn new<H, Marker>(handler: H) -> Self
+    where
+        H: IntoHandler<Marker, Message = M>,
+    {
+        handler.into_handler()
+    }
+
+    pub(crate) fn of(function: Function) -> Self {
+        Self { name: function.name.into(), function, steps: vec![], message: PhantomData }
+    }
+
+    /// What errors and logs call it; the function's own path unless given.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Text>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// One more step, inside those that are there already; or, if steps are numbered, at the place of its number.
+    #[must_use]
+    pub fn step(mut self, step: impl Into<Step>) -> Self {
+        self.steps.push(step.into());
+        self
+    }
+
+    /// The steps, as they were written.
+    pub fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
+    pub(crate) fn build(self) -> Result<Built> {
+        let Self { function, name, steps, .. } = self;
+        let steps = in_order(&name, steps)?;
+        if let Some((step, problem)) = steps.iter().find_map(|step| Some((step, step.problem()?))) {
+            return Err(refused(&name, format!("has a step `{}` that {problem}", step.name())));
+        }
+        let mut retry = steps.iter().filter_map(|step| step.retry_policy());
+        let built_retry = retry.next();
+        if retry.next().is_some() {
+            return Err(refused(&name, "has two `retry` steps, and there is one durable policy: remove one"));
+        }
+        let needs_inbox = steps.iter().any(Step::is_inbox);
+        let needs = function.needs;
+        let chain = Chain::new(name.clone(), function.target, &steps);
+        Ok(Built { name, chain, retry: built_retry, needs, needs_inbox })
+    }
+}
+
+/// A pipeline that is ready to run.
+pub(crate) struct Built {
+    pub(crate) name: Text,
+    pub(crate) chain: Chain,
+    pub(crate) retry: Option<RetryOverride>,
+    pub(crate) needs: Vec<(std::any::TypeId, &'static str)>,
+    pub(crate) needs_inbox: bool,
+}
+
+fn refused(name: &str, why: impl fmt::Display) -> Error {
+    Error::new(ErrorKind::Config, format!("the handler `{name}` {why}"))
+}
+
+/// The outermost first: as they were written, or by their numbers.
+fn in_order(name: &str, mut steps: Vec<Step>) -> Result<Vec<Step>> {
+    let numbered = steps.iter().filter(|step| step.number_given().is_some()).count();
+    if numbered == 0 {
+        return Ok(steps);
+    }
+    if numbered < steps.len() {
+        let why = format!(
+            "has {} steps, of which {numbered} are numbered: number all of them or none",
+            steps.len()
+        );
+        return Err(refused(name, why));
+    }
+    steps.sort_by_key(Step::number_given);
+    for pair in steps.windows(2) {
+        if pair[0].number_given() == pair[1].number_given() {
+            let why = format!(
+                "has two steps with the number {}, `{}` and `{}`: give each its own",
+                pair[0].number_given().unwrap_or_default(),
+                pair[0].name(),
+                pair[1].name()
+            );
+            return Err(refused(name, why));
+        }
+    }
+    Ok(steps)
+}
+
+impl<M> fmt::Debug for Pipeline<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipeline").field("name", &self.name).field("steps", &self.steps).finish()
+    }
+}

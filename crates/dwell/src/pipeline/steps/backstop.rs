@@ -1,0 +1,65 @@
+//! The three backstops: what becomes of errors and panics that nobody else dealt with. A control outcome from inside
+//! (a deferral, a rejection, a release, an invalid message) passes untouched.
+
+use super::{super::chain::Inner, Layer};
+use crate::cx::Cx;
+use dwell_core::{BoxFuture, Due, Text};
+use dwell_engine::Verdict;
+use std::time::Duration;
+
+/// See [`Step::defer_on_error`](crate::Step::defer_on_error).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DeferOnError {
+    delay: Option<Duration>,
+}
+
+impl DeferOnError {
+    /// How long a message waits, in place of the subscription's `defer_delay`; zero is at once.
+    #[must_use]
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = Some(delay);
+        self
+    }
+}
+
+/// What an error is turned into.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in super::super) enum Backstop {
+    Defer(DeferOnError),
+    Reject,
+    Release,
+}
+
+impl Backstop {
+    fn convert(self, cx: &Cx, error: Text) -> Verdict {
+        let message = cx.message();
+        let verb = match self {
+            Self::Defer(_) => "deferring it",
+            Self::Reject => "rejecting it",
+            Self::Release => "releasing it",
+        };
+        tracing::error!(
+            id = %message.id, kind = %message.kind, topic = cx.topic(), subscription = cx.subscription(),
+            attempt = cx.attempt(), %error, "a handler failed, and a backstop caught it: {verb}"
+        );
+        match self {
+            Self::Defer(DeferOnError { delay }) => {
+                Verdict::Defer { due: delay.map(Due::After), reason: Some(error) }
+            }
+            Self::Reject => Verdict::Reject(error),
+            Self::Release => Verdict::Release(error),
+        }
+    }
+}
+
+impl Layer for Backstop {
+    fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict> {
+        let (backstop, cx) = (*self, cx.clone());
+        Box::pin(async move {
+            match inner.run(&cx).await {
+                Verdict::Fail(error) => backstop.convert(&cx, error),
+                other => other,
+            }
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! The steps that there are, one file each.
+
+mod around;
+mod backstop;
+mod circuit_breaker;
+mod inbox;
+mod rate_limit;
+mod retry;
+mod retry_inline;
+mod timeout;
+
+pub(super) use around::Around;
+pub(super) use backstop::Backstop;
+pub use backstop::DeferOnError;
+pub use circuit_breaker::CircuitBreaker;
+pub use inbox::Inbox;
+pub use rate_limit::RateLimit;
+pub use retry::Retry;
+pub use retry_inline::RetryInline;
+pub(super) use timeout::Timeout;
+
+use super::{Step, chain::Inner, step::Kind};
+use crate::cx::Cx;
+use dwell_core::BoxFuture;
+use dwell_engine::Verdict;
+
+/// A step at work.
+pub(crate) trait Layer: Send + Sync {
+    /// Runs `inner` never, once or several times, and says what came of it.
+    fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict>;
+}
+
+/// Each step with settings becomes a [`Step`], and has a place by number.
+macro_rules! numbered {
+    ($($step:ident => $kind:expr;)*) => {$(
+        impl From<$step> for Step {
+            fn from(step: $step) -> Self {
+                let kind: fn($step) -> Kind = $kind;
+                Self::from(kind(step))
+            }
+        }
+
+        impl $step {
+            /// Its place, if steps are numbered: lower is outer. All steps of a pipeline have a number, or none.
+            #[must_use]
+            pub fn number(self, number: i32) -> Step {
+                Step::from(self).number(number)
+            }
+        }
+    )*};
+}
+
+numbered! {
+    DeferOnError => |step| Kind::Backstop(Backstop::Defer(step));
+    Retry => Kind::Retry;
+    RetryInline => Kind::RetryInline;
+    CircuitBreaker => Kind::CircuitBreaker;
+    RateLimit => Kind::RateLimit;
+    Inbox => Kind::Inbox;
+}

@@ -1,0 +1,87 @@
+//! So many runs per second.
+
+use super::{super::chain::Inner, Layer};
+use crate::cx::Cx;
+use dwell_core::{BoxFuture, Due};
+use dwell_engine::Verdict;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+/// A run that would have to wait longer gives its slot to others.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// See [`Step::rate_limit`](crate::Step::rate_limit).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RateLimit {
+    per_second: f64,
+    burst: u32,
+}
+
+impl RateLimit {
+    pub(in super::super) fn new(per_second: f64) -> Self {
+        Self { per_second, burst: 1 }
+    }
+
+    /// So many may run at once after a pause. 1 unless set.
+    #[must_use]
+    pub fn burst(mut self, burst: u32) -> Self {
+        self.burst = burst;
+        self
+    }
+
+    pub(in super::super) fn problem(&self) -> Option<&'static str> {
+        if !self.per_second.is_finite() || self.per_second <= 0.0 {
+            return Some("must let more than 0 runs per second through");
+        }
+        (self.burst == 0).then_some("has a burst of 0, so that nothing would ever run")
+    }
+
+    pub(in super::super) fn layer(self) -> Box<dyn Layer> {
+        // At least one in eleven days, so that the arithmetic stays small.
+        let interval = Duration::from_secs_f64((1.0 / self.per_second).min(1e6));
+        Box::new(Limiter { interval, slack: interval * (self.burst - 1), next: Arc::default() })
+    }
+}
+
+struct Limiter {
+    interval: Duration,
+    /// How far ahead of its time a run may start.
+    slack: Duration,
+    /// When the next run is due at an even pace, in elapsed time.
+    next: Arc<Mutex<Duration>>,
+}
+
+impl Limiter {
+    /// How long to wait: `Ok` holds a place in the row, `Err` does not, because it is too far away.
+    fn queue(&self, now: Duration) -> Result<Duration, Duration> {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = (*next).max(now);
+        let wait = own.saturating_sub(self.slack).saturating_sub(now);
+        if wait > PATIENCE {
+            return Err(wait);
+        }
+        *next = own.saturating_add(self.interval);
+        Ok(wait)
+    }
+}
+
+impl Layer for Limiter {
+    fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict> {
+        match self.queue(cx.clock().elapsed()) {
+            Ok(Duration::ZERO) => inner.run(cx),
+            Ok(wait) => {
+                let cx = cx.clone();
+                Box::pin(async move {
+                    cx.clock().sleep(wait).await;
+                    inner.run(&cx).await
+                })
+            }
+            Err(wait) => dwell_core::ready(Verdict::Defer {
+                due: Some(Due::After(wait)),
+                reason: Some("the rate limit is reached".into()),
+            }),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Tries again on the spot.
+
+use super::{super::chain::Inner, Layer};
+use crate::cx::Cx;
+use dwell_core::{BoxFuture, RetryPolicy};
+use dwell_engine::Verdict;
+use std::time::Duration;
+
+/// See [`Step::retry_inline`](crate::Step::retry_inline). Three retries, after 100 ms and then twice as long each time,
+/// at most a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RetryInline(RetryPolicy);
+
+impl Default for RetryInline {
+    fn default() -> Self {
+        Self(RetryPolicy {
+            max_retries: 3,
+            base_delay: Duration::from_millis(100),
+            max_delay: Duration::from_secs(1),
+            ..RetryPolicy::default()
+        })
+    }
+}
+
+impl RetryInline {
+    /// How often it is tried again.
+    #[must_use]
+    pub fn max_retries(mut self, max_retries: u32) -> Self {
+        self.0.max_retries = max_retries;
+        self
+    }
+
+    /// Before the first retry; doubled for each further one. Zero is at once.
+    #[must_use]
+    pub fn base_delay(mut self, delay: Duration) -> Self {
+        self.0.base_delay = delay;
+        self
+    }
+
+    /// No pause is longer.
+    #[must_use]
+    pub fn max_delay(mut self, delay: Duration) -> Self {
+        self.0.max_delay = delay;
+        self
+    }
+}
+
+impl Layer for RetryInline {
+    fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict> {
+        let (policy, cx) = (self.0, cx.clone());
+        Box::pin(async move {
+            let mut failed = 0;
+            loop {
+                let error = match inner.run(&cx).await {
+                    Verdict::Fail(error) if failed < policy.max_retries => error,
+                    other => return other,
+                };
+                let pause = policy.delay(failed, cx.bus().seams().random.symmetric());
+                let message = cx.message();
+                tracing::warn!(
+                    id = %message.id, kind = %message.kind, topic = cx.topic(), subscription = cx.subscription(),
+                    attempt = cx.attempt(), %error, ?pause, "a handler failed: trying again on the spot"
+                );
+                failed += 1;
+                cx.clock().sleep(pause).await;
+            }
+        })
+    }
+}

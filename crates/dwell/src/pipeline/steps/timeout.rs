@@ -1,0 +1,28 @@
+//! A bound on the time of what is inside.
+
+use super::{super::chain::Inner, Layer};
+use crate::cx::Cx;
+use dwell_core::{BoxFuture, format_duration};
+use dwell_engine::Verdict;
+use std::{future::poll_fn, task::Poll, time::Duration};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in super::super) struct Timeout(pub(in super::super) Duration);
+
+impl Layer for Timeout {
+    fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict> {
+        let (Self(after), cx) = (*self, cx.clone());
+        let mut run = inner.run(&cx);
+        // Set once the handler has had to wait: one that is done at once never pays for it.
+        let mut timer = None;
+        Box::pin(poll_fn(move |context| {
+            if let Poll::Ready(verdict) = run.as_mut().poll(context) {
+                return Poll::Ready(verdict);
+            }
+            let timer = timer.get_or_insert_with(|| cx.clock().sleep(after));
+            timer.as_mut().poll(context).map(|()| {
+                Verdict::fail(format!("it did not finish within its timeout of {}", format_duration(after)))
+            })
+        }))
+    }
+}

@@ -1,0 +1,77 @@
+//! Where messages of a type go.
+
+use crate::message::Message;
+use dwell_core::{Address, Result, Text, check_user_topic};
+use std::{
+    any::TypeId,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// Where messages of one type go.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) kind: Text,
+    pub(crate) to: Address,
+    pub(crate) command: bool,
+    /// A handler of this bus handles it.
+    pub(crate) handled_here: bool,
+    /// Its topic was seen to be there.
+    is_there: AtomicBool,
+}
+
+impl Route {
+    pub(crate) fn topic(&self) -> &Text {
+        self.to.topic_name()
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        self.is_there.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn found(&self) {
+        self.is_there.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The topics of all types: of those that are handled here from the start, of others from their first send.
+#[derive(Debug, Default)]
+pub(crate) struct Routes {
+    topics: BTreeMap<String, Text>,
+    handled: BTreeSet<Text>,
+    known: RwLock<HashMap<TypeId, Arc<Route>>>,
+}
+
+impl Routes {
+    /// `topics` is what the configuration says, by type name. `handled` are the types that have a handler here.
+    pub(crate) fn new(topics: BTreeMap<String, Text>, handled: impl IntoIterator<Item = Text>) -> Self {
+        Self { topics, handled: handled.into_iter().collect(), known: RwLock::default() }
+    }
+
+    /// The topic of a type, by its names.
+    pub(crate) fn topic(topics: &BTreeMap<String, Text>, name: &str, topic: &str) -> Text {
+        topics.get(name).cloned().unwrap_or_else(|| topic.into())
+    }
+
+    pub(crate) fn of<M: Message>(&self, command: bool) -> Result<Arc<Route>> {
+        let id = TypeId::of::<M>();
+        if let Some(route) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
+            return Ok(route.clone());
+        }
+        let topic = Self::topic(&self.topics, M::NAME, M::TOPIC);
+        check_user_topic(&topic)?;
+        let handled_here = self.handled.contains(M::NAME);
+        let route = Arc::new(Route {
+            kind: M::NAME.into(),
+            to: Address::Topic(topic),
+            command,
+            handled_here,
+            is_there: AtomicBool::new(handled_here),
+        });
+        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(id, route.clone());
+        Ok(route)
+    }
+}

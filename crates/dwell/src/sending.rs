@@ -1,0 +1,174 @@
+//! A send that is being written: when, under which id, with which key.
+
+use crate::{
+    bus::Bus,
+    cx::Cx,
+    route::Route,
+    trace::{COMPANIONS, TRACEPARENT, TraceContext},
+};
+use bytes::Bytes;
+use dwell_core::{
+    BoxFuture, Due, Envelope, Error, ErrorKind, MessageId, OnConflict, Result, Text, Timestamp,
+};
+use serde::Serialize;
+use std::{sync::Arc, time::Duration};
+
+/// A message on its way to the bus. Nothing happens before it is awaited.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # use std::time::Duration;
+/// # #[derive(Event, Serialize, Deserialize)]
+/// # #[message(name = "orders.unpaid")]
+/// # struct OrderUnpaid { order: u64 }
+/// # async fn example(bus: &Bus) -> Result<(), dwell::Error> {
+/// let sent = bus
+///     .publish(OrderUnpaid { order: 42 })
+///     .after(Duration::from_secs(15 * 60))
+///     .key("order-42")
+///     .id("reminder-42")
+///     .await?;
+/// bus.cancel(sent.id).await?;
+/// # Ok(()) }
+/// ```
+#[must_use = "a send does nothing until it is awaited"]
+#[derive(Debug)]
+pub struct Sending {
+    bus: Bus,
+    pub(crate) envelope: Result<Envelope>,
+    /// Where its type goes; `None` for a raw message.
+    pub(crate) route: Option<Arc<Route>>,
+    chooses_id: bool,
+    on_conflict: Option<OnConflict>,
+    /// It comes from a handler: inline dispatch does not wait for what it caused.
+    pub(crate) inside: bool,
+}
+
+/// A confirmed send.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sent {
+    /// The message's id: what `cancel` and `reschedule` take.
+    pub id: MessageId,
+    /// Where it went.
+    pub topic: Text,
+    /// When it is due, on the clock of whoever holds it; `None` if it went at once.
+    pub due: Option<Timestamp>,
+    /// The id was sent before with the same content: nothing was sent again, and `due` is the first one's.
+    pub duplicate: bool,
+}
+
+impl Sending {
+    pub(crate) fn new(bus: Bus, envelope: Result<Envelope>) -> Self {
+        Self { bus, envelope, route: None, chooses_id: false, on_conflict: None, inside: false }
+    }
+
+    pub(crate) fn along(mut self, route: Arc<Route>) -> Self {
+        self.route = Some(route);
+        self
+    }
+
+    /// From within the run of a handler: in its trace.
+    pub(crate) fn within(mut self, cx: &Cx) -> Self {
+        self.inside = true;
+        let trace: TraceContext = cx.trace();
+        self.change(|envelope| {
+            let headers = &mut envelope.message.headers;
+            if headers.get(TRACEPARENT).is_some() {
+                return;
+            }
+            headers.append(TRACEPARENT, trace.to_string());
+            for name in COMPANIONS {
+                for value in cx.headers().get_all(name) {
+                    headers.append(name, value.clone());
+                }
+            }
+        })
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut Envelope)) -> Self {
+        if let Ok(envelope) = &mut self.envelope {
+            change(envelope);
+        }
+        self
+    }
+
+    /// Not before this long from now, on the clock of whoever holds it.
+    pub fn after(self, delay: Duration) -> Self {
+        self.change(|envelope| envelope.due = Due::After(delay))
+    }
+
+    /// Not before this time. A past time is at once.
+    pub fn at(self, time: impl Into<Timestamp>) -> Self {
+        let time = time.into();
+        self.change(|envelope| envelope.due = Due::At(time))
+    }
+
+    /// The business key: to find it by, and to keep the order of messages with the same key.
+    pub fn key(self, key: impl Into<String>) -> Self {
+        self.change(|envelope| envelope.message.key = Some(Bytes::from(key.into())))
+    }
+
+    /// An id of your own, which makes the send repeatable: the same content under it is sent once.
+    pub fn id(mut self, id: impl Into<MessageId>) -> Self {
+        self.chooses_id = true;
+        self.change(|envelope| envelope.message.id = id.into())
+    }
+
+    /// One more header. Names that Dwell writes itself are refused.
+    pub fn header(self, name: impl Into<Text>, value: impl Into<Bytes>) -> Self {
+        self.change(|envelope| envelope.message.headers.append(name, value))
+    }
+
+    /// What to do if something else was sent under the same id: fail, which is what happens unless set, or replace it
+    /// if it still waits.
+    pub fn on_conflict(mut self, on_conflict: OnConflict) -> Self {
+        self.on_conflict = Some(on_conflict);
+        self
+    }
+
+    /// Sends from a thread that may block, such as a blocking handler's. In async code, await it instead.
+    pub fn wait(self) -> Result<Sent> {
+        if tokio::runtime::Handle::try_current().is_ok() {
+            let text = "`wait` would block the thread that async tasks run on: await the send instead";
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let Some(runtime) = self.bus.runtime().cloned() else {
+            let text = "`wait` needs the runtime that the bus was started on, and there is none";
+            return Err(Error::new(ErrorKind::Invalid, text));
+        };
+        runtime.block_on(self.into_future())
+    }
+
+    /// The envelope, with what its id asks for.
+    pub(crate) fn seal(self) -> Result<Envelope> {
+        let mut envelope = self.envelope?;
+        if !self.chooses_id {
+            if self.on_conflict.is_some() {
+                let text = "`on_conflict` needs an id of your own: nobody else knows a generated one";
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
+            return Ok(envelope);
+        }
+        let remembers = self.bus.remembers_ids(envelope.due);
+        if self.on_conflict.is_some() && !remembers {
+            let text = format!(
+                "this transport does not remember ids, so that `on_conflict` cannot work for message {}: leave it out, or \
+                 send by way of a store with `[scheduler] url` and `delay = \"scheduler\"`",
+                envelope.message.id
+            );
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        envelope.once = remembers.then(|| self.on_conflict.unwrap_or(OnConflict::Fail));
+        Ok(envelope)
+    }
+}
+
+impl IntoFuture for Sending {
+    type Output = Result<Sent>;
+    type IntoFuture = BoxFuture<'static, Result<Sent>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let bus = self.bus.clone();
+        Box::pin(async move { bus.send_one(self).await })
+    }
+}

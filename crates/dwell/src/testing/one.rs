@@ -1,0 +1,133 @@
+//! The context of a test of one handler: no bus, no broker, nothing runs.
+
+use crate::{
+    Bus, Cx, Message,
+    bus::{Inner, Outlet},
+    extract::States,
+    route::Routes,
+};
+use dwell_core::{
+    Clock, Due, Envelope, LeaseId, MessageId, OnMissing, Result, Seams, Sent, Text, Timestamp, VirtualClock,
+};
+use dwell_engine::{Context, Monitor};
+use std::{
+    collections::BTreeMap,
+    ops::Deref,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+/// What a handler under test has sent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outgoing(Arc<Mutex<Vec<Envelope>>>);
+
+impl Outgoing {
+    /// Takes everything, as a transport would that remembers ids.
+    pub(crate) fn send(&self, batch: &[Envelope], now: Timestamp) -> Vec<Result<Sent>> {
+        let mut sent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let answers = batch.iter().map(|envelope| {
+            let duplicate = envelope.once.is_some()
+                && sent
+                    .iter()
+                    .any(|known| known.message.id == envelope.message.id && known.to == envelope.to);
+            if !duplicate {
+                sent.push(envelope.clone());
+            }
+            let due = (envelope.due != Due::NOW).then(|| envelope.due.resolve(now));
+            Ok(Sent { due, duplicate })
+        });
+        answers.collect()
+    }
+}
+
+/// The context of a test of one handler. It is a [`Cx`], and knows what the handler has sent.
+///
+/// ```
+/// use dwell::{prelude::*, testing};
+/// use std::time::Duration;
+///
+/// #[derive(Event, Serialize, Deserialize)]
+/// #[message(name = "orders.placed")]
+/// struct OrderPlaced { order: u64 }
+///
+/// #[derive(Event, Serialize, Deserialize, Debug, PartialEq)]
+/// #[message(name = "orders.unpaid")]
+/// struct OrderUnpaid { order: u64 }
+///
+/// async fn start_payment(placed: OrderPlaced, cx: Cx) -> Result<(), Failure> {
+///     cx.publish(OrderUnpaid { order: placed.order }).after(Duration::from_secs(900)).await?;
+///     Ok(())
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let cx = testing::cx();
+/// start_payment(OrderPlaced { order: 42 }, cx.clone()).await.unwrap();
+/// assert_eq!(cx.sent::<OrderUnpaid>(), [(OrderUnpaid { order: 42 }, Duration::from_secs(900))]);
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct TestCx {
+    cx: Cx,
+    outgoing: Outgoing,
+    clock: VirtualClock,
+}
+
+/// The context of the first run of some message.
+pub fn cx() -> TestCx {
+    TestCx::of(dwell_core::Message::new("test", "test", ""))
+}
+
+impl TestCx {
+    /// The context of a run of this message: its id, key, headers and counts are what the handler sees.
+    pub fn of(message: dwell_core::Message) -> Self {
+        let clock = VirtualClock::new();
+        let outgoing = Outgoing::default();
+        let seams = Seams::virtual_time(clock.clone(), 1);
+        let bus = Bus::new(Inner {
+            outlet: Outlet::Test(outgoing.clone()),
+            monitor: Monitor::empty(seams.clock.clone()),
+            on_missing: OnMissing::Assume,
+            seams,
+            states: States::default(),
+            routes: Routes::new(BTreeMap::new(), []),
+            inline: None,
+            inbox: None,
+            alone: false,
+            runtime: tokio::runtime::Handle::try_current().ok(),
+        });
+        let name: Text = "test".into();
+        let context = Context {
+            topic: name.clone(),
+            subscription: name.clone(),
+            worker: name,
+            lease: LeaseId { position: 0, fence: 1 },
+            deliveries: Some(1),
+            due: None,
+        };
+        Self { cx: Cx::new(bus, message, context), outgoing, clock }
+    }
+
+    /// What the handler has sent of this type, in order, and how long each was told to wait.
+    pub fn sent<M: Message>(&self) -> Vec<(M, Duration)> {
+        let now = self.clock.now();
+        let sent = self.outgoing.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_type = sent.iter().filter(|envelope| *envelope.message.kind == *M::NAME);
+        of_type
+            .filter_map(|envelope| Some((super::read(&envelope.message)?, envelope.due.wait(now))))
+            .collect()
+    }
+
+    /// The ids under which the handler has sent something, in order.
+    pub fn ids(&self) -> Vec<MessageId> {
+        let sent = self.outgoing.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sent.iter().map(|envelope| envelope.message.id.clone()).collect()
+    }
+}
+
+impl Deref for TestCx {
+    type Target = Cx;
+
+    fn deref(&self) -> &Cx {
+        &self.cx
+    }
+}

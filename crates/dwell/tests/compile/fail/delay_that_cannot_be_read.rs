@@ -1,0 +1,18 @@
+use dwell::{Event, handler};
+use serde::{Deserialize, Serialize};
+
+#[derive(Event, Serialize, Deserialize)]
+struct OrderPlaced {
+    order: u64,
+}
+
+#[handler]
+#[defer_on_error(delay = "30 seconds")]
+#[retry(base_delay = "half an hour")]
+#[timeout("0s")]
+#[inbox(keep = 7d)]
+async fn confirm(message: OrderPlaced) {
+    println!("{}", message.order);
+}
+
+fn main() {}

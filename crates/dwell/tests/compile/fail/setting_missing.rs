@@ -1,0 +1,17 @@
+use dwell::{Event, handler};
+use serde::{Deserialize, Serialize};
+
+#[derive(Event, Serialize, Deserialize)]
+struct OrderPlaced {
+    order: u64,
+}
+
+#[handler]
+#[retry]
+#[timeout]
+#[rate_limit(burst = 5)]
+async fn confirm(message: OrderPlaced) {
+    println!("{}", message.order);
+}
+
+fn main() {}
