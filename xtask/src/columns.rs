@@ -12,6 +12,8 @@ pub(crate) struct Column {
 pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "memory", package: "dwell-conformance", target: "memory" },
     Column { name: "log", package: "dwell-conformance", target: "log" },
+    Column { name: "sqlite", package: "dwell-sqlite", target: "conformance" },
+    Column { name: "log+sqlite", package: "dwell-sqlite", target: "log" },
 ];
 
 /// The names a person may give.

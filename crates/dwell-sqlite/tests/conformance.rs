@@ -5,7 +5,7 @@ mod rig;
 use dwell_conformance::{Abilities, BadUrl, Foreign, Namespace, Rig, Time};
 use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams, Transport, TransportUrl, ready};
 use rig::OneFile;
-use std::{process::ExitCode, sync::Arc};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 struct SqliteRig(OneFile);
 
@@ -38,6 +38,10 @@ impl Rig for SqliteRig {
 
     fn abilities(&self) -> Abilities {
         Abilities::default().with_restart().with_foreign().with_processes()
+    }
+
+    fn pass(&self, time: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.pass(time))
     }
 
     fn restart_broker(&self) -> BoxFuture<'_, Result<()>> {

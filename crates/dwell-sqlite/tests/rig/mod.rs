@@ -1,10 +1,11 @@
 //! A file for each case, which another process finds by the name of the case.
 
-use dwell_core::{Result, Seams, VirtualClock};
+use dwell_core::{Clock, Result, Seams, Timestamp, VirtualClock};
 use dwell_sqlite::{Sqlite, SqliteSettings};
 use std::{
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 /// One file, open once: every connection to it shares that.
@@ -23,7 +24,7 @@ struct Opened {
 
 impl OneFile {
     pub fn new() -> Self {
-        let clock = VirtualClock::new();
+        let clock = worker_time().map_or_else(VirtualClock::new, VirtualClock::starting_at);
         let seams = Seams::virtual_time(clock.clone(), 1);
         Self { clock, seams, open: Mutex::default() }
     }
@@ -44,6 +45,15 @@ impl OneFile {
         Ok(connection)
     }
 
+    /// Lets time pass, and leaves word of it for workers that are started later: they share the file, so they share the
+    /// time.
+    pub async fn pass(&self, time: Duration) {
+        self.clock.advance(time).await;
+        if let Some((path, _)) = self.opened() {
+            let _ = std::fs::write(time_of(&path), self.clock.now().0.to_string());
+        }
+    }
+
     /// The file, once it is open.
     pub fn opened(&self) -> Option<(PathBuf, Sqlite)> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -61,6 +71,17 @@ impl Drop for OneFile {
     }
 }
 
+/// What time it is for a worker: the suite starts this test again, with the name of the case.
+fn worker_time() -> Option<Timestamp> {
+    let mut arguments = std::env::args().skip_while(|argument| argument != "--hold-deliveries").skip(1);
+    let path = directory().join(format!("{}.db", arguments.next()?));
+    std::fs::read_to_string(time_of(&path)).ok()?.parse().ok().map(Timestamp)
+}
+
+fn time_of(path: &Path) -> PathBuf {
+    path.with_extension("now")
+}
+
 pub fn directory() -> PathBuf {
     let directory = std::env::temp_dir().join("dwell-sqlite-conformance");
     let _ = std::fs::create_dir_all(&directory);
@@ -71,4 +92,5 @@ fn remove(path: &Path) {
     for end in ["", "-wal", "-shm"] {
         let _ = std::fs::remove_file(format!("{}{end}", path.display()));
     }
+    let _ = std::fs::remove_file(time_of(path));
 }
