@@ -17,8 +17,10 @@ struct Suite {
     targets: &'static [(&'static str, &'static str)],
 }
 
-const SUITES: &[Suite] =
-    &[Suite { name: "core", targets: &[("dwell-core", "wheel"), ("dwell-engine", "engine")] }];
+const SUITES: &[Suite] = &[
+    Suite { name: "core", targets: &[("dwell-core", "wheel"), ("dwell-engine", "engine")] },
+    Suite { name: "sqlite", targets: &[("dwell-sqlite", "sqlite")] },
+];
 
 /// Run the benchmarks.
 #[derive(Args, Debug)]
