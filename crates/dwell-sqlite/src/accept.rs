@@ -215,6 +215,17 @@ impl Tx<'_> {
     fn check_room(&self) -> Result<(), Halt> {
         /// This part of the largest size is kept for settling.
         const RESERVE: i64 = 32;
+        if self.own.log_length > self.settings.max_log {
+            return Err(refused(
+                ErrorKind::StorageFull,
+                format!(
+                    "the log of `{}` has {} bytes, and cannot be emptied as long as another program reads an old state of \
+                     the file: end that, or raise `max_log`; what is in it is still handled",
+                    self.file_name(),
+                    self.own.log_length
+                ),
+            ));
+        }
         let Some(most) = self.settings.max_size else { return Ok(()) };
         let pragma =
             |name: &str| -> Sql<i64> { self.sql(&format!("PRAGMA {name}"))?.query_row([], |row| row.get(0)) };

@@ -1,7 +1,13 @@
 //! One open file: its writer, its readers, and who waits for what. All handles of it share this.
 
 use crate::{
-    fault::Sql, open, readers::Readers, settings::SqliteSettings, signals::Signals, tx::Tx, writer::Writer,
+    fault::Sql,
+    open,
+    readers::{Gate, Readers},
+    settings::SqliteSettings,
+    signals::Signals,
+    tx::Tx,
+    writer::Writer,
 };
 use dwell_core::{Result, Seams};
 use rusqlite::Connection;
@@ -32,8 +38,9 @@ impl File {
         let settings = Arc::new(settings.checked()?);
         let connection = open::open_writer(&settings)?;
         let signals = Arc::new(Signals::default());
-        let writer = Writer::start(connection, settings.clone(), &seams, signals.clone())?;
-        let readers = settings.path().map(|path| Readers::start(path, &settings, &seams.clock));
+        let gate = Gate::default();
+        let writer = Writer::start(connection, settings.clone(), &seams, signals.clone(), gate.clone())?;
+        let readers = settings.path().map(|path| Readers::start(path, &settings, &seams.clock, &gate));
         Ok(Self {
             name: settings.location.to_string().into(),
             readers: readers.transpose()?,

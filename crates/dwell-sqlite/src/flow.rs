@@ -63,7 +63,7 @@ impl Tx<'_> {
             held!(),
             ", schedule, handled = 0 AND failed = 0, once IS NOT NULL, content
              FROM message INDEXED BY message_due
-             WHERE topic = ?1 AND schedule IS NOT NULL AND due <= ?2 ORDER BY due, schedule LIMIT ?3"
+             WHERE topic = ?1 AND schedule IS NOT NULL AND due <= ?2 ORDER BY due, number LIMIT ?3"
         ))?;
         let due = statement.query_map((topic, self.now.0, most as i64), |row| {
             let content: Option<[u8; 16]> = row.get(15)?;

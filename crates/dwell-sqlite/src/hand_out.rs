@@ -2,8 +2,8 @@
 //!
 //! A key is *held* while a message with it is in a consumer's hands. What another consumer meets of it meanwhile is put
 //! *aside*, out of the index of what is ready, so that it is met once and not by everyone who looks. What lies aside of a
-//! key is handed out before all of that key that comes later. A key that is free and has something aside has at least
-//! one message in the index, before all of that key which is aside: whoever meets that one finds the others.
+//! key is handed out in its place among the others of that key. A key that is free and has something aside has at least
+//! one message in the index: whoever meets that one finds the others.
 
 use crate::{
     fault::Sql,

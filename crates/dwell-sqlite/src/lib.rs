@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod background;
 mod change;
 mod consumer;
 mod fault;
@@ -38,10 +39,13 @@ mod scheduler;
 mod settings;
 mod settle;
 mod signals;
+mod tidy;
 mod tx;
+mod usage;
 mod writer;
 
 pub use settings::{Location, SqliteSettings, Synchronous};
+pub use usage::Usage;
 
 use consumer::SqliteConsumer;
 use dwell_core::{
@@ -82,6 +86,11 @@ impl Sqlite {
     /// confirmed is there afterwards, leases included.
     pub async fn reopen(&self) -> Result<()> {
         self.0.open()?.reopen().await
+    }
+
+    /// How much room it takes, and how much of that are dead letters.
+    pub async fn usage(&self) -> Result<Usage> {
+        self.0.open()?.read(usage::usage).await
     }
 }
 
@@ -147,6 +156,11 @@ impl Transport for Sqlite {
 
     fn inbox(&self) -> Option<Arc<dyn Inbox>> {
         Some(Arc::new(SqliteInbox(self.0.clone())))
+    }
+
+    /// Forgets what need not be kept, also while nothing else happens.
+    fn background(&self, stop: BoxFuture<'static, ()>) -> Option<BoxFuture<'static, Result<()>>> {
+        Some(Box::pin(background::run(self.0.clone(), stop)))
     }
 
     fn close(&self) -> BoxFuture<'_, Result<()>> {

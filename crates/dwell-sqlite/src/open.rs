@@ -19,7 +19,7 @@ const STATEMENTS: usize = 200;
 const CACHE: i64 = 16 * 1024;
 
 /// A log that has grown beyond this is cut back when all of it is in the file.
-const LOG_LIMIT: i64 = 64 << 20;
+pub(crate) const LOG_LIMIT: u64 = 64 << 20;
 
 /// The first connection: makes the file what it must be, and writes.
 pub(crate) fn open_writer(settings: &SqliteSettings) -> Result<Connection> {
@@ -80,7 +80,7 @@ fn set_up(connection: &Connection, settings: &SqliteSettings) -> Sql<()> {
     connection.pragma_update(None, "synchronous", settings.synchronous.pragma())?;
     connection.pragma_update(None, "cache_size", -CACHE)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
-    connection.pragma_update_and_check(None, "journal_size_limit", LOG_LIMIT, |_| Ok(()))?;
+    connection.pragma_update_and_check(None, "journal_size_limit", LOG_LIMIT as i64, |_| Ok(()))?;
     if let Some(size) = settings.max_size {
         let page: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
         let pages = i64::try_from(size).unwrap_or(i64::MAX) / page.max(1);

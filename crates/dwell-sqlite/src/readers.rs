@@ -11,7 +11,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
         mpsc::{self, Receiver, Sender},
     },
@@ -21,6 +21,9 @@ use tokio::sync::oneshot;
 
 /// How many threads read: one that searches long leaves another.
 const THREADS: usize = 2;
+
+/// Held by whoever reads, and by the writer while nobody may.
+pub(crate) type Gate = Arc<RwLock<()>>;
 
 type Job = Box<dyn FnOnce(Result<&Connection>) + Send>;
 
@@ -35,16 +38,22 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    pub(crate) fn start(path: &Path, settings: &Arc<SqliteSettings>, clock: &Arc<dyn Clock>) -> Result<Self> {
+    pub(crate) fn start(
+        path: &Path,
+        settings: &Arc<SqliteSettings>,
+        clock: &Arc<dyn Clock>,
+        gate: &Gate,
+    ) -> Result<Self> {
         let (queue, jobs) = mpsc::channel();
         let (jobs, epoch) = (Arc::new(Mutex::new(jobs)), Arc::new(AtomicU64::new(0)));
         let mut threads = Vec::new();
         for _ in 0..THREADS {
             let (jobs, epoch, settings, path) =
                 (jobs.clone(), epoch.clone(), settings.clone(), path.to_owned());
+            let gate = gate.clone();
             let started = thread::Builder::new()
                 .name("dwell-sqlite-reader".to_owned())
-                .spawn(move || work(&jobs, &epoch, &path, &settings));
+                .spawn(move || work(&jobs, &epoch, &gate, &path, &settings));
             threads.push(started.map_err(|error| {
                 Error::new(ErrorKind::Unavailable, "no thread could be started to read the file")
                     .with_source(error)
@@ -91,7 +100,7 @@ impl Readers {
     }
 }
 
-fn work(jobs: &Mutex<Receiver<Job>>, epoch: &AtomicU64, path: &Path, settings: &SqliteSettings) {
+fn work(jobs: &Mutex<Receiver<Job>>, epoch: &AtomicU64, gate: &Gate, path: &Path, settings: &SqliteSettings) {
     let name = settings.location.to_string();
     let mut open: Option<(u64, Connection)> = None;
     loop {
@@ -110,6 +119,7 @@ fn work(jobs: &Mutex<Receiver<Job>>, epoch: &AtomicU64, path: &Path, settings: &
             }
         }
         if let Some((_, connection)) = &open {
+            let _reading = gate.read().unwrap_or_else(PoisonError::into_inner);
             // A job that panics answers nobody, and the next one gets a connection that it has not touched.
             if catch_unwind(AssertUnwindSafe(|| job(Ok(connection)))).is_err() {
                 open = None;

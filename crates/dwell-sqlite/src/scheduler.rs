@@ -132,39 +132,31 @@ fn pending(connection: &Connection, query: &Query, now: Timestamp) -> Sql<Vec<Pe
     Ok(found)
 }
 
+/// What waits, by the numbers that the rest of the statement finds.
 macro_rules! pending {
-    () => {
+    ($found:expr) => {
         concat!(
-            "SELECT schedule, due, once, state, topic, place,
-                (SELECT topic FROM place WHERE place.id = message.place),
+            "SELECT schedule, due, once, state, (SELECT topic FROM place WHERE place.id = message.place),
                 (SELECT subscription FROM place WHERE place.id = message.place), ",
             message!(),
-            " FROM message INDEXED BY "
+            " FROM message WHERE number IN (SELECT number FROM message INDEXED BY ",
+            $found,
+            " AND schedule IS NOT NULL AND (due, schedule) > (:after, :name) AND (:key IS NULL OR key = :key)
+              AND (:to IS NULL OR coalesce(destination, (
+                  SELECT CASE p.subscription WHEN '' THEN p.topic ELSE p.topic || '/' || p.subscription END
+                  FROM place p WHERE p.id = message.place
+              )) = :to)
+              ORDER BY due, schedule LIMIT :limit)"
         )
     };
 }
 
-/// Behind which other it comes, and where it goes in the end.
-macro_rules! conditions {
-    () => {
-        " AND schedule IS NOT NULL AND (due, schedule) > (:after, :name)
-          AND (:key IS NULL OR key = :key)
-          AND (:to IS NULL OR coalesce(destination, (
-              SELECT CASE p.subscription WHEN '' THEN p.topic ELSE p.topic || '/' || p.subscription END
-              FROM place p WHERE p.id = message.place
-          )) = :to)
-          ORDER BY due, schedule LIMIT :limit"
-    };
-}
-
 fn of_topic(connection: &Connection, query: &Query, topic: i64, now: Timestamp) -> Sql<Vec<Pending>> {
-    let sql = concat!(pending!(), "message_due WHERE topic = :of", conditions!());
-    list(connection, sql, &topic, query, now)
+    list(connection, pending!("message_due WHERE topic = :of"), &topic, query, now)
 }
 
 fn of_message(connection: &Connection, query: &Query, id: &Text, now: Timestamp) -> Sql<Vec<Pending>> {
-    let sql = concat!(pending!(), "message_id WHERE id = :of", conditions!());
-    list(connection, sql, &&**id, query, now)
+    list(connection, pending!("message_id WHERE id = :of"), &&**id, query, now)
 }
 
 fn list(
@@ -193,7 +185,7 @@ fn list(
 }
 
 fn read(row: &Row<'_>) -> Sql<Pending> {
-    let (topic, name): (Text, Text) = (row.get(6)?, row.get(7)?);
+    let (topic, name): (Text, Text) = (row.get(4)?, row.get(5)?);
     let to = match name.is_empty() {
         true => Address::Topic(topic),
         false => Address::Subscription { topic, name },
@@ -208,7 +200,7 @@ fn read(row: &Row<'_>) -> Sql<Pending> {
         due: Due::At(due),
         once,
         copy: once.is_none() && state(row.get(3)?) != State::Scheduled,
-        message: read_message(row, 8)?,
+        message: read_message(row, 6)?,
     };
     Ok(Pending { id: ScheduleId(row.get(0)?), due, envelope })
 }

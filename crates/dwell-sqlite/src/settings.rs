@@ -77,6 +77,9 @@ pub struct SqliteSettings {
     /// How large the file may become, in bytes, its log not included. Users' sends are `StorageFull` a little before
     /// that, so that what is in it can still be settled. No limit by default.
     pub max_size: Option<u64>,
+    /// How large the log beside the file may become, in bytes, because another program reads an old state of the file and
+    /// does not end: then users' sends are `StorageFull`. 1 GiB by default.
+    pub max_log: u64,
 }
 
 /// Below this, a file could not hold its own tables.
@@ -109,6 +112,7 @@ impl SqliteSettings {
             ids: DAY,
             max_body: 16 << 20,
             max_size: None,
+            max_log: 1 << 30,
         }
     }
 
@@ -144,6 +148,9 @@ impl SqliteSettings {
             settings.max_body = given;
         }
         settings.max_size = options.number("max_size")?;
+        if let Some(given) = options.number("max_log")? {
+            settings.max_log = given;
+        }
         options.finish()?;
         settings.checked()
     }
@@ -159,12 +166,13 @@ impl SqliteSettings {
             let text = format!("`max_body` is {given}: SQLite takes bodies of at most {LARGEST_BODY} bytes");
             return Err(config(text));
         }
-        match self.max_size {
-            Some(size) if size < LEAST_SIZE => {
-                Err(config(format!("`max_size` is {size}: it must be at least {LEAST_SIZE} bytes")))
+        for (name, size) in [("max_size", self.max_size), ("max_log", Some(self.max_log))] {
+            if let Some(size) = size.filter(|size| *size < LEAST_SIZE) {
+                let text = format!("`{name}` is {size}: it must be at least {LEAST_SIZE} bytes");
+                return Err(config(text));
             }
-            _ => Ok(self),
         }
+        Ok(self)
     }
 
     /// The file, unless it is in memory.
@@ -192,7 +200,7 @@ mod tests {
     fn a_url_sets_what_it_names_and_leaves_the_rest() {
         let read = read(
             "sqlite:///var/lib/dwell.db?synchronous=normal&busy_timeout=1s&poll=50ms&done=1h&ids=2h\
-             &max_body=1000&max_size=10000000",
+             &max_body=1000&max_size=10000000&max_log=5000000",
         );
         let expected = SqliteSettings {
             location: Location::File("/var/lib/dwell.db".into()),
@@ -203,6 +211,7 @@ mod tests {
             ids: Duration::from_secs(7200),
             max_body: 1000,
             max_size: Some(10_000_000),
+            max_log: 5_000_000,
         };
         assert_eq!(read.unwrap(), expected);
         assert_eq!(super::tests::read("sqlite://dwell.db").unwrap(), SqliteSettings::file("dwell.db"));
@@ -220,6 +229,7 @@ mod tests {
             ("sqlite://a.db?poll=soon", "`poll`"),
             ("sqlite://a.db?max_body=1000000000", "`max_body`"),
             ("sqlite://a.db?max_size=4096", "`max_size`"),
+            ("sqlite://a.db?max_log=4096", "`max_log`"),
         ] {
             let error = read(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config, "{url}");

@@ -46,6 +46,8 @@ pub(crate) struct Own {
     pub(crate) consumers: BTreeMap<i64, i64>,
     /// Wall time minus monotonic time, in milliseconds, when last seen.
     pub(crate) offset: Option<i64>,
+    /// How long the log is, in bytes.
+    pub(crate) log_length: u64,
 }
 
 /// One transaction, in which one job after the other is done.

@@ -8,6 +8,7 @@
 use crate::{
     fault::{Sql, fault, is_busy, is_full},
     open,
+    readers::Gate,
     settings::SqliteSettings,
     signals::Signals,
     tx::{Cache, Own, Tx},
@@ -15,18 +16,27 @@ use crate::{
 use dwell_core::{Busy, Clock, Error, ErrorKind, Result, Seams};
 use rusqlite::Connection;
 use std::{
+    ffi::OsString,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
         mpsc::{self, Receiver, Sender},
     },
     thread,
+    time::Duration,
 };
 use tokio::sync::oneshot;
 
 /// About how many messages one transaction takes: enough that the wait for the disk counts for little, and few enough
 /// that nobody waits for long.
 const GROUP: usize = 1000;
+
+/// Where nobody else sees to it, the file is tidied this often.
+const TIDY: Duration = Duration::from_secs(60);
+
+/// A log that is larger than this, and could not be emptied by the way, is emptied on purpose.
+const LOG_LIMIT: u64 = 2 * open::LOG_LIMIT;
 
 /// Something to be done within a transaction.
 trait Job: Send {
@@ -107,15 +117,21 @@ impl Writer {
         settings: Arc<SqliteSettings>,
         seams: &Seams,
         signals: Arc<Signals>,
+        gate: Gate,
     ) -> Result<Self> {
         let name: Arc<str> = settings.location.to_string().into();
         let clock = seams.clock.clone();
+        let mut log = settings.path().map(|path| path.as_os_str().to_owned());
+        log.iter_mut().for_each(|path| path.push("-wal"));
         let worker = Worker {
             name: name.clone(),
             connection: Some(connection),
             settings,
             seams: seams.clone(),
             signals,
+            gate,
+            log,
+            tidied: seams.clock.elapsed(),
             own: Own::default(),
             cache: Cache::default(),
         };
@@ -197,6 +213,11 @@ struct Worker {
     settings: Arc<SqliteSettings>,
     seams: Seams,
     signals: Arc<Signals>,
+    gate: Gate,
+    /// Where the log is.
+    log: Option<OsString>,
+    /// When the file was last tidied.
+    tidied: Duration,
     own: Own,
     cache: Cache,
 }
@@ -242,6 +263,8 @@ impl Worker {
                 }
             }
             self.run(group);
+            self.keep_log_short();
+            self.tidy();
         }
         if let Some(connection) = self.connection.take() {
             // All that is in the log goes into the file, so that one file is left, unless another process is at work.
@@ -252,7 +275,7 @@ impl Worker {
     /// We wait for others in our own way.
     fn wait_for_nobody(&self) {
         if let Some(connection) = &self.connection {
-            let _ = connection.busy_timeout(std::time::Duration::ZERO);
+            let _ = connection.busy_timeout(Duration::ZERO);
         }
     }
 
@@ -276,6 +299,43 @@ impl Worker {
         self.wait_for_nobody();
         self.signals.wake_everyone();
         Ok(())
+    }
+
+    /// SQLite empties the log by the way, unless somebody always reads. If it has grown all the same, it is emptied while
+    /// none of our own readers is at it; if others are, users may send no more before it is too long.
+    fn keep_log_short(&mut self) {
+        let length =
+            || self.log.as_ref().and_then(|log| std::fs::metadata(log).ok()).map_or(0, |log| log.len());
+        self.own.log_length = length();
+        if self.own.log_length <= LOG_LIMIT.min(self.settings.max_log) {
+            return;
+        }
+        if let Some(connection) = &self.connection {
+            let _nobody_reads = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        }
+        self.own.log_length = length();
+    }
+
+    /// Does some of what must be done now and then.
+    fn tidy(&mut self) {
+        let elapsed = self.seams.clock.elapsed();
+        if elapsed.saturating_sub(self.tidied) < TIDY {
+            return;
+        }
+        let is_more = Arc::new(AtomicBool::new(false));
+        let seen = is_more.clone();
+        let (answer, _) = oneshot::channel();
+        let work = move |tx: &mut Tx<'_>| {
+            seen.store(tx.tidy()?, Ordering::Relaxed);
+            Ok(())
+        };
+        let task =
+            Task { weight: 1, work, committed: |()| (), result: None, answer, busy: self.seams.clock.busy() };
+        self.run(vec![Box::new(task)]);
+        if !is_more.load(Ordering::Relaxed) {
+            self.tidied = elapsed;
+        }
     }
 
     fn run(&mut self, mut group: Vec<Box<dyn Job>>) {

@@ -6,7 +6,7 @@ use dwell_conformance::{
     Abilities, Foreign, Namespace, Rig, Time,
     log::{Log, LogBroker, LogSettings},
 };
-use dwell_core::{BoxFuture, Result, Seams, Transport, ready};
+use dwell_core::{BoxFuture, Result, Seams, Transport, VirtualClock, ready};
 use rig::OneFile;
 use std::{process::ExitCode, sync::Arc};
 
@@ -17,7 +17,7 @@ struct LogRig {
 
 impl LogRig {
     fn new() -> Self {
-        Self { store: OneFile::new(), broker: LogBroker::new(LogSettings::default()) }
+        Self { store: OneFile::new(VirtualClock::new()), broker: LogBroker::new(LogSettings::default()) }
     }
 }
 

@@ -73,7 +73,7 @@ CREATE TABLE message (
     body         BLOB              -- NULL: it is large, and lies in `payload`
 );
 CREATE UNIQUE INDEX message_schedule ON message (schedule, topic) WHERE schedule IS NOT NULL;
-CREATE INDEX message_due ON message (topic, due, schedule) WHERE schedule IS NOT NULL;
+CREATE INDEX message_due ON message (topic, due, number, schedule) WHERE schedule IS NOT NULL;
 CREATE INDEX message_ready ON message (place, rank) WHERE phase = 1;
 CREATE INDEX message_leased ON message (place, lease_until) WHERE phase = 3;
 CREATE INDEX message_taken ON message (place, key, phase, rank) WHERE phase IN (2, 3) AND key IS NOT NULL;

@@ -1,17 +1,16 @@
 //! A file for each case, which another process finds by the name of the case.
 
-use dwell_core::{Clock, Result, Seams, Timestamp, VirtualClock};
+use dwell_core::{Result, Seams, VirtualClock};
 use dwell_sqlite::{Sqlite, SqliteSettings};
 use std::{
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
-    time::Duration,
 };
 
 /// One file, open once: every connection to it shares that.
-pub struct OneFile {
-    pub clock: VirtualClock,
-    pub seams: Seams,
+pub(crate) struct OneFile {
+    pub(crate) clock: VirtualClock,
+    pub(crate) seams: Seams,
     open: Mutex<Option<Opened>>,
 }
 
@@ -23,15 +22,14 @@ struct Opened {
 }
 
 impl OneFile {
-    pub fn new() -> Self {
-        let clock = worker_time().map_or_else(VirtualClock::new, VirtualClock::starting_at);
+    pub(crate) fn new(clock: VirtualClock) -> Self {
         let seams = Seams::virtual_time(clock.clone(), 1);
         Self { clock, seams, open: Mutex::default() }
     }
 
     /// A connection to the file of this name. All processes on one machine have one clock, so whoever opens it first
     /// brings the clock.
-    pub fn connect(&self, name: &str) -> Result<Sqlite> {
+    pub(crate) fn connect(&self, name: &str) -> Result<Sqlite> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = &*open {
             return Ok(open.sqlite.share());
@@ -45,17 +43,8 @@ impl OneFile {
         Ok(connection)
     }
 
-    /// Lets time pass, and leaves word of it for workers that are started later: they share the file, so they share the
-    /// time.
-    pub async fn pass(&self, time: Duration) {
-        self.clock.advance(time).await;
-        if let Some((path, _)) = self.opened() {
-            let _ = std::fs::write(time_of(&path), self.clock.now().0.to_string());
-        }
-    }
-
     /// The file, once it is open.
-    pub fn opened(&self) -> Option<(PathBuf, Sqlite)> {
+    pub(crate) fn opened(&self) -> Option<(PathBuf, Sqlite)> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.as_ref().map(|open| (open.path.clone(), open.sqlite.clone()))
     }
@@ -71,26 +60,14 @@ impl Drop for OneFile {
     }
 }
 
-/// What time it is for a worker: the suite starts this test again, with the name of the case.
-fn worker_time() -> Option<Timestamp> {
-    let mut arguments = std::env::args().skip_while(|argument| argument != "--hold-deliveries").skip(1);
-    let path = directory().join(format!("{}.db", arguments.next()?));
-    std::fs::read_to_string(time_of(&path)).ok()?.parse().ok().map(Timestamp)
-}
-
-fn time_of(path: &Path) -> PathBuf {
-    path.with_extension("now")
-}
-
-pub fn directory() -> PathBuf {
+pub(crate) fn directory() -> PathBuf {
     let directory = std::env::temp_dir().join("dwell-sqlite-conformance");
     let _ = std::fs::create_dir_all(&directory);
     directory
 }
 
 fn remove(path: &Path) {
-    for end in ["", "-wal", "-shm"] {
+    for end in ["", "-wal", "-shm", ".now"] {
         let _ = std::fs::remove_file(format!("{}{end}", path.display()));
     }
-    let _ = std::fs::remove_file(time_of(path));
 }

@@ -1,0 +1,37 @@
+//! How much room a file takes, and what takes it.
+
+use crate::{fault::Sql, tx::code};
+use dwell_core::State;
+use rusqlite::Connection;
+
+/// How much room a file takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// The file, in bytes.
+    pub file: u64,
+    /// How many of these are free, and used before the file grows.
+    pub free: u64,
+    /// How many dead letters there are. They are kept until somebody replays or discards them.
+    pub dead: u64,
+    /// How long their bodies are together, in bytes.
+    pub dead_bytes: u64,
+}
+
+pub(crate) fn usage(connection: &Connection) -> Sql<Usage> {
+    let pragma = |name: &str| -> Sql<u64> {
+        let value: i64 = connection.pragma_query_value(None, name, |row| row.get(0))?;
+        Ok(value.try_into().unwrap_or(0))
+    };
+    let page = pragma("page_size")?;
+    let (dead, dead_bytes): (i64, i64) = connection
+        .prepare_cached(
+            "SELECT coalesce(sum(messages), 0), coalesce(sum(bytes), 0) FROM tally WHERE state = ?1",
+        )?
+        .query_row([code(State::Dead)], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(Usage {
+        file: pragma("page_count")? * page,
+        free: pragma("freelist_count")? * page,
+        dead: dead.try_into().unwrap_or(0),
+        dead_bytes: dead_bytes.try_into().unwrap_or(0),
+    })
+}

@@ -1,0 +1,216 @@
+use super::*;
+use dwell_core::{RecordQuery, Seams, TransportUrl};
+use std::io::{Seek, SeekFrom, Write};
+
+fn large(id: &str) -> Envelope {
+    let mut envelope = Envelope { to: Address::subscription("orders", "mail"), ..order(id) };
+    envelope.message.body = vec![b'x'; 1500].into();
+    envelope
+}
+
+/// Sends until there is no more room. Returns what was confirmed, and why the last was not.
+async fn fill(broker: &Broker, make: impl Fn(usize) -> Envelope) -> (Vec<String>, dwell_core::Error) {
+    let producer = broker.sqlite.producer().await.unwrap();
+    let mut confirmed = Vec::new();
+    for n in 0..100_000 {
+        let envelope = make(n);
+        let id = envelope.message.id.to_string();
+        match producer.send(&[envelope]).await.remove(0) {
+            Ok(_) => confirmed.push(id),
+            Err(error) => return (confirmed, error),
+        }
+    }
+    panic!("it is never full");
+}
+
+/// Handles all that is there.
+async fn drain(broker: &Broker) -> Vec<String> {
+    let mut seen = Vec::new();
+    loop {
+        let deliveries = receive(&broker.mail).await;
+        if deliveries.is_empty() {
+            return seen;
+        }
+        seen.extend(ids(&deliveries));
+        let acks = deliveries.into_iter().map(|delivery| settlement(delivery, Action::ACK)).collect();
+        let unsettled = broker.mail.settle(acks).await;
+        assert!(
+            unsettled.is_empty(),
+            "{:?}",
+            unsettled.iter().map(|u| u.error.to_string()).collect::<Vec<_>>()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_has_reached_its_size_refuses_sends_and_settles_what_it_has() {
+    let kept = SqliteSettings { max_size: Some(2 << 20), done: SECOND * 60, ..settings() };
+    let broker = Broker::with(kept).await;
+    let (confirmed, error) = fill(&broker, |n| large(&n.to_string())).await;
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    assert!(error.is_retryable() && error.to_string().contains("`max_size`"), "{error}");
+    assert!(confirmed.len() > 500, "{}", confirmed.len());
+    // Deferring, moving and acknowledging need room of their own, which was kept for them.
+    let deferred = broker.mail.receive(3, Duration::ZERO, None).await.unwrap();
+    for delivery in deferred {
+        defer(&broker.mail, delivery, "mail", after(SECOND)).await;
+    }
+    let mut seen = drain(&broker).await;
+    broker.clock.advance(SECOND).await;
+    seen.extend(drain(&broker).await);
+    seen.sort_by_key(|id| id.parse::<u32>().unwrap());
+    assert_eq!(seen, confirmed, "nothing was lost");
+    broker.file.check();
+    // What is over makes room when its time has come.
+    broker.clock.advance(SECOND * 200).await;
+    for _ in 0..3 {
+        assert!(drain(&broker).await.is_empty());
+    }
+    broker.send(large("again")).await.unwrap();
+    assert_eq!(drain(&broker).await, ["again"]);
+}
+
+#[tokio::test]
+async fn a_disk_that_is_full_to_the_last_page_loses_nothing_and_acks_go_through() {
+    let kept = SqliteSettings { max_size: Some(2 << 20), done: SECOND * 60, ..settings() };
+    let broker = Broker::with(kept).await;
+    // What is already on its way is never refused for want of room, until SQLite itself has none left.
+    let (confirmed, error) = fill(&broker, |n| Envelope { copy: true, ..large(&n.to_string()) }).await;
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    assert!(error.to_string().contains("no room left"), "{error}");
+    let mut seen = Vec::new();
+    for _ in 0..confirmed.len() * 2 {
+        // To hand a message out is a change as well, and may need a page that is not there.
+        match broker.mail.receive(5, Duration::ZERO, None).await {
+            Ok(deliveries) if deliveries.is_empty() => break,
+            Ok(deliveries) => {
+                for delivery in deliveries {
+                    seen.push(delivery.message.id.to_string());
+                    ack(&broker.mail, delivery).await;
+                }
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    seen.sort_by_key(|id| id.parse::<u32>().unwrap());
+    assert_eq!(seen, confirmed);
+    broker.file.check();
+    broker.clock.advance(SECOND * 200).await;
+    assert!(drain(&broker).await.is_empty());
+    broker.send(large("again")).await.unwrap();
+    assert_eq!(drain(&broker).await, ["again"]);
+}
+
+#[tokio::test]
+async fn space_is_given_back_when_what_took_it_is_gone() {
+    let broker = Broker::new().await;
+    let batch: Vec<_> = (0..8000).map(|n| large(&n.to_string())).collect();
+    broker.sqlite.producer().await.unwrap().send(&batch).await;
+    let full = broker.sqlite.usage().await.unwrap();
+    assert!(full.file > 12_000_000, "{full:?}");
+    assert_eq!(drain(&broker).await.len(), 8000);
+    broker.clock.advance(SECOND * 61).await;
+    for _ in 0..30 {
+        assert!(seen(&broker.mail).await.is_empty());
+    }
+    let usage = broker.sqlite.usage().await.unwrap();
+    assert!(usage.file < full.file / 2, "{usage:?} after {full:?}");
+}
+
+#[tokio::test]
+async fn a_reader_that_stays_bounds_the_log_and_sends_go_on_when_it_has_gone() {
+    const MOST: u64 = 2 << 20;
+    let broker = Broker::with(SqliteSettings { max_log: MOST, ..settings() }).await;
+    let log =
+        || std::fs::metadata(format!("{}-wal", broker.file.path().display())).map_or(0, |log| log.len());
+    let reader = broker.file.connection();
+    reader.execute_batch("BEGIN; SELECT * FROM message").unwrap();
+    let (confirmed, error) = fill(&broker, |n| large(&n.to_string())).await;
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    assert!(error.to_string().contains("`max_log`") && error.to_string().contains("reads"), "{error}");
+    assert!(log() < MOST + (1 << 20), "{}", log());
+    reader.execute_batch("COMMIT").unwrap();
+    // The first send after it is still refused, and empties the log.
+    let _ = broker.send(large("perhaps")).await;
+    broker.send(large("again")).await.unwrap();
+    assert!(log() < MOST, "{}", log());
+    assert!(drain(&broker).await.len() > confirmed.len());
+}
+
+#[tokio::test]
+async fn pages_of_the_ledger_do_not_keep_the_log_from_being_emptied() {
+    let broker = Broker::new().await;
+    let ledger = broker.sqlite.ledger().unwrap();
+    let mut longest = 0;
+    for round in 0..40 {
+        let batch: Vec<_> = (0..200).map(|n| large(&format!("{round}-{n}"))).collect();
+        broker.sqlite.producer().await.unwrap().send(&batch).await;
+        let query = RecordQuery { text: Some("nowhere".into()), limit: 10, ..RecordQuery::default() };
+        assert!(ledger.list(query).await.unwrap().items.is_empty());
+        let log = std::fs::metadata(format!("{}-wal", broker.file.path().display())).unwrap();
+        longest = longest.max(log.len());
+    }
+    let file = broker.sqlite.usage().await.unwrap().file;
+    assert!(file > 12_000_000 && longest < file / 2, "a log of {longest} bytes for a file of {file}");
+}
+
+#[tokio::test]
+async fn a_file_that_another_process_has_locked_is_unavailable_until_it_lets_go() {
+    let broker = Broker::with(SqliteSettings { busy_timeout: MILLI * 50, ..settings() }).await;
+    let other = broker.file.connection();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let error = broker.send(order("a")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.is_retryable() && error.to_string().contains("`busy_timeout`"), "{error}");
+    assert_eq!(kind(broker.mail.receive(1, Duration::ZERO, None).await), ErrorKind::Unavailable);
+    other.execute_batch("ROLLBACK").unwrap();
+    broker.send(order("a")).await.unwrap();
+    assert_eq!(seen(&broker.mail).await, ["a"]);
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_said_to_be() {
+    let broker = Broker::new().await;
+    let batch: Vec<_> = (0..2000).map(|n| large(&n.to_string())).collect();
+    broker.sqlite.producer().await.unwrap().send(&batch).await;
+    broker.sqlite.close().await.unwrap();
+    let mut file = std::fs::OpenOptions::new().write(true).open(broker.file.path()).unwrap();
+    let length = file.metadata().unwrap().len();
+    // The head of the file stays: what is behind it is rubbish.
+    file.seek(SeekFrom::Start(16 * 4096)).unwrap();
+    file.write_all(&vec![0xa5; (length - 16 * 4096) as usize]).unwrap();
+    drop(file);
+    let error = match broker.file.open(settings(), &broker.clock) {
+        Err(error) => error,
+        Ok(sqlite) => match sqlite.consumer(Subscription::new("orders", "mail")).await {
+            Err(error) => error,
+            Ok(mail) => mail.receive(1000, Duration::ZERO, None).await.unwrap_err(),
+        },
+    };
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains(".recover"), "{error}");
+    assert!(!error.is_retryable());
+}
+
+#[test]
+fn what_cannot_be_opened_says_why_and_what_to_do() {
+    let file = Temporary::new();
+    let directory = file.path().parent().unwrap().display().to_string();
+    std::fs::write(format!("{directory}/letter.txt"), "Dear Sir or Madam, ".repeat(20)).unwrap();
+    let newer = format!("{directory}/newer.db");
+    drop(Sqlite::open(SqliteSettings::file(&newer), Seams::virtual_time(VirtualClock::new(), 1)).unwrap());
+    rusqlite::Connection::open(&newer).unwrap().pragma_update(None, "user_version", 1000).unwrap();
+    let cases = [
+        (format!("sqlite://{directory}/missing/dwell.db"), ErrorKind::NotFound, "create it"),
+        (format!("sqlite://{directory}"), ErrorKind::Config, "is a directory"),
+        (format!("sqlite://{directory}/letter.txt"), ErrorKind::Corrupt, "not a SQLite database"),
+        (format!("sqlite://{newer}"), ErrorKind::Config, "layout 1000"),
+        ("sqlite:///sys/dwell.db".to_owned(), ErrorKind::Denied, "cannot be opened"),
+    ];
+    for (url, expected, says) in cases {
+        let seams = Seams::virtual_time(VirtualClock::new(), 1);
+        let error = dwell_sqlite::connect(&TransportUrl::parse(&url).unwrap(), seams).unwrap_err();
+        assert_eq!(error.kind(), expected, "{url}: {error}");
+        assert!(error.to_string().contains(says), "{url}: {error}");
+    }
+}

@@ -1,0 +1,105 @@
+use super::*;
+use dwell_core::{ContentType, Headers, check_id};
+
+fn insert(broker: &Broker, sql: &str) {
+    broker.file.connection().execute_batch(sql).unwrap();
+}
+
+fn problem_of(broker: &Broker) -> String {
+    broker.file.connection().query_row("SELECT error FROM incoming", [], |row| row.get(0)).unwrap()
+}
+
+#[tokio::test]
+async fn the_shortest_insert_is_handled() {
+    let broker = Broker::new().await;
+    insert(&broker, r#"INSERT INTO incoming (topic, body) VALUES ('orders', '{"order": 42}')"#);
+    let delivery = one(&broker.mail).await;
+    assert_eq!((&delivery.message.body[..], &*delivery.message.kind), (&br#"{"order": 42}"#[..], ""));
+    assert_eq!(delivery.message.content_type, ContentType::JSON, "it is JSON, and nobody said otherwise");
+    check_id(&delivery.message.id.0).unwrap();
+    assert_eq!(seen(&broker.stock).await, [delivery.message.id.to_string()], "one message for all");
+    let left: i64 =
+        broker.file.connection().query_row("SELECT count(*) FROM incoming", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 0);
+}
+
+#[tokio::test]
+async fn every_column_counts() {
+    let broker = Broker::new().await;
+    insert(
+        &broker,
+        r#"INSERT INTO incoming (topic, subscription, id, type, key, content_type, headers, body, delay)
+           VALUES ('orders', 'mail', 'mine', 'orders.placed', 'k', 'text/plain',
+                   '{"colour": "red", "tag": ["a", "b"]}', 'hello', 5000)"#,
+    );
+    assert!(seen(&broker.mail).await.is_empty());
+    broker.clock.advance(SECOND * 5 - MILLI).await;
+    assert!(seen(&broker.mail).await.is_empty(), "five seconds from when it was taken in");
+    broker.clock.advance(MILLI).await;
+    let message = one(&broker.mail).await.message;
+    let mut expected = Message::new("mine", "orders.placed", "hello");
+    expected.key = Some("k".into());
+    expected.content_type = "text/plain".into();
+    expected.headers = Headers::from_iter([("colour", "red"), ("tag", "a"), ("tag", "b")]);
+    assert_eq!(message, expected);
+    assert!(seen(&broker.stock).await.is_empty());
+}
+
+#[tokio::test]
+async fn it_is_noticed_within_the_time_that_is_declared() {
+    let broker = Broker::new().await;
+    let waiting = broker.receiving(&broker.mail, 1, SECOND * 60);
+    broker.clock.idle().await;
+    insert(&broker, "INSERT INTO incoming (topic, id) VALUES ('orders', 'a')");
+    broker.clock.advance(Duration::from_millis(250)).await;
+    assert_eq!(waiting.got(), (Duration::from_millis(250), vec!["a".into()]));
+}
+
+#[tokio::test]
+async fn what_cannot_be_taken_in_stays_there_with_the_reason_and_holds_up_nobody() {
+    let broker = Broker::new().await;
+    insert(&broker, "INSERT INTO incoming (topic, id) VALUES ('invoices', 'early'), ('orders', 'a')");
+    assert_eq!(seen(&broker.mail).await, ["a"]);
+    assert!(problem_of(&broker).contains("no topic `invoices`"), "{}", problem_of(&broker));
+    let invoices = broker.subscribe(Subscription::new("invoices", "mail")).await;
+    assert_eq!(seen(&invoices).await, ["early"], "now it has somewhere to go");
+
+    for (columns, values, says) in [
+        ("topic, due, delay", "'orders', 5, 5", "both `due` and `delay`"),
+        ("topic, delay", "'orders', -1", "negative"),
+        ("topic, subscription", "'orders', 'nobody'", "`nobody`"),
+    ] {
+        insert(&broker, &format!("DELETE FROM incoming; INSERT INTO incoming ({columns}) VALUES ({values})"));
+        assert!(seen(&broker.mail).await.is_empty(), "{says}");
+        assert!(problem_of(&broker).contains(says), "{}", problem_of(&broker));
+    }
+}
+
+#[tokio::test]
+async fn headers_that_cannot_be_read_are_a_problem_of_their_message_on_every_delivery() {
+    let broker = Broker::new().await;
+    insert(&broker, "INSERT INTO incoming (topic, headers) VALUES ('orders', 'colour=red')");
+    for _ in 0..2 {
+        let delivery = one(&broker.mail).await;
+        assert!(delivery.problem.unwrap().contains("not JSON"));
+        assert_eq!(delivery.message.headers.get_text("x-dwell-unreadable-headers"), Some("colour=red"));
+        broker.clock.advance(LEASE).await;
+    }
+}
+
+#[tokio::test]
+async fn the_view_shows_messages_in_words() {
+    let broker = Broker::with(SqliteSettings { done: SECOND * 60, ..settings() }).await;
+    broker.send(order("a").due(after(SECOND))).await.unwrap();
+    broker.send(Envelope { to: Address::subscription("orders", "mail"), ..keyed("b", "k") }).await.unwrap();
+    ack(&broker.mail, one(&broker.mail).await).await;
+    let connection = broker.file.connection();
+    let mut statement = connection
+        .prepare("SELECT id || ' ' || topic || '/' || coalesce(subscription, '') || ' ' || state || ' ' || due FROM messages")
+        .unwrap();
+    let shown: Vec<String> = statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    assert_eq!(
+        shown,
+        ["a orders/ scheduled 2026-01-01T00:00:01.000Z", "b orders/mail done 2026-01-01T00:00:00.000Z"]
+    );
+}

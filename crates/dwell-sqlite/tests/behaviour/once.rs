@@ -1,0 +1,149 @@
+use super::*;
+use dwell_core::{Attempts, Changed, OnConflict::*, Query, ScheduleId};
+
+fn other(envelope: Envelope) -> Envelope {
+    let message = Message { body: "43".into(), ..envelope.message };
+    Envelope { message, ..envelope }
+}
+
+async fn waiting(broker: &Broker) -> Vec<(String, Timestamp, String)> {
+    let query = Query { limit: 10, ..Query::default() };
+    let pending = broker.sqlite.scheduler().unwrap().pending(query).await.unwrap();
+    let body = |message: &Message| String::from_utf8(message.body.to_vec()).unwrap();
+    pending.into_iter().map(|p| (p.id.to_string(), p.due, body(&p.envelope.message))).collect()
+}
+
+#[tokio::test]
+async fn the_same_send_again_is_a_duplicate_and_other_content_is_a_conflict() {
+    let broker = Broker::new().await;
+    let first = broker.send(order("a").once(Fail)).await.unwrap();
+    assert_eq!(first, Sent { due: None, duplicate: false });
+    let mut again = order("a").once(Fail).due(after(SECOND));
+    again.message.headers.append("x", "y");
+    assert_eq!(broker.send(again).await.unwrap(), Sent { due: None, duplicate: true });
+    let error = broker.send(other(order("a")).once(Fail)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.to_string().contains("`a`"), "{error}");
+    ack(&broker.mail, one(&broker.mail).await).await;
+    assert!(broker.send(order("a").once(Fail)).await.unwrap().duplicate, "also when it was handled");
+    assert!(seen(&broker.mail).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_duplicate_of_what_waits_tells_the_due_time_of_the_first() {
+    let broker = Broker::new().await;
+    let due = broker.send(order("a").once(Fail).due(after(SECOND * 5))).await.unwrap().due;
+    broker.clock.advance(SECOND).await;
+    let again = broker.send(order("a").once(Fail).due(after(SECOND * 5))).await.unwrap();
+    assert_eq!(again, Sent { due, duplicate: true });
+    assert_eq!(kind(broker.send(other(order("a")).once(Fail)).await), ErrorKind::Conflict);
+    broker.clock.advance(SECOND * 5).await;
+    assert_eq!(
+        broker.send(order("a").once(Fail)).await.unwrap(),
+        Sent { due, duplicate: true },
+        "due, unseen"
+    );
+    assert_eq!(seen(&broker.mail).await, ["a"]);
+    assert_eq!(broker.send(order("a").once(Fail)).await.unwrap(), Sent { due, duplicate: true }, "fired");
+    assert_eq!(kind(broker.send(other(order("a")).once(Fail)).await), ErrorKind::Conflict);
+}
+
+#[tokio::test]
+async fn ids_are_known_by_topic() {
+    let broker = Broker::new().await;
+    broker.sqlite.provision(&[Topic::named("invoices")], &[], OnMissing::Create).await.unwrap();
+    broker.send(order("a").once(Fail)).await.unwrap();
+    let elsewhere = Envelope { to: Address::topic("invoices"), ..other(order("a")) };
+    assert!(!broker.send(elsewhere.once(Fail)).await.unwrap().duplicate);
+}
+
+#[tokio::test]
+async fn replace_replaces_what_waits_and_the_old_one_never_fires() {
+    let broker = Broker::new().await;
+    broker.send(order("a").once(Fail).due(after(SECOND))).await.unwrap();
+    let sent = broker.send(other(order("a")).once(Replace).due(after(SECOND * 3))).await.unwrap();
+    assert_eq!(sent, Sent { due: Some(broker.now().after(SECOND * 3)), duplicate: false });
+    broker.clock.advance(SECOND * 2).await;
+    assert!(seen(&broker.mail).await.is_empty());
+    broker.send(order("a").once(Replace)).await.unwrap();
+    assert_eq!(one(&broker.mail).await.message.body, "42", "replaced by one that goes at once");
+    broker.clock.advance(SECOND * 9).await;
+    assert_eq!(seen(&broker.stock).await, ["a"]);
+}
+
+#[tokio::test]
+async fn replace_sends_anew_what_has_fired() {
+    let broker = Broker::new().await;
+    broker.send(order("a").once(Fail)).await.unwrap();
+    assert!(!broker.send(other(order("a")).once(Replace).due(after(SECOND))).await.unwrap().duplicate);
+    assert_eq!(seen(&broker.mail).await, ["a"]);
+    broker.clock.advance(SECOND).await;
+    assert_eq!(one(&broker.mail).await.message.body, "43");
+    assert!(broker.send(other(order("a")).once(Fail)).await.unwrap().duplicate, "the newest content counts");
+}
+
+#[tokio::test]
+async fn a_copy_replaces_itself_while_it_waits_and_is_never_deduplicated() {
+    let broker = Broker::new().await;
+    let mut copy = order("a").due(after(SECOND));
+    copy.message.attempts = Attempts { handled: 1, failed: 0 };
+    broker.send(copy.clone()).await.unwrap();
+    broker.send(copy.clone().due(after(SECOND * 2))).await.unwrap();
+    let due = broker.now().after(SECOND * 2);
+    assert_eq!(waiting(&broker).await, [("a@orders#1".into(), due, "42".into())]);
+    broker.send(other(copy).due(after(SECOND * 3))).await.unwrap();
+    assert_eq!(
+        waiting(&broker).await.len(),
+        2,
+        "what was sent anew under an id does not push out what is on its way"
+    );
+    for _ in 0..2 {
+        assert!(!broker.send(order("b")).await.unwrap().duplicate);
+    }
+    assert_eq!(seen(&broker.mail).await, ["b", "b"]);
+}
+
+#[tokio::test]
+async fn a_repeated_move_replaces_itself() {
+    let broker = Broker::new().await;
+    let mut copy = Envelope { to: Address::subscription("orders", "mail"), ..order("a") };
+    copy.message.attempts.handled = 1;
+    broker.send(order("a")).await.unwrap();
+    broker.send(copy.due(after(SECOND * 9))).await.unwrap();
+    let delivery = one(&broker.mail).await;
+    defer(&broker.mail, delivery, "mail", after(SECOND)).await;
+    assert_eq!(waiting(&broker).await, [("a@orders/mail#1".into(), broker.now().after(SECOND), "42".into())]);
+}
+
+#[tokio::test]
+async fn ids_are_forgotten_in_time_after_their_message_is_over_but_never_those_that_are_not() {
+    let broker = Broker::with(SqliteSettings { ids: SECOND * 60, ..settings() }).await;
+    broker.send(order("waits").once(Fail).due(after(SECOND * 3600))).await.unwrap();
+    for id in ["held", "done"] {
+        broker
+            .send(Envelope { to: Address::subscription("orders", "mail"), ..order(id) }.once(Fail))
+            .await
+            .unwrap();
+    }
+    let [held, done] = receive(&broker.mail).await.try_into().unwrap();
+    let year = Some(SECOND * 3600 * 24 * 365);
+    broker.mail.extend(vec![held.receipt.lease(), done.receipt.lease()], year).await.unwrap();
+    broker.clock.advance(SECOND * 600).await;
+    ack(&broker.mail, done).await;
+    broker.clock.advance(SECOND * 59).await;
+    let again = async |id: &str| broker.send(order(id).once(Fail)).await.unwrap().duplicate;
+    assert!(again("waits").await && again("held").await && again("done").await, "a minute from the end");
+    broker.clock.advance(SECOND).await;
+    assert!(again("waits").await && again("held").await);
+    assert!(!again("done").await, "forgotten");
+    ack(&broker.mail, held).await;
+}
+
+#[tokio::test]
+async fn a_cancelled_id_is_free_again() {
+    let broker = Broker::new().await;
+    let id: ScheduleId = "a".into();
+    broker.send(order("a").once(Fail).due(after(SECOND))).await.unwrap();
+    assert_eq!(broker.sqlite.scheduler().unwrap().cancel(&id).await.unwrap(), Changed::Done);
+    assert!(!broker.send(other(order("a")).once(Fail).due(after(SECOND))).await.unwrap().duplicate);
+}

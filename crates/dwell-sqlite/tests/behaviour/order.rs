@@ -1,0 +1,124 @@
+use super::*;
+
+/// Sends `id:key`.
+async fn send_all(broker: &Broker, messages: &[&str]) {
+    for message in messages {
+        let (id, key) = message.split_once(':').unwrap();
+        broker.send(keyed(id, key)).await.unwrap();
+    }
+}
+
+async fn take(consumer: &Arc<dyn Consumer>, max: usize) -> Vec<Delivery> {
+    consumer.receive(max, Duration::ZERO, None).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_key_in_one_consumers_hands_is_not_handed_to_another() {
+    let broker = Broker::new().await;
+    let another = broker.another().await;
+    send_all(&broker, &["a1:a", "a2:a", "b1:b", "a3:a", "b2:b"]).await;
+    let a1 = take(&broker.mail, 1).await.remove(0);
+    let b = take(&another, 10).await;
+    assert_eq!(ids(&b), ["b1", "b2"], "one consumer may hold several of a key");
+    assert!(take(&another, 10).await.is_empty());
+    ack(&broker.mail, a1).await;
+    assert_eq!(ids(&take(&another, 10).await), ["a2", "a3"]);
+    assert!(take(&broker.mail, 10).await.is_empty());
+}
+
+#[tokio::test]
+async fn the_holder_of_a_key_gets_what_others_put_aside_before_what_came_later() {
+    let broker = Broker::new().await;
+    let another = broker.another().await;
+    send_all(&broker, &["a1:a", "a2:a"]).await;
+    let _a1 = take(&broker.mail, 1).await;
+    assert!(take(&another, 10).await.is_empty(), "a2 is put aside");
+    send_all(&broker, &["a3:a"]).await;
+    assert_eq!(ids(&take(&broker.mail, 1).await), ["a2"]);
+    assert!(take(&another, 10).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_hot_key_does_not_hold_up_the_others() {
+    let broker = Broker::new().await;
+    let another = broker.another().await;
+    let hot: Vec<_> = (0..3000).map(|n| keyed(&n.to_string(), "hot")).collect();
+    broker.sqlite.producer().await.unwrap().send(&hot).await;
+    broker.send(keyed("cold", "cold")).await.unwrap();
+    let first = take(&broker.mail, 1).await.remove(0);
+    assert_eq!(
+        ids(&take(&another, 1).await),
+        ["cold"],
+        "found behind more than one hold of the lock looks through"
+    );
+    ack(&broker.mail, first).await;
+    for n in 1..3000 {
+        // The key changes hands each time.
+        let consumer = if n % 2 == 0 { &broker.mail } else { &another };
+        let delivery = take(consumer, 1).await.remove(0);
+        assert_eq!(delivery.message.id.to_string(), n.to_string());
+        ack(consumer, delivery).await;
+    }
+}
+
+#[tokio::test]
+async fn released_and_lost_messages_come_back_in_the_order_of_their_key() {
+    let broker = Broker::new().await;
+    let another = broker.another().await;
+    send_all(&broker, &["a1:a", "a2:a", "a3:a", "b1:b"]).await;
+    let held = take(&broker.mail, 2).await;
+    assert_eq!(ids(&take(&another, 10).await), ["b1"]);
+    release_all(&broker.mail, held).await;
+    assert_eq!(ids(&take(&another, 10).await), ["a1", "a2", "a3"]);
+    broker.clock.advance(LEASE).await;
+    assert_eq!(seen(&broker.mail).await, ["a1", "a2", "a3", "b1"], "each in its old place");
+}
+
+#[tokio::test]
+async fn one_released_of_several_comes_back_before_those_behind_it() {
+    let broker = Broker::new().await;
+    let another = broker.another().await;
+    send_all(&broker, &["a1:a", "a2:a", "a3:a"]).await;
+    let [a1, a2] = take(&broker.mail, 2).await.try_into().unwrap();
+    release_all(&broker.mail, vec![a1]).await;
+    assert!(take(&another, 10).await.is_empty(), "the key is still in other hands");
+    ack(&broker.mail, a2).await;
+    assert_eq!(ids(&take(&another, 10).await), ["a1", "a3"]);
+}
+
+#[tokio::test]
+async fn a_waiting_consumer_is_woken_when_a_key_becomes_free() {
+    let broker = Broker::new().await;
+    let another = broker.another().await;
+    send_all(&broker, &["a1:a", "a2:a"]).await;
+    let a1 = take(&broker.mail, 1).await.remove(0);
+    let waiting = broker.receiving(&another, 10, LEASE * 10);
+    broker.clock.advance(SECOND).await;
+    assert!(waiting.is_waiting());
+    ack(&broker.mail, a1).await;
+    broker.clock.idle().await;
+    assert_eq!(waiting.got(), (SECOND, vec!["a2".into()]));
+}
+
+#[tokio::test]
+async fn an_unordered_subscription_hands_a_key_to_everyone() {
+    let broker = Broker::new().await;
+    let free = Subscription { ordered: false, ..Subscription::new("orders", "free") };
+    let (one, two) = (broker.subscribe(free.clone()).await, broker.subscribe(free).await);
+    send_all(&broker, &["a1:a", "a2:a"]).await;
+    assert_eq!(
+        (ids(&take(&one, 1).await), ids(&take(&two, 1).await)),
+        (vec!["a1".into()], vec!["a2".into()])
+    );
+}
+
+#[tokio::test]
+async fn messages_without_a_key_are_not_held_up() {
+    let broker = Broker::new().await;
+    let another = broker.another().await;
+    for id in ["1", "2"] {
+        broker.send(order(id)).await.unwrap();
+    }
+    assert_eq!(ids(&take(&broker.mail, 1).await), ["1"]);
+    assert_eq!(ids(&take(&another, 1).await), ["2"]);
+}

@@ -1,0 +1,171 @@
+use super::*;
+
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+#[tokio::test]
+async fn nothing_is_early_and_everything_is_there_when_it_is_due() {
+    let broker = Broker::new().await;
+    let start = broker.now();
+    for delay in [MILLI, SECOND, SECOND * 3600, YEAR * 10] {
+        let sent = broker.send(order("a").due(after(delay))).await.unwrap();
+        assert_eq!(sent.due, Some(broker.now().after(delay)));
+        broker.clock.advance(delay - MILLI).await;
+        assert!(seen(&broker.mail).await.is_empty(), "{delay:?}");
+        broker.clock.advance(MILLI).await;
+        let delivery = one(&broker.mail).await;
+        assert_eq!(delivery.due, Some(broker.now()));
+        ack(&broker.mail, delivery).await;
+        ack(&broker.stock, one(&broker.stock).await).await;
+    }
+    assert!(broker.now() > start.after(YEAR * 10));
+}
+
+#[tokio::test]
+async fn a_fraction_of_a_millisecond_is_never_early() {
+    let broker = Broker::new().await;
+    broker.send(order("a").due(after(Duration::from_nanos(1)))).await.unwrap();
+    assert!(seen(&broker.mail).await.is_empty());
+    broker.clock.advance(MILLI).await;
+    assert_eq!(seen(&broker.mail).await, ["a"]);
+}
+
+#[tokio::test]
+async fn zero_and_the_past_are_at_once_and_the_end_of_time_is_accepted() {
+    let broker = Broker::new().await;
+    let past = Due::At(Timestamp(0));
+    for (id, due) in [("a", after(Duration::ZERO)), ("b", past), ("c", Due::At(broker.now()))] {
+        assert_eq!(broker.send(order(id).due(due)).await.unwrap().due, None);
+    }
+    for (id, due) in [("max", after(Duration::MAX)), ("end", Due::At(Timestamp::MAX))] {
+        assert_eq!(broker.send(order(id).due(due)).await.unwrap().due, Some(Timestamp::MAX));
+    }
+    let deliveries = receive(&broker.mail).await;
+    assert_eq!(ids(&deliveries), ["a", "b", "c"]);
+    assert!(deliveries.iter().all(|delivery| delivery.due == Some(broker.now())));
+    broker.clock.advance(YEAR * 1000).await;
+    assert_eq!(broker.held().waiting, 2);
+}
+
+#[tokio::test]
+async fn due_order_holds_and_a_long_delay_blocks_nothing() {
+    let broker = Broker::new().await;
+    for (id, seconds) in [("long", 3600), ("second", 2), ("first", 1), ("also first", 1)] {
+        broker.send(order(id).due(after(SECOND * seconds))).await.unwrap();
+    }
+    broker.send(order("now")).await.unwrap();
+    assert_eq!(seen(&broker.mail).await, ["now"]);
+    broker.clock.advance(SECOND * 3).await;
+    assert_eq!(seen(&broker.mail).await, ["first", "also first", "second"]);
+}
+
+#[tokio::test]
+async fn a_publish_that_waits_fans_out_to_those_subscribed_when_it_is_due() {
+    let broker = Broker::new().await;
+    broker.send(order("early").due(after(SECOND))).await.unwrap();
+    broker.send(order("late").due(after(SECOND * 3))).await.unwrap();
+    assert_eq!(broker.held().waiting, 2, "one entry each");
+    // Nobody receives while `early` becomes due, and still it is not for one who came after.
+    broker.clock.advance(SECOND * 2).await;
+    let new = broker.subscribe(Subscription::new("orders", "new")).await;
+    assert!(seen(&new).await.is_empty());
+    broker.clock.advance(SECOND).await;
+    assert_eq!(seen(&new).await, ["late"]);
+    assert_eq!(seen(&broker.mail).await, ["early", "late"]);
+}
+
+#[tokio::test]
+async fn what_waits_for_one_subscription_goes_to_that_one() {
+    let broker = Broker::new().await;
+    let to = Address::subscription("orders", "mail");
+    broker.send(Envelope { to, ..order("a") }.due(after(SECOND))).await.unwrap();
+    broker.clock.advance(SECOND).await;
+    assert!(seen(&broker.stock).await.is_empty());
+    assert_eq!(seen(&broker.mail).await, ["a"]);
+}
+
+#[tokio::test]
+async fn a_wall_clock_set_back_fires_nothing_early_and_loses_no_lease() {
+    let broker = Broker::new().await;
+    broker.send(order("held")).await.unwrap();
+    let held = one(&broker.mail).await;
+    broker.send(order("a").due(after(SECOND * 10))).await.unwrap();
+    let waiting = broker.receiving(&broker.mail, 10, SECOND * 3600 * 2);
+    broker.clock.advance(SECOND * 5).await;
+    broker.clock.step_wall(-3_600_000);
+    broker.clock.advance(SECOND * 20).await;
+    assert!(waiting.is_waiting(), "ten seconds have gone by, but it is not that time");
+    assert!(broker.mail.extend(vec![held.receipt.lease()], Some(YEAR)).await.unwrap().is_empty());
+    broker.clock.advance(SECOND * 3600 - SECOND * 15).await;
+    let (at, got) = waiting.got();
+    assert_eq!((at, got), (SECOND * 3610, vec!["a".into()]));
+}
+
+#[tokio::test]
+async fn a_wall_clock_set_forward_skips_nothing_and_ends_no_lease() {
+    let broker = Broker::new().await;
+    broker.send(order("held")).await.unwrap();
+    let held = one(&broker.mail).await;
+    for (id, seconds) in [("b", 20), ("a", 10)] {
+        broker.send(order(id).due(after(SECOND * seconds))).await.unwrap();
+    }
+    let waiting = broker.receiving(&broker.mail, 10, SECOND * 20);
+    broker.clock.idle().await;
+    broker.clock.step_wall(3_600_000);
+    broker.clock.idle().await;
+    assert_eq!(waiting.got(), (Duration::ZERO, vec!["a".into(), "b".into()]));
+    broker.clock.advance(LEASE - MILLI).await;
+    ack(&broker.mail, held).await;
+}
+
+#[tokio::test]
+async fn many_due_at_one_instant_become_ready_in_bounded_steps() {
+    const COUNT: usize = 20_000;
+    let broker = Broker::new().await;
+    let (mail, producer) = (Address::subscription("orders", "mail"), broker.sqlite.producer().await.unwrap());
+    let due = after(SECOND);
+    for chunk in 0..COUNT / 1000 {
+        let envelope =
+            |n: usize| Envelope { to: mail.clone(), ..order(&(chunk * 1000 + n).to_string()) }.due(due);
+        let batch: Vec<_> = (0..1000).map(envelope).collect();
+        assert!(producer.send(&batch).await.iter().all(Result::is_ok));
+    }
+    broker.clock.advance(SECOND).await;
+    let mut next = 0;
+    while next < COUNT {
+        let before = broker.held();
+        let deliveries = broker.mail.receive(250, Duration::ZERO, None).await.unwrap();
+        let held = broker.held();
+        assert!(before.waiting - held.waiting <= 1000, "{before:?} {held:?}");
+        assert!(held.ready <= 5000, "what is due is taken in as fast as it is handed out: {held:?}");
+        for delivery in &deliveries {
+            assert_eq!(*delivery.message.id.0, *next.to_string());
+            next += 1;
+        }
+        let acks = deliveries.into_iter().map(|delivery| settlement(delivery, Action::ACK)).collect();
+        assert!(broker.mail.settle(acks).await.is_empty());
+    }
+    assert!(broker.held().is_empty());
+}
+
+#[tokio::test]
+async fn what_is_due_behind_more_than_one_step_for_others_is_found_without_waiting() {
+    let broker = Broker::new().await;
+    let to = |name| Address::subscription("orders", name);
+    let batch: Vec<_> =
+        (0..3000).map(|n| Envelope { to: to("stock"), ..order(&n.to_string()) }.due(after(SECOND))).collect();
+    broker.sqlite.producer().await.unwrap().send(&batch).await;
+    broker.send(Envelope { to: to("mail"), ..order("mine") }.due(after(SECOND))).await.unwrap();
+    broker.clock.advance(SECOND).await;
+    assert_eq!(seen(&broker.mail).await, ["mine"]);
+}
+
+#[tokio::test]
+async fn a_backlog_does_not_keep_what_is_due_out() {
+    let broker = Broker::new().await;
+    let batch: Vec<_> = (0..10_000).map(|n| order(&n.to_string())).collect();
+    broker.sqlite.producer().await.unwrap().send(&batch).await;
+    broker.send(order("due").due(after(SECOND))).await.unwrap();
+    broker.clock.advance(SECOND).await;
+    broker.mail.receive(1, Duration::ZERO, None).await.unwrap();
+    assert_eq!(broker.held().waiting, 0);
+}
