@@ -159,7 +159,11 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
                 scans.push(Scan::new("message_leased", format!("phase = 3 AND {only}"), false));
             }
             State::Done => scans.push(Scan::new("message_over", format!("phase = 4 AND {only}"), false)),
-            _ => scans.push(Scan::new("message_state", format!("state NOT IN (1, 2, 8) AND {only}"), true)),
+            _ => scans.push(Scan::new(
+                "message_state",
+                format!("state <> 1 AND state <> 2 AND state <> 8 AND {only}"),
+                true,
+            )),
         }
     }
     if !rest.is_empty() {
