@@ -215,6 +215,16 @@ impl Tx<'_> {
     fn check_room(&self) -> Result<(), Halt> {
         /// This part of the largest size is kept for settling.
         const RESERVE: i64 = 32;
+        if self.own.is_short {
+            return Err(refused(
+                ErrorKind::StorageFull,
+                format!(
+                    "the disk under `{}` is full: free some room on it; what is there is still handled, and sends go \
+                     through again once there is room",
+                    self.file_name()
+                ),
+            ));
+        }
         if self.own.log_length > self.settings.max_log {
             return Err(refused(
                 ErrorKind::StorageFull,

@@ -101,6 +101,10 @@ impl File {
         self.handles.fetch_add(1, Ordering::SeqCst);
     }
 
+    pub(crate) fn forget_handle(&self) {
+        self.handles.fetch_sub(1, Ordering::SeqCst);
+    }
+
     /// A handle was closed; with the last one, the file is.
     pub(crate) async fn remove_handle(&self) {
         if self.handles.fetch_sub(1, Ordering::SeqCst) == 1 {

@@ -66,12 +66,12 @@ impl Tx<'_> {
              WHERE topic = ?1 AND schedule IS NOT NULL AND due <= ?2 ORDER BY due, number LIMIT ?3"
         ))?;
         let due = statement.query_map((topic, self.now.0, most as i64), |row| {
-            let content: Option<[u8; 16]> = row.get(15)?;
+            let content: Option<[u8; 16]> = row.get(16)?;
             Ok(Due {
                 held: Held::read(row)?,
-                schedule: row.get(12)?,
-                is_new: row.get(13)?,
-                is_chosen: row.get(14)?,
+                schedule: row.get(13)?,
+                is_new: row.get(14)?,
+                is_chosen: row.get(15)?,
                 content: content.map(u128::from_be_bytes),
             })
         })?;

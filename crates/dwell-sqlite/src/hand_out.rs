@@ -46,6 +46,7 @@ pub(crate) enum Look {
 /// A message that is ready.
 struct Ready {
     number: i64,
+    step: i64,
     rank: i64,
     home: i64,
     deliveries: u32,
@@ -56,7 +57,7 @@ struct Ready {
 
 macro_rules! ready {
     () => {
-        concat!("number, rank, home, deliveries, due, problem, ", message!())
+        concat!("number, step, rank, home, deliveries, due, problem, ", message!())
     };
 }
 
@@ -64,12 +65,13 @@ impl Ready {
     fn read(row: &Row<'_>) -> Sql<Self> {
         Ok(Self {
             number: row.get(0)?,
-            rank: row.get(1)?,
-            home: row.get(2)?,
-            deliveries: row.get(3)?,
-            due: Timestamp(row.get(4)?),
-            problem: row.get(5)?,
-            message: read_message(row, 6)?,
+            step: row.get(1)?,
+            rank: row.get(2)?,
+            home: row.get(3)?,
+            deliveries: row.get(4)?,
+            due: Timestamp(row.get(5)?),
+            problem: row.get(6)?,
+            message: read_message(row, 7)?,
         })
     }
 }
@@ -180,8 +182,8 @@ impl Tx<'_> {
     /// Whether another consumer has a message with this key.
     fn is_taken(&self, ask: &Ask, key: &Bytes) -> Sql<bool> {
         self.sql(
-            "SELECT 1 FROM message INDEXED BY message_taken
-             WHERE place = ?1 AND key = ?2 AND phase IN (2, 3) AND phase = 3 AND holder <> ?3 LIMIT 1",
+            "SELECT 1 FROM message INDEXED BY message_held
+             WHERE place = ?1 AND key = ?2 AND phase = 3 AND holder <> ?3 LIMIT 1",
         )?
         .exists((ask.place, &**key, ask.consumer))
     }
@@ -199,8 +201,8 @@ impl Tx<'_> {
                 .sql(concat!(
                     "SELECT ",
                     ready!(),
-                    " FROM message INDEXED BY message_taken
-                     WHERE place = ?1 AND key = ?2 AND phase IN (2, 3) AND phase = 2 AND rank < ?3 ORDER BY rank LIMIT 1"
+                    " FROM message INDEXED BY message_aside
+                     WHERE place = ?1 AND key = ?2 AND phase = 2 AND rank < ?3 ORDER BY rank LIMIT 1"
                 ))?
                 .query_row((ask.place, &**key, before), Ready::read)
                 .optional()?;
@@ -215,8 +217,8 @@ impl Tx<'_> {
         let brought = self
             .sql(
                 "UPDATE message SET phase = 1 WHERE number = (
-                     SELECT number FROM message INDEXED BY message_taken
-                     WHERE place = ?1 AND key = ?2 AND phase IN (2, 3) AND phase = 2 ORDER BY rank LIMIT 1
+                     SELECT number FROM message INDEXED BY message_aside
+                     WHERE place = ?1 AND key = ?2 AND phase = 2 ORDER BY rank LIMIT 1
                  )",
             )?
             .execute((place, &**key))?;
@@ -231,8 +233,8 @@ impl Tx<'_> {
         }
         let is_held = self
             .sql(
-                "SELECT 1 FROM message INDEXED BY message_taken
-                 WHERE place = ?1 AND key = ?2 AND phase IN (2, 3) AND phase = 3 LIMIT 1",
+                "SELECT 1 FROM message INDEXED BY message_held
+                 WHERE place = ?1 AND key = ?2 AND phase = 3 LIMIT 1",
             )?
             .exists((place, &**key))?;
         if !is_held && self.bring_forward(place, key)? {
@@ -242,6 +244,7 @@ impl Tx<'_> {
     }
 
     fn lease(&mut self, ask: &Ask, ready: Ready, deliveries: &mut Vec<Delivery>) -> Sql<()> {
+        self.write_past(ready.number, ready.step)?;
         let (fence, shown) = (self.next(), self.shown(ask.topic, State::Processing));
         self.sql(
             "UPDATE message SET phase = 3, state = ?2, step = ?3, updated_at = ?4, lease_until = ?5, holder = ?6,

@@ -44,6 +44,7 @@ impl Handle {
         members.push(member);
     }
 
+    /// Leaves with every member; with the last handle, closes the file.
     pub(crate) async fn close(&self) -> Result<()> {
         if self.is_closed.swap(true, Ordering::SeqCst) {
             return Ok(());
@@ -56,5 +57,14 @@ impl Handle {
         self.file.signals.wake_everyone();
         self.file.remove_handle().await;
         left
+    }
+}
+
+impl Drop for Handle {
+    /// One that is dropped without `close` has crashed, and does not keep the others from closing the file.
+    fn drop(&mut self) {
+        if !*self.is_closed.get_mut() {
+            self.file.forget_handle();
+        }
     }
 }

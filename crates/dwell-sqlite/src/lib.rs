@@ -9,6 +9,24 @@
 //!                 └─▶ wakes receivers          ▲
 //!   list ───────────▶ threads that read ───────┘
 //! ```
+//!
+//! What holds at all times, between two transactions:
+//!
+//! * **Never early.** A message becomes ready only once the wall clock has reached its due time, which was resolved once,
+//!   when it came in. Setting the clock back delays what waits; setting it forward skips nothing.
+//! * **Never lost.** Nobody is answered before the commit, and every settlement is part of one transaction, wherever it
+//!   moves what. A message leaves its consumer's hands by a receipt whose fence matches, by `close`, or when its lease runs
+//!   out. A fence is never given twice, over restarts and by several processes. What was handed out to a `receive` that was
+//!   dropped meanwhile goes back at once, uncounted.
+//! * **Nobody sleeps through anything.** A receiver that waits has a timer for the next due time of its topic and for the
+//!   first lease of its subscription that may run out. What becomes ready wakes one receiver, who wakes the next if it leaves
+//!   something; whatever makes a timer earlier wakes all whom it concerns. Now and then it is seen whether another process
+//!   has written.
+//! * **A publish that waits is one row**, and fans out when it is due, to those subscribed then. What waits has one row per
+//!   name and topic.
+//! * **Everything is bounded**: what one transaction does, what is looked through at a time, the log, and the file.
+//!
+//! The page on SQLite in the documentation has the settings, the layout, and what to expect.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -25,6 +43,7 @@ mod headers;
 mod ids;
 mod inbox;
 mod incoming;
+mod job;
 mod layout;
 mod ledger;
 mod open;
@@ -34,6 +53,7 @@ mod producer;
 mod provision;
 mod readers;
 mod record;
+mod reserve;
 mod row;
 mod scheduler;
 mod settings;
@@ -42,6 +62,7 @@ mod signals;
 mod tidy;
 mod tx;
 mod usage;
+mod worker;
 mod writer;
 
 pub use settings::{Location, SqliteSettings, Synchronous};
@@ -62,10 +83,43 @@ use scheduler::SqliteScheduler;
 use std::{fmt, sync::Arc, time::Duration};
 
 /// A connection to a SQLite file. A clone is the same connection.
+///
+/// ```
+/// use dwell_core::{Address, Due, Envelope, Message, OnMissing, Seams, Subscription, Transport};
+/// use dwell_sqlite::{Sqlite, SqliteSettings};
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
+/// let sqlite = Sqlite::open(SqliteSettings::memory(), Seams::system("example"))?;
+/// let mail = Subscription::new("orders", "mail");
+/// sqlite.provision(&[], &[mail.clone()], OnMissing::Create).await?;
+///
+/// let order = Envelope::new(Address::topic("orders"), Message::new("1", "orders.placed", "{}"));
+/// let reminder = Envelope::new(Address::topic("orders"), Message::new("2", "orders.unpaid", "{}"))
+///     .due(Due::After(Duration::from_secs(5 * 24 * 3600)));
+/// for sent in sqlite.producer().await?.send(&[order, reminder]).await {
+///     sent?;
+/// }
+///
+/// let deliveries = sqlite.consumer(mail).await?.receive(10, Duration::ZERO, None).await?;
+/// assert_eq!(&*deliveries[0].message.id.0, "1");
+/// assert_eq!(deliveries.len(), 1);
+/// sqlite.close().await
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Sqlite(Arc<Handle>);
 
 /// Opens the file that a URL names: `sqlite://path/to/file.db?synchronous=normal`, or `sqlite://:memory:`.
+///
+/// ```
+/// use dwell_core::{Seams, Transport, TransportUrl};
+///
+/// let url = TransportUrl::parse("sqlite://:memory:?max_body=1000")?;
+/// let sqlite = dwell_sqlite::connect(&url, Seams::system("example"))?;
+/// assert_eq!(sqlite.capabilities().max_body, 1000);
+/// # Ok::<(), dwell_core::Error>(())
+/// ```
 pub fn connect(url: &TransportUrl, seams: Seams) -> Result<Sqlite> {
     Sqlite::open(SqliteSettings::from_url(url)?, seams)
 }

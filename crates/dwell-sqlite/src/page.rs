@@ -153,7 +153,7 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
             }
             State::Ready => scans.extend([
                 Scan::new("message_ready", format!("phase = 1 AND {only}"), false),
-                Scan::new("message_taken", format!("phase IN (2, 3) AND key IS NOT NULL AND {only}"), false),
+                Scan::new("message_aside", format!("phase = 2 AND {only}"), false),
             ]),
             State::Processing => {
                 scans.push(Scan::new("message_leased", format!("phase = 3 AND {only}"), false));

@@ -104,12 +104,15 @@ pub(crate) struct Held {
     pub(crate) id: Text,
     /// Its sender chose its id.
     pub(crate) is_chosen: bool,
+    /// Its body lies in a table of its own.
+    is_large: bool,
 }
 
 /// The columns of [`Held`], in its order.
 macro_rules! held {
     () => {
-        "number, topic, place, home, phase, state, step, due, deliveries, key, id, content IS NOT NULL"
+        "number, topic, place, home, phase, state, step, due, deliveries, key, id, content IS NOT NULL,
+         body IS NULL"
     };
 }
 pub(crate) use held;
@@ -129,6 +132,7 @@ impl Held {
             key: read_bytes(row, 9)?,
             id: row.get(10)?,
             is_chosen: row.get(11)?,
+            is_large: row.get(12)?,
         })
     }
 }
@@ -283,8 +287,25 @@ impl Tx<'_> {
         Ok(length.flatten().unwrap_or(0))
     }
 
-    /// A message leaves its state: it is about to be changed or removed.
+    /// A message leaves its state, and is about to be changed: what it was is kept.
     pub(crate) fn leave(&mut self, held: &Held) -> Sql<()> {
+        self.write_past(held.number, held.step)?;
+        self.uncount(held)
+    }
+
+    /// Writes down what a message is, before it becomes something else. How it came to be is in its own row.
+    pub(crate) fn write_past(&self, number: i64, step: i64) -> Sql<()> {
+        if step != number && !self.is_frugal {
+            self.sql(
+                "INSERT INTO history SELECT number, step, updated_at, state, changed_by,
+                    CASE error_step WHEN step THEN error END, handled, failed FROM message WHERE number = ?1",
+            )?
+            .execute([number])?;
+        }
+        Ok(())
+    }
+
+    fn uncount(&mut self, held: &Held) -> Sql<()> {
         let bytes = if held.state == State::Dead { self.body_length(held.number)? } else { 0 };
         self.tally(held.home, held.state, -1, -bytes);
         Ok(())
@@ -292,8 +313,14 @@ impl Tx<'_> {
 
     /// Removes a message without a trace.
     pub(crate) fn remove(&mut self, held: &Held) -> Sql<()> {
-        self.leave(held)?;
+        self.uncount(held)?;
         self.sql("DELETE FROM message WHERE number = ?1")?.execute([held.number])?;
+        if held.step != held.number {
+            self.sql("DELETE FROM history WHERE message = ?1")?.execute([held.number])?;
+        }
+        if held.is_large {
+            self.sql("DELETE FROM payload WHERE message = ?1")?.execute([held.number])?;
+        }
         Ok(())
     }
 
@@ -364,7 +391,9 @@ impl Tx<'_> {
                 .optional()?
                 .unwrap_or(false);
         if !is_same {
-            self.sql("DELETE FROM payload WHERE message = ?1")?.execute([held.number])?;
+            if held.is_large {
+                self.sql("DELETE FROM payload WHERE message = ?1")?.execute([held.number])?;
+            }
             self.write_payload(held.number, content)?;
         }
         let step = self.next();

@@ -102,6 +102,7 @@ impl Tx<'_> {
 
     /// What waits is due then.
     pub(crate) fn reschedule(&mut self, held: &Held, due: Timestamp, by: Option<&str>) -> Sql<()> {
+        self.write_past(held.number, held.step)?;
         let step = self.next();
         self.sql(
             "UPDATE message SET due = ?2, step = ?3, updated_at = ?4, changed_by = ?5 WHERE number = ?1",

@@ -46,6 +46,8 @@ pub(crate) struct Own {
     pub(crate) consumers: BTreeMap<i64, i64>,
     /// Wall time minus monotonic time, in milliseconds, when last seen.
     pub(crate) offset: Option<i64>,
+    /// The disk was full, and what was kept for settling is used up.
+    pub(crate) is_short: bool,
     /// How long the log is, in bytes.
     pub(crate) log_length: u64,
 }

@@ -26,12 +26,12 @@ pub(crate) struct Leased {
 /// A row as a receiver reads it, to the last column.
 fn read(row: &Row<'_>) -> rusqlite::Result<i64> {
     let number = row.get(0)?;
-    for column in 1..15 {
+    for column in 1..16 {
         row.get_ref(column)?;
     }
-    row.get::<_, Box<str>>(6)?;
     row.get::<_, Box<str>>(7)?;
-    row.get::<_, Vec<u8>>(14)?;
+    row.get::<_, Box<str>>(8)?;
+    row.get::<_, Vec<u8>>(15)?;
     Ok(number)
 }
 
@@ -110,7 +110,7 @@ impl Raw {
                 &[&QUEUE, &now.0],
             )?;
             let mut ready = tx.prepare_cached(
-                "SELECT number, rank, home, deliveries, due, problem, id, type, key, content_type, sent_at, handled,
+                "SELECT number, step, rank, home, deliveries, due, problem, id, type, key, content_type, sent_at, handled,
                      failed, headers,
                      coalesce(body, (SELECT body FROM payload WHERE payload.message = message.number))
                  FROM message INDEXED BY message_ready
@@ -141,8 +141,13 @@ impl Raw {
     pub(crate) fn ack(&mut self, leased: &[Leased], now: Timestamp) {
         self.transaction(|tx, next| {
             let mut held = tx.prepare_cached(
-                "SELECT number, topic, place, home, phase, state, step, due, deliveries, key, id, content IS NOT NULL
+                "SELECT number, topic, place, home, phase, state, step, due, deliveries, key, id, content IS NOT NULL,
+                     body IS NULL
                  FROM message WHERE number = ?1",
+            )?;
+            let mut past = tx.prepare_cached(
+                "INSERT INTO history SELECT number, step, updated_at, state, changed_by,
+                    CASE error_step WHEN step THEN error END, handled, failed FROM message WHERE number = ?1",
             )?;
             let mut end = tx.prepare_cached(
                 "UPDATE message SET phase = 4, state = ?2, step = ?3, rank = NULL, schedule = NULL, destination = NULL,
@@ -157,6 +162,7 @@ impl Raw {
                     row.get(6)
                 })?;
                 assert_eq!(step, *fence, "nobody else has it");
+                past.execute([number])?;
                 let step = *next;
                 *next += 1;
                 let nothing = None::<&str>;

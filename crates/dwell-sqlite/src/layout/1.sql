@@ -76,12 +76,12 @@ CREATE UNIQUE INDEX message_schedule ON message (schedule, topic) WHERE schedule
 CREATE INDEX message_due ON message (topic, due, number, schedule) WHERE schedule IS NOT NULL;
 CREATE INDEX message_ready ON message (place, rank) WHERE phase = 1;
 CREATE INDEX message_leased ON message (place, lease_until) WHERE phase = 3;
-CREATE INDEX message_taken ON message (place, key, phase, rank) WHERE phase IN (2, 3) AND key IS NOT NULL;
+CREATE INDEX message_aside ON message (place, key, rank) WHERE phase = 2;
+CREATE INDEX message_held ON message (place, key) WHERE phase = 3 AND key IS NOT NULL;
 CREATE INDEX message_over ON message (updated_at) WHERE phase = 4;
 CREATE INDEX message_id ON message (id);
 CREATE INDEX message_key ON message (key) WHERE key IS NOT NULL;
 CREATE INDEX message_created ON message (created_at, id);
--- Not `NOT IN (1, 2, 8)`: for that, every change of a message would build a table of three numbers.
 CREATE INDEX message_state ON message (state, created_at, id) WHERE state <> 1 AND state <> 2 AND state <> 8;
 
 -- Bodies that are too large to be written again with every change of their message.
@@ -90,7 +90,7 @@ CREATE TABLE payload (
     body    BLOB NOT NULL
 );
 
--- What each message was before it became what it is.
+-- What each message was before it became what it is. How it came to be is in its own row, and not written again.
 CREATE TABLE history (
     message INTEGER NOT NULL,
     step    INTEGER NOT NULL,
@@ -102,19 +102,6 @@ CREATE TABLE history (
     failed  INTEGER NOT NULL,
     PRIMARY KEY (message, step)
 ) WITHOUT ROWID;
-
--- How a message came to be is in its own row, so its first state is not written again.
-CREATE TRIGGER message_changed AFTER UPDATE OF step ON message WHEN old.step <> old.number BEGIN
-    INSERT INTO history VALUES (
-        old.number, old.step, old.updated_at, old.state, old.changed_by,
-        CASE old.error_step WHEN old.step THEN old.error END, old.handled, old.failed
-    );
-END;
-
-CREATE TRIGGER message_gone AFTER DELETE ON message BEGIN
-    DELETE FROM history WHERE message = old.number;
-    DELETE FROM payload WHERE message = old.number;
-END;
 
 -- How many messages there are, and how long their bodies are together.
 CREATE TABLE tally (

@@ -67,7 +67,7 @@ pub(crate) fn directory() -> PathBuf {
 }
 
 fn remove(path: &Path) {
-    for end in ["", "-wal", "-shm", ".now"] {
+    for end in ["", "-wal", "-shm", "-reserve", ".now"] {
         let _ = std::fs::remove_file(format!("{}{end}", path.display()));
     }
 }

@@ -1,0 +1,324 @@
+//! The thread that writes, at work.
+
+use crate::{
+    fault::{Sql, fault, is_busy, is_full},
+    job::{Job, Task},
+    open,
+    readers::Gate,
+    reserve::Reserve,
+    settings::SqliteSettings,
+    signals::Signals,
+    tx::{Cache, Own, Tx},
+};
+use dwell_core::{Busy, Error, ErrorKind, Result, Seams};
+use rusqlite::Connection;
+use std::{
+    ffi::OsString,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::Receiver,
+    },
+    time::Duration,
+};
+use tokio::sync::oneshot;
+
+/// About how many messages one transaction takes: enough that the wait for the disk counts for little, and few enough
+/// that nobody waits for long.
+const GROUP: usize = 1000;
+
+/// Where nobody else sees to it, the file is tidied this often.
+const TIDY: Duration = Duration::from_secs(60);
+
+/// A log that is larger than this, and could not be emptied by the way, is emptied on purpose.
+const LOG_LIMIT: u64 = 2 * open::LOG_LIMIT;
+
+/// What the thread is told.
+pub(crate) enum Order {
+    Work(Box<dyn Job>),
+    /// See whether another process has written.
+    Watch(Busy),
+    /// Let go of the file, and take it up again.
+    Reopen(oneshot::Sender<Result<()>>, Busy),
+    /// Nothing comes after this.
+    Close(Busy),
+}
+
+/// What the thread has.
+pub(crate) struct Worker {
+    name: Arc<str>,
+    /// `None` if the file could not be opened again.
+    connection: Option<Connection>,
+    settings: Arc<SqliteSettings>,
+    seams: Seams,
+    signals: Arc<Signals>,
+    gate: Gate,
+    reserve: Reserve,
+    /// Where the log is.
+    log: Option<OsString>,
+    /// When the file was last tidied.
+    tidied: Duration,
+    own: Own,
+    cache: Cache,
+}
+
+/// Ways to find room on a full disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    EmptyLog,
+    Reserve,
+    Frugal,
+}
+
+/// Why a transaction failed.
+enum Failure {
+    Sql(rusqlite::Error),
+    /// The file could not be opened again, or a job panicked.
+    Other(Error),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl Worker {
+    pub(crate) fn new(
+        connection: Connection,
+        settings: Arc<SqliteSettings>,
+        seams: Seams,
+        signals: Arc<Signals>,
+        gate: Gate,
+    ) -> Self {
+        let mut log = settings.path().map(|path| path.as_os_str().to_owned());
+        log.iter_mut().for_each(|path| path.push("-wal"));
+        Self {
+            name: settings.location.to_string().into(),
+            connection: Some(connection),
+            tidied: seams.clock.elapsed(),
+            seams,
+            signals,
+            gate,
+            reserve: Reserve::beside(settings.path()),
+            log,
+            own: Own::default(),
+            cache: Cache::default(),
+            settings,
+        }
+    }
+
+    /// Works until nobody can ask for more, and closes the file. Returns what keeps a virtual clock from going on before
+    /// that was said.
+    pub(crate) fn work(mut self, orders: &Receiver<Order>) -> Option<Busy> {
+        let mut closing = None;
+        self.wait_for_nobody();
+        while let Ok(first) = orders.recv() {
+            let _busy = self.seams.clock.busy();
+            let (mut group, mut weight) = (Vec::new(), 0);
+            let mut next = Some(first);
+            while let Some(order) = next.take() {
+                match order {
+                    Order::Work(job) => {
+                        weight += job.weight();
+                        group.push(job);
+                    }
+                    Order::Watch(busy) => {
+                        self.watch();
+                        drop(busy);
+                    }
+                    Order::Close(busy) => closing = Some(busy),
+                    Order::Reopen(answer, busy) => {
+                        self.run(std::mem::take(&mut group));
+                        let _ = answer.send(self.reopen());
+                        drop(busy);
+                    }
+                }
+                if weight < GROUP {
+                    next = orders.try_recv().ok();
+                }
+            }
+            self.run(group);
+            self.keep_log_short();
+            self.tidy();
+        }
+        if let Some(connection) = self.connection.take() {
+            // All that is in the log goes into the file, so that one file is left, unless another process is at work.
+            let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        }
+        self.reserve.release();
+        closing
+    }
+
+    /// We wait for others in our own way.
+    fn wait_for_nobody(&self) {
+        if let Some(connection) = &self.connection {
+            let _ = connection.busy_timeout(Duration::ZERO);
+        }
+    }
+
+    fn watch(&self) {
+        let version = self.connection.as_ref().map(crate::tx::version);
+        if let Some(Ok(version)) = version
+            && self.cache.is_outdated(version)
+        {
+            self.signals.wake_everyone();
+        }
+    }
+
+    fn reopen(&mut self) -> Result<()> {
+        if self.settings.path().is_none() {
+            let text = "what is in memory would be lost: `:memory:` cannot be opened again";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        self.connection = None;
+        self.cache = Cache::default();
+        self.connection = Some(open::open_writer(&self.settings)?);
+        self.wait_for_nobody();
+        self.signals.wake_everyone();
+        Ok(())
+    }
+
+    /// SQLite empties the log by the way, unless somebody always reads. If it has grown all the same, it is emptied while
+    /// none of our own readers is at it; if others are, users may send no more before it is too long.
+    fn keep_log_short(&mut self) {
+        let length =
+            || self.log.as_ref().and_then(|log| std::fs::metadata(log).ok()).map_or(0, |log| log.len());
+        self.own.log_length = length();
+        if self.own.log_length <= LOG_LIMIT.min(self.settings.max_log) {
+            return;
+        }
+        if let Some(connection) = &self.connection {
+            let _nobody_reads = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        }
+        self.own.log_length = length();
+    }
+
+    /// Does some of what must be done now and then.
+    fn tidy(&mut self) {
+        let elapsed = self.seams.clock.elapsed();
+        self.reserve.take_again(elapsed);
+        self.own.is_short = !self.reserve.is_taken();
+        if elapsed.saturating_sub(self.tidied) < TIDY {
+            return;
+        }
+        self.reserve.check();
+        let is_more = Arc::new(AtomicBool::new(false));
+        let seen = is_more.clone();
+        let work = move |tx: &mut Tx<'_>| {
+            seen.store(tx.tidy()?, Ordering::Relaxed);
+            Ok(())
+        };
+        let (task, _) = Task::new(1, work, |()| (), self.seams.clock.busy());
+        self.run(vec![Box::new(task)]);
+        if !is_more.load(Ordering::Relaxed) {
+            self.tidied = elapsed;
+        }
+    }
+
+    fn run(&mut self, mut group: Vec<Box<dyn Job>>) {
+        if group.is_empty() {
+            return;
+        }
+        match self.attempt(&mut group, false) {
+            Ok(()) => group.into_iter().for_each(|job| job.finish(None)),
+            // Nobody has a better chance alone.
+            Err(Failure::Sql(error)) if is_busy(&error) => self.refuse(group, &fault(&self.name, error)),
+            Err(failure) if group.len() == 1 => self.run_again(group, failure),
+            Err(_) => {
+                for job in group {
+                    let mut alone = vec![job];
+                    match self.attempt(&mut alone, false) {
+                        Ok(()) => alone.into_iter().for_each(|job| job.finish(None)),
+                        Err(failure) => self.run_again(alone, failure),
+                    }
+                }
+            }
+        }
+    }
+
+    fn refuse(&self, group: Vec<Box<dyn Job>>, error: &Error) {
+        group.into_iter().for_each(|job| job.finish(Some(error.again())));
+    }
+
+    /// A job that failed by itself. On a full disk there may be room for it where the log was, in the reserve, or if it is
+    /// frugal.
+    fn run_again(&mut self, mut job: Vec<Box<dyn Job>>, mut failure: Failure) {
+        for way in [Way::EmptyLog, Way::Reserve, Way::Frugal] {
+            match failure {
+                Failure::Sql(error) if is_full(&error) => {
+                    failure = Failure::Sql(error);
+                    if way == Way::Reserve && !self.reserve.release() {
+                        continue;
+                    }
+                    self.own.is_short = !self.reserve.is_taken();
+                    self.empty_log();
+                    match self.attempt(&mut job, way == Way::Frugal) {
+                        Ok(()) => return job.into_iter().for_each(|job| job.finish(None)),
+                        Err(again) => failure = again,
+                    }
+                }
+                _ => break,
+            }
+        }
+        let error = match failure {
+            Failure::Sql(error) => fault(&self.name, error),
+            Failure::Other(error) => error,
+        };
+        // Whoever asked hears of it, and says so if need be.
+        tracing::debug!(file = %self.name, %error, "SQLite could not do what was asked");
+        job.into_iter().for_each(|job| job.finish(Some(error.again())));
+    }
+
+    /// Writes what is in the log into the file, so that the log starts anew and needs no more room.
+    fn empty_log(&self) {
+        if let Some(connection) = &self.connection {
+            let _ = connection.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()));
+        }
+    }
+
+    fn attempt(&mut self, group: &mut [Box<dyn Job>], frugal: bool) -> Result<(), Failure> {
+        if self.connection.is_none() {
+            self.reopen().map_err(Failure::Other)?;
+        }
+        let Some(connection) = &self.connection else {
+            return Err(Failure::Other(Error::new(ErrorKind::Unavailable, "the file is not open")));
+        };
+        open::begin(connection, self.settings.busy_timeout)?;
+        let offset = self.own.offset;
+        let (cache, own) = (&mut self.cache, &mut self.own);
+        let (settings, seams) = (&*self.settings, &self.seams);
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            let mut tx = Tx::begin(connection, (cache, own), settings, seams, frugal)?;
+            for job in group.iter_mut() {
+                tx.start(job.is_abandoned());
+                job.run(&mut tx)?;
+            }
+            let after = tx.finish()?;
+            connection.prepare_cached("COMMIT")?.execute([])?;
+            Sql::Ok(after)
+        }));
+        match ran {
+            Ok(Ok(after)) => {
+                self.signals.run(after);
+                Ok(())
+            }
+            failed => {
+                self.cache = Cache::default();
+                self.own.offset = offset;
+                if !connection.is_autocommit() {
+                    connection.execute_batch("ROLLBACK")?;
+                }
+                Err(match failed {
+                    Ok(Err(error)) => Failure::Sql(error),
+                    _ => Failure::Other(
+                        Error::new(ErrorKind::Unavailable, "a fault in Dwell itself: please report it")
+                            .with_retryable(false),
+                    ),
+                })
+            }
+        }
+    }
+}
