@@ -56,8 +56,11 @@ impl Fixture {
 
         let targets = ["conformance", "log", "faults"];
         let targets = targets.map(|name| format!("[[test]]\nname = '{name}'\nharness = false\n"));
-        fixture.package("dwell-sqlite", &targets.concat());
+        let targets = targets.concat() + "[[bench]]\nname = 'sqlite'\nharness = false\n";
+        fixture.package("dwell-sqlite", &targets);
         fixture.write("crates/dwell-sqlite/src/lib.rs", "");
+        let ack = r#"{"bench":"sqlite","case":"ack","ours":30000,"raw":30000,"ratio":1,"unit":"/s"}"#;
+        fixture.write("crates/dwell-sqlite/benches/sqlite.rs", &program(&[ack], 0));
         fixture.column("sqlite", &[("ack removes", "pass")]);
         fixture.column("log+sqlite", &[("ack removes", "pass")]);
         fixture.kills(0);

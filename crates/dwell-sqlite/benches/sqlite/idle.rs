@@ -1,0 +1,22 @@
+//! What an engine costs that is subscribed and has nothing to do.
+
+use crate::{
+    Scale,
+    disk::Place,
+    ours::{self, Count},
+    output::Output,
+    process::processor_time,
+};
+use dwell_core::Seams;
+use std::time::{Duration, Instant};
+
+pub(crate) async fn run(output: &Output, scale: &Scale) {
+    let place = Place::new();
+    let engine = ours::engine(place.path(), &Seams::system("bench"), Count::down_from(usize::MAX)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let (start, before) = (Instant::now(), processor_time());
+    tokio::time::sleep(Duration::from_secs(scale.idle_seconds)).await;
+    let share = (processor_time() - before) / start.elapsed().as_secs_f64();
+    engine.shutdown().await.expect("the file closes");
+    output.figure("idle, subscribed", share * 100.0, "% of a core");
+}

@@ -1,0 +1,74 @@
+//! How late messages are handled that were due at a time.
+
+use crate::{
+    Scale,
+    disk::{Place, syncs},
+    ours::{self, envelope, send},
+    output::{Output, median},
+};
+use dwell_core::{BoxFuture, Due, Message, Seams, Timestamp, ready};
+use dwell_engine::{Context, Handler, Verdict};
+use std::{
+    sync::{Arc, Mutex},
+    time::{SystemTime, UNIX_EPOCH},
+};
+use tokio::sync::Notify;
+
+const ROUNDS: usize = 3;
+const SYNCS: usize = 200;
+
+pub(crate) async fn run(output: &Output, scale: &Scale) {
+    let (rate, burst) = (scale.due_per_second as i64, scale.burst);
+    let total = rate * scale.seconds as i64;
+    let (mut steady, mut at_once, mut disk) = (vec![], vec![], vec![]);
+    for _ in 0..ROUNDS.min(scale.rounds) {
+        disk.extend(syncs(SYNCS));
+        steady.extend(late(total as usize, |n| n as i64 * 1000 / rate).await);
+        disk.extend(syncs(SYNCS));
+        at_once.extend(late(burst, |_| 0).await);
+    }
+    output.figure("what the disk takes for one page, median", median(disk), "ms");
+    output.lateness(&format!("lateness at {rate}/s"), steady);
+    output.lateness(&format!("{burst} due at one instant"), at_once);
+}
+
+/// Milliseconds since the epoch, finer than our clock.
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64() * 1000.0
+}
+
+/// Notes how late each message is.
+struct Late {
+    seen: Mutex<Vec<f64>>,
+    expected: usize,
+    done: Notify,
+}
+
+impl Handler for Late {
+    fn handle(&self, _: Message, context: Context) -> BoxFuture<'static, Verdict> {
+        let due = context.due.expect("SQLite knows when a message was due");
+        let late = now() - due.0 as f64;
+        let mut seen = self.seen.lock().expect("nobody panics here");
+        seen.push(late);
+        if seen.len() == self.expected {
+            self.done.notify_one();
+        }
+        ready(Verdict::ACK)
+    }
+}
+
+/// So many messages, each due a given number of milliseconds after a start that is soon.
+async fn late(expected: usize, due: impl Fn(usize) -> i64) -> Vec<f64> {
+    let (place, seams) = (Place::new(), Seams::system("bench"));
+    let seen = Mutex::new(Vec::with_capacity(expected));
+    let late = Arc::new(Late { seen, expected, done: Notify::new() });
+    let engine = ours::engine(place.path(), &seams, late.clone()).await;
+    let start = now() as i64 + 2_000;
+    let all: Vec<_> = (0..expected).map(|n| envelope(&seams, Due::At(Timestamp(start + due(n))))).collect();
+    for batch in all.chunks(1000) {
+        send(&engine, batch).await;
+    }
+    late.done.notified().await;
+    engine.shutdown().await.expect("the file closes");
+    std::mem::take(&mut late.seen.lock().expect("nobody panics here"))
+}

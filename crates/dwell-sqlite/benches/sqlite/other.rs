@@ -1,0 +1,2 @@
+use crate::{Scale, output::Output};
+pub(crate) async fn run(_: &Output, _: &Scale) {}

@@ -1,0 +1,63 @@
+//! Durable sends: one by one by a great many senders, and in batches.
+
+use crate::{
+    Scale,
+    disk::Place,
+    ours::{self, envelopes},
+    output::Output,
+    raw::Raw,
+};
+use dwell_core::{Envelope, Producer, Seams, Transport};
+use std::{sync::Arc, time::Instant};
+
+/// What our writer takes into one transaction.
+const GROUP: usize = 1000;
+const BATCH: usize = 500;
+/// Who send batches at the same time: enough that a group is there when the one before it is done.
+const SENDERS: usize = 4;
+
+pub(crate) async fn run(output: &Output, scale: &Scale) {
+    let (mut single, mut batches) = (vec![], vec![]);
+    for _ in 0..scale.rounds {
+        single.push((ours(scale.messages, scale.senders, 1).await, raw(scale.messages)));
+        batches.push((ours(scale.messages, SENDERS, BATCH).await, raw(scale.messages)));
+    }
+    let senders = scale.senders;
+    output.rates(&format!("durable sends, {senders} senders / bare, groups of {GROUP}"), single);
+    output.rates(&format!("durable sends, batches of {BATCH} / bare, groups of {GROUP}"), batches);
+}
+
+async fn ours(messages: usize, senders: usize, batch: usize) -> f64 {
+    let (place, seams) = (Place::new(), Seams::system("bench"));
+    let (sqlite, _) = ours::open_subscribed(place.path(), &seams).await;
+    let producer = sqlite.producer().await.expect("the file is open");
+    let shares: Vec<_> = (0..senders).map(|_| envelopes(&seams, messages / senders)).collect();
+    let start = Instant::now();
+    let senders = shares.into_iter().map(|share| tokio::spawn(send(producer.clone(), share, batch)));
+    let senders: Vec<_> = senders.collect();
+    for sender in senders {
+        sender.await.expect("the sender has sent");
+    }
+    let rate = messages as f64 / start.elapsed().as_secs_f64();
+    sqlite.close().await.expect("the file closes");
+    rate
+}
+
+async fn send(producer: Arc<dyn Producer>, share: Vec<Envelope>, batch: usize) {
+    for batch in share.chunks(batch) {
+        for sent in producer.send(batch).await {
+            sent.expect("there is room");
+        }
+    }
+}
+
+fn raw(messages: usize) -> f64 {
+    let (place, seams) = (Place::new(), Seams::system("bench"));
+    let mut raw = Raw::open(place.path());
+    let all = envelopes(&seams, messages);
+    let start = Instant::now();
+    for group in all.chunks(GROUP) {
+        raw.insert(group, seams.clock.now());
+    }
+    messages as f64 / start.elapsed().as_secs_f64()
+}
