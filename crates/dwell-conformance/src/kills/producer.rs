@@ -49,12 +49,8 @@ fn unanswered(post: &Post) -> Result<BTreeSet<MessageId>, BoxError> {
         Entry::Confirmed { id, .. } => drop(confirmed.insert(id)),
         _ => {}
     })?;
-    open.retain(|id| !confirmed.contains(id) && remembers(post, &post.load.envelope(id)));
+    open.retain(|id| !confirmed.contains(id) && post.engine.remembers_ids());
     Ok(open)
-}
-
-fn remembers(post: &Post, envelope: &Envelope) -> bool {
-    post.engine.remembers_ids(envelope.due)
 }
 
 /// Sends these, and returns those to be sent again.
@@ -62,7 +58,7 @@ async fn send(post: &Post, ids: impl Iterator<Item = MessageId>) -> Result<BTree
     let batch: Vec<_> = ids
         .map(|id| {
             let envelope = post.load.envelope(&id);
-            let once = remembers(post, &envelope).then_some(OnConflict::Fail);
+            let once = post.engine.remembers_ids().then_some(OnConflict::Fail);
             Envelope { once, ..envelope }
         })
         .collect();
