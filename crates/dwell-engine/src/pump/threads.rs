@@ -63,7 +63,7 @@ struct Job {
     context: Context,
     outcome: oneshot::Sender<Verdict>,
     /// Whoever asked for the run can tell that it has not come back.
-    _at_work: Arc<()>,
+    at_work: Arc<()>,
     /// Where it was asked for: what the handler says on its thread belongs there.
     span: Span,
 }
@@ -102,7 +102,7 @@ impl Threads {
             let id = self.shared.abandoned.next();
             state.open.insert(id, busy);
             let span = Span::current();
-            state.queue.push_back(Job { id, message, context, outcome, _at_work: at_work, span });
+            state.queue.push_back(Job { id, message, context, outcome, at_work, span });
             if state.idle < state.queue.len() && state.threads < state.allowed(self.concurrency) {
                 self.start_thread(&mut state);
             }
@@ -163,8 +163,8 @@ impl Shared {
             };
             drop(state);
             let verdict = job.span.in_scope(|| run_blocking(&*self.handler, job.message, job.context));
-            // It must not outlive the run.
-            drop(job.span);
+            // They must not outlive the run: whoever gets the outcome may look at once.
+            drop((job.span, job.at_work));
             state = self.lock();
             if let Some(busy) = state.open.remove(&job.id) {
                 drop(state);
