@@ -84,7 +84,7 @@ impl Scale {
         pending: [10_000, 1_000_000],
         sample: 10_000,
         idle_seconds: 10,
-        other: Some(20_000),
+        other: Some(4_000),
     };
     const SMOKE: Self = Self {
         rounds: 1,
