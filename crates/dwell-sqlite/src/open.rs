@@ -15,8 +15,12 @@ use std::{
 /// How many prepared statements a connection keeps: more than there are.
 const STATEMENTS: usize = 200;
 
-/// What a connection keeps of the file in memory, in KiB.
-const CACHE: i64 = 16 * 1024;
+/// What the connection that writes keeps of the file in memory at most, in KiB: with a million messages, what comes next
+/// goes to many places.
+const WRITER_CACHE: i64 = 64 * 1024;
+
+/// The same for one that reads.
+const READER_CACHE: i64 = 8 * 1024;
 
 /// A log that has grown beyond this is cut back when all of it is in the file.
 pub(crate) const LOG_LIMIT: u64 = 64 << 20;
@@ -26,7 +30,7 @@ pub(crate) fn open_writer(settings: &SqliteSettings) -> Result<Connection> {
     let name = settings.location.to_string();
     let Location::File(path) = &settings.location else {
         let connection = Connection::open_in_memory().map_err(|error| fault(&name, error))?;
-        let made = set_up(&connection, settings).and_then(|()| layout::create(&connection));
+        let made = set_up(&connection, settings, WRITER_CACHE).and_then(|()| layout::create(&connection));
         return made.map(|()| connection).map_err(|error| fault(&name, error));
     };
     check_path(path)?;
@@ -34,7 +38,7 @@ pub(crate) fn open_writer(settings: &SqliteSettings) -> Result<Connection> {
     let connection = opened.map_err(|error| fault(&name, error))?;
     connection.busy_timeout(settings.busy_timeout).map_err(|error| fault(&name, error))?;
     layout::check(&connection, path)?;
-    set_up(&connection, settings).map_err(|error| fault(&name, error))?;
+    set_up(&connection, settings, WRITER_CACHE).map_err(|error| fault(&name, error))?;
     Ok(connection)
 }
 
@@ -42,7 +46,7 @@ pub(crate) fn open_writer(settings: &SqliteSettings) -> Result<Connection> {
 pub(crate) fn open_reader(path: &Path, settings: &SqliteSettings) -> Sql<Connection> {
     let connection = Connection::open_with_flags(as_file(path), flags() - OpenFlags::SQLITE_OPEN_CREATE)?;
     connection.busy_timeout(settings.busy_timeout)?;
-    set_up(&connection, settings)?;
+    set_up(&connection, settings, READER_CACHE)?;
     connection.pragma_update(None, "query_only", true)?;
     Ok(connection)
 }
@@ -75,10 +79,10 @@ fn check_path(path: &Path) -> Result<()> {
     }
 }
 
-fn set_up(connection: &Connection, settings: &SqliteSettings) -> Sql<()> {
+fn set_up(connection: &Connection, settings: &SqliteSettings, cache: i64) -> Sql<()> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     connection.pragma_update(None, "synchronous", settings.synchronous.pragma())?;
-    connection.pragma_update(None, "cache_size", -CACHE)?;
+    connection.pragma_update(None, "cache_size", -cache)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     connection.pragma_update_and_check(None, "journal_size_limit", LOG_LIMIT as i64, |_| Ok(()))?;
     if let Some(size) = settings.max_size {

@@ -200,13 +200,16 @@ fn what_cannot_be_opened_says_why_and_what_to_do() {
     let newer = format!("{directory}/newer.db");
     drop(Sqlite::open(SqliteSettings::file(&newer), Seams::virtual_time(VirtualClock::new(), 1)).unwrap());
     rusqlite::Connection::open(&newer).unwrap().pragma_update(None, "user_version", 1000).unwrap();
-    let cases = [
+    let mut cases = vec![
         (format!("sqlite://{directory}/missing/dwell.db"), ErrorKind::NotFound, "create it"),
         (format!("sqlite://{directory}"), ErrorKind::Config, "is a directory"),
         (format!("sqlite://{directory}/letter.txt"), ErrorKind::Corrupt, "not a SQLite database"),
         (format!("sqlite://{newer}"), ErrorKind::Config, "layout 1000"),
-        ("sqlite:///sys/dwell.db".to_owned(), ErrorKind::Denied, "cannot be opened"),
     ];
+    if cfg!(target_os = "linux") {
+        // Nobody may write there, whoever runs this test.
+        cases.push(("sqlite:///sys/dwell.db".to_owned(), ErrorKind::Denied, "cannot be opened"));
+    }
     for (url, expected, says) in cases {
         let seams = Seams::virtual_time(VirtualClock::new(), 1);
         let error = dwell_sqlite::connect(&TransportUrl::parse(&url).unwrap(), seams).unwrap_err();
