@@ -39,7 +39,10 @@ fn main() {
             receives::run(&output, &scale).await;
         }
         if runs("lateness") {
-            lateness::run(&output, &scale).await;
+            lateness::steady(&output, &scale).await;
+        }
+        if runs("burst") {
+            lateness::burst(&output, &scale).await;
         }
         if runs("pending") {
             pending::run(&output, &scale).await;
