@@ -8,18 +8,43 @@ use crate::{
     signals::Signal,
     tx::Tx,
 };
-use dwell_core::{State, Timestamp};
+use dwell_core::{State, Text, Timestamp};
+use rusqlite::Row;
 
 /// How much is done at a time, in messages: a million due at one instant do not keep others out.
 pub(crate) const CHUNK: usize = 1000;
 
 /// One that is due.
-struct Due {
-    held: Held,
-    schedule: String,
+pub(crate) struct Due {
+    pub(crate) held: Held,
+    schedule: Text,
     is_new: bool,
     is_chosen: bool,
     content: Option<u128>,
+}
+
+/// The columns of [`Due`], in its order.
+macro_rules! due {
+    () => {
+        concat!(held!(), ", schedule, handled = 0 AND failed = 0, once IS NOT NULL, content")
+    };
+}
+pub(crate) use due;
+
+impl Due {
+    /// How many columns it has.
+    pub(crate) const COLUMNS: usize = 17;
+
+    pub(crate) fn read(row: &Row<'_>) -> Sql<Self> {
+        let content: Option<[u8; 16]> = row.get(16)?;
+        Ok(Self {
+            held: Held::read(row)?,
+            schedule: row.get(13)?,
+            is_new: row.get(14)?,
+            is_chosen: row.get(15)?,
+            content: content.map(u128::from_be_bytes),
+        })
+    }
 }
 
 impl Tx<'_> {
@@ -60,37 +85,33 @@ impl Tx<'_> {
     fn due(&self, topic: i64, most: usize) -> Sql<Vec<Due>> {
         let mut statement = self.sql(concat!(
             "SELECT ",
-            held!(),
-            ", schedule, handled = 0 AND failed = 0, once IS NOT NULL, content
-             FROM message INDEXED BY message_due
+            due!(),
+            " FROM message INDEXED BY message_due
              WHERE topic = ?1 AND schedule IS NOT NULL AND due <= ?2 ORDER BY due, number LIMIT ?3"
         ))?;
-        let due = statement.query_map((topic, self.now.0, most as i64), |row| {
-            let content: Option<[u8; 16]> = row.get(16)?;
-            Ok(Due {
-                held: Held::read(row)?,
-                schedule: row.get(13)?,
-                is_new: row.get(14)?,
-                is_chosen: row.get(15)?,
-                content: content.map(u128::from_be_bytes),
-            })
-        })?;
+        let due = statement.query_map((topic, self.now.0, most as i64), Due::read)?;
         due.collect()
     }
 
     fn fire(&mut self, due: &Due) -> Sql<()> {
+        self.remember_fired(due)?;
+        let held = &due.held;
+        let target = match held.place == held.topic {
+            true => Target::Topic(held.topic),
+            false => Target::Queue(held.topic, held.place),
+        };
+        self.deliver(held, target, None)
+    }
+
+    /// Remembers the names of what is due.
+    pub(crate) fn remember_fired(&self, due: &Due) -> Sql<()> {
         let held = &due.held;
         let fired = |content| Known { content, due: Some(held.due) };
         // Its sender knows no other name than the message's.
         if due.is_new && *due.schedule != *held.id {
             self.remember(held.topic, &held.id, fired(None))?;
         }
-        self.remember(held.topic, &due.schedule, fired(due.content.filter(|_| due.is_chosen)))?;
-        let target = match held.place == held.topic {
-            true => Target::Topic(held.topic),
-            false => Target::Queue(held.topic, held.place),
-        };
-        self.deliver(held, target, None)
+        self.remember(held.topic, &due.schedule, fired(due.content.filter(|_| due.is_chosen)))
     }
 
     /// Makes a message that is there ready, for one subscription or for all that there are.

@@ -85,15 +85,18 @@ impl Tx<'_> {
             return Ok(Look::Again);
         }
         let is_more_to_take_in = self.take_in()?;
-        let limit = if self.has_ready(ask.place, ask.max)? { ask.max.clamp(1, CHUNK) } else { CHUNK };
-        let is_more_due = self.promote(ask.topic, limit)?;
         let is_more_lost = self.give_back_expired(ask.place)?;
+        let mut deliveries = self.hand_out_due(ask)?;
+        let is_more_due = deliveries.len() < ask.max.max(1) && {
+            let is_enough = self.has_ready(ask.place, ask.max)?;
+            self.promote(ask.topic, if is_enough { ask.max.clamp(1, CHUNK) } else { CHUNK })?
+        };
         if self.places().queues.get(&ask.place).is_none_or(|queue| queue.settings.name != ask.name) {
             return Ok(Look::Nothing { due: None, expiry: None });
         }
 
         let mut steps = CHUNK;
-        let deliveries = self.hand_out(ask, &mut steps)?;
+        self.hand_out(ask, &mut steps, &mut deliveries)?;
         if !deliveries.is_empty() {
             return Ok(Look::Found(deliveries));
         }
@@ -111,7 +114,7 @@ impl Tx<'_> {
     }
 
     /// Whether so many are ready in this place.
-    fn has_ready(&self, place: i64, count: usize) -> Sql<bool> {
+    pub(crate) fn has_ready(&self, place: i64, count: usize) -> Sql<bool> {
         let skip = count.clamp(1, CHUNK) as i64 - 1;
         self.sql(
             "SELECT 1 FROM message INDEXED BY message_ready WHERE place = ?1 AND phase = 1 LIMIT 1 OFFSET ?2",
@@ -119,8 +122,7 @@ impl Tx<'_> {
         .exists((place, skip))
     }
 
-    fn hand_out(&mut self, ask: &Ask, steps: &mut usize) -> Sql<Vec<Delivery>> {
-        let mut deliveries = Vec::new();
+    fn hand_out(&mut self, ask: &Ask, steps: &mut usize, deliveries: &mut Vec<Delivery>) -> Sql<()> {
         let is_ordered = self.places().queues.get(&ask.place).is_some_and(|queue| queue.settings.ordered);
         let (mut after, mut mine) = (i64::MIN, BTreeSet::new());
         while deliveries.len() < ask.max && *steps > 0 {
@@ -131,16 +133,16 @@ impl Tx<'_> {
                 *steps -= 1;
                 after = ready.rank;
                 match ready.message.key.clone().filter(|_| is_ordered) {
-                    None => self.lease(ask, ready, &mut deliveries)?,
+                    None => self.lease(ask, ready, deliveries)?,
                     Some(key) if self.is_taken(ask, &key)? => {
                         self.sql("UPDATE message SET phase = 2 WHERE number = ?1")?
                             .execute([ready.number])?;
                     }
                     Some(key) => {
-                        self.lease_aside(ask, &key, ready.rank, &mut deliveries)?;
+                        self.lease_aside(ask, &key, ready.rank, deliveries)?;
                         mine.insert(key);
                         if deliveries.len() < ask.max {
-                            self.lease(ask, ready, &mut deliveries)?;
+                            self.lease(ask, ready, deliveries)?;
                         }
                     }
                 }
@@ -150,7 +152,7 @@ impl Tx<'_> {
             }
             if is_all {
                 for key in &mine {
-                    self.lease_aside(ask, key, i64::MAX, &mut deliveries)?;
+                    self.lease_aside(ask, key, i64::MAX, deliveries)?;
                 }
                 break;
             }
@@ -165,7 +167,7 @@ impl Tx<'_> {
                 self.signal(ask.place, Signal::One);
             }
         }
-        Ok(deliveries)
+        Ok(())
     }
 
     fn ready(&self, place: i64, after: i64, limit: usize) -> Sql<Vec<Ready>> {

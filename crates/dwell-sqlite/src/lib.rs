@@ -38,6 +38,7 @@ mod file;
 mod flow;
 mod halt;
 mod hand_out;
+mod hand_out_due;
 mod handle;
 mod headers;
 mod ids;

@@ -17,19 +17,25 @@ use tokio::sync::Notify;
 const ROUNDS: usize = 3;
 const SYNCS: usize = 200;
 
-pub(crate) async fn run(output: &Output, scale: &Scale) {
-    let (rate, burst) = (scale.due_per_second as i64, scale.burst);
+pub(crate) async fn steady(output: &Output, scale: &Scale) {
+    let rate = scale.due_per_second as i64;
     let total = rate * scale.seconds as i64;
-    let (mut steady, mut at_once, mut disk) = (vec![], vec![], vec![]);
+    let (mut all, mut disk) = (vec![], vec![]);
     for _ in 0..ROUNDS.min(scale.rounds) {
         disk.extend(syncs(SYNCS));
-        steady.extend(late(total as usize, |n| n as i64 * 1000 / rate).await);
-        disk.extend(syncs(SYNCS));
-        at_once.extend(late(burst, |_| 0).await);
+        all.extend(late(total as usize, |n| n as i64 * 1000 / rate).await);
     }
+    disk.extend(syncs(SYNCS));
     output.figure("what the disk takes for one page, median", median(disk), "ms");
-    output.lateness(&format!("lateness at {rate}/s"), steady);
-    output.lateness(&format!("{burst} due at one instant"), at_once);
+    output.lateness(&format!("lateness at {rate}/s"), all);
+}
+
+pub(crate) async fn burst(output: &Output, scale: &Scale) {
+    let mut all = vec![];
+    for _ in 0..ROUNDS.min(scale.rounds) {
+        all.extend(late(scale.burst, |_| 0).await);
+    }
+    output.lateness(&format!("{} due at one instant", scale.burst), all);
 }
 
 /// Milliseconds since the epoch, finer than our clock.

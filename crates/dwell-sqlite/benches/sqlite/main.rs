@@ -39,7 +39,10 @@ fn main() {
             receives::run(&output, &scale).await;
         }
         if runs("lateness") {
-            lateness::run(&output, &scale).await;
+            lateness::steady(&output, &scale).await;
+        }
+        if runs("burst") {
+            lateness::burst(&output, &scale).await;
         }
         if runs("pending") {
             pending::run(&output, &scale).await;
@@ -84,7 +87,7 @@ impl Scale {
         pending: [10_000, 1_000_000],
         sample: 10_000,
         idle_seconds: 10,
-        other: Some(20_000),
+        other: Some(4_000),
     };
     const SMOKE: Self = Self {
         rounds: 1,
