@@ -50,7 +50,7 @@ pub use ledger::{
     Answer, Change, Count, Cursor, Ledger, Oldest, Page, Record, RecordQuery, State, Transition,
 };
 pub use low_water::LowWater;
-pub use message::{Attempts, Envelope, Message, Sent};
+pub use message::{Attempts, Envelope, Message, MessageFields, Sent};
 pub use name::{check_id, check_subscription, check_topic, check_user_topic};
 pub use random::{Random, SeededRandom};
 pub use retry::{RetryOverride, RetryPolicies, RetryPolicy};

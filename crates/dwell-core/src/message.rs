@@ -3,6 +3,11 @@
 use crate::{Address, ContentType, Due, Headers, MessageId, OnConflict, Text, Timestamp};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::{
+    fmt,
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
 
 /// The budgets, in fields of their own so that no user header can reset them. They never go down, save by a replay
 /// that a person asked for.
@@ -14,9 +19,23 @@ pub struct Attempts {
     pub failed: u32,
 }
 
-/// What the user sent, plus its budgets. A clone copies no payload.
+/// What the user sent, plus its budgets. It is one word: a clone copies nothing, and neither does handing it on. Its
+/// fields are those of [`MessageFields`]; changing them in one clone changes no other.
+///
+/// ```
+/// use dwell_core::Message;
+///
+/// let first = Message::new("order-42", "orders.placed", "{}");
+/// let mut second = first.clone();
+/// second.attempts.failed = 1;
+/// assert_eq!((first.attempts.failed, second.attempts.failed), (0, 1));
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Message(Arc<MessageFields>);
+
+/// The fields of a [`Message`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct MessageFields {
     /// Stable over every retry and copy.
     pub id: MessageId,
     /// The stable type name, such as `payments.charge`.
@@ -38,7 +57,7 @@ pub struct Message {
 impl Message {
     /// A message of JSON that was never handled.
     pub fn new(id: impl Into<MessageId>, kind: impl Into<Text>, body: impl Into<Bytes>) -> Self {
-        Self {
+        Self::from(MessageFields {
             id: id.into(),
             kind: kind.into(),
             key: None,
@@ -47,7 +66,20 @@ impl Message {
             headers: Headers::default(),
             body: body.into(),
             attempts: Attempts::default(),
-        }
+        })
+    }
+
+    /// The same with other fields.
+    ///
+    /// ```
+    /// use dwell_core::Message;
+    ///
+    /// let message = Message::new("order-42", "orders.placed", "{}").with(|message| message.key = Some("42".into()));
+    /// ```
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut MessageFields)) -> Self {
+        change(&mut self);
+        self
     }
 
     /// What makes two sends under one id the same send: topic, type, key, content type and body; not headers, not
@@ -71,6 +103,37 @@ impl Message {
             part.iter().copied().for_each(&mut mix);
         }
         hash
+    }
+
+    /// Its fields; copied if others have this message, too.
+    pub fn into_fields(self) -> MessageFields {
+        Arc::unwrap_or_clone(self.0)
+    }
+}
+
+impl From<MessageFields> for Message {
+    fn from(fields: MessageFields) -> Self {
+        Self(Arc::new(fields))
+    }
+}
+
+impl Deref for Message {
+    type Target = MessageFields;
+
+    fn deref(&self) -> &MessageFields {
+        &self.0
+    }
+}
+
+impl DerefMut for Message {
+    fn deref_mut(&mut self) -> &mut MessageFields {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
     }
 }
 
@@ -140,8 +203,9 @@ mod tests {
         other.id = "b".into();
         assert!(same(&other, "orders"));
         assert!(!same(&other, "invoices"));
-        assert!(!same(&Message { key: Some(Bytes::new()), ..message.clone() }, "orders"));
-        assert!(!same(&Message { body: "bodY".into(), ..message.clone() }, "orders"));
-        assert!(!same(&Message { kind: "tb".into(), body: "ody".into(), ..message.clone() }, "orders"));
+        assert!(!same(&message.clone().with(|other| other.key = Some(Bytes::new())), "orders"));
+        assert!(!same(&message.clone().with(|other| other.body = "bodY".into()), "orders"));
+        let shifted = message.clone().with(|other| (other.kind, other.body) = ("tb".into(), "ody".into()));
+        assert!(!same(&shifted, "orders"));
     }
 }

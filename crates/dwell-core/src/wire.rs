@@ -1,7 +1,9 @@
 //! The names that a foreign producer or consumer may meet, and the fields of a message as headers, for brokers that
 //! have no field of their own for them.
 
-use crate::{Address, Attempts, ContentType, Envelope, Headers, Message, MessageId, Text, Timestamp};
+use crate::{
+    Address, Attempts, ContentType, Envelope, Headers, Message, MessageFields, MessageId, Text, Timestamp,
+};
 use bytes::Bytes;
 
 /// [`Attempts::handled`], in ASCII decimal.
@@ -98,7 +100,7 @@ pub fn from_headers(
     // The first alone: a user may have a header of that name as well, and it comes behind ours.
     let content_type = headers.take_first(CONTENT_TYPE);
     let mut text = |name| headers.take(name).map(lossy);
-    let message = Message {
+    let message = Message::from(MessageFields {
         id: text(ID).filter(|id| !id.is_empty()).map_or_else(position, MessageId::from),
         kind: text(TYPE).unwrap_or_default().into(),
         content_type: content_type.map_or(ContentType::BYTES, |value| lossy(value).into()),
@@ -107,7 +109,7 @@ pub fn from_headers(
         headers,
         body,
         attempts: Attempts { handled, failed },
-    };
+    });
     (message, problem)
 }
 

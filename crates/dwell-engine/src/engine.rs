@@ -11,14 +11,14 @@ use crate::{
     spawn::{spawn, supervise},
 };
 use dwell_core::{
-    Capabilities, Changed, Due, Envelope, Error, ErrorKind, MessageId, OnMissing, Pending, Query, Result,
-    ScheduleId, Scheduler, Seams, Sent, Text, Timestamp, Topic, Transport, check_id, check_topic,
+    Capabilities, Changed, Due, Envelope, Error, ErrorKind, MessageId, OnMissing, Pending, Producer, Query,
+    Result, ScheduleId, Scheduler, Seams, Sent, Text, Timestamp, Topic, Transport, check_id, check_topic,
 };
 use futures_util::future::join_all;
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -123,6 +123,7 @@ impl EngineBuilder {
             monitor: Monitor::new(self.seams.clock.clone(), ledgers),
             transport: self.transport,
             store: self.store,
+            producer: OnceLock::new(),
             capabilities,
             stores_ids: delay.detour().is_some_and(|detour| detour.store.capabilities().remembers_ids),
             delay,
@@ -149,6 +150,8 @@ pub struct Engine(Arc<Inner>);
 struct Inner {
     transport: Arc<dyn Transport>,
     store: Option<Arc<dyn Transport>>,
+    /// Since the first send.
+    producer: OnceLock<Arc<dyn Producer>>,
     capabilities: Capabilities,
     delay: Delay,
     seams: Seams,
@@ -283,12 +286,23 @@ impl Engine {
     }
 
     async fn send_natively(&self, batch: &[Envelope]) -> Vec<Result<Sent>> {
-        let mut results = match self.0.transport.producer().await {
+        let mut results = match self.producer().await {
             Ok(producer) => producer.send(batch).await,
             Err(error) => batch.iter().map(|_| Err(error.again())).collect(),
         };
         results.resize_with(batch.len(), || Err(unconfirmed()));
         results
+    }
+
+    /// The transport's one producer, asked for until it is there.
+    async fn producer(&self) -> Result<&Arc<dyn Producer>> {
+        match self.0.producer.get() {
+            Some(producer) => Ok(producer),
+            None => {
+                let producer = self.0.transport.producer().await?;
+                Ok(self.0.producer.get_or_init(|| producer))
+            }
+        }
     }
 
     /// What no user may send, and what no broker behind us would take: found out now, not when it is due.

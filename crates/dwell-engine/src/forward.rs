@@ -23,8 +23,8 @@ use crate::{
 };
 use dwell_core::{
     Action, Address, Attempts, BoxFuture, Clock, Consumer, Delivery, Due, Envelope, Error, ErrorKind,
-    LeaseId, Message, Note, OnMissing, Outcome, Result, Seams, Sent, Settle, Subscription, Text, Transport,
-    Unsettled, wire,
+    LeaseId, Message, MessageFields, Note, OnMissing, Outcome, Result, Seams, Sent, Settle, Subscription,
+    Text, Transport, Unsettled, wire,
 };
 use futures_util::{
     StreamExt,
@@ -276,7 +276,7 @@ impl Forwarder {
             Some(to) => format!("cannot be sent to {to}: {error}"),
             None => error.to_string(),
         };
-        let Message { id, kind, attempts, .. } = &delivery.message;
+        let MessageFields { id, kind, attempts, .. } = &*delivery.message;
         let (topic, subscription) = destination(&delivery.message);
         tracing::error!(
             %id, %kind, topic, subscription, attempt = attempts.handled.saturating_add(1), via = %self.detour.via,
@@ -352,7 +352,7 @@ async fn settle_all(
                 settles.push(settle);
                 continue;
             }
-            let Message { id, kind, attempts, .. } = &settle.delivery.message;
+            let MessageFields { id, kind, attempts, .. } = &*settle.delivery.message;
             let (topic, subscription) = destination(&settle.delivery.message);
             tracing::warn!(
                 %id, %kind, topic, subscription, attempt = attempts.handled.saturating_add(1), %via, %error,

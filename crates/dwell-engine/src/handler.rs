@@ -2,16 +2,24 @@
 
 use crate::{pump::BlockingRun, rules::Verdict};
 use dwell_core::{BoxFuture, LeaseId, Message, Text, Timestamp};
+use std::sync::Arc;
+
+/// Where runs take place: the same for all that one worker does.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The topic that messages are received from.
+    pub topic: Text,
+    /// The subscription that they are received for.
+    pub subscription: Text,
+    /// Who runs them: a new name at each start.
+    pub worker: Text,
+}
 
 /// What a handler may know about a delivery beside its message.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// The topic that it was received from.
-    pub topic: Text,
-    /// The subscription that it was received for.
-    pub subscription: Text,
-    /// Who runs it: a new name at each start.
-    pub worker: Text,
+    /// Where it is run. Shared, because every message pays for it.
+    pub place: Arc<Place>,
     /// The attempt: its fence is the token that a later attempt makes stale.
     pub lease: LeaseId,
     /// How often it was handed out since it was put here, where the broker can tell.

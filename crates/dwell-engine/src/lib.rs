@@ -33,7 +33,7 @@ pub use delay::{Delay, DelayMode, Detour, FORWARD_TOPIC, Route};
 pub use engine::{Engine, EngineBuilder};
 pub use forward::Forwarder;
 pub use gaps::{Gaps, Lane, settle_with_gaps};
-pub use handler::{BlockingHandler, Context, Handler, Surround};
+pub use handler::{BlockingHandler, Context, Handler, Place, Surround};
 pub use monitor::{Monitor, Seen, Stage, Tally};
 pub use observe::{Decided, Observer, Ran};
 pub use pump::{BlockingRun, Counts, Pump, Status, Work, or_panic};

@@ -262,13 +262,13 @@ pub(crate) fn best(answers: impl IntoIterator<Item = Changed>) -> Changed {
 fn live(pump: &PumpShared, slot: &Slot, now: Timestamp, elapsed: Duration) -> Seen {
     let wall = |at: Duration| Timestamp(now.0.saturating_sub(elapsed.saturating_sub(at).as_millis() as i64));
     Seen {
-        id: slot.id.clone(),
-        kind: slot.kind.clone(),
+        id: slot.message.id.clone(),
+        kind: slot.message.kind.clone(),
         topic: pump.settings.topic.clone(),
         subscription: Some(pump.settings.name.clone()),
         stage: if slot.started.is_some() { Stage::Processing } else { Stage::Enqueued },
-        retry_count: slot.attempts.failed,
-        last_error: slot.last_error.clone(),
+        retry_count: slot.message.attempts.failed,
+        last_error: slot.message.headers.get_text(wire::LAST_ERROR).map(Text::from),
         next_retry_at: None,
         enqueued_at: slot.enqueued.unwrap_or_else(|| wall(slot.received)),
         processing_started_at: slot.started.map(|started| wall(started.at)),
@@ -293,7 +293,7 @@ fn recorded(record: Record) -> Option<Seen> {
         processing_started_at: None,
         hung: false,
         kind: record.message.kind.clone(),
-        id: record.message.id,
+        id: record.message.id.clone(),
         topic,
         subscription,
     })

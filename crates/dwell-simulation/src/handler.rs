@@ -87,7 +87,8 @@ impl Shop {
             return None;
         }
         let subject = Subject::of(message);
-        let subscription = Address::subscription(context.topic, context.subscription);
+        let subscription =
+            Address::subscription(context.place.topic.clone(), context.place.subscription.clone());
         let handled = message.attempts.handled;
         let number = self.scene.next_run();
         let name = format!("run {subject} {subscription} {handled}");

@@ -15,7 +15,8 @@ pub(crate) fn message(subject: &Subject, key: Option<u8>) -> Message {
     let mut message =
         Message::new(subject.id.clone(), kind(subject.generation), Subject::body(subject.generation));
     message.key = key.map(|key| vec![b'k', key].into());
-    message.headers.append(KEY, format!("{:?}", message.key));
+    let key = format!("{:?}", message.key);
+    message.headers.append(KEY, key);
     message.headers.append(TWICE, "one");
     message.headers.append(TWICE, "two");
     message

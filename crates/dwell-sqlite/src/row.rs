@@ -7,7 +7,8 @@ use crate::{
 };
 use bytes::Bytes;
 use dwell_core::{
-    Attempts, ContentType, Headers, Message, MessageId, OnConflict, State, Text, Timestamp, wire,
+    Attempts, ContentType, Headers, Message, MessageFields, MessageId, OnConflict, State, Text, Timestamp,
+    wire,
 };
 use rusqlite::{OptionalExtension, Row, params, types::ValueRef};
 
@@ -154,7 +155,7 @@ pub(crate) fn read_message(row: &Row<'_>, at: usize) -> Sql<Message> {
             rusqlite::Error::FromSqlConversionFailure(at + 7, rusqlite::types::Type::Text, problem.into())
         })?,
     };
-    Ok(Message {
+    Ok(Message::from(MessageFields {
         id: MessageId(row.get(at)?),
         kind: row.get(at + 1)?,
         key: read_bytes(row, at + 2)?,
@@ -163,7 +164,7 @@ pub(crate) fn read_message(row: &Row<'_>, at: usize) -> Sql<Message> {
         attempts: Attempts { handled: row.get(at + 5)?, failed: row.get(at + 6)? },
         headers,
         body: read_bytes(row, at + 8)?.unwrap_or_default(),
-    })
+    }))
 }
 
 /// Bytes, or text that somebody wrote by hand.

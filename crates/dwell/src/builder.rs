@@ -241,7 +241,7 @@ impl Builder {
         let bus = Bus::new(Inner {
             monitor: engine.monitor().clone(),
             on_missing: config.transport.on_missing,
-            routes: Routes::new(registry.topics.clone(), registry.kinds()),
+            routes: Routes::new(registry.topics.clone(), registry.handled.iter().copied()),
             outlet: Outlet::Engine(engine),
             seams,
             states,

@@ -7,7 +7,7 @@ use crate::{
     extract::States,
     message::{Command, Event, Message},
     route::{Route, Routes},
-    sending::{Sending, Sent},
+    sending::{Draft, Sending, Sent},
     telemetry::{self, Departure},
     testing::Outgoing,
 };
@@ -49,18 +49,24 @@ use tracing::Instrument;
 ///
 /// A bus that is dropped stops at once. [`shutdown`](Self::shutdown) lets what runs end first.
 #[derive(Clone)]
-pub struct Bus {
-    inner: Arc<Inner>,
-    /// Held by what a user holds, and not by what a handler gets: the last one to go stops the bus.
-    _alive: Option<Arc<Alive>>,
+pub struct Bus(Hold);
+
+/// Users and handlers count apart: the last user to let go stops the bus, and one who sends never waits for the cache
+/// line of one who handles.
+#[derive(Clone)]
+enum Hold {
+    User(Arc<Alive>),
+    Handler(Arc<Inner>),
 }
 
 /// Stops a bus when its last user lets go of it.
-struct Alive(Option<Engine>);
+struct Alive(Arc<Inner>);
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        self.0.iter().for_each(Engine::stop_now);
+        if let Outlet::Engine(engine) = &self.0.outlet {
+            engine.stop_now();
+        }
     }
 }
 
@@ -91,7 +97,7 @@ pub(crate) struct WeakBus(Weak<Inner>);
 
 impl WeakBus {
     pub(crate) fn upgrade(&self) -> Option<Bus> {
-        self.0.upgrade().map(|inner| Bus { inner, _alive: None })
+        self.0.upgrade().map(|inner| Bus(Hold::Handler(inner)))
     }
 }
 
@@ -131,15 +137,18 @@ impl Bus {
     }
 
     pub(crate) fn new(inner: Inner) -> Self {
-        let engine = match &inner.outlet {
-            Outlet::Engine(engine) => Some(engine.clone()),
-            Outlet::Test(_) => None,
-        };
-        Self { inner: Arc::new(inner), _alive: Some(Arc::new(Alive(engine))) }
+        Self(Hold::User(Arc::new(Alive(Arc::new(inner)))))
+    }
+
+    fn inner(&self) -> &Arc<Inner> {
+        match &self.0 {
+            Hold::User(alive) => &alive.0,
+            Hold::Handler(inner) => inner,
+        }
     }
 
     pub(crate) fn downgrade(&self) -> WeakBus {
-        WeakBus(Arc::downgrade(&self.inner))
+        WeakBus(Arc::downgrade(self.inner()))
     }
 
     // ---- sending ---------------------------------------------------------------------------------------------------
@@ -166,14 +175,14 @@ impl Bus {
     /// # Ok(()) }
     /// ```
     pub fn post(&self, to: Address, mut message: dwell_core::Message) -> Sending {
-        message.sent_at.get_or_insert(self.inner.seams.clock.now());
+        message.sent_at.get_or_insert(self.inner().seams.clock.now());
         let checked = check_user_topic(to.topic_name());
         Sending::new(self.clone(), checked.map(|()| Envelope::new(to, message)))
     }
 
     fn sending<M: Message>(&self, message: &M, command: bool) -> Sending {
-        match self.inner.routes.of::<M>(command) {
-            Ok(route) => Sending::new(self.clone(), self.envelope(message, &route)).along(route),
+        match self.inner().routes.of::<M>(command) {
+            Ok(route) => Sending::new(self.clone(), self.envelope(message, &route)).along(&route),
             Err(error) => Sending::new(self.clone(), Err(error)),
         }
     }
@@ -184,7 +193,7 @@ impl Bus {
             Error::new(ErrorKind::Invalid, text)
         })?;
         self.check_handled(route)?;
-        let seams = &self.inner.seams;
+        let seams = &self.inner().seams;
         let mut raw = dwell_core::Message::new(seams.ids.next(), route.kind.clone(), body);
         raw.content_type = M::Codec::CONTENT_TYPE;
         raw.sent_at = Some(seams.clock.now());
@@ -193,7 +202,7 @@ impl Bus {
 
     /// In process, nobody else can handle a command.
     fn check_handled(&self, route: &Route) -> Result<()> {
-        if !self.inner.alone || !route.command || route.handled_here {
+        if !self.inner().alone || !route.command || route.handled_here {
             return Ok(());
         }
         let text = format!(
@@ -220,7 +229,7 @@ impl Bus {
     /// ```
     pub async fn send_all(&self, sendings: impl IntoIterator<Item = Sending>) -> Vec<Result<Sent>> {
         let sendings: Vec<_> = sendings.into_iter().collect();
-        let is_inside = self.is_inside() || sendings.iter().any(|sending| sending.from.is_some());
+        let is_inside = self.is_inside() || sendings.iter().any(|sending| sending.draft.from.is_some());
         let span = telemetry::batch_span(sendings.len());
         let results = self.send_batch(sendings).instrument(span).await;
         self.dispatch(is_inside).await;
@@ -232,8 +241,8 @@ impl Bus {
         let mut batch = Batch { places: vec![], envelopes: Vec::with_capacity(sendings.len()) };
         for mut sending in sendings {
             let place = results.len();
-            departures.push(Departure::of(&mut sending, false));
-            let result = match self.prepare(&mut sending).await {
+            departures.push(Departure::of(&mut sending.draft, false));
+            let result = match self.prepare_own(&mut sending).await {
                 // By itself, and after those before it: whether it may be replaced is asked first.
                 Ok(envelope) if envelope.once == Some(OnConflict::Replace) => {
                     self.deliver_batch(&mut batch, &mut results).await;
@@ -241,7 +250,7 @@ impl Bus {
                 }
                 Ok(_) => {
                     batch.places.push(place);
-                    batch.envelopes.extend(sending.envelope);
+                    batch.envelopes.extend(sending.draft.envelope);
                     None
                 }
                 Err(error) => Some(Err(error)),
@@ -263,11 +272,11 @@ impl Bus {
         }
     }
 
-    pub(crate) async fn send_one(&self, sending: &mut Sending) -> Result<Sent> {
-        let is_inside = self.is_inside() || sending.from.is_some();
-        let departure = Departure::of(sending, true);
+    pub(crate) async fn send_one(&self, draft: &mut Draft) -> Result<Sent> {
+        let is_inside = self.is_inside() || draft.from.is_some();
+        let departure = Departure::of(draft, true);
         let sending = async {
-            let envelope = self.prepare(sending).await?;
+            let envelope = self.prepare(draft).await?;
             match envelope.once {
                 Some(OnConflict::Replace) => self.replace(envelope).await,
                 _ => self.deliver_one(envelope).await,
@@ -282,11 +291,10 @@ impl Bus {
     }
 
     /// The envelope of a send, its topic being there.
-    async fn prepare<'a>(&self, sending: &'a mut Sending) -> Result<&'a Envelope> {
-        self.check_own(sending)?;
-        sending.seal()?;
-        let envelope = sending.envelope.as_ref().map_err(Error::again)?;
-        if let (Some(route), Outlet::Engine(engine)) = (&sending.route, &self.inner.outlet)
+    async fn prepare<'a>(&self, draft: &'a mut Draft) -> Result<&'a Envelope> {
+        draft.seal(self)?;
+        let envelope = draft.envelope.as_ref().map_err(Error::again)?;
+        if let (Some(route), Outlet::Engine(engine)) = (&draft.route, &self.inner().outlet)
             && !route.is_there()
         {
             self.provision(engine, route, envelope).await?;
@@ -299,7 +307,7 @@ impl Bus {
         let topic = Topic::named(route.topic().clone());
         // A command is kept, even while nobody has subscribed.
         let topic = if route.command { topic.keep() } else { topic };
-        match engine.provision(&[topic], self.inner.on_missing).await {
+        match engine.provision(&[topic], self.inner().on_missing).await {
             Ok(()) => {
                 route.found();
                 Ok(())
@@ -314,9 +322,9 @@ impl Bus {
     }
 
     /// What was written for one bus is not sent by another.
-    fn check_own(&self, sending: &Sending) -> Result<()> {
-        if Arc::ptr_eq(&self.inner, &sending.bus().inner) {
-            return Ok(());
+    async fn prepare_own<'a>(&self, sending: &'a mut Sending) -> Result<&'a Envelope> {
+        if Arc::ptr_eq(self.inner(), sending.bus.inner()) {
+            return self.prepare(&mut sending.draft).await;
         }
         let text = "this send was written for another bus: send it with the bus that made it";
         Err(Error::new(ErrorKind::Invalid, text))
@@ -324,13 +332,13 @@ impl Bus {
 
     /// Whether this is what a handler got.
     fn is_inside(&self) -> bool {
-        self._alive.is_none()
+        matches!(self.0, Hold::Handler(_))
     }
 
     async fn deliver(&self, batch: &[Envelope]) -> Vec<Result<dwell_core::Sent>> {
-        match &self.inner.outlet {
+        match &self.inner().outlet {
             Outlet::Engine(engine) => engine.send(batch).await,
-            Outlet::Test(outgoing) => outgoing.send(batch, self.inner.seams.clock.now()),
+            Outlet::Test(outgoing) => outgoing.send(batch, self.inner().seams.clock.now()),
         }
     }
 
@@ -346,7 +354,7 @@ impl Bus {
     }
 
     async fn replace_waiting(&self, envelope: &Envelope) -> Result<Sent> {
-        if let Outlet::Test(_) = self.inner.outlet {
+        if let Outlet::Test(_) = self.inner().outlet {
             return self.deliver_one(envelope).await;
         }
         let first = Envelope { once: Some(OnConflict::Fail), ..envelope.clone() };
@@ -370,7 +378,7 @@ impl Bus {
 
     async fn dispatch(&self, is_inside: bool) {
         if let (Some(inline), Outlet::Engine(engine), false) =
-            (&self.inner.inline, &self.inner.outlet, is_inside)
+            (&self.inner().inline, &self.inner().outlet, is_inside)
         {
             inline.run_until_idle(engine).await;
         }
@@ -399,7 +407,7 @@ impl Bus {
     /// Everything that is known about a message: a record for each subscription that has or had it. Empty if it is not
     /// known.
     pub async fn get(&self, id: impl Into<MessageId>) -> Result<Vec<Record>> {
-        self.inner.monitor.get(&id.into()).await
+        self.inner().monitor.get(&id.into()).await
     }
 
     /// What waits, in order of due time, a page at a time.
@@ -409,7 +417,7 @@ impl Bus {
 
     /// What is going on: what is in flight, waits or is dead; to list, clear and replay.
     pub fn monitor(&self) -> &Monitor {
-        &self.inner.monitor
+        &self.inner().monitor
     }
 
     // ---- the end ---------------------------------------------------------------------------------------------------
@@ -436,7 +444,7 @@ impl Bus {
     // ---- for the rest of the crate ---------------------------------------------------------------------------------
 
     pub(crate) fn engine(&self) -> Result<&Engine> {
-        match &self.inner.outlet {
+        match &self.inner().outlet {
             Outlet::Engine(engine) => Ok(engine),
             Outlet::Test(_) => {
                 let text = "this is the context of a test of one handler, which has no bus: test the flow with \
@@ -447,26 +455,26 @@ impl Bus {
     }
 
     pub(crate) fn remembers_ids(&self) -> bool {
-        match &self.inner.outlet {
+        match &self.inner().outlet {
             Outlet::Engine(engine) => engine.remembers_ids(),
             Outlet::Test(_) => true,
         }
     }
 
     pub(crate) fn seams(&self) -> &Seams {
-        &self.inner.seams
+        &self.inner().seams
     }
 
     pub(crate) fn states(&self) -> &States {
-        &self.inner.states
+        &self.inner().states
     }
 
     pub(crate) fn inbox(&self) -> Option<&Arc<dyn Inbox>> {
-        self.inner.inbox.as_ref()
+        self.inner().inbox.as_ref()
     }
 
     pub(crate) fn runtime(&self) -> Option<&Handle> {
-        self.inner.runtime.as_ref()
+        self.inner().runtime.as_ref()
     }
 }
 

@@ -75,12 +75,12 @@ impl Cx {
 
     /// The topic that it was received from.
     pub fn topic(&self) -> &str {
-        &self.0.context.topic
+        &self.0.context.place.topic
     }
 
     /// The subscription that it was received for.
     pub fn subscription(&self) -> &str {
-        &self.0.context.subscription
+        &self.0.context.place.subscription
     }
 
     /// Which run of this message this is, from 1: deferrals and failures both count.

@@ -5,7 +5,7 @@ use crate::{
     extract::States,
     message::Message,
     pipeline::{Built, Chain, Pipeline},
-    route::Routes,
+    route::{Handled, Routes},
     subscription::Subscription,
 };
 use dwell_core::{Error, ErrorKind, Result, RetryOverride, Text, check_user_topic, format_duration};
@@ -21,11 +21,8 @@ use std::{
 /// One handler, as it was given to the builder.
 pub(crate) struct Registered {
     subscription: Option<Subscription>,
-    command: bool,
-    type_id: TypeId,
+    of: Handled,
     rust_type: &'static str,
-    kind: &'static str,
-    topic: &'static str,
     handler: Result<Built>,
 }
 
@@ -37,11 +34,8 @@ impl Registered {
     ) -> Self {
         Self {
             subscription,
-            command,
-            type_id: TypeId::of::<M>(),
+            of: Handled { type_id: TypeId::of::<M>(), kind: M::NAME, topic: M::TOPIC, command },
             rust_type: type_name::<M>(),
-            kind: M::NAME,
-            topic: M::TOPIC,
             handler: handler.build(),
         }
     }
@@ -62,6 +56,7 @@ pub(crate) struct Group {
 /// All of them.
 pub(crate) struct Registry {
     pub(crate) groups: Vec<Group>,
+    pub(crate) handled: Vec<Handled>,
     /// What the configuration says about topics, by type.
     pub(crate) topics: BTreeMap<String, Text>,
 }
@@ -74,6 +69,7 @@ impl Registry {
     pub(crate) fn new(registered: Vec<Registered>, config: &Config, states: &States) -> Result<Self> {
         let topics: BTreeMap<String, Text> =
             config.routes.iter().map(|route| (route.kind.clone(), route.topic.as_str().into())).collect();
+        let handled = registered.iter().map(|one| one.of).collect();
         let mut types: BTreeMap<&str, (TypeId, &str)> = BTreeMap::new();
         let mut commands: BTreeMap<Text, (bool, Text, Text)> = BTreeMap::new();
         let mut groups: BTreeMap<(Text, Text), Group> = BTreeMap::new();
@@ -81,11 +77,11 @@ impl Registry {
             let built = one.handler?;
             let handler = built.name.clone();
             let (_, first) =
-                *types.entry(one.kind).and_modify(|_| {}).or_insert((one.type_id, one.rust_type));
-            if types[one.kind].0 != one.type_id {
+                *types.entry(one.of.kind).and_modify(|_| {}).or_insert((one.of.type_id, one.rust_type));
+            if types[one.of.kind].0 != one.of.type_id {
                 return Err(refused(format!(
                     "the types `{first}` and `{}` are both called `{}` on the wire: give one of them another name",
-                    one.rust_type, one.kind
+                    one.rust_type, one.of.kind
                 )));
             }
             for (id, name) in &built.needs {
@@ -96,15 +92,15 @@ impl Registry {
                     )));
                 }
             }
-            let topic = Routes::topic(&topics, one.kind, one.topic);
+            let topic = Routes::topic(&topics, one.of.kind, one.of.topic);
             check_user_topic(&topic)?;
             let described = one.subscription.clone().unwrap_or_else(|| Subscription::named(topic.clone()));
             let name = described.settings.name.clone();
             let (command, others, other) = commands
                 .entry(topic.clone())
-                .or_insert_with(|| (one.command, name.clone(), handler.clone()))
+                .or_insert_with(|| (one.of.command, name.clone(), handler.clone()))
                 .clone();
-            if command != one.command {
+            if command != one.of.command {
                 return Err(refused(format!(
                     "the topic `{topic}` has commands and events, `{other}` and `{handler}` handle them: give one of \
                      the two message types a topic of its own"
@@ -124,12 +120,12 @@ impl Registry {
                 handlers: vec![],
                 longest_delay: Duration::ZERO,
             });
-            group.settings.command = one.command;
+            group.settings.command = one.of.command;
             group.describe(described, &topic)?;
-            group.add(one.kind, built, one.command)?;
+            group.add(one.of.kind, built, one.of.command)?;
         }
         let groups = groups.into_values().map(|group| group.finish(config)).collect::<Result<_>>()?;
-        Ok(Self { groups, topics })
+        Ok(Self { groups, handled, topics })
     }
 
     /// Every type that is handled here.

@@ -4,7 +4,7 @@ use crate::message::Message;
 use dwell_core::{Address, Result, Text, check_user_topic};
 use std::{
     any::TypeId,
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
@@ -23,7 +23,20 @@ pub(crate) struct Route {
     is_there: AtomicBool,
 }
 
+/// A type that has a handler here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Handled {
+    pub(crate) type_id: TypeId,
+    pub(crate) kind: &'static str,
+    pub(crate) topic: &'static str,
+    pub(crate) command: bool,
+}
+
 impl Route {
+    fn new(kind: &str, to: Address, command: bool, handled_here: bool) -> Self {
+        Self { kind: kind.into(), to, command, handled_here, is_there: AtomicBool::new(handled_here) }
+    }
+
     pub(crate) fn topic(&self) -> &Text {
         self.to.topic_name()
     }
@@ -41,14 +54,21 @@ impl Route {
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     topics: BTreeMap<String, Text>,
-    handled: BTreeSet<Text>,
-    known: RwLock<BTreeMap<TypeId, Arc<Route>>>,
+    /// Types that have a handler here: never changed, and so without a lock.
+    handled: BTreeMap<TypeId, Arc<Route>>,
+    others: RwLock<BTreeMap<TypeId, Arc<Route>>>,
 }
 
 impl Routes {
     /// `topics` is what the configuration says, by type name. `handled` are the types that have a handler here.
-    pub(crate) fn new(topics: BTreeMap<String, Text>, handled: impl IntoIterator<Item = Text>) -> Self {
-        Self { topics, handled: handled.into_iter().collect(), known: RwLock::default() }
+    pub(crate) fn new(topics: BTreeMap<String, Text>, handled: impl IntoIterator<Item = Handled>) -> Self {
+        let route = |one: Handled| {
+            let to = Address::Topic(Self::topic(&topics, one.kind, one.topic));
+            let route = Route::new(one.kind, to, one.command, true);
+            (one.type_id, Arc::new(route))
+        };
+        let handled = handled.into_iter().map(route).collect();
+        Self { topics, handled, others: RwLock::default() }
     }
 
     /// The topic of a type, by its names.
@@ -58,20 +78,16 @@ impl Routes {
 
     pub(crate) fn of<M: Message>(&self, command: bool) -> Result<Arc<Route>> {
         let id = TypeId::of::<M>();
-        if let Some(route) = self.known.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
+        if let Some(route) = self.handled.get(&id) {
+            return Ok(route.clone());
+        }
+        if let Some(route) = self.others.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
             return Ok(route.clone());
         }
         let topic = Self::topic(&self.topics, M::NAME, M::TOPIC);
         check_user_topic(&topic)?;
-        let handled_here = self.handled.contains(M::NAME);
-        let route = Arc::new(Route {
-            kind: M::NAME.into(),
-            to: Address::Topic(topic),
-            command,
-            handled_here,
-            is_there: AtomicBool::new(handled_here),
-        });
-        self.known.write().unwrap_or_else(PoisonError::into_inner).insert(id, route.clone());
+        let route = Arc::new(Route::new(M::NAME, Address::Topic(topic), command, false));
+        self.others.write().unwrap_or_else(PoisonError::into_inner).insert(id, route.clone());
         Ok(route)
     }
 }

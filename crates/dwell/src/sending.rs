@@ -29,9 +29,15 @@ use std::{sync::Arc, time::Duration};
 #[must_use = "a send does nothing until it is awaited"]
 #[derive(Debug)]
 pub struct Sending {
-    bus: Bus,
+    pub(crate) bus: Bus,
+    pub(crate) draft: Draft,
+}
+
+/// What is being written.
+#[derive(Debug)]
+pub(crate) struct Draft {
     pub(crate) envelope: Result<Envelope>,
-    /// Where its type goes; `None` for a raw message.
+    /// Where its type goes, unless the topic is known to be there.
     pub(crate) route: Option<Arc<Route>>,
     chooses_id: bool,
     on_conflict: Option<OnConflict>,
@@ -54,26 +60,23 @@ pub struct Sent {
 
 impl Sending {
     pub(crate) fn new(bus: Bus, envelope: Result<Envelope>) -> Self {
-        Self { bus, envelope, route: None, chooses_id: false, on_conflict: None, from: None }
+        let draft = Draft { envelope, route: None, chooses_id: false, on_conflict: None, from: None };
+        Self { bus, draft }
     }
 
-    pub(crate) fn bus(&self) -> &Bus {
-        &self.bus
-    }
-
-    pub(crate) fn along(mut self, route: Arc<Route>) -> Self {
-        self.route = Some(route);
+    pub(crate) fn along(mut self, route: &Arc<Route>) -> Self {
+        self.draft.route = (!route.is_there()).then(|| route.clone());
         self
     }
 
     /// From within the run of a handler: in its trace.
     pub(crate) fn within(mut self, cx: &Cx) -> Self {
-        self.from = Some(cx.clone());
+        self.draft.from = Some(cx.clone());
         self
     }
 
     fn change(mut self, change: impl FnOnce(&mut Envelope)) -> Self {
-        if let Ok(envelope) = &mut self.envelope {
+        if let Ok(envelope) = &mut self.draft.envelope {
             change(envelope);
         }
         self
@@ -97,7 +100,7 @@ impl Sending {
 
     /// An id of your own, which makes the send repeatable: the same content under it is sent once.
     pub fn id(mut self, id: impl Into<MessageId>) -> Self {
-        self.chooses_id = true;
+        self.draft.chooses_id = true;
         self.change(|envelope| envelope.message.id = id.into())
     }
 
@@ -109,7 +112,7 @@ impl Sending {
     /// What to do if something else was sent under the same id: fail, which is what happens unless set, or replace it
     /// if it still waits.
     pub fn on_conflict(mut self, on_conflict: OnConflict) -> Self {
-        self.on_conflict = Some(on_conflict);
+        self.draft.on_conflict = Some(on_conflict);
         self
     }
 
@@ -125,9 +128,11 @@ impl Sending {
         };
         runtime.block_on(self.into_future())
     }
+}
 
+impl Draft {
     /// Completes the envelope with what its id asks for.
-    pub(crate) fn seal(&mut self) -> Result<&Envelope> {
+    pub(crate) fn seal(&mut self, bus: &Bus) -> Result<&Envelope> {
         let envelope = self.envelope.as_mut().map_err(|error| error.again())?;
         if !self.chooses_id {
             if self.on_conflict.is_some() {
@@ -136,7 +141,7 @@ impl Sending {
             }
             return Ok(envelope);
         }
-        let remembers = self.bus.remembers_ids();
+        let remembers = bus.remembers_ids();
         if self.on_conflict.is_some() && !remembers {
             let text = format!(
                 "this transport does not remember ids, so that `on_conflict` cannot work for message {}: leave it out, or \
@@ -154,10 +159,8 @@ impl IntoFuture for Sending {
     type Output = Result<Sent>;
     type IntoFuture = BoxFuture<'static, Result<Sent>>;
 
-    fn into_future(mut self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let bus = self.bus.clone();
-            bus.send_one(&mut self).await
-        })
+    fn into_future(self) -> Self::IntoFuture {
+        let Self { bus, mut draft } = self;
+        Box::pin(async move { bus.send_one(&mut draft).await })
     }
 }

@@ -65,7 +65,7 @@ impl TraceContext {
         let sender = Self::of_headers(&message.headers);
         let trace_id = sender.map_or_else(|| hash(&[message.id.0.as_bytes()]), |sender| sender.trace_id);
         let fence = context.lease.fence.to_le_bytes();
-        let run = hash(&[message.id.0.as_bytes(), context.subscription.as_bytes(), &fence]);
+        let run = hash(&[message.id.0.as_bytes(), context.place.subscription.as_bytes(), &fence]);
         let span_id = ((run >> 64) as u64 ^ run as u64).max(1);
         Self { trace_id: trace_id.max(1), span_id, sampled: sender.is_some_and(|sender| sender.sampled) }
     }

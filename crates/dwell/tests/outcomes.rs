@@ -50,15 +50,15 @@ fn order() -> Message {
 }
 
 fn unreadable() -> Message {
-    Message { body: "{\"order\":".into(), ..order() }
+    order().with(|message| message.body = "{\"order\":".into())
 }
 
 fn foreign() -> Message {
-    Message { content_type: ContentType::from("text/csv"), ..order() }
+    order().with(|message| message.content_type = ContentType::from("text/csv"))
 }
 
 fn stranger() -> Message {
-    Message { kind: "orders.shipped".into(), ..order() }
+    order().with(|message| message.kind = "orders.shipped".into())
 }
 
 fn defer() -> Result<(), Failure> {
@@ -276,7 +276,7 @@ impl Row {
             assert_eq!(world.get("a").await.unwrap(), [], "nothing is left of it");
         }
         // Whatever became of it: the subscription goes on.
-        world.post(Address::topic("orders"), Message { id: "next".into(), ..sent }).await.unwrap();
+        world.post(Address::topic("orders"), sent.with(|message| message.id = "next".into())).await.unwrap();
         world.run_until_idle().await;
         assert_eq!(world.journal.decisions().pop().unwrap().id, "next");
     }
@@ -320,7 +320,7 @@ on_both_pumps! {
         for (body, problem) in bodies {
             logs::capture();
             let world = World::new(pump, mail(), [], |_, _| Ok(())).await;
-            world.post(Address::topic("orders"), Message { body: body.into(), ..order() }).await.unwrap();
+            world.post(Address::topic("orders"), order().with(|message| message.body = body.into())).await.unwrap();
             world.run_until_idle().await;
             let lines = logs::take();
             let dead: Vec<_> = lines.iter().filter(|line| line.message == "dead-lettered").collect();

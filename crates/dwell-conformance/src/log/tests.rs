@@ -99,7 +99,7 @@ async fn a_key_stays_in_one_partition_and_in_order() {
     let (setup, first) = setup(LogSettings::default()).reading().await;
     let second = setup.consumer(mail()).await;
     for n in 0..8 {
-        let message = Message { key: Some("k".into()), ..Message::new(n.to_string(), "t", "") };
+        let message = Message::new(n.to_string(), "t", "").with(|message| message.key = Some("k".into()));
         setup.try_send(Envelope::new(Address::topic("orders"), message)).await.unwrap();
     }
     let order = async |consumer| {
@@ -421,7 +421,7 @@ async fn a_foreign_record_gets_an_id_of_allowed_letters_that_it_keeps() {
     setup.create(&[], std::slice::from_ref(&subscription)).await;
     let consumer = setup.consumer(subscription.clone()).await;
     setup.broker.append_foreign(&long, None, Headers::default(), "body").unwrap();
-    let id = receive(&consumer).await.pop().unwrap().message.id;
+    let id = receive(&consumer).await.pop().unwrap().message.id.clone();
     let allowed = |c: char| c.is_ascii_alphanumeric() || "_:-".contains(c);
     assert!(id.0.chars().all(allowed) && id.0.len() <= 128, "{id}");
     assert!(id.0.ends_with(":0:0"), "{id}");

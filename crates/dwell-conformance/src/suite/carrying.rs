@@ -4,8 +4,8 @@ use super::{Case, Member, Outcome, Stage, case, failure};
 use crate::Foreign;
 use bytes::Bytes;
 use dwell_core::{
-    Address, Attempts, BoxError, Delivery, Envelope, ErrorKind, Headers, Lease, Message, Subscription, Topic,
-    check_id, wire,
+    Address, Attempts, BoxError, Delivery, Envelope, ErrorKind, Headers, Lease, Message, MessageFields,
+    Subscription, Topic, check_id, wire,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::sync::mpsc;
@@ -38,7 +38,7 @@ fn ids(deliveries: &[Delivery]) -> BTreeSet<&str> {
 
 async fn a_message_arrives_intact(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
-    let full = Message {
+    let full = Message::from(MessageFields {
         key: Some(Bytes::from_static(b"order-42")),
         content_type: "application/octet-stream".into(),
         headers: Headers::from_iter([
@@ -51,9 +51,9 @@ async fn a_message_arrives_intact(stage: Stage) -> Outcome {
         ]),
         body: (0..=255).cycle().take(4096).collect(),
         attempts: Attempts { handled: 3, failed: 2 },
-        ..stage.message("full")
-    };
-    let bare = Message { body: Bytes::new(), sent_at: None, ..stage.message("bare") };
+        ..stage.message("full").into_fields()
+    });
+    let bare = stage.message("bare").with(|bare| (bare.body, bare.sent_at) = (Bytes::new(), None));
     let envelopes = [&full, &bare].map(|message| Envelope::new(stage.to("orders"), message.clone()));
     stage.send_all(&envelopes).await?;
     let [second, first] = mail.take().await?.map(|delivery| delivery.message);
@@ -236,7 +236,7 @@ async fn order_is_kept_per_key(stage: Stage) -> Outcome {
     for n in 0..EACH {
         let keyed = |key: usize| {
             let key = format!("key-{key}");
-            Message { key: Some(key.clone().into()), ..stage.message(&format!("{key}-{n}")) }
+            stage.message(&format!("{key}-{n}")).with(|message| message.key = Some(key.clone().into()))
         };
         let batch: Vec<_> = (0..KEYS).map(|key| Envelope::new(stage.to("orders"), keyed(key))).collect();
         stage.send_all(&batch).await?;
@@ -288,7 +288,7 @@ async fn a_foreign_message_keeps_the_id_it_is_given(stage: Stage) -> Outcome {
         stage.rig().put_foreign(&stage.topic("orders"), message).await?;
     }
     let named = |batch: [Delivery; 2]| {
-        batch.map(|delivery| (delivery.message.id, delivery.message.body, delivery.message.attempts))
+        batch.map(|Delivery { message, .. }| (message.id.clone(), message.body.clone(), message.attempts))
     };
     let first = named(mail.take().await?);
     assert_ne!(first[0].0, first[1].0, "each has its own");

@@ -115,7 +115,7 @@ async fn a_deferred_message_can_be_cancelled_too(stage: Stage) -> Outcome {
 
 /// One with a key.
 fn keyed(stage: &Stage, topic: &str, id: &str, key: &str, delay: Duration) -> Envelope {
-    let message = Message { key: Some(key.to_owned().into()), ..stage.message(id) };
+    let message = stage.message(id).with(|message| message.key = Some(key.to_owned().into()));
     Envelope::new(stage.to(topic), message).due(Due::After(delay))
 }
 

@@ -1,7 +1,7 @@
 //! Waiting, through the engine: wherever a message waits, it comes when it is due, and not before.
 
 use super::{Bench, Case, Outcome, Parts, Run, Stage, case, failure};
-use dwell_core::{Due, Envelope, ErrorKind, Message, Query, Timestamp};
+use dwell_core::{Due, Envelope, ErrorKind, Query, Timestamp};
 use dwell_engine::Verdict;
 use std::{collections::BTreeSet, time::Duration};
 
@@ -189,7 +189,7 @@ async fn a_backlog_of_one_key_comes_in_order_of_due_times(stage: Stage) -> Outco
     let bench = Bench::new(&stage).await?;
     let step = stage.pace().delay / 20;
     let keyed = |n: u32| {
-        let message = Message { key: Some("k".into()), ..stage.message(&format!("{n:02}")) };
+        let message = stage.message(&format!("{n:02}")).with(|message| message.key = Some("k".into()));
         Envelope::new(stage.to("orders"), message).due(Due::After(step * n))
     };
     let batch: Vec<_> = (1..=20).map(|n| keyed(n * 8 % 21)).collect();
@@ -231,7 +231,7 @@ async fn a_long_delay_blocks_neither_a_short_one_nor_an_immediate_one(stage: Sta
     let (short, long) = (stage.pace().delay, stage.pace().patience + stage.pace().delay * 100);
     // One key, so that a log has all of them in one place.
     let keyed = |id: &str, due| {
-        let message = Message { key: Some("k".into()), ..stage.message(id) };
+        let message = stage.message(id).with(|message| message.key = Some("k".into()));
         Envelope::new(stage.to("orders"), message).due(due)
     };
     for batch in [

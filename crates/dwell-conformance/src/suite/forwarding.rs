@@ -215,7 +215,7 @@ async fn a_replacement_is_kept_while_the_old_one_is_on_its_way(stage: Stage) -> 
     pass_pauses(&stage).await;
     stage.pass(delay * 2).await;
     stage.until(|| bench.runs.all().iter().any(|run| run.message.body == "new")).await;
-    let bodies: Vec<_> = bench.runs.all().into_iter().map(|run| run.message.body).collect();
+    let bodies: Vec<_> = bench.runs.all().into_iter().map(|run| run.message.body.clone()).collect();
     assert_eq!(bodies.last().map(|body| &body[..]), Some(&b"new"[..]), "the new one never came: {bodies:?}");
     Ok(())
 }

@@ -2,8 +2,8 @@
 
 use super::{Bench, Case, Outcome, Stage, case, failure};
 use dwell_core::{
-    Answer, BoxError, Change, Changed, Due, Envelope, ErrorKind, Ledger, Message, Record, RecordQuery,
-    RetryPolicy, State, Text,
+    Answer, BoxError, Change, Changed, Due, Envelope, ErrorKind, Ledger, Message, MessageFields, Record,
+    RecordQuery, RetryPolicy, State, Text,
 };
 use dwell_engine::{SubscriptionSettings, Verdict};
 use std::{collections::BTreeSet, sync::Arc};
@@ -52,11 +52,11 @@ impl Book {
         bench.engine.subscribe(settings, work).await?;
         stage.declare(&stage.subscription("invoices", "mail")).await?;
         let keyed = |topic: &str, id: &str| {
-            let message = Message {
+            let message = Message::from(MessageFields {
                 key: Some(format!("key of {id}").into()),
                 kind: format!("suite.{id}").into(),
-                ..stage.message(id)
-            };
+                ..stage.message(id).into_fields()
+            });
             Envelope::new(stage.to(topic), message)
         };
         for id in ["deferred", "retrying", "dead", "done", "processing"] {

@@ -2,7 +2,7 @@
 
 use super::{Case, Outcome, Stage, case, failure, worker::Worker};
 use bytes::Bytes;
-use dwell_core::{BoxError, Envelope, Error, ErrorKind, Lease, Message, OnMissing, Topic};
+use dwell_core::{BoxError, Envelope, Error, ErrorKind, Lease, OnMissing, Topic};
 use std::{collections::BTreeSet, error::Error as StdError};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -91,7 +91,7 @@ async fn a_payload_too_large_is_a_typed_error(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     let limit = stage.capabilities().max_body;
     let sized = |id: &str, size: usize| {
-        let message = Message { body: Bytes::from(vec![b'x'; size]), ..stage.message(id) };
+        let message = stage.message(id).with(|message| message.body = Bytes::from(vec![b'x'; size]));
         Envelope::new(stage.to("orders"), message)
     };
     let batch = [sized("small", 1), sized("large", limit + 1), sized("limit", limit)];

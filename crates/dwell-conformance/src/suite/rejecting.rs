@@ -4,8 +4,8 @@ use super::{Bench, Case, Member, Outcome, Run, Stage, Way, case, failure};
 use crate::Foreign;
 use bytes::Bytes;
 use dwell_core::{
-    Attempts, BoxError, Change, Changed, Delivery, Headers, Lease, Message, RetryPolicy, Settle, Timestamp,
-    wire,
+    Attempts, BoxError, Change, Changed, Delivery, Headers, Lease, Message, MessageFields, RetryPolicy,
+    Settle, Timestamp, wire,
 };
 use dwell_engine::{
     DeadLetter, Delay, DelayMode, Gaps, OnUnknown, SubscriptionSettings, Verdict, replay, settle_with_gaps,
@@ -29,7 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// A message with everything on it that a rejection must leave alone.
 fn full(stage: &Stage, id: &str) -> Message {
-    Message {
+    Message::from(MessageFields {
         key: Some(Bytes::from_static(b"k")),
         content_type: "application/octet-stream".into(),
         headers: Headers::from_iter([
@@ -40,8 +40,8 @@ fn full(stage: &Stage, id: &str) -> Message {
             ("tag", Bytes::from_static(b"red")),
         ]),
         body: (0..=255).collect(),
-        ..stage.message(id)
-    }
+        ..stage.message(id).into_fields()
+    })
 }
 
 /// The user's own headers.
@@ -52,10 +52,10 @@ fn own(message: &Message) -> Headers {
 
 /// The same but for the stamps and the counts.
 fn assert_untouched(message: &Message, before: &Message) {
-    let plain = |message: &Message| Message {
+    let plain = |message: &Message| MessageFields {
         headers: own(message),
         attempts: Attempts::default(),
-        ..message.clone()
+        ..message.clone().into_fields()
     };
     assert_eq!(plain(message), plain(before));
 }
@@ -268,7 +268,7 @@ async fn a_dead_letter_read_from_its_channel_returns_to_its_own_subscription(sta
     let [dead] = audit.take().await?;
     let again = replay(dead, Some("edited".into()), "suite").map_err(|refused| refused.1)?;
     settle(&stage, &audit, again).await?;
-    came_back(&stage, &bench, Message { body: "edited".into(), ..message }).await?;
+    came_back(&stage, &bench, message.with(|message| message.body = "edited".into())).await?;
     if let Lease::Timed { .. } = stage.capabilities().lease {
         stage.pass(stage.pace().lease).await;
     }

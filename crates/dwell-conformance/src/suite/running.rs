@@ -1,7 +1,7 @@
 //! Living, with pumps at work: stopping, crashing, stalling, and a broker that goes away in the middle of everything.
 
 use super::{Bench, Case, Outcome, Run, Stage, Way, case};
-use dwell_core::{BoxError, Due, Envelope, Message};
+use dwell_core::{BoxError, Due, Envelope};
 use dwell_engine::{SubscriptionSettings, Verdict};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -115,7 +115,7 @@ async fn a_handler_longer_than_any_poll_interval_keeps_its_message(stage: Stage)
     }
     stage.look().await;
     for id in ["running", "waiting-1", "waiting-2"] {
-        let message = Message { key: Some("k".into()), ..stage.message(id) };
+        let message = stage.message(id).with(|message| message.key = Some("k".into()));
         one.try_send(Envelope::new(stage.to("orders"), message)).await?;
     }
     one.runs.until(1).await?;

@@ -72,7 +72,7 @@ impl Runs {
     /// Remembers a run; says how many of this message the subscription has had before.
     fn record(&self, message: &Message, context: &Context) -> usize {
         let (at, now) = (self.clock.elapsed(), self.clock.now());
-        let (subscription, deliveries) = (context.subscription.clone(), context.deliveries);
+        let (subscription, deliveries) = (context.place.subscription.clone(), context.deliveries);
         let mut seen = self.lock();
         let before =
             seen.iter().filter(|run| run.message.id == message.id && run.subscription == subscription);

@@ -1,7 +1,7 @@
 //! Settling: a delivery is settled once, by whoever has it, and otherwise comes back.
 
 use super::{Case, Member, Outcome, Stage, case};
-use dwell_core::{Action, Attempts, Delivery, Due, Envelope, ErrorKind, Message, Subscription};
+use dwell_core::{Action, Attempts, Delivery, Due, Envelope, ErrorKind, Subscription};
 use futures_util::poll;
 use std::{collections::BTreeSet, task::Poll};
 
@@ -47,7 +47,7 @@ async fn deliveries_are_settled_out_of_order(stage: Stage) -> Outcome {
     let subscription = Subscription { ordered: false, ..stage.subscription("orders", "mail") };
     stage.declare(&subscription).await?;
     let mail = stage.join(&subscription).await?;
-    let keyed = |id| Message { key: Some("k".into()), ..stage.message(id) };
+    let keyed = |id| stage.message(id).with(|message| message.key = Some("k".into()));
     let batch = ["a", "b", "c", "d", "e", "f"].map(|id| Envelope::new(stage.to("orders"), keyed(id)));
     stage.send_all(&batch).await?;
     let [a, b, c, d, e, f] = mail.take().await?;

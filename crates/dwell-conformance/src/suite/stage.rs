@@ -235,7 +235,8 @@ impl Stage {
 
     /// A message with its id as its body.
     pub(super) fn message(&self, id: &str) -> Message {
-        Message { sent_at: Some(self.clock().now()), ..Message::new(id, "suite.message", id.to_owned()) }
+        Message::new(id, "suite.message", id.to_owned())
+            .with(|message| message.sent_at = Some(self.clock().now()))
     }
 
     pub(super) fn envelope(&self, topic: &str, id: &str) -> Envelope {

@@ -289,7 +289,9 @@ impl State {
             message.headers.take(stamp);
         }
         message.attempts = Attempts::default();
-        message.body = body.unwrap_or(message.body);
+        if let Some(body) = body {
+            message.body = body;
+        }
         let mut anew = new_item(message, item.serial, now, now);
         anew.created_at = item.created_at;
         let target = if planted(Bug::ReplayFansOut) { Target::Topic(target.topic()) } else { target };

@@ -48,8 +48,8 @@ pub(super) async fn renew(
                         slot.lost = true;
                         any_lost = true;
                         tracing::warn!(
-                            id = %slot.id, kind = %slot.kind, %topic, %subscription,
-                            attempt = slot.attempts.handled.saturating_add(1), "lost its lease while it was held"
+                            id = %slot.message.id, kind = %slot.message.kind, %topic, %subscription,
+                            attempt = slot.message.attempts.handled.saturating_add(1), "lost its lease while it was held"
                         );
                     } else {
                         slot.renewed = now;

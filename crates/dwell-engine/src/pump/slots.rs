@@ -1,6 +1,6 @@
 //! What a performer holds. The same table is the live part of the monitor and the list of leases to renew.
 
-use dwell_core::{Attempts, Delivery, LeaseId, MessageId, Text, Timestamp, wire};
+use dwell_core::{Delivery, LeaseId, Message, Timestamp};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -14,10 +14,7 @@ use tokio::sync::Notify;
 /// One delivery in a performer's hands: no more than people want to see, because every message pays for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
-    pub(crate) id: MessageId,
-    pub(crate) kind: Text,
-    pub(crate) attempts: Attempts,
-    pub(crate) last_error: Option<Text>,
+    pub(crate) message: Message,
     pub(crate) lease: LeaseId,
     /// When it became due, or was sent, where that is known.
     pub(crate) enqueued: Option<Timestamp>,
@@ -33,14 +30,10 @@ pub(crate) struct Slot {
 
 impl Slot {
     pub(crate) fn of(delivery: &Delivery, now: Duration) -> Self {
-        let message = &delivery.message;
         Self {
-            id: message.id.clone(),
-            kind: message.kind.clone(),
-            attempts: message.attempts,
-            last_error: message.headers.get_text(wire::LAST_ERROR).map(Text::from),
+            message: delivery.message.clone(),
             lease: delivery.receipt.lease(),
-            enqueued: delivery.due.or(message.sent_at),
+            enqueued: delivery.due.or(delivery.message.sent_at),
             received: now,
             renewed: now,
             started: None,

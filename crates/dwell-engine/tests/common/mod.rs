@@ -94,7 +94,7 @@ impl World {
             id: message.id.to_string(),
             at: self.clock.elapsed(),
             attempts: message.attempts,
-            subscription: context.subscription.to_string(),
+            subscription: context.place.subscription.to_string(),
         });
     }
 

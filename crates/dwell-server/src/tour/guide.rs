@@ -237,7 +237,7 @@ pub(super) struct Parcel<'a> {
 
 /// A user's send under an id of the user's own.
 pub(super) fn envelope(topic: &str, id: &str, kind: &str, body: &str, now: Timestamp) -> Envelope {
-    let message = Message { sent_at: Some(now), ..Message::new(id, kind, body.to_owned()) };
+    let message = Message::new(id, kind, body.to_owned()).with(|message| message.sent_at = Some(now));
     Envelope::new(Address::topic(topic), message).once(OnConflict::Fail)
 }
 

@@ -46,7 +46,7 @@ impl Reporter {
             what: What::Started,
             at: self.clock.elapsed(),
             now: self.clock.now(),
-            place: Address::subscription(context.topic.clone(), context.subscription.clone()),
+            place: Address::subscription(context.place.topic.clone(), context.place.subscription.clone()),
             id: message.id.clone(),
             run: message.attempts.handled + 1,
             due: context.due,

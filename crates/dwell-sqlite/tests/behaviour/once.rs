@@ -2,7 +2,7 @@ use super::*;
 use dwell_core::{Attempts, Changed, OnConflict::*, Query, ScheduleId};
 
 fn other(envelope: Envelope) -> Envelope {
-    let message = Message { body: "43".into(), ..envelope.message };
+    let message = envelope.message.with(|message| message.body = "43".into());
     Envelope { message, ..envelope }
 }
 

@@ -5,10 +5,12 @@ use crate::{Failure, cx::Cx, handler::Target};
 use bytes::Bytes;
 use dwell_core::{BoxFuture, Text};
 use dwell_engine::{BlockingRun, Verdict, or_panic};
+use futures_util::poll;
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError},
+    task::Poll,
 };
 
 /// The steps and the handler, ready to run.
@@ -16,16 +18,25 @@ pub(crate) struct Chain {
     name: Text,
     layers: Vec<Box<dyn Layer>>,
     target: Target,
+    /// No layer does anything before the handler has had to wait, or has failed.
+    is_lazy: bool,
 }
 
 impl Chain {
     pub(super) fn new(name: Text, target: Target, steps: &[Step]) -> Self {
-        Self { name, layers: steps.iter().filter_map(Step::layer).collect(), target }
+        let layers: Vec<_> = steps.iter().filter_map(Step::layer).collect();
+        let is_lazy = layers.iter().all(|layer| layer.is_lazy());
+        Self { name, layers, target, is_lazy }
     }
 
     /// Runs it for one message. `thread` is where a blocking handler runs; without one it runs where it stands.
     pub(crate) fn run(self: Arc<Self>, cx: &Cx, thread: Option<BlockingRun>) -> BoxFuture<'static, Verdict> {
-        Inner { chain: self, at: 0, thread: thread.map(Arc::new) }.run(cx)
+        match (&self.target, self.is_lazy) {
+            (Target::Async(function), true) if !self.layers.is_empty() => {
+                Box::pin(run_lazily(function(cx), self, cx.clone()))
+            }
+            _ => Inner { chain: self, at: 0, thread: thread.map(Arc::new), started: None }.run(cx),
+        }
     }
 
     /// What a thread does of it: the handler alone.
@@ -43,12 +54,26 @@ impl Chain {
     }
 }
 
+/// Most handlers are done at once and succeed: then no step has anything to do. Else the steps are set up around the run
+/// that has begun.
+async fn run_lazily(mut run: BoxFuture<'static, Verdict>, chain: Arc<Chain>, cx: Cx) -> Verdict {
+    let run = match poll!(&mut run) {
+        Poll::Ready(failed @ Verdict::Fail(_)) => dwell_core::ready(failed),
+        Poll::Ready(verdict) => return verdict,
+        Poll::Pending => run,
+    };
+    let started = Some(Arc::new(Mutex::new(Some(run))));
+    Inner { chain, at: 0, thread: None, started }.run(&cx).await
+}
+
 /// What is inside of a step.
 #[derive(Clone)]
 pub(crate) struct Inner {
     chain: Arc<Chain>,
     at: usize,
     thread: Option<Arc<BlockingRun>>,
+    /// The first run, where it has begun already.
+    started: Option<Arc<Mutex<Option<BoxFuture<'static, Verdict>>>>>,
 }
 
 impl Inner {
@@ -65,8 +90,11 @@ impl Inner {
     /// Runs it, once more at each call.
     pub(crate) fn run(&self, cx: &Cx) -> BoxFuture<'static, Verdict> {
         if let Some(layer) = self.chain.layers.get(self.at) {
-            let inner = Self { chain: self.chain.clone(), at: self.at + 1, thread: self.thread.clone() };
-            return layer.run(cx, inner);
+            return layer.run(cx, Self { at: self.at + 1, ..self.clone() });
+        }
+        let started = self.started.as_ref();
+        if let Some(run) = started.and_then(|run| run.lock().unwrap_or_else(PoisonError::into_inner).take()) {
+            return run;
         }
         match (&self.chain.target, &self.thread) {
             (Target::Async(function), _) => function(cx),

@@ -3,7 +3,7 @@
 #[cfg(feature = "otel")]
 use super::otel;
 use crate::{
-    sending::{Sending, Sent},
+    sending::{Draft, Sent},
     trace::{COMPANIONS, TRACEPARENT},
 };
 use dwell_core::Result;
@@ -15,11 +15,11 @@ pub(crate) struct Departure(Span);
 impl Departure {
     /// Writes the trace into the message: the current span's where that is traced, else that of the run that sends it. A
     /// `traceparent` that the sender gave stands as it is.
-    pub(crate) fn of(sending: &mut Sending, is_alone: bool) -> Self {
-        let from = sending.from.clone();
-        let Ok(envelope) = &mut sending.envelope else { return Self(Span::none()) };
+    pub(crate) fn of(draft: &mut Draft, is_alone: bool) -> Self {
+        let from = draft.from.as_ref();
+        let Ok(envelope) = &mut draft.envelope else { return Self(Span::none()) };
         #[cfg(feature = "otel")]
-        let span = otel::sending_span(envelope, from.as_ref(), is_alone);
+        let span = otel::sending_span(envelope, from, is_alone);
         #[cfg(not(feature = "otel"))]
         let (span, _) = (Span::none(), is_alone);
 

@@ -10,9 +10,8 @@ use dwell_core::{
     Clock, Due, Envelope, Error, ErrorKind, LeaseId, MessageId, OnConflict, OnMissing, Result, Seams, Sent,
     Text, Timestamp, VirtualClock,
 };
-use dwell_engine::{Context, Monitor};
+use dwell_engine::{Context, Monitor, Place};
 use std::{
-    collections::BTreeMap,
     ops::Deref,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -99,7 +98,7 @@ impl TestCx {
             on_missing: OnMissing::Assume,
             seams,
             states: States::default(),
-            routes: Routes::new(BTreeMap::new(), []),
+            routes: Routes::default(),
             inline: None,
             inbox: None,
             alone: false,
@@ -107,9 +106,7 @@ impl TestCx {
         });
         let name: Text = "test".into();
         let context = Context {
-            topic: name.clone(),
-            subscription: name.clone(),
-            worker: name,
+            place: Arc::new(Place { topic: name.clone(), subscription: name.clone(), worker: name }),
             lease: LeaseId { position: 0, fence: 1 },
             deliveries: Some(1),
             due: None,

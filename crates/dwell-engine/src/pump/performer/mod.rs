@@ -26,7 +26,7 @@ use super::{
     slots::{Slot, Slots, Started},
 };
 use crate::{
-    Context,
+    Context, Place,
     backoff::Backoff,
     gaps::Gaps,
     observe::{Decided, Ran, watch},
@@ -73,6 +73,7 @@ pub(super) struct Performer {
     consumer: Arc<dyn Consumer>,
     executor: Executor,
     rules: Rules,
+    place: Arc<Place>,
     control: watch::Receiver<Control>,
     receiving: Option<BoxFuture<'static, Result<Vec<Delivery>>>>,
     receive_backoff: Backoff,
@@ -102,7 +103,7 @@ impl Performer {
         worker: Text,
         control: watch::Receiver<Control>,
     ) -> Self {
-        let place = &pump.performers[seat];
+        let seat = &pump.performers[seat];
         let settings = &pump.settings;
         let rules = Rules::new(settings, worker.clone());
         let gaps = Arc::new(Gaps {
@@ -112,13 +113,19 @@ impl Performer {
             consumer: consumer.clone(),
             delay: pump.delay.clone(),
         });
+        let place = Arc::new(Place {
+            topic: rules.subscription.topic.clone(),
+            subscription: rules.subscription.name.clone(),
+            worker: worker.clone(),
+        });
         let clock = pump.seams.clock.clone();
         let executor =
-            Executor::new(&pump.work, clock, settings.concurrency, &worker, place.abandoned.clone());
+            Executor::new(&pump.work, clock, settings.concurrency, &worker, seat.abandoned.clone());
         Self {
-            slots: place.slots.clone(),
+            slots: seat.slots.clone(),
             executor,
             rules,
+            place,
             control,
             receiving: None,
             receive_backoff: Backoff::new(settings.channel_failure_delay, LONGEST_PAUSE),
@@ -342,9 +349,7 @@ impl Performer {
     async fn start_one(&mut self, held: Held, started: Started) {
         let delivery = &held.delivery;
         let context = Context {
-            topic: self.rules.subscription.topic.clone(),
-            subscription: self.rules.subscription.name.clone(),
-            worker: self.rules.worker.clone(),
+            place: self.place.clone(),
             lease: delivery.receipt.lease(),
             deliveries: delivery.deliveries,
             due: delivery.due,

@@ -59,6 +59,10 @@ impl Backstop {
 }
 
 impl Layer for Backstop {
+    fn is_lazy(&self) -> bool {
+        true
+    }
+
     fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict> {
         let (backstop, cx) = (*self, cx.clone());
         Box::pin(async move {

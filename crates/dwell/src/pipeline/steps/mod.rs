@@ -28,6 +28,11 @@ use dwell_engine::Verdict;
 pub(crate) trait Layer: Send + Sync {
     /// Runs `inner` never, once or several times, and says what came of it.
     fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict>;
+
+    /// Whether it runs `inner` first, and does nothing at all where that succeeds at once.
+    fn is_lazy(&self) -> bool {
+        false
+    }
 }
 
 /// Each step with settings becomes a [`Step`], and has a place by number.

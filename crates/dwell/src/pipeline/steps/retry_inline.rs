@@ -53,6 +53,10 @@ impl RetryInline {
 }
 
 impl Layer for RetryInline {
+    fn is_lazy(&self) -> bool {
+        true
+    }
+
     fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict> {
         let (policy, cx) = (self.0, cx.clone());
         Box::pin(async move {

@@ -10,6 +10,10 @@ use std::{future::poll_fn, task::Poll, time::Duration};
 pub(in super::super) struct Timeout(pub(in super::super) Duration);
 
 impl Layer for Timeout {
+    fn is_lazy(&self) -> bool {
+        true
+    }
+
     fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict> {
         let (Self(after), cx) = (*self, cx.clone());
         let mut run = inner.run(&cx);
