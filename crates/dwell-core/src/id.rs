@@ -1,6 +1,6 @@
 //! Names of messages and of what waits, and the seam that makes new ones.
 
-use crate::{Clock, Envelope, Random, Text, wire};
+use crate::{Clock, Envelope, Random, Text, Timestamp, wire};
 use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};
 
@@ -76,6 +76,12 @@ text_id!(ScheduleId);
 pub trait Ids: Send + Sync {
     /// An id that was never given before.
     fn next(&self) -> MessageId;
+
+    /// The same for a message of this time, by whoever has just looked at the clock.
+    fn next_at(&self, now: Timestamp) -> MessageId {
+        let _ = now;
+        self.next()
+    }
 }
 
 /// UUIDs of version 7: ordered by time, from the injected clock and randomness.
@@ -93,22 +99,33 @@ impl UuidIds {
 
 impl Ids for UuidIds {
     fn next(&self) -> MessageId {
-        let millis = self.clock.now().0.max(0) as u128 & 0xffff_ffff_ffff;
+        self.next_at(self.clock.now())
+    }
+
+    fn next_at(&self, now: Timestamp) -> MessageId {
+        let millis = now.0.max(0) as u128 & 0xffff_ffff_ffff;
         let (high, low) = (u128::from(self.random.next() & 0xfff), u128::from(self.random.next() >> 2));
         let uuid = millis << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low;
         MessageId(hyphenated(uuid))
     }
 }
 
+/// The two digits of each byte.
+static DIGITS: [[u8; 2]; 256] = {
+    let (digits, mut pairs, mut byte) = (b"0123456789abcdef", [[0; 2]; 256], 0);
+    while byte < pairs.len() {
+        pairs[byte] = [digits[byte >> 4], digits[byte & 0xf]];
+        byte += 1;
+    }
+    pairs
+};
+
 /// A UUID as people write it. By hand: every message pays for it.
 fn hyphenated(uuid: u128) -> Text {
-    let digit = |four_bits: u8| b"0123456789abcdef"[usize::from(four_bits)];
-    let (mut text, mut place) = ([b'-'; 36], 0);
-    for (index, byte) in uuid.to_be_bytes().into_iter().enumerate() {
-        place += usize::from(matches!(index, 4 | 6 | 8 | 10));
-        text[place] = digit(byte >> 4);
-        text[place + 1] = digit(byte & 0xf);
-        place += 2;
+    const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
+    let mut text = [b'-'; 36];
+    for (place, byte) in PLACES.into_iter().zip(uuid.to_be_bytes()) {
+        text[place..place + 2].copy_from_slice(&DIGITS[usize::from(byte)]);
     }
     Text::from(str::from_utf8(&text).expect("digits and hyphens are text"))
 }

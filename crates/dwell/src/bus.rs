@@ -12,8 +12,8 @@ use crate::{
     testing::Outgoing,
 };
 use dwell_core::{
-    Address, Attempts, BoxFuture, Changed, Due, Envelope, Error, ErrorKind, Inbox, MessageId, OnConflict,
-    OnMissing, Pending, Query, Record, Result, Seams, Topic, check_user_topic,
+    Address, Attempts, BoxFuture, Changed, Due, Envelope, Error, ErrorKind, Headers, Inbox, MessageFields,
+    MessageId, OnConflict, OnMissing, Pending, Query, Record, Result, Seams, Topic, check_user_topic,
 };
 use dwell_engine::{Engine, Monitor};
 use serde::Serialize;
@@ -194,10 +194,19 @@ impl Bus {
         })?;
         self.check_handled(route)?;
         let seams = &self.inner().seams;
-        let mut raw = dwell_core::Message::new(seams.ids.next(), route.kind.clone(), body);
-        raw.content_type = M::Codec::CONTENT_TYPE;
-        raw.sent_at = Some(seams.clock.now());
-        Ok(Envelope::new(route.to.clone(), raw))
+        let now = seams.clock.now();
+        let raw = MessageFields {
+            id: seams.ids.next_at(now),
+            kind: route.kind.clone(),
+            key: None,
+            content_type: M::Codec::CONTENT_TYPE,
+            sent_at: Some(now),
+            headers: Headers::default(),
+            // Cut to its length, it becomes bytes without another allocation.
+            body: body.into_boxed_slice().into(),
+            attempts: Attempts::default(),
+        };
+        Ok(Envelope::new(route.to.clone(), raw.into()))
     }
 
     /// In process, nobody else can handle a command.
@@ -282,7 +291,11 @@ impl Bus {
                 _ => self.deliver_one(envelope).await,
             }
         };
-        let sent = sending.instrument(departure.span()).await;
+        let sent = match departure.span() {
+            // Boxed, because most sends have none and take no room for it.
+            Some(span) => Box::pin(sending.instrument(span)).await,
+            None => sending.await,
+        };
         departure.ended(&sent);
         if sent.is_ok() {
             self.dispatch(is_inside).await;
@@ -297,7 +310,7 @@ impl Bus {
         if let (Some(route), Outlet::Engine(engine)) = (&draft.route, &self.inner().outlet)
             && !route.is_there()
         {
-            self.provision(engine, route, envelope).await?;
+            Box::pin(self.provision(engine, route, envelope)).await?;
         }
         Ok(envelope)
     }

@@ -2,13 +2,10 @@
 
 use dwell_core::{Message, Outcome, Text, Timestamp};
 
-/// One message in our custody: for one subscription, or as a publish that waits. It is written once and stays where it
-/// is, in a box, while it goes from the wheel to a queue to a consumer and back: it is large, and copying it at every
-/// step would be most of the work.
-pub(super) type Item = Box<ItemData>;
-
+/// One message in our custody: for one subscription, or as a publish that waits. Small, because it is copied at every
+/// step from the wheel to a queue to a consumer and back.
 #[derive(Clone)]
-pub(super) struct ItemData {
+pub(super) struct Item {
     pub(super) message: Message,
     /// Names this record for its whole life, over every move: what a page of the ledger ends at.
     pub(super) serial: u64,
@@ -33,14 +30,5 @@ pub(super) struct LastRun {
 
 /// A message that comes to be now.
 pub(super) fn new_item(message: Message, serial: u64, due: Timestamp, now: Timestamp) -> Item {
-    Box::new(ItemData {
-        message,
-        serial,
-        order: 0,
-        due,
-        created_at: now,
-        updated_at: now,
-        deliveries: 0,
-        last_run: None,
-    })
+    Item { message, serial, order: 0, due, created_at: now, updated_at: now, deliveries: 0, last_run: None }
 }

@@ -42,9 +42,9 @@ impl Departure {
         Self(span)
     }
 
-    /// What is done for it belongs in here.
-    pub(crate) fn span(&self) -> Span {
-        self.0.clone()
+    /// What is done for it belongs in here, if there is one.
+    pub(crate) fn span(&self) -> Option<Span> {
+        (!self.0.is_none()).then(|| self.0.clone())
     }
 
     /// Says how it ended.
