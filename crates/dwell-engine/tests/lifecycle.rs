@@ -143,6 +143,21 @@ async fn a_paused_pump_starts_nothing_until_it_is_resumed() {
 }
 
 #[tokio::test]
+async fn who_waits_for_a_pause_hears_of_it_and_of_its_end() {
+    let world = World::new().await;
+    let pump = world.handle(orders(), |_, _| Verdict::ACK).await;
+    pump.until(|status| *status == Status::Running).await;
+    let paused = pump.clone();
+    let waits = tokio::spawn(async move { paused.until(|status| *status == Status::Paused).await });
+    world.idle().await;
+    assert!(!waits.is_finished());
+    pump.pause();
+    waits.await.unwrap();
+    pump.resume();
+    pump.until(|status| *status == Status::Running).await;
+}
+
+#[tokio::test]
 async fn a_paused_pump_gives_back_what_it_has_not_begun_so_that_others_take_it() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));

@@ -238,14 +238,24 @@ impl Pump {
         }
     }
 
-    /// Completes when a performer has a status that `is` accepts.
+    /// Completes when a performer has a status that `is` accepts, as [`Pump::status`] shows it.
     pub async fn until(&self, is: impl Fn(&Status) -> bool) {
-        let waits = self.shared.performers.iter().map(|seat| {
-            let mut status = seat.status.subscribe();
-            let is = &is;
-            Box::pin(async move { status.wait_for(|status| is(status)).await.is_ok() })
-        });
-        futures_util::future::select_all(waits).await;
+        let mut control = self.control.subscribe();
+        let mut statuses: Vec<_> =
+            self.shared.performers.iter().map(|seat| seat.status.subscribe()).collect();
+        loop {
+            // Seen before they are looked at: what changes afterwards is heard.
+            control.borrow_and_update();
+            statuses.iter_mut().for_each(|status| _ = status.borrow_and_update());
+            if self.status().iter().any(&is) {
+                return;
+            }
+            let changes = statuses.iter_mut().map(|status| Box::pin(status.changed()));
+            tokio::select! {
+                _ = control.changed() => {}
+                _ = futures_util::future::select_all(changes) => {}
+            }
+        }
     }
 }
 
