@@ -82,6 +82,13 @@ fn walk(known: &Value, given: &Value, path: &Path, layer: Layer) -> Result<()> {
 }
 
 fn unknown(known: &Map<String, Value>, (key, value): (&str, &Value), path: &Path, layer: Layer) -> Error {
+    // A URL in the wrong place may hold a password.
+    if key.contains("://") {
+        return refused(format!(
+            "a URL, which is not shown, stands where a key belongs; known here: {}",
+            listed(known)
+        ));
+    }
     let meant = suggest(key, known.keys().map(String::as_str));
     match (layer, meant) {
         (Layer::File, Some(meant)) => {

@@ -60,3 +60,13 @@ fn what_must_be_a_table_or_a_list_is_refused_as_anything_else_without_its_value(
         assert!(!shown.contains("hunter2"), "{shown}");
     }
 }
+
+#[test]
+fn a_url_where_a_key_belongs_is_refused_without_its_password() {
+    let text = refusal(Config::from_toml("[transport]\n'redis://app:hunter2@a' = 'x'"));
+    assert!(
+        text.starts_with("a URL, which is not shown, stands where a key belongs; known here: "),
+        "{text}"
+    );
+    assert!(!text.contains("hunter2"), "{text}");
+}
