@@ -3,6 +3,7 @@
 use super::{
     flow::CHUNK,
     queue::Signal,
+    receivers::Receivers,
     settle::Released,
     shared::{Shared, closed},
     state::{QueueAt, State},
@@ -22,7 +23,6 @@ use std::{
     task::Poll,
     time::Duration,
 };
-use tokio::sync::Notify;
 
 /// The most that one `receive` hands out.
 const MOST: usize = 10 * CHUNK;
@@ -37,7 +37,7 @@ pub(super) struct MemoryConsumer {
     shared: Arc<Shared>,
     of: Subscription,
     queue: QueueAt,
-    receivers: Arc<Notify>,
+    receivers: Arc<Receivers>,
     /// Its number: never given to another.
     number: u64,
     is_closed: AtomicBool,
@@ -95,9 +95,9 @@ impl MemoryConsumer {
         let clock = &self.shared.seams.clock;
         let deadline = clock.elapsed().saturating_add(wait);
         loop {
-            // Made before looking: what came before the look is found, and what comes after it is heard. A signal that
-            // we got and do not need is passed on when this is dropped.
-            let mut told = pin!(self.receivers.notified());
+            // Made before looking: what came before the look is found, and what comes after it is heard.
+            let wait = self.receivers.wait();
+            let mut told = pin!(wait.told());
             let (due, expiry) = match self.look(&ask)? {
                 Look::Found(deliveries) => return Ok(deliveries),
                 Look::Again => {

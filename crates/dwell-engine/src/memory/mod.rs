@@ -57,6 +57,7 @@ mod page;
 mod producer;
 mod provision;
 mod queue;
+mod receivers;
 mod records;
 mod scheduler;
 mod settings;

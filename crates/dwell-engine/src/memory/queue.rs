@@ -4,13 +4,13 @@ use super::{
     item::Item,
     keys::Keys,
     leases::Leases,
+    receivers::Receivers,
     state::{QueueAt, TopicAt},
     waiting::Waits,
 };
 use bytes::Bytes;
 use dwell_core::{Subscription, Text};
 use std::{collections::VecDeque, sync::Arc};
-use tokio::sync::Notify;
 
 /// Whom to tell once the lock is free.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +48,7 @@ pub(super) struct Queue {
     /// What waits for this subscription alone.
     pub(super) waits: Waits,
     pub(super) signal: Signal,
-    pub(super) receivers: Arc<Notify>,
+    pub(super) receivers: Arc<Receivers>,
 }
 
 impl Queue {

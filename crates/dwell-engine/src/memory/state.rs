@@ -6,13 +6,13 @@ use super::{
     hashed::IdHasher,
     ids::Ids,
     queue::{Queue, Signal},
+    receivers::Receivers,
     tally::Tally,
     topic::Topic,
     waiting::Waiting,
 };
 use dwell_core::{Address, Error, ErrorKind, Message, Result, State as MessageState, Text, Timestamp, wire};
 use std::{collections::BTreeMap, sync::Arc};
-use tokio::sync::Notify;
 
 /// Which topic. Topics are never removed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -74,8 +74,8 @@ pub(super) struct State {
 #[derive(Default)]
 pub(super) struct After {
     /// Most have one signal, and pay for no list.
-    signal: Option<(Signal, Arc<Notify>)>,
-    more_signals: Vec<(Signal, Arc<Notify>)>,
+    signal: Option<(Signal, Arc<Receivers>)>,
+    more_signals: Vec<(Signal, Arc<Receivers>)>,
     warnings: Vec<Text>,
 }
 
@@ -84,8 +84,8 @@ impl After {
         for (signal, receivers) in self.signal.into_iter().chain(self.more_signals) {
             match signal {
                 Signal::Nobody => {}
-                Signal::One => receivers.notify_one(),
-                Signal::All => receivers.notify_waiters(),
+                Signal::One => receivers.tell_one(),
+                Signal::All => receivers.tell_all(),
             }
         }
         for topic in self.warnings {
@@ -136,7 +136,7 @@ impl State {
 
     /// Wakes every receiver, to look again.
     pub(super) fn wake_all(&self) {
-        self.queues.iter().for_each(|queue| queue.receivers.notify_waiters());
+        self.queues.iter().for_each(|queue| queue.receivers.tell_all());
     }
 
     /// A number that was never given before: serial, fence or consumer.
@@ -206,6 +206,9 @@ impl State {
     /// Tells receivers of this queue, once the lock is free.
     pub(super) fn signal(&mut self, at: QueueAt, signal: Signal) {
         let queue = &mut self.queues[at.0];
+        if !queue.receivers.any() {
+            return;
+        }
         if queue.signal == Signal::Nobody {
             self.signals.push(at);
         }
