@@ -1,0 +1,2 @@
+//! Dwell on Apache Kafka.
+#![forbid(unsafe_code)]
