@@ -1,0 +1,434 @@
+//! The partitions that a member has: what was taken from each, and what may be committed.
+
+use super::member::Watcher;
+use crate::record::Record;
+use dwell_core::{Error, ErrorKind, LeaseId, LowWater, Result};
+use rdkafka::{Offset, TopicPartitionList, consumer::base_consumer::PartitionQueue, error::KafkaError};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+/// A lease's position is its topic in the highest bit, its partition in the next fifteen, and its offset below.
+const OFFSET_BITS: u32 = 48;
+const TOPIC_BIT: u64 = 1 << 63;
+
+/// Topic, by its place in the member's list, and partition.
+type Key = (usize, i32);
+
+/// The partitions of one member.
+pub(crate) struct Lanes {
+    topics: Vec<String>,
+    max_span: usize,
+    state: Mutex<State>,
+    /// Told when something was settled, for who waits for the rest.
+    settled: Condvar,
+    /// Told when there may be something to take, or no more ever.
+    pub(crate) stirred: Notify,
+}
+
+struct State {
+    lanes: BTreeMap<Key, Lane>,
+    /// The fence of the next assignment.
+    epoch: u64,
+    /// The lane to look at first, so that a busy one does not starve the others.
+    turn: usize,
+    closed: bool,
+    /// Somebody wants to leave: nothing is waited for any more.
+    hurried: bool,
+    /// What the broker refuses us, to be told once.
+    refused: Option<Error>,
+}
+
+/// One partition, for as long as it is ours.
+struct Lane {
+    /// The fence of all that is handed out from it.
+    epoch: u64,
+    queue: Option<PartitionQueue<Watcher>>,
+    /// What came before the partition had its own queue, and what was looked at and left for later.
+    waiting: VecDeque<Record>,
+    /// From the first record on.
+    tracker: Option<LowWater>,
+    /// The mark that the broker was last told, as far as we know.
+    committed: Option<u64>,
+    /// Being taken away: hands out no more.
+    leaving: bool,
+    /// That its span is full was said.
+    warned: bool,
+}
+
+/// A record in our hands.
+pub(crate) struct Taken {
+    /// Which topic of the member's it came from.
+    pub(crate) topic: usize,
+    pub(crate) lease: LeaseId,
+    pub(crate) record: Record,
+}
+
+impl Lanes {
+    /// None yet. `epoch` begins at a random number, so that no fence of another member is ever one of ours.
+    pub(crate) fn new(topics: Vec<String>, max_span: usize, epoch: u64) -> Self {
+        let state =
+            State { lanes: BTreeMap::new(), epoch, turn: 0, closed: false, hurried: false, refused: None };
+        Self { topics, max_span, state: Mutex::new(state), settled: Condvar::new(), stirred: Notify::new() }
+    }
+
+    /// Up to `max` records that are `ready`. One that is not is looked at again next time, and holds back those behind it
+    /// in its partition. Nothing is awaited, so nothing that was taken can be lost.
+    pub(crate) fn take(&self, max: usize, ready: &mut dyn FnMut(&Record) -> bool) -> Result<Vec<Taken>> {
+        let mut state = self.lock();
+        if let Some(error) = state.refused.take() {
+            return Err(error);
+        }
+        if state.closed {
+            return Err(Error::new(ErrorKind::Closed, "this consumer of Kafka was closed: open another one"));
+        }
+        let mut batch = vec![];
+        let count = state.lanes.len().max(1);
+        state.turn = (state.turn + 1) % count;
+        let middle = state.turn.min(state.lanes.len());
+        let mut lanes: Vec<_> = state.lanes.iter_mut().collect();
+        lanes.rotate_left(middle);
+        for (key, lane) in lanes {
+            self.take_from(*key, lane, max, ready, &mut batch);
+        }
+        Ok(batch)
+    }
+
+    fn take_from(
+        &self,
+        key: Key,
+        lane: &mut Lane,
+        max: usize,
+        ready: &mut dyn FnMut(&Record) -> bool,
+        batch: &mut Vec<Taken>,
+    ) {
+        while batch.len() < max && !lane.leaving {
+            if lane.tracker.as_ref().is_some_and(|tracker| tracker.span() >= self.max_span) {
+                lane.warn_full(&self.topics[key.0], key.1);
+                return;
+            }
+            let Some(record) = lane.next(&self.topics[key.0]) else { return };
+            if !ready(&record) {
+                lane.waiting.push_front(record);
+                return;
+            }
+            let offset = record.offset;
+            lane.tracker.get_or_insert_with(|| LowWater::starting_at(offset)).received(offset);
+            let lease = LeaseId { position: position(key, offset), fence: lane.epoch };
+            batch.push(Taken { topic: key.0, lease, record });
+        }
+    }
+
+    /// Counts for the commit from now on. `false` if it is not ours any more.
+    pub(crate) fn complete(&self, lease: LeaseId) -> bool {
+        let mut state = self.lock();
+        let (key, offset) = split(lease.position);
+        let lane = state.lanes.get_mut(&key).filter(|lane| lane.epoch == lease.fence);
+        let Some(tracker) = lane.and_then(|lane| lane.tracker.as_mut()) else { return false };
+        let was_full = tracker.span() >= self.max_span;
+        let completed = tracker.complete(offset);
+        if tracker.span() == 0 {
+            self.settled.notify_all();
+        }
+        if was_full {
+            self.stirred.notify_one();
+        }
+        completed
+    }
+
+    /// Whether it is still ours to settle.
+    pub(crate) fn is_open(&self, lease: LeaseId) -> bool {
+        let state = self.lock();
+        let (key, offset) = split(lease.position);
+        let lane = state.lanes.get(&key).filter(|lane| lane.epoch == lease.fence);
+        lane.and_then(|lane| lane.tracker.as_ref()).is_some_and(|tracker| tracker.is_open(offset))
+    }
+
+    /// These partitions are ours from now on.
+    pub(super) fn assigned(&self, partitions: &TopicPartitionList) {
+        let mut state = self.lock();
+        for key in self.keys(partitions) {
+            state.epoch += 1;
+            let epoch = state.epoch;
+            state.lanes.insert(
+                key,
+                Lane {
+                    epoch,
+                    queue: None,
+                    waiting: VecDeque::new(),
+                    tracker: None,
+                    committed: None,
+                    leaving: false,
+                    warned: false,
+                },
+            );
+        }
+    }
+
+    /// Gives a queue to each partition that has none.
+    pub(super) fn open(&self, mut split: impl FnMut(&str, i32) -> Option<PartitionQueue<Watcher>>) {
+        let mut state = self.lock();
+        for ((topic, partition), lane) in &mut state.lanes {
+            if lane.queue.is_none() {
+                lane.queue = split(&self.topics[*topic], *partition);
+            }
+        }
+        drop(state);
+        self.stirred.notify_one();
+    }
+
+    /// A record that came before its partition had a queue.
+    pub(super) fn came_early(&self, topic: &str, record: Record) {
+        let Some(index) = self.topics.iter().position(|known| known == topic) else { return };
+        if let Some(lane) = self.lock().lanes.get_mut(&(index, record.partition)) {
+            lane.waiting.push_back(record);
+        }
+        self.stirred.notify_one();
+    }
+
+    /// These are taken away: hands out no more of them, and waits until what was is settled, at most `patience`.
+    pub(super) fn leave(&self, partitions: &TopicPartitionList, patience: Duration) {
+        let keys = self.keys(partitions);
+        let mut state = self.lock();
+        for key in &keys {
+            if let Some(lane) = state.lanes.get_mut(key) {
+                lane.leaving = true;
+            }
+        }
+        let busy = |state: &mut State| {
+            !state.hurried
+                && keys.iter().any(|key| {
+                    let tracker = state.lanes.get(key).and_then(|lane| lane.tracker.as_ref());
+                    tracker.is_some_and(|tracker| tracker.span() > 0)
+                })
+        };
+        let waited = self.settled.wait_timeout_while(state, patience, busy);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// These are no longer ours: whatever was handed out from them is stale.
+    pub(super) fn gone(&self, partitions: &TopicPartitionList) {
+        let keys = self.keys(partitions);
+        let mut state = self.lock();
+        let gone: Vec<_> = keys.iter().filter_map(|key| state.lanes.remove(key)).collect();
+        drop(state);
+        drop(gone);
+        self.stirred.notify_one();
+    }
+
+    /// What is to be committed: the marks that have moved. They count as committed unless [`Self::uncommitted`] says
+    /// otherwise.
+    pub(super) fn marks(&self, of: Option<&TopicPartitionList>) -> Option<TopicPartitionList> {
+        let of = of.map(|partitions| self.keys(partitions));
+        let mut list = TopicPartitionList::new();
+        for (key, lane) in &mut self.lock().lanes {
+            let Some(mark) = lane.tracker.as_ref().map(LowWater::commit) else { continue };
+            let start = lane.committed.get_or_insert(0);
+            if *start == mark || of.as_ref().is_some_and(|of| !of.contains(key)) {
+                continue;
+            }
+            let offset = Offset::Offset(i64::try_from(mark).unwrap_or(i64::MAX));
+            if list.add_partition_offset(&self.topics[key.0], key.1, offset).is_ok() {
+                *start = mark;
+            }
+        }
+        (list.count() > 0).then_some(list)
+    }
+
+    /// A commit of these failed: their marks are to be committed again.
+    pub(super) fn uncommitted(&self, partitions: &TopicPartitionList) {
+        let keys = self.keys(partitions);
+        let mut state = self.lock();
+        for key in keys {
+            if let Some(lane) = state.lanes.get_mut(&key) {
+                lane.committed = None;
+            }
+        }
+    }
+
+    /// The next [`Self::take`] tells this.
+    pub(super) fn refuse(&self, error: Error) {
+        self.lock().refused = Some(error);
+        self.stirred.notify_one();
+    }
+
+    /// Whoever waits for what is being worked on waits no longer.
+    pub(super) fn hurry(&self) {
+        self.lock().hurried = true;
+        self.settled.notify_all();
+    }
+
+    /// From now on everything is closed or stale.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let lanes = std::mem::take(&mut state.lanes);
+        drop(state);
+        drop(lanes);
+        self.stirred.notify_waiters();
+        self.stirred.notify_one();
+    }
+
+    fn keys(&self, partitions: &TopicPartitionList) -> Vec<Key> {
+        let key = |topic: &str, partition: i32| {
+            self.topics.iter().position(|known| known == topic).map(|index| (index, partition))
+        };
+        partitions.elements().iter().filter_map(|element| key(element.topic(), element.partition())).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lane {
+    fn next(&mut self, topic: &str) -> Option<Record> {
+        if let Some(record) = self.waiting.pop_front() {
+            return Some(record);
+        }
+        loop {
+            match self.queue.as_ref()?.poll(Duration::ZERO)? {
+                Ok(message) => return Some(Record::read(&message)),
+                Err(KafkaError::PartitionEOF(_)) => {}
+                // The library goes on by itself.
+                Err(error) => {
+                    tracing::warn!(%error, topic, "a partition of Kafka could not be read for a moment")
+                }
+            }
+        }
+    }
+
+    fn warn_full(&mut self, topic: &str, partition: i32) {
+        if !std::mem::replace(&mut self.warned, true) {
+            tracing::warn!(
+                topic,
+                partition,
+                "one unsettled message holds back the commit of all behind it: no more are fetched until it is settled"
+            );
+        }
+    }
+}
+
+fn position((topic, partition): Key, offset: u64) -> u64 {
+    let topic = if topic == 0 { 0 } else { TOPIC_BIT };
+    topic | (partition as u64) << OFFSET_BITS | offset
+}
+
+fn split(position: u64) -> (Key, u64) {
+    let topic = usize::from(position & TOPIC_BIT != 0);
+    let partition = ((position & !TOPIC_BIT) >> OFFSET_BITS) as i32;
+    ((topic, partition), position & ((1 << OFFSET_BITS) - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(partition: i32, offset: u64) -> Record {
+        let (key, headers, body) = Default::default();
+        Record { partition, offset, timestamp: None, key, headers, body, broken: false }
+    }
+
+    fn partitions(of: &[i32]) -> TopicPartitionList {
+        let mut list = TopicPartitionList::new();
+        of.iter().for_each(|partition| drop(list.add_partition("orders", *partition)));
+        list
+    }
+
+    /// Two partitions with these many records each.
+    fn lanes(counts: [u64; 2]) -> Lanes {
+        let lanes = Lanes::new(vec!["orders".into(), "retries".into()], 5, 100);
+        lanes.assigned(&partitions(&[0, 1]));
+        for (partition, count) in counts.into_iter().enumerate() {
+            (10..10 + count).for_each(|offset| lanes.came_early("orders", record(partition as i32, offset)));
+        }
+        lanes
+    }
+
+    fn take(lanes: &Lanes, max: usize) -> Vec<LeaseId> {
+        lanes.take(max, &mut |_| true).unwrap().into_iter().map(|taken| taken.lease).collect()
+    }
+
+    fn marks(lanes: &Lanes) -> Vec<(i32, Offset)> {
+        let marks = lanes.marks(None).unwrap_or_else(TopicPartitionList::new);
+        marks.elements().iter().map(|element| (element.partition(), element.offset())).collect()
+    }
+
+    #[test]
+    fn a_position_tells_topic_partition_and_offset() {
+        for (key, offset) in [((0, 0), 0), ((1, 32_767), (1 << 48) - 1), ((0, 7), 12)] {
+            assert_eq!(split(position(key, offset)), (key, offset));
+        }
+    }
+
+    #[test]
+    fn only_the_contiguous_mark_is_committed_and_again_if_that_failed() {
+        let lanes = lanes([3, 0]);
+        let taken = take(&lanes, 10);
+        assert!(lanes.complete(taken[1]) && !lanes.complete(taken[1]));
+        assert_eq!(marks(&lanes), [(0, Offset::Offset(10))]);
+        assert!(lanes.complete(taken[0]));
+        assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
+        assert_eq!(marks(&lanes), []);
+        lanes.uncommitted(&partitions(&[0]));
+        assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
+    }
+
+    #[test]
+    fn what_was_taken_from_a_partition_that_is_gone_is_stale_even_when_it_comes_back() {
+        let lanes = lanes([1, 1]);
+        let taken = take(&lanes, 10);
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            taken.into_iter().partition(|lease| split(lease.position).0 == (0, 0));
+        lanes.gone(&partitions(&[0]));
+        assert!(!lanes.is_open(gone[0]) && lanes.is_open(kept[0]));
+        lanes.assigned(&partitions(&[0]));
+        lanes.came_early("orders", record(0, 10));
+        let again = take(&lanes, 10);
+        assert_eq!(again[0].position, gone[0].position);
+        assert!(!lanes.complete(gone[0]) && lanes.complete(again[0]));
+    }
+
+    #[test]
+    fn a_stuck_message_stops_its_partition_at_the_span_and_no_other() {
+        let lanes = lanes([20, 3]);
+        let taken = take(&lanes, 100);
+        assert_eq!(taken.len(), 5 + 3);
+        let first = taken.iter().copied().filter(|lease| split(lease.position).0 == (0, 0));
+        first.clone().skip(1).for_each(|lease| assert!(lanes.complete(lease)));
+        assert_eq!(take(&lanes, 100).len(), 0, "the first one holds it back");
+        first.take(1).for_each(|lease| assert!(lanes.complete(lease)));
+        assert_eq!(take(&lanes, 100).len(), 5);
+    }
+
+    #[test]
+    fn one_that_is_not_ready_holds_back_its_partition_alone() {
+        let lanes = lanes([2, 2]);
+        let ready = &mut |record: &Record| (record.partition, record.offset) != (0, 10);
+        assert_eq!(lanes.take(10, ready).unwrap().len(), 2);
+        assert_eq!(take(&lanes, 10).len(), 2, "in its order");
+    }
+
+    #[test]
+    fn a_partition_that_is_taken_away_hands_out_no_more_and_is_left_once_all_is_settled() {
+        let lanes = lanes([3, 0]);
+        let taken = take(&lanes, 2);
+        taken.into_iter().for_each(|lease| assert!(lanes.complete(lease)));
+        lanes.leave(&partitions(&[0]), Duration::from_secs(60));
+        assert_eq!(take(&lanes, 10).len(), 0);
+        assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
+    }
+
+    #[test]
+    fn what_is_closed_gives_nothing_and_settles_nothing() {
+        let lanes = lanes([1, 0]);
+        let taken = take(&lanes, 1);
+        lanes.close();
+        assert!(!lanes.complete(taken[0]));
+        let error = lanes.take(1, &mut |_| true).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Closed);
+    }
+}

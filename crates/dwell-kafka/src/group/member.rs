@@ -1,0 +1,291 @@
+//! Joining a group, staying in it, and leaving it.
+
+use super::lanes::{Lanes, Taken};
+use crate::{fault::fault, record::Record, settings::KafkaSettings, trouble::Trouble};
+use dwell_core::{BoxFuture, LeaseId, Result};
+use rdkafka::{
+    ClientContext, TopicPartitionList,
+    config::RDKafkaLogLevel,
+    consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, RebalanceProtocol},
+    error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code},
+    message::Message as _,
+    types::RDKafkaRespErr,
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+use tokio::sync::watch;
+
+/// How long one poll waits: what is settled is committed after at most this.
+const POLL: Duration = Duration::from_millis(100);
+
+/// How a member is set up.
+pub(crate) struct MemberSettings<'a> {
+    pub(crate) connection: &'a KafkaSettings,
+    pub(crate) client_id: &'a str,
+    pub(crate) group: String,
+    /// Two at most.
+    pub(crate) topics: Vec<String>,
+    pub(crate) max_span: usize,
+    /// Records and bytes that the library may fetch ahead.
+    pub(crate) prefetch: (usize, usize),
+    /// A random number: see [`Lanes::new`].
+    pub(crate) epoch: u64,
+}
+
+/// What the thread is to do.
+mod wish {
+    pub(super) const GO_ON: u8 = 0;
+    /// Commit and leave.
+    pub(super) const LEAVE: u8 = 1;
+    /// Leave as a crash does: commit nothing.
+    pub(super) const DROP: u8 = 2;
+}
+
+/// A member of a group. Dropping it is a crash: nothing more is committed, and its partitions go to others.
+pub(crate) struct Member {
+    lanes: Arc<Lanes>,
+    wish: Arc<AtomicU8>,
+    ended: watch::Receiver<bool>,
+}
+
+impl Member {
+    /// Joins. The partitions come later, by themselves.
+    pub(crate) fn join(settings: MemberSettings<'_>) -> Result<Self> {
+        let MemberSettings { connection, client_id, group, topics, max_span, prefetch, epoch } = settings;
+        let mut config = connection.client(client_id);
+        let session = connection.session;
+        let heartbeat = (session / 10).clamp(Duration::from_millis(100), Duration::from_secs(3));
+        let properties = [
+            ("group.id", group.clone()),
+            ("enable.auto.commit", "false".to_owned()),
+            ("enable.auto.offset.store", "false".to_owned()),
+            // Where a group has no offset, since it expired or a partition is new, nothing may be skipped.
+            ("auto.offset.reset", "earliest".to_owned()),
+            ("partition.assignment.strategy", "cooperative-sticky".to_owned()),
+            ("session.timeout.ms", session.as_millis().to_string()),
+            ("heartbeat.interval.ms", heartbeat.as_millis().to_string()),
+            ("max.poll.interval.ms", session.max(Duration::from_secs(300)).as_millis().to_string()),
+            ("fetch.queue.backoff.ms", "5".to_owned()),
+            ("queued.min.messages", prefetch.0.to_string()),
+            ("queued.max.messages.kbytes", (prefetch.1 >> 10).max(1).to_string()),
+            ("allow.auto.create.topics", "false".to_owned()),
+        ];
+        for (name, value) in properties {
+            config.set(name, value);
+        }
+        let what = format!("join the group `{group}`");
+        let lanes = Arc::new(Lanes::new(topics.clone(), max_span, epoch));
+        let wish = Arc::new(AtomicU8::new(wish::GO_ON));
+        let watcher = Watcher {
+            trouble: Trouble::default(),
+            lanes: lanes.clone(),
+            wish: wish.clone(),
+            patience: connection.revoke_wait,
+        };
+        let consumer: BaseConsumer<Watcher> =
+            connection.finish(config).create_with_context(watcher).map_err(|error| fault(&what, error))?;
+        let topics: Vec<_> = topics.iter().map(String::as_str).collect();
+        consumer.subscribe(&topics).map_err(|error| fault(&what, error))?;
+        let (end, ended) = watch::channel(false);
+        let thread = Poller { consumer: Arc::new(consumer), lanes: lanes.clone(), wish: wish.clone() };
+        let started = thread::Builder::new().name(format!("kafka {group}")).spawn(move || {
+            thread.run();
+            let _ = end.send(true);
+        });
+        started.map_err(|error| {
+            dwell_core::Error::new(dwell_core::ErrorKind::Unavailable, "no thread for a Kafka consumer")
+                .with_source(error)
+        })?;
+        Ok(Self { lanes, wish, ended })
+    }
+
+    /// See [`Lanes::take`].
+    pub(crate) fn take(&self, max: usize, ready: &mut dyn FnMut(&Record) -> bool) -> Result<Vec<Taken>> {
+        self.lanes.take(max, ready)
+    }
+
+    /// See [`Lanes::complete`].
+    pub(crate) fn complete(&self, lease: LeaseId) -> bool {
+        self.lanes.complete(lease)
+    }
+
+    /// See [`Lanes::is_open`].
+    pub(crate) fn is_open(&self, lease: LeaseId) -> bool {
+        self.lanes.is_open(lease)
+    }
+
+    /// Completes when there may be something to take. What stirred before the call counts.
+    pub(crate) async fn stirred(&self) {
+        self.lanes.stirred.notified().await;
+    }
+
+    /// Commits what is settled, gives back the rest, and leaves. Idempotent.
+    pub(crate) fn close(&self) -> BoxFuture<'static, ()> {
+        let _ = self.wish.compare_exchange(wish::GO_ON, wish::LEAVE, Ordering::SeqCst, Ordering::SeqCst);
+        self.lanes.hurry();
+        let mut ended = self.ended.clone();
+        Box::pin(async move {
+            // It ends with its thread, whichever way.
+            let _ = ended.wait_for(|ended| *ended).await;
+        })
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.wish.compare_exchange(wish::GO_ON, wish::DROP, Ordering::SeqCst, Ordering::SeqCst);
+        self.lanes.hurry();
+    }
+}
+
+/// The thread that keeps the membership.
+struct Poller {
+    consumer: Arc<BaseConsumer<Watcher>>,
+    lanes: Arc<Lanes>,
+    wish: Arc<AtomicU8>,
+}
+
+impl Poller {
+    fn run(self) {
+        while self.wish.load(Ordering::SeqCst) == wish::GO_ON {
+            match self.consumer.poll(POLL) {
+                Some(Ok(message)) => self.lanes.came_early(message.topic(), Record::read(&message)),
+                Some(Err(error)) => self.hear(error),
+                None => {}
+            }
+            self.lanes.open(|topic, partition| self.split(topic, partition));
+            self.commit(CommitMode::Async);
+        }
+        if self.wish.load(Ordering::SeqCst) == wish::LEAVE {
+            self.commit(CommitMode::Sync);
+        }
+        // The queues of the partitions first: the client cannot go before them. Then it leaves the group.
+        self.lanes.close();
+    }
+
+    fn split(
+        &self,
+        topic: &str,
+        partition: i32,
+    ) -> Option<rdkafka::consumer::base_consumer::PartitionQueue<Watcher>> {
+        let mut queue = self.consumer.split_partition_queue(topic, partition)?;
+        let lanes = Arc::downgrade(&self.lanes);
+        queue.set_nonempty_callback(move || {
+            if let Some(lanes) = lanes.upgrade() {
+                lanes.stirred.notify_one();
+            }
+        });
+        Some(queue)
+    }
+
+    fn commit(&self, mode: CommitMode) {
+        let Some(marks) = self.lanes.marks(None) else { return };
+        if let Err(error) = self.consumer.commit(&marks, mode) {
+            tracing::warn!(%error, "a commit to Kafka failed: it is tried again");
+            self.lanes.uncommitted(&marks);
+        }
+    }
+
+    fn hear(&self, error: KafkaError) {
+        let told = matches!(
+            error.rdkafka_error_code(),
+            Some(
+                Code::TopicAuthorizationFailed
+                    | Code::GroupAuthorizationFailed
+                    | Code::UnknownTopicOrPartition
+            )
+        );
+        tracing::warn!(%error, "a Kafka consumer reports");
+        if told {
+            self.lanes.refuse(fault("receive", error));
+        }
+    }
+}
+
+/// Hears of partitions that come and go, on the thread that polls.
+pub(super) struct Watcher {
+    trouble: Trouble,
+    lanes: Arc<Lanes>,
+    wish: Arc<AtomicU8>,
+    /// How long a partition that is taken away waits for its handlers.
+    patience: Duration,
+}
+
+impl ClientContext for Watcher {
+    fn log(&self, level: RDKafkaLogLevel, fac: &str, message: &str) {
+        self.trouble.log(level, fac, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.trouble.error(error, reason);
+    }
+}
+
+impl ConsumerContext for Watcher {
+    fn rebalance(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        event: RDKafkaRespErr,
+        partitions: &mut TopicPartitionList,
+    ) {
+        let cooperative = matches!(consumer.rebalance_protocol(), RebalanceProtocol::Cooperative);
+        let done = match event {
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => {
+                if self.wish.load(Ordering::SeqCst) == wish::GO_ON {
+                    self.lanes.assigned(partitions);
+                }
+                if cooperative {
+                    consumer.incremental_assign(partitions)
+                } else {
+                    consumer.assign(partitions)
+                }
+            }
+            _ => {
+                if consumer.assignment_lost() {
+                    tracing::warn!(
+                        ?partitions,
+                        "partitions were lost: what was being handled comes again elsewhere"
+                    );
+                } else if self.wish.load(Ordering::SeqCst) == wish::GO_ON {
+                    self.let_go(consumer, partitions);
+                }
+                self.lanes.gone(partitions);
+                if cooperative { consumer.incremental_unassign(partitions) } else { consumer.unassign() }
+            }
+        };
+        if let Err(error) = done {
+            tracing::error!(%error, "the assignment of partitions could not be followed");
+        }
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
+        let failed = match result {
+            Ok(()) => offsets.elements().iter().any(|element| element.error().is_err()),
+            Err(KafkaError::ConsumerCommit(Code::NoOffset)) => false,
+            Err(error) => {
+                tracing::warn!(%error, "a commit to Kafka failed: it is tried again");
+                true
+            }
+        };
+        if failed {
+            self.lanes.uncommitted(offsets);
+        }
+    }
+}
+
+impl Watcher {
+    /// Finish, then commit: whoever gets them next begins behind what was handled here.
+    fn let_go(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList) {
+        self.lanes.leave(partitions, self.patience);
+        let Some(marks) = self.lanes.marks(Some(partitions)) else { return };
+        if let Err(error) = consumer.commit(&marks, CommitMode::Sync) {
+            tracing::warn!(%error, "the last commit of partitions that go to another member failed: some may come twice");
+        }
+    }
+}

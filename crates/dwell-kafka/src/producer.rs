@@ -1,0 +1,129 @@
+//! Putting messages into topics: at once, or by way of the delay topics.
+
+use crate::{
+    cluster::Cluster,
+    names::topic_of,
+    outbox::Outbox,
+    provision::not_found,
+    record::{ORIGINAL_TIMESTAMP, Outgoing, PROCESS_AT, TARGET_TOPIC, set},
+    relay::AFTER,
+};
+use dwell_core::{
+    BoxFuture, Capabilities, Clock, Due, Envelope, Error, ErrorKind, Producer, Result, Sent, Text, Timestamp,
+};
+use std::sync::Arc;
+
+pub(crate) struct KafkaProducer {
+    pub(crate) cluster: Cluster,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) capabilities: Capabilities,
+}
+
+impl Producer for KafkaProducer {
+    fn send<'a>(&'a self, batch: &'a [Envelope]) -> BoxFuture<'a, Vec<Result<Sent>>> {
+        Box::pin(async move {
+            let now = self.clock.now();
+            let mut results: Vec<Option<Result<Sent>>> = batch.iter().map(|_| None).collect();
+            let (mut places, mut records) = (vec![], vec![]);
+            for (index, envelope) in batch.iter().enumerate() {
+                match self.record(envelope, now).await {
+                    Ok(record) => {
+                        places.push(index);
+                        records.push(record);
+                    }
+                    Err(error) => results[index] = Some(Err(error)),
+                }
+            }
+            let answers = self.outbox.send(&records).await;
+            for ((index, record), answer) in places.into_iter().zip(&records).zip(answers) {
+                results[index] = Some(self.answer(&batch[index], record, answer, now));
+            }
+            let unsure = || Err(Error::new(ErrorKind::Timeout, "Kafka did not confirm"));
+            results.into_iter().map(|result| result.unwrap_or_else(unsure)).collect()
+        })
+    }
+}
+
+impl KafkaProducer {
+    async fn record(&self, envelope: &Envelope, now: Timestamp) -> Result<Outgoing> {
+        self.check(envelope)?;
+        let target = topic_of(&envelope.to);
+        if self.cluster.partitions(&target).await?.is_none() {
+            return Err(not_found(&match envelope.to.subscription_name() {
+                None => format!("topic `{target}`"),
+                Some(_) => format!("subscription `{}`", envelope.to),
+            }));
+        }
+        let wait = envelope.due.wait(now);
+        let record = Outgoing::of(&envelope.message, target.clone());
+        if wait.is_zero() {
+            return Ok(record);
+        }
+        let delayed = self.delayed(record, target, envelope.due, now);
+        if self.cluster.partitions(&delayed.topic).await?.is_none() {
+            return Err(not_found(&format!("delay topic `{}`", delayed.topic)));
+        }
+        Ok(delayed)
+    }
+
+    /// The same record, in the delay topic that it waits in first. How long, is said in two ways: the relay counts a
+    /// duration from the moment that the broker appended it, whatever our own clock says.
+    fn delayed(&self, mut record: Outgoing, target: Text, due: Due, now: Timestamp) -> Outgoing {
+        let relay = &self.cluster.settings().relay;
+        record.topic = relay.shelf(due.wait(now)).into();
+        set(&mut record.headers, TARGET_TOPIC, target);
+        set(&mut record.headers, PROCESS_AT, due.resolve(now).0);
+        set(&mut record.headers, ORIGINAL_TIMESTAMP, now.0);
+        if let Due::After(_) = due {
+            set(&mut record.headers, AFTER, due.resolve(Timestamp(0)).0);
+        }
+        record
+    }
+
+    fn check(&self, envelope: &Envelope) -> Result<()> {
+        let to = &envelope.to;
+        if envelope.once.is_some() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "Kafka does not remember the ids of messages for `{to}` (`remembers_ids` is not declared): \
+                     send it without a conflict rule"
+                ),
+            ));
+        }
+        let (size, limit) = (envelope.message.body.len(), self.capabilities.max_body);
+        if size > limit {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!(
+                    "a body of {size} bytes for `{to}` is over the limit of {limit}: make it smaller, or raise \
+                     `max_record` here and `max.message.bytes` of the topic"
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn answer(
+        &self,
+        envelope: &Envelope,
+        record: &Outgoing,
+        answer: Result<Option<Timestamp>>,
+        now: Timestamp,
+    ) -> Result<Sent> {
+        match answer {
+            Ok(appended) => {
+                let waits = !envelope.due.wait(now).is_zero();
+                let due = waits.then(|| envelope.due.resolve(appended.unwrap_or(now)));
+                Ok(Sent { due, duplicate: false })
+            }
+            Err(error) => {
+                if error.kind() == ErrorKind::NotFound {
+                    self.cluster.forget(&record.topic);
+                }
+                Err(error)
+            }
+        }
+    }
+}

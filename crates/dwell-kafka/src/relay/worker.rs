@@ -1,0 +1,371 @@
+//! One delay topic, emptied: records leave their level when they have waited for it, and the last stretch on the
+//! millisecond.
+//!
+//! A record counts for the commit only after it lies, confirmed, wherever it goes next; a crash in between sends it twice,
+//! and never not at all. Nothing is waited for in line: what is for one target goes by itself, and a target that is away
+//! has its records put back on a shelf, so that they hold up neither the commit nor the memory.
+
+use super::{
+    Counts, RelaySettings,
+    hop::{Plan, park},
+    targets::Targets,
+    topics::Level,
+};
+use crate::{
+    cluster::Cluster,
+    group::{Member, Taken},
+    outbox::Outbox,
+    record::{Outgoing, Record},
+};
+use dwell_core::{BoxFuture, Clock, ErrorKind, LeaseId, Result, Text, Timestamp, wheel::Wheel};
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::sync::watch;
+
+/// Records taken at one time.
+const BATCH: usize = 10_000;
+/// Records on their way at one time.
+const ON_THEIR_WAY: usize = 50_000;
+/// The pause before what belongs on a shelf is sent there again.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long a worker that stops waits for what is on its way.
+const LAST_PATIENCE: Duration = Duration::from_secs(8);
+/// Looks again after this, whatever was heard.
+const SAFETY_TICK: Duration = Duration::from_secs(5);
+
+/// What all workers of a relay share.
+pub(super) struct Shared {
+    pub(super) cluster: Cluster,
+    pub(super) outbox: Outbox,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) targets: Targets,
+    pub(super) counts: Arc<Counts>,
+}
+
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    member: Arc<Member>,
+    level: Level,
+    /// What waits in memory, on the last stretch: little else than a lease and a record each.
+    wheel: Wheel<Box<Waiting>>,
+    /// The bytes in it.
+    held_bytes: usize,
+    on_their_way: FuturesUnordered<BoxFuture<'static, usize>>,
+    /// How many those are.
+    sending: usize,
+}
+
+/// A record that waits in memory.
+struct Waiting {
+    lease: LeaseId,
+    plan: Plan,
+    size: usize,
+}
+
+/// What becomes of a record, and what counts once it has.
+struct Step {
+    lease: LeaseId,
+    from: String,
+    outgoing: Outgoing,
+    kind: Kind,
+}
+
+enum Kind {
+    Forward(Plan),
+    Shelve,
+    Hold,
+    Park,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, member: Arc<Member>, level: Level) -> Self {
+        let on_their_way = FuturesUnordered::new();
+        Self { shared, member, level, wheel: Wheel::new(), held_bytes: 0, on_their_way, sending: 0 }
+    }
+
+    /// Works until told to stop; then finishes what is on its way, commits and leaves.
+    pub(super) async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<()> {
+        let result = loop {
+            let next = match self.look() {
+                Ok(next) => next,
+                Err(error) => break Err(error),
+            };
+            let clock = self.shared.clock.clone();
+            let until = async {
+                match next {
+                    Some(time) => clock.sleep_until(time).await,
+                    None => clock.tick(SAFETY_TICK).await,
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => break Ok(()),
+                Some(sent) = self.on_their_way.next(), if !self.on_their_way.is_empty() => self.sending -= sent,
+                () = self.member.stirred() => {}
+                () = until => {}
+            }
+        };
+        let mut patience = self.shared.clock.sleep(LAST_PATIENCE);
+        while !self.on_their_way.is_empty() {
+            tokio::select! {
+                biased;
+                _ = self.on_their_way.next() => {}
+                () = &mut patience => break,
+            }
+        }
+        self.member.close().await;
+        result
+    }
+
+    fn settings(&self) -> &RelaySettings {
+        &self.shared.cluster.settings().relay
+    }
+
+    /// Sends on all that may go now. Returns when the next one may.
+    fn look(&mut self) -> Result<Option<Timestamp>> {
+        let now = self.shared.clock.now();
+        match self.level.wait {
+            Some(wait) => self.look_at_level(wait, now),
+            None => self.look_at_due(now),
+        }
+    }
+
+    /// A record leaves when its level has passed since it was appended. Times of appending only grow within a partition,
+    /// so that none waits behind one that has to wait for longer.
+    fn look_at_level(&mut self, wait: Duration, now: Timestamp) -> Result<Option<Timestamp>> {
+        let mut next: Option<Timestamp> = None;
+        let room = ON_THEIR_WAY.saturating_sub(self.sending).min(BATCH);
+        let taken = self.member.take(room, &mut |record| {
+            let leaves = record.timestamp.map_or(now, |appended| appended.after(wait));
+            if leaves > now {
+                next = Some(next.map_or(leaves, |next| next.min(leaves)));
+            }
+            leaves <= now
+        })?;
+        // There may be more, which is not to wait for anything.
+        let more = taken.len() == room && room > 0;
+        let mut steps = vec![];
+        for Taken { lease, record, .. } in taken {
+            let left = record.timestamp.map(|appended| appended.after(wait));
+            match Plan::read(record, self.settings()) {
+                Ok(plan) => {
+                    if left.is_some_and(|left| plan.process_at < left) && plan.absent_since.is_none() {
+                        self.shared.counts.overstayed();
+                        tracing::info!(
+                            topic = self.level.topic,
+                            target = &*plan.target,
+                            "a record was put on a level longer than the time that it had: it is late"
+                        );
+                    }
+                    steps.push(self.step(lease, plan, now));
+                }
+                Err((reason, record)) => steps.push(self.park(lease, &record, &reason, now)),
+            }
+        }
+        self.send(steps);
+        Ok(if more { Some(now) } else { next })
+    }
+
+    /// Records wait in memory, as many as may; the rest stays in the topic.
+    fn look_at_due(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
+        let (most, most_bytes) = self.settings().read_ahead;
+        let (mut count, mut bytes) = (self.wheel.len() + self.sending, self.held_bytes);
+        let taken = self.member.take(BATCH, &mut |record: &Record| {
+            let fits = count < most && bytes < most_bytes;
+            if fits {
+                count += 1;
+                bytes += record.size();
+            }
+            fits
+        })?;
+        let more = taken.len() == BATCH;
+        let mut steps = vec![];
+        for Taken { lease, record, .. } in taken {
+            let size = record.size();
+            match Plan::read(record, self.settings()) {
+                Ok(plan) if self.settings().ladder.fitting(plan.remaining(now)).is_some() => {
+                    steps.push(self.step(lease, plan, now));
+                }
+                Ok(plan) => {
+                    self.held_bytes += size;
+                    self.wheel.insert(plan.process_at, Box::new(Waiting { lease, plan, size }));
+                }
+                Err((reason, record)) => steps.push(self.park(lease, &record, &reason, now)),
+            }
+        }
+        let mut due = vec![];
+        let room = ON_THEIR_WAY.saturating_sub(self.sending);
+        self.wheel.pop_due(now, room, &mut due);
+        for (_, waiting) in due {
+            self.held_bytes -= waiting.size;
+            // What was lost meanwhile is another relay's.
+            if self.member.is_open(waiting.lease) {
+                steps.push(self.step(waiting.lease, waiting.plan, now));
+            }
+        }
+        self.send(steps);
+        self.shared.counts.waiting(self.wheel.len());
+        let next = if self.sending >= ON_THEIR_WAY { None } else { self.wheel.next_due() };
+        Ok(if more { Some(now) } else { next })
+    }
+
+    /// What becomes of a record that leaves its level now.
+    fn step(&self, lease: LeaseId, plan: Plan, now: Timestamp) -> Step {
+        let remaining = plan.remaining(now);
+        if !remaining.is_zero() {
+            let outgoing = plan.shelve(self.settings().shelf(remaining));
+            return Step { lease, from: self.level.topic.clone(), outgoing, kind: Kind::Shelve };
+        }
+        match self.shared.targets.pause(&plan.target, self.shared.clock.elapsed()) {
+            Some(pause) => self.shared.hold(lease, plan, pause, &self.level.topic),
+            None => {
+                let outgoing = plan.forward();
+                Step { lease, from: self.level.topic.clone(), outgoing, kind: Kind::Forward(plan) }
+            }
+        }
+    }
+
+    fn park(&self, lease: LeaseId, record: &Record, reason: &str, now: Timestamp) -> Step {
+        let from = self.level.topic.clone();
+        tracing::error!(
+            topic = from,
+            partition = record.partition,
+            offset = record.offset,
+            "parked: {reason}"
+        );
+        let outgoing = park(record, &from, reason, self.settings(), now);
+        Step { lease, from, outgoing, kind: Kind::Park }
+    }
+
+    /// Sends on, each destination by itself.
+    fn send(&mut self, steps: Vec<Step>) {
+        let mut groups: BTreeMap<Text, Vec<Step>> = BTreeMap::new();
+        for step in steps {
+            groups.entry(step.outgoing.topic.clone()).or_default().push(step);
+        }
+        for group in groups.into_values() {
+            self.sending += group.len();
+            let (shared, member) = (self.shared.clone(), self.member.clone());
+            self.on_their_way.push(Box::pin(async move {
+                let count = group.len();
+                shared.pass_on(&member, group).await;
+                count
+            }));
+        }
+    }
+}
+
+impl Shared {
+    /// Sends until each lies somewhere, or is no longer ours. What goes to a target and does not get there goes back to a
+    /// shelf or is parked; what belongs on a shelf is tried again, since there is no other place for it.
+    async fn pass_on(&self, member: &Member, mut steps: Vec<Step>) {
+        loop {
+            steps = self.send_once(member, steps).await;
+            if steps.is_empty() {
+                return;
+            }
+            if !steps.iter().any(|step| matches!(step.kind, Kind::Hold | Kind::Park)) {
+                self.clock.sleep(PAUSE).await;
+            }
+            steps.retain(|step| member.is_open(step.lease));
+        }
+    }
+
+    /// Returns what is left to do.
+    async fn send_once(&self, member: &Member, steps: Vec<Step>) -> Vec<Step> {
+        let steps = self.turn_away_absent(steps).await;
+        // A clone is a few reference counts.
+        let outgoing: Vec<_> = steps.iter().map(|step| step.outgoing.clone()).collect();
+        let answers = self.outbox.send(&outgoing).await;
+        let (now, mut left) = (self.clock.now(), vec![]);
+        for (step, answer) in steps.into_iter().zip(answers) {
+            match answer {
+                Ok(_) => self.done(member, step, now),
+                Err(error) => left.push(self.failed(step, &error, now)),
+            }
+        }
+        left
+    }
+
+    fn done(&self, member: &Member, step: Step, now: Timestamp) {
+        match &step.kind {
+            Kind::Forward(plan) => {
+                self.counts.forwarded(now.since(plan.process_at));
+                self.targets.succeeded(&plan.target);
+            }
+            Kind::Shelve => self.counts.shelved(),
+            Kind::Hold => self.counts.held(),
+            Kind::Park => self.counts.parked(),
+        }
+        member.complete(step.lease);
+    }
+
+    /// Targets that are not there are not tried: the library would wait for them.
+    async fn turn_away_absent(&self, steps: Vec<Step>) -> Vec<Step> {
+        let Some(Kind::Forward(first)) = steps.first().map(|step| &step.kind) else { return steps };
+        let target = first.target.clone();
+        match self.cluster.partitions(&target).await {
+            Ok(None) => {
+                let now = self.clock.now();
+                steps.into_iter().map(|step| self.absent(step, now)).collect()
+            }
+            // Whether it is there, the send will tell.
+            _ => steps,
+        }
+    }
+
+    /// It did not get there.
+    fn failed(&self, step: Step, error: &dwell_core::Error, now: Timestamp) -> Step {
+        match step.kind {
+            Kind::Forward(_) if error.kind() == ErrorKind::NotFound => {
+                self.cluster.forget(&step.outgoing.topic);
+                self.absent(step, now)
+            }
+            Kind::Forward(plan) if error.is_of_the_message() => {
+                self.give_up(step.lease, &plan.record, &step.from, &error.to_string(), now)
+            }
+            Kind::Forward(plan) => {
+                let pause = self.targets.failed(&plan.target, self.clock.elapsed());
+                tracing::warn!(%error, target = &*plan.target, ?pause, "a target is away: what is for it waits");
+                self.hold(step.lease, plan, pause, &step.from)
+            }
+            _ => {
+                tracing::warn!(%error, topic = &*step.outgoing.topic, "a delay topic takes no records: trying again");
+                step
+            }
+        }
+    }
+
+    /// The target is not there: it may come, for a while.
+    fn absent(&self, step: Step, now: Timestamp) -> Step {
+        let Kind::Forward(mut plan) = step.kind else { return step };
+        let settings = &self.cluster.settings().relay;
+        let since = *plan.absent_since.get_or_insert(now);
+        if now.since(since) >= settings.absent_for {
+            let reason = format!("the target `{}` does not exist", plan.target);
+            return self.give_up(step.lease, &plan.record, &step.from, &reason, now);
+        }
+        let shelf = settings.ladder.fitting_or_shortest(settings.absent_for.saturating_sub(now.since(since)));
+        let outgoing = plan.shelve(settings.level_topic(shelf));
+        Step { lease: step.lease, from: step.from, outgoing, kind: Kind::Hold }
+    }
+
+    /// Back to a shelf, for about as long as its target is left alone.
+    fn hold(&self, lease: LeaseId, plan: Plan, pause: Duration, from: &str) -> Step {
+        let settings = &self.cluster.settings().relay;
+        let shelf = settings.ladder.fitting_or_shortest(pause);
+        let outgoing = plan.shelve(settings.level_topic(shelf));
+        Step { lease, from: from.to_owned(), outgoing, kind: Kind::Hold }
+    }
+
+    fn give_up(&self, lease: LeaseId, record: &Record, from: &str, reason: &str, now: Timestamp) -> Step {
+        tracing::error!(
+            topic = from,
+            partition = record.partition,
+            offset = record.offset,
+            "parked: {reason}"
+        );
+        let outgoing = park(record, from, reason, &self.cluster.settings().relay, now);
+        Step { lease, from: from.to_owned(), outgoing, kind: Kind::Park }
+    }
+}

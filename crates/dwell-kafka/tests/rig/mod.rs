@@ -1,0 +1,258 @@
+//! What the tests of this crate have in common: a broker, a relay, and how the suite sees them.
+#![allow(dead_code, reason = "each test target uses a part of it")]
+
+use bytes::Bytes;
+use dwell_conformance::{Abilities, BadUrl, Foreign, Namespace, Pace, Rig, Time, servers::kafka};
+use dwell_core::{BoxFuture, Clock, Error, ErrorKind, Result, Seams, SystemClock, Transport, TransportUrl};
+use dwell_kafka::{Counts, Kafka, KafkaSettings, Ladder};
+use rdkafka::{
+    ClientConfig,
+    message::{Header, OwnedHeaders},
+    producer::{BaseProducer, BaseRecord, Producer as _},
+};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+use tokio::sync::Mutex as AsyncMutex;
+
+/// Short enough to be waited for.
+pub const SESSION: Duration = Duration::from_secs(3);
+
+/// A broker, and a relay for what waits in it.
+pub struct Broker {
+    /// `None` if it is not ours.
+    server: AsyncMutex<Option<kafka::KafkaServer>>,
+    address: String,
+    with_password: Option<String>,
+}
+
+impl Broker {
+    /// Starts a broker of our own.
+    pub async fn start(name: &str) -> Result<Self> {
+        let directory = directory().join(name);
+        let _ = std::fs::remove_dir_all(&directory);
+        let server = kafka::KafkaServer::start(directory).await?;
+        let (address, with_password) = (server.address(), Some(server.address_with_password()));
+        let broker = Self { server: AsyncMutex::new(Some(server)), address, with_password };
+        broker.relay();
+        Ok(broker)
+    }
+
+    /// One that runs already.
+    fn at(address: String, with_password: Option<String>) -> Self {
+        Self { server: AsyncMutex::new(None), address, with_password }
+    }
+
+    /// Stops it for longer than any session, and starts it again.
+    pub async fn restart(&self) -> Result<()> {
+        let mut server = self.server.lock().await;
+        let server =
+            server.as_mut().ok_or_else(|| Error::new(ErrorKind::Unsupported, "the broker is not ours"))?;
+        server.stop();
+        SystemClock::new().sleep(SESSION + Duration::from_secs(2)).await;
+        server.run().await
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub fn settings(&self) -> KafkaSettings {
+        let mut settings = KafkaSettings::at(&self.address);
+        settings.partitions = 2;
+        settings.session = SESSION;
+        settings.revoke_wait = Duration::from_secs(3);
+        settings.send_timeout = Duration::from_secs(10);
+        settings.relay_inside = false;
+        settings.relay.ladder = Ladder::new([1, 2].map(Duration::from_secs).to_vec()).unwrap();
+        settings
+    }
+
+    /// One relay for all that waits, on a thread of its own, which ends with the process.
+    fn relay(&self) {
+        let settings = self.settings();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let stop = Box::pin(std::future::pending());
+            let ended = runtime.block_on(dwell_kafka::relay(
+                settings,
+                Seams::system("suite-relay"),
+                Arc::new(Counts::default()),
+                stop,
+            ));
+            eprintln!("the relay has ended: {ended:?}");
+        });
+    }
+}
+
+/// The data of this process, and of those that it starts.
+pub fn directory() -> PathBuf {
+    std::env::temp_dir().join(format!("dwell-kafka-{}", std::process::id()))
+}
+
+/// Tells the processes that we start where the broker is.
+fn note_of(process: u32) -> PathBuf {
+    std::env::temp_dir().join(format!("dwell-kafka-{process}.address"))
+}
+
+/// The broker of this process: the one that a variable names, the one of whoever started us, or one of our own.
+pub async fn broker() -> Result<Arc<Broker>> {
+    static BROKER: OnceLock<AsyncMutex<Option<Arc<Broker>>>> = OnceLock::new();
+    let mut broker = BROKER.get_or_init(AsyncMutex::default).lock().await;
+    if let Some(broker) = &*broker {
+        return Ok(broker.clone());
+    }
+    let parent = std::fs::read_to_string(note_of(std::os::unix::process::parent_id()));
+    let opened = match (std::env::var("DWELL_TEST_KAFKA_URL"), parent) {
+        (_, Ok(address)) => Broker::at(address, None),
+        (Ok(url), _) => {
+            let broker = Broker::at(url.trim_start_matches("kafka://").to_owned(), None);
+            broker.relay();
+            broker
+        }
+        _ => Broker::start("shared").await?,
+    };
+    let _ = std::fs::write(note_of(std::process::id()), opened.address());
+    let opened = Arc::new(opened);
+    *broker = Some(opened.clone());
+    Ok(opened)
+}
+
+/// Kafka, as the suite sees it.
+pub struct KafkaRig {
+    name: &'static str,
+    seams: Seams,
+    /// One of its own, for a case that restarts it.
+    own: Mutex<Option<Arc<Broker>>>,
+}
+
+impl KafkaRig {
+    pub fn new(name: &'static str) -> Self {
+        Self { name, seams: Seams::system("suite"), own: Mutex::default() }
+    }
+
+    async fn broker(&self) -> Result<Arc<Broker>> {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match own {
+            Some(own) => Ok(own),
+            None => broker().await,
+        }
+    }
+}
+
+impl Rig for KafkaRig {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn time(&self) -> Time {
+        Time::Real
+    }
+
+    fn seams(&self) -> Seams {
+        self.seams.clone()
+    }
+
+    fn connect<'a>(&'a self, _: &'a Namespace, seams: Seams) -> BoxFuture<'a, Result<Arc<dyn Transport>>> {
+        Box::pin(async move {
+            let settings = self.broker().await?.settings();
+            Ok(Arc::new(Kafka::connect(settings, seams).await?) as Arc<dyn Transport>)
+        })
+    }
+
+    fn pace(&self) -> Pace {
+        Pace {
+            session: SESSION + Duration::from_secs(1),
+            quiet: Duration::from_millis(1500),
+            patience: Duration::from_secs(25),
+            ..Pace::REAL
+        }
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default().with_restart().with_foreign().with_processes()
+    }
+
+    fn isolate(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let name = format!("own-{}", self.seams.incarnation);
+            let own = Arc::new(Broker::start(&name).await?);
+            *self.own.lock().unwrap_or_else(PoisonError::into_inner) = Some(own);
+            Ok(())
+        })
+    }
+
+    fn restart_broker(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.broker().await?.restart().await })
+    }
+
+    fn put_foreign<'a>(&'a self, topic: &'a str, message: Foreign) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let broker = self.broker().await?;
+            let topic = topic.to_owned();
+            let put = tokio::task::spawn_blocking(move || produce(broker.address(), &topic, &message));
+            let put = put.await.map_err(|error| error.to_string()).and_then(|put| put);
+            put.map_err(|error| Error::new(ErrorKind::Unavailable, error))
+        })
+    }
+
+    fn bad_urls(&self) -> Vec<BadUrl> {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let note = std::fs::read_to_string(note_of(std::process::id())).ok();
+        let address = own.map(|own| own.address().to_owned()).or(note).unwrap_or_default();
+        let bad = |what: &str, url: String, expect, secret: Option<&str>| BadUrl {
+            what: what.to_owned(),
+            url,
+            expect,
+            secret: secret.map(str::to_owned),
+        };
+        let mut all = vec![
+            bad("unknown scheme", format!("kafa://{address}"), ErrorKind::Config, None),
+            bad("no host", "kafka://".to_owned(), ErrorKind::Config, None),
+            bad("unknown option", format!("kafka://{address}?partitons=3"), ErrorKind::Config, None),
+            bad("half of a login", format!("kafka://user@{address}"), ErrorKind::Config, None),
+            bad(
+                "no such file",
+                format!("kafka://{address}?tls=true&ca=/nowhere/ca.pem"),
+                ErrorKind::Config,
+                None,
+            ),
+            bad("nobody there", "kafka://127.0.0.1:1".to_owned(), ErrorKind::Unavailable, None),
+            bad("encryption refused", format!("kafka://{address}?tls=true"), ErrorKind::Unavailable, None),
+        ];
+        if let Some(address) = password_address() {
+            let url = format!("kafka://dwell:hunter2-is-wrong@{address}");
+            all.push(bad("wrong password", url, ErrorKind::Denied, Some("hunter2-is-wrong")));
+        }
+        all
+    }
+
+    fn try_url<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let url = TransportUrl::parse(url)?;
+            dwell_kafka::connect(&url, self.seams()).await.map(drop)
+        })
+    }
+}
+
+/// Of the shared broker, if it is ours.
+fn password_address() -> Option<String> {
+    let log = std::fs::read_to_string(directory().join("shared").join("server.properties")).ok()?;
+    let listeners = log.lines().find_map(|line| line.strip_prefix("advertised.listeners="))?;
+    listeners.split(',').find_map(|listener| listener.strip_prefix("SASL_PLAINTEXT://")).map(str::to_owned)
+}
+
+/// With a client that knows nothing of Dwell but the documented layout.
+pub fn produce(address: &str, topic: &str, message: &Foreign) -> Result<(), String> {
+    let producer: BaseProducer =
+        ClientConfig::new().set("bootstrap.servers", address).create().map_err(|error| error.to_string())?;
+    let headers = message.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+        headers.insert(Header { key, value: Some(&value[..]) })
+    });
+    let mut record = BaseRecord::<[u8], [u8]>::to(topic).payload(&message.body).headers(headers);
+    record.key = message.key.as_ref().map(|key: &Bytes| &key[..]);
+    producer.send(record).map_err(|(error, _)| error.to_string())?;
+    producer.flush(Duration::from_secs(10)).map_err(|error| error.to_string())
+}
