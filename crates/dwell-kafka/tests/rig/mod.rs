@@ -18,10 +18,10 @@ use std::{
 use tokio::sync::Mutex as AsyncMutex;
 
 /// Short enough to be waited for.
-pub const SESSION: Duration = Duration::from_secs(3);
+pub(crate) const SESSION: Duration = Duration::from_secs(3);
 
 /// A broker, and a relay for what waits in it.
-pub struct Broker {
+pub(crate) struct Broker {
     /// `None` if it is not ours.
     server: AsyncMutex<Option<kafka::KafkaServer>>,
     address: String,
@@ -30,7 +30,7 @@ pub struct Broker {
 
 impl Broker {
     /// Starts a broker of our own.
-    pub async fn start(name: &str) -> Result<Self> {
+    pub(crate) async fn start(name: &str) -> Result<Self> {
         let directory = directory().join(name);
         let _ = std::fs::remove_dir_all(&directory);
         let server = kafka::KafkaServer::start(directory).await?;
@@ -46,7 +46,7 @@ impl Broker {
     }
 
     /// Stops it for longer than any session, and starts it again.
-    pub async fn restart(&self) -> Result<()> {
+    pub(crate) async fn restart(&self) -> Result<()> {
         let mut server = self.server.lock().await;
         let server =
             server.as_mut().ok_or_else(|| Error::new(ErrorKind::Unsupported, "the broker is not ours"))?;
@@ -55,11 +55,11 @@ impl Broker {
         server.run().await
     }
 
-    pub fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
-    pub fn settings(&self) -> KafkaSettings {
+    pub(crate) fn settings(&self) -> KafkaSettings {
         let mut settings = KafkaSettings::at(&self.address);
         settings.partitions = 2;
         settings.session = SESSION;
@@ -88,7 +88,7 @@ impl Broker {
 }
 
 /// The data of this process, and of those that it starts.
-pub fn directory() -> PathBuf {
+pub(crate) fn directory() -> PathBuf {
     std::env::temp_dir().join(format!("dwell-kafka-{}", std::process::id()))
 }
 
@@ -98,7 +98,7 @@ fn note_of(process: u32) -> PathBuf {
 }
 
 /// The broker of this process: the one that a variable names, the one of whoever started us, or one of our own.
-pub async fn broker() -> Result<Arc<Broker>> {
+pub(crate) async fn broker() -> Result<Arc<Broker>> {
     static BROKER: OnceLock<AsyncMutex<Option<Arc<Broker>>>> = OnceLock::new();
     let mut broker = BROKER.get_or_init(AsyncMutex::default).lock().await;
     if let Some(broker) = &*broker {
@@ -121,7 +121,7 @@ pub async fn broker() -> Result<Arc<Broker>> {
 }
 
 /// Kafka, as the suite sees it.
-pub struct KafkaRig {
+pub(crate) struct KafkaRig {
     name: &'static str,
     seams: Seams,
     /// One of its own, for a case that restarts it.
@@ -129,7 +129,7 @@ pub struct KafkaRig {
 }
 
 impl KafkaRig {
-    pub fn new(name: &'static str) -> Self {
+    pub(crate) fn new(name: &'static str) -> Self {
         Self { name, seams: Seams::system("suite"), own: Mutex::default() }
     }
 
@@ -245,7 +245,7 @@ fn password_address() -> Option<String> {
 }
 
 /// With a client that knows nothing of Dwell but the documented layout.
-pub fn produce(address: &str, topic: &str, message: &Foreign) -> Result<(), String> {
+pub(crate) fn produce(address: &str, topic: &str, message: &Foreign) -> Result<(), String> {
     let producer: BaseProducer =
         ClientConfig::new().set("bootstrap.servers", address).create().map_err(|error| error.to_string())?;
     let headers = message.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
