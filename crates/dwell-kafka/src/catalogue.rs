@@ -156,7 +156,8 @@ pub(crate) async fn read_all(
     partition: i32,
     from: Offset,
 ) -> Result<Vec<Record>> {
-    let (reader, clock) = (cluster.member(TOPIC)?, cluster.clock());
+    let guest = cluster.member(TOPIC)?;
+    let (reader, clock) = (guest.share(), cluster.clock());
     let (name, what) = (topic.to_owned(), format!("read the topic `{topic}`"));
     let read = tokio::task::spawn_blocking(move || {
         let mut place = TopicPartitionList::new();

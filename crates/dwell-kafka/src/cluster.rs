@@ -1,6 +1,7 @@
 //! What is there: topics, their partitions, settings and offsets. Nothing here is on the path of a message.
 
 use crate::{
+    catalogue,
     fault::{code, fault, is_unknown_topic, of_code},
     settings::KafkaSettings,
     trouble::Trouble,
@@ -63,11 +64,20 @@ impl Cluster {
         let known = Mutex::default();
         let cluster = Self(Arc::new(Inner { settings, client_id, clock, trouble, asker, admin, known }));
         let what = format!("connect to {}", cluster.0.settings.brokers);
-        let answered = cluster.ask(&what, |asker| {
-            // The library answers questions, and says what is wrong, only while it is polled.
-            let answer = asker.fetch_metadata(Some("dwell.catalogue"), PATIENCE / 2);
-            drop(asker.poll(Duration::ZERO));
-            answer.map(drop)
+        let (clock, trouble) = (cluster.clock(), cluster.0.trouble.clone());
+        let answered = cluster.ask(&what, move |asker| {
+            let start = clock.elapsed();
+            loop {
+                let answer = asker.fetch_metadata(Some(catalogue::TOPIC), PATIENCE / 10);
+                // What is wrong is said apart from the answer, to who listens.
+                while let Some(Err(error)) = asker.poll(STEP) {
+                    trouble.heard(&error);
+                }
+                let over = trouble.is_hopeless() || clock.elapsed().saturating_sub(start) > PATIENCE / 2;
+                if answer.is_ok() || over {
+                    return answer.map(drop);
+                }
+            }
         });
         answered.await.map_err(|error| cluster.0.trouble.explain(&what, error))?;
         Ok(cluster)
@@ -201,8 +211,9 @@ impl Cluster {
         topic: &str,
         partitions: usize,
     ) -> Result<Vec<Option<i64>>> {
-        let asker = self.member(group)?;
-        let (what, name) = (format!("read what `{group}` has committed"), topic.to_owned());
+        let member = self.member(group)?;
+        let (what, name, asker) =
+            (format!("read what `{group}` has committed"), topic.to_owned(), member.share());
         self.insist(&what, move |_| {
             let mut list = TopicPartitionList::new();
             list.add_partition_range(&name, 0, partitions as i32 - 1);
@@ -216,14 +227,17 @@ impl Cluster {
         .await
     }
 
-    /// Commits for a group that nobody is a member of yet. Where somebody already is, it is too late, and no matter.
-    pub(crate) async fn commit(&self, group: &str, topic: &str, offsets: Vec<i64>) -> Result<()> {
-        let asker = self.member(group)?;
-        let (what, name) = (format!("commit where `{group}` begins"), topic.to_owned());
+    /// Commits offsets of topics for a group that nobody is a member of yet. Where somebody already is, it is too late,
+    /// and no matter.
+    pub(crate) async fn commit(&self, group: &str, offsets: Vec<(Text, Vec<i64>)>) -> Result<()> {
+        let member = self.member(group)?;
+        let (what, asker) = (format!("commit where `{group}` begins"), member.share());
         self.insist(&what, move |_| {
             let mut list = TopicPartitionList::new();
-            for (partition, offset) in offsets.iter().enumerate() {
-                list.add_partition_offset(&name, partition as i32, Offset::Offset(*offset))?;
+            for (topic, offsets) in &offsets {
+                for (partition, offset) in offsets.iter().enumerate() {
+                    list.add_partition_offset(topic, partition as i32, Offset::Offset(*offset))?;
+                }
             }
             match asker.commit(&list, CommitMode::Sync) {
                 Err(KafkaError::ConsumerCommit(Code::UnknownMemberId | Code::IllegalGeneration)) => Ok(()),
@@ -234,13 +248,14 @@ impl Cluster {
     }
 
     /// A client that reads or commits for a group without joining it.
-    pub(crate) fn member(&self, group: &str) -> Result<Arc<BaseConsumer<Trouble>>> {
+    pub(crate) fn member(&self, group: &str) -> Result<Guest> {
         let mut config = self.0.settings.client(&self.0.client_id);
         config.set("group.id", group).set("enable.auto.commit", "false").set("enable.partition.eof", "true");
-        config.set("auto.offset.reset", "earliest");
+        // The end of a topic is known when a fetch comes back empty: not to be waited for.
+        config.set("auto.offset.reset", "earliest").set("fetch.wait.max.ms", "5");
         let config = self.0.settings.finish(config);
         let opened = config.create_with_context(self.0.trouble.clone());
-        opened.map(Arc::new).map_err(|error| fault("set up a client", error))
+        opened.map(|client| Guest(Some(Arc::new(client)))).map_err(|error| fault("set up a client", error))
     }
 
     /// Asks again while the answer is that the broker is not ready, as after a topic was made or a coordinator moved.
@@ -279,5 +294,24 @@ impl Cluster {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Text, usize>> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A client that reads or commits for a group without joining it. It takes its time to go, and nobody waits for that.
+pub(crate) struct Guest(Option<Arc<BaseConsumer<Trouble>>>);
+
+impl Guest {
+    /// For a thread that may wait.
+    pub(crate) fn share(&self) -> Arc<BaseConsumer<Trouble>> {
+        self.0.clone().expect("it is there until it is dropped")
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let client = self.0.take();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(move || drop(client));
+        }
     }
 }

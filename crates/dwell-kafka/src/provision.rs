@@ -146,7 +146,12 @@ impl Provisioner {
         let adopted = group_name(topic, topic);
         let adopted = catalogue.group(&adopted).filter(|entry| !entry.declared).map(|_| adopted);
         let start = self.start(catalogue, topic, adopted.as_deref()).await?;
-        self.cluster.commit(&group, topic, start).await?;
+        let mut starts = vec![(topic.clone(), start)];
+        if made {
+            // Nothing can be in it yet. Said here, so that no consumer has to find out when its first retry comes.
+            starts.push((retries.clone(), vec![0; self.cluster.partitions(&retries).await?.unwrap_or(0)]));
+        }
+        self.cluster.commit(&group, starts).await?;
         if let Some(adopted) = adopted.filter(|adopted| **adopted != *group) {
             self.adopt_retries(&adopted, &retries).await?;
             changes.push(Change::NoGroup(adopted.into()));

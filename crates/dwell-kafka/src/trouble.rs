@@ -14,6 +14,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Trouble(Arc<Mutex<Option<(Code, String)>>>);
 
 impl Trouble {
+    /// Remembers an error that belongs to no call.
+    pub(crate) fn heard(&self, error: &KafkaError) {
+        if let Some(code) = error.rdkafka_error_code() {
+            self.remember(code, code.to_string());
+        }
+    }
+
+    /// Whether trying again cannot help: we are not let in.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        matches!(*heard, Some((Code::Authentication | Code::SaslAuthenticationFailed, _)))
+    }
+
+    fn remember(&self, code: Code, reason: String) {
+        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // That nobody answers follows from the reason, and comes after it.
+        if heard.is_none() || !matches!(code, Code::AllBrokersDown | Code::BrokerTransportFailure) {
+            *heard = Some((code, reason));
+        }
+    }
+
     /// The error of a call, with the reason that was heard since, if there is a better one.
     pub(crate) fn explain(&self, what: &str, error: Error) -> Error {
         let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -41,11 +62,7 @@ impl ClientContext for Trouble {
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::warn!(%error, reason, "the Kafka client reports");
         let Some(code) = error.rdkafka_error_code() else { return };
-        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // That nobody answers follows from the reason, and comes after it.
-        if code != Code::AllBrokersDown || heard.is_none() {
-            *heard = Some((code, reason.to_owned()));
-        }
+        self.remember(code, reason.to_owned());
     }
 }
 

@@ -147,6 +147,15 @@ impl Lanes {
         lane.and_then(|lane| lane.tracker.as_ref()).is_some_and(|tracker| tracker.is_open(offset))
     }
 
+    /// Whether something is being worked on, or was and is not committed yet.
+    pub(super) fn is_busy(&self) -> bool {
+        let moved = |lane: &Lane| {
+            let tracker = lane.tracker.as_ref();
+            tracker.is_some_and(|tracker| tracker.span() > 0 || lane.committed != Some(tracker.commit()))
+        };
+        self.lock().lanes.values().any(moved)
+    }
+
     /// These partitions are ours from now on.
     pub(super) fn assigned(&self, partitions: &TopicPartitionList) {
         let mut state = self.lock();

@@ -7,7 +7,7 @@ use rdkafka::{
     ClientContext, TopicPartitionList,
     config::RDKafkaLogLevel,
     consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, RebalanceProtocol},
-    error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code},
+    error::{KafkaError, RDKafkaErrorCode as Code},
     message::Message as _,
     types::RDKafkaRespErr,
 };
@@ -21,8 +21,10 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// How long one poll waits: what is settled is committed after at most this.
+/// How long one poll waits while nothing is being worked on.
 const POLL: Duration = Duration::from_millis(100);
+/// How long it waits while something is: what is settled is committed after about this.
+const BUSY_POLL: Duration = Duration::from_millis(10);
 
 /// How a member is set up.
 pub(crate) struct MemberSettings<'a> {
@@ -154,16 +156,16 @@ struct Poller {
 impl Poller {
     fn run(self) {
         while self.wish.load(Ordering::SeqCst) == wish::GO_ON {
-            match self.consumer.poll(POLL) {
+            match self.consumer.poll(if self.lanes.is_busy() { BUSY_POLL } else { POLL }) {
                 Some(Ok(message)) => self.lanes.came_early(message.topic(), Record::read(&message)),
                 Some(Err(error)) => self.hear(error),
                 None => {}
             }
             self.lanes.open(|topic, partition| self.split(topic, partition));
-            self.commit(CommitMode::Async);
+            commit(&self.consumer, &self.lanes, None);
         }
         if self.wish.load(Ordering::SeqCst) == wish::LEAVE {
-            self.commit(CommitMode::Sync);
+            commit(&self.consumer, &self.lanes, None);
         }
         // The queues of the partitions first: the client cannot go before them. Then it leaves the group.
         self.lanes.close();
@@ -184,14 +186,6 @@ impl Poller {
         Some(queue)
     }
 
-    fn commit(&self, mode: CommitMode) {
-        let Some(marks) = self.lanes.marks(None) else { return };
-        if let Err(error) = self.consumer.commit(&marks, mode) {
-            tracing::warn!(%error, "a commit to Kafka failed: it is tried again");
-            self.lanes.uncommitted(&marks);
-        }
-    }
-
     fn hear(&self, error: KafkaError) {
         let told = matches!(
             error.rdkafka_error_code(),
@@ -205,6 +199,16 @@ impl Poller {
         if told {
             self.lanes.refuse(fault("receive", error));
         }
+    }
+}
+
+/// Tells the broker how far partitions are, where that has moved. Waits for its answer: that of a commit that is not
+/// waited for is never heard.
+fn commit(consumer: &BaseConsumer<Watcher>, lanes: &Lanes, of: Option<&TopicPartitionList>) {
+    let Some(marks) = lanes.marks(of) else { return };
+    if let Err(error) = consumer.commit(&marks, CommitMode::Sync) {
+        tracing::warn!(%error, "a commit to Kafka failed: it is tried again while the partitions are ours");
+        lanes.uncommitted(&marks);
     }
 }
 
@@ -263,29 +267,12 @@ impl ConsumerContext for Watcher {
             tracing::error!(%error, "the assignment of partitions could not be followed");
         }
     }
-
-    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        let failed = match result {
-            Ok(()) => offsets.elements().iter().any(|element| element.error().is_err()),
-            Err(KafkaError::ConsumerCommit(Code::NoOffset)) => false,
-            Err(error) => {
-                tracing::warn!(%error, "a commit to Kafka failed: it is tried again");
-                true
-            }
-        };
-        if failed {
-            self.lanes.uncommitted(offsets);
-        }
-    }
 }
 
 impl Watcher {
     /// Finish, then commit: whoever gets them next begins behind what was handled here.
     fn let_go(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList) {
         self.lanes.leave(partitions, self.patience);
-        let Some(marks) = self.lanes.marks(Some(partitions)) else { return };
-        if let Err(error) = consumer.commit(&marks, CommitMode::Sync) {
-            tracing::warn!(%error, "the last commit of partitions that go to another member failed: some may come twice");
-        }
+        commit(consumer, &self.lanes, Some(partitions));
     }
 }

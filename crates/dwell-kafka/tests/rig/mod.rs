@@ -50,6 +50,8 @@ impl Broker {
         let mut server = self.server.lock().await;
         let server =
             server.as_mut().ok_or_else(|| Error::new(ErrorKind::Unsupported, "the broker is not ours"))?;
+        // What was settled is committed a moment later; whether a broker that dies right then has it, is luck.
+        SystemClock::new().sleep(Duration::from_millis(500)).await;
         server.stop();
         SystemClock::new().sleep(SESSION + Duration::from_secs(2)).await;
         server.run().await
@@ -165,6 +167,7 @@ impl Rig for KafkaRig {
     fn pace(&self) -> Pace {
         Pace {
             session: SESSION + Duration::from_secs(1),
+            delay: Duration::from_secs(2),
             quiet: Duration::from_millis(1500),
             patience: Duration::from_secs(25),
             ..Pace::REAL
