@@ -5,6 +5,7 @@ use bytes::Bytes;
 use dwell_conformance::{Abilities, BadUrl, Foreign, Namespace, Pace, Rig, Time, servers::kafka};
 use dwell_core::{BoxFuture, Clock, Error, ErrorKind, Result, Seams, SystemClock, Transport, TransportUrl};
 use dwell_kafka::{Counts, Kafka, KafkaSettings, Ladder};
+use dwell_sqlite::{Sqlite, SqliteSettings};
 use rdkafka::{
     ClientConfig,
     message::{Header, OwnedHeaders},
@@ -128,11 +129,18 @@ pub(crate) struct KafkaRig {
     seams: Seams,
     /// One of its own, for a case that restarts it.
     own: Mutex<Option<Arc<Broker>>>,
+    /// What waits, waits in a file in place of delay topics.
+    store: Option<Mutex<Option<(PathBuf, Sqlite)>>>,
 }
 
 impl KafkaRig {
     pub(crate) fn new(name: &'static str) -> Self {
-        Self { name, seams: Seams::system("suite"), own: Mutex::default() }
+        Self { name, seams: Seams::system("suite"), own: Mutex::default(), store: None }
+    }
+
+    pub(crate) fn with_store(mut self) -> Self {
+        self.store = Some(Mutex::default());
+        self
     }
 
     async fn broker(&self) -> Result<Arc<Broker>> {
@@ -162,6 +170,25 @@ impl Rig for KafkaRig {
             let settings = self.broker().await?.settings();
             Ok(Arc::new(Kafka::connect(settings, seams).await?) as Arc<dyn Transport>)
         })
+    }
+
+    fn store<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+        seams: Seams,
+    ) -> BoxFuture<'a, Result<Option<Arc<dyn Transport>>>> {
+        let open = |store: &Mutex<Option<(PathBuf, Sqlite)>>| {
+            let mut open = store.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, sqlite)) = &*open {
+                return Ok(Arc::new(sqlite.share()) as Arc<dyn Transport>);
+            }
+            let path = std::env::temp_dir().join(format!("dwell-kafka-{namespace}.db"));
+            let sqlite = Sqlite::open(SqliteSettings::file(&path), seams)?;
+            let shared = sqlite.share();
+            *open = Some((path, sqlite));
+            Ok(Arc::new(shared) as Arc<dyn Transport>)
+        };
+        dwell_core::ready(self.store.as_ref().map(open).transpose())
     }
 
     fn pace(&self) -> Pace {
@@ -237,6 +264,18 @@ impl Rig for KafkaRig {
             let url = TransportUrl::parse(url)?;
             dwell_kafka::connect(&url, self.seams()).await.map(drop)
         })
+    }
+}
+
+impl Drop for KafkaRig {
+    fn drop(&mut self) {
+        let open = self.store.as_mut().and_then(|store| store.get_mut().ok()?.take());
+        if let Some((path, sqlite)) = open {
+            drop(sqlite);
+            for end in ["", "-wal", "-shm", "-reserve"] {
+                let _ = std::fs::remove_file(format!("{}{end}", path.display()));
+            }
+        }
     }
 }
 
