@@ -24,6 +24,8 @@ const ROOM: Duration = Duration::from_millis(2);
 const FLUSH: Duration = Duration::from_secs(10);
 
 type Native = ThreadedProducer<Reports>;
+/// What the library says of one record.
+type Reported = Result<Option<Timestamp>, KafkaError>;
 /// When it was appended, where the topic keeps that time.
 pub(crate) type Confirmed = Result<Option<Timestamp>>;
 
@@ -92,7 +94,7 @@ impl Outbox {
 
     /// Gives a record to the library, waiting while it has no room.
     async fn hand_over(&self, native: &Native, record: &Outgoing, report: Report) {
-        let mut outgoing = BaseRecord::with_opaque_to(&*record.topic, Box::new(report));
+        let mut outgoing = BaseRecord::with_opaque_to(&record.topic, Box::new(report));
         outgoing.key = record.key.as_deref();
         outgoing.payload = record.body.as_deref();
         outgoing.headers = Some(record.native_headers());
@@ -178,7 +180,7 @@ impl ProducerContext for Reports {
 
 /// The records of one send, and what became of them: counted, and waited for together.
 struct Batch {
-    reports: Mutex<Vec<Option<Result<Option<Timestamp>, KafkaError>>>>,
+    reports: Mutex<Vec<Option<Reported>>>,
     left: AtomicUsize,
     done: Notify,
 }
@@ -203,7 +205,7 @@ struct Report {
 }
 
 impl Report {
-    fn say(&self, result: Result<Option<Timestamp>, KafkaError>) {
+    fn say(&self, result: Reported) {
         lock(&self.batch.reports)[self.index] = Some(result);
         if self.batch.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             // Keeps for a waiter that has looked and not yet gone to sleep.

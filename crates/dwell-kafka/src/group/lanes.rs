@@ -343,7 +343,9 @@ mod tests {
 
     fn partitions(of: &[i32]) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
-        of.iter().for_each(|partition| drop(list.add_partition("orders", *partition)));
+        for partition in of {
+            list.add_partition("orders", *partition);
+        }
         list
     }
 
@@ -362,7 +364,7 @@ mod tests {
     }
 
     fn marks(lanes: &Lanes) -> Vec<(i32, Offset)> {
-        let marks = lanes.marks(None).unwrap_or_else(TopicPartitionList::new);
+        let marks = lanes.marks(None).unwrap_or_default();
         marks.elements().iter().map(|element| (element.partition(), element.offset())).collect()
     }
 

@@ -24,10 +24,10 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Reads a record of a delay topic. `Err` is the reason why it can never be sent on, and the record.
-    pub(super) fn read(mut record: Record, settings: &RelaySettings) -> Result<Self, (String, Record)> {
+    pub(super) fn read(mut record: Record, settings: &RelaySettings) -> Result<Self, Box<(String, Record)>> {
         match Self::headers(&mut record, settings) {
             Ok((target, process_at, absent_since)) => Ok(Self { target, process_at, absent_since, record }),
-            Err(reason) => Err((reason, record)),
+            Err(reason) => Err(Box::new((reason, record))),
         }
     }
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     fn read(headers: &[(&str, &str)]) -> Result<Plan, String> {
-        Plan::read(record(headers), &RelaySettings::default()).map_err(|(reason, _)| reason)
+        Plan::read(record(headers), &RelaySettings::default()).map_err(|refused| refused.0)
     }
 
     fn names(headers: &RawHeaders) -> Vec<(&str, &str)> {

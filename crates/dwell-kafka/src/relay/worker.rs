@@ -159,7 +159,7 @@ impl Worker {
                     }
                     steps.push(self.step(lease, plan, now));
                 }
-                Err((reason, record)) => steps.push(self.park(lease, &record, &reason, now)),
+                Err(refused) => steps.push(self.park(lease, &refused.1, &refused.0, now)),
             }
         }
         self.send(steps);
@@ -190,7 +190,7 @@ impl Worker {
                     self.held_bytes += size;
                     self.wheel.insert(plan.process_at, Box::new(Waiting { lease, plan, size }));
                 }
-                Err((reason, record)) => steps.push(self.park(lease, &record, &reason, now)),
+                Err(refused) => steps.push(self.park(lease, &refused.1, &refused.0, now)),
             }
         }
         let mut due = vec![];
@@ -226,15 +226,7 @@ impl Worker {
     }
 
     fn park(&self, lease: LeaseId, record: &Record, reason: &str, now: Timestamp) -> Step {
-        let from = self.level.topic.clone();
-        tracing::error!(
-            topic = from,
-            partition = record.partition,
-            offset = record.offset,
-            "parked: {reason}"
-        );
-        let outgoing = park(record, &from, reason, self.settings(), now);
-        Step { lease, from, outgoing, kind: Kind::Park }
+        self.shared.give_up(lease, record, &self.level.topic, reason, now)
     }
 
     /// Sends on, each destination by itself.
@@ -358,6 +350,7 @@ impl Shared {
         Step { lease, from: from.to_owned(), outgoing, kind: Kind::Hold }
     }
 
+    /// To where people look after it.
     fn give_up(&self, lease: LeaseId, record: &Record, from: &str, reason: &str, now: Timestamp) -> Step {
         tracing::error!(
             topic = from,
