@@ -38,6 +38,8 @@ struct State {
     closed: bool,
     /// Somebody wants to leave: nothing is waited for any more.
     hurried: bool,
+    /// How often partitions were taken away.
+    departures: u64,
     /// What the broker refuses us, to be told once.
     refused: Option<Error>,
 }
@@ -70,8 +72,15 @@ pub(crate) struct Taken {
 impl Lanes {
     /// None yet. `epoch` begins at a random number, so that no fence of another member is ever one of ours.
     pub(crate) fn new(topics: Vec<String>, max_span: usize, epoch: u64) -> Self {
-        let state =
-            State { lanes: BTreeMap::new(), epoch, turn: 0, closed: false, hurried: false, refused: None };
+        let state = State {
+            lanes: BTreeMap::new(),
+            epoch,
+            turn: 0,
+            closed: false,
+            hurried: false,
+            departures: 0,
+            refused: None,
+        };
         Self { topics, max_span, state: Mutex::new(state), settled: Condvar::new(), stirred: Notify::new() }
     }
 
@@ -147,6 +156,19 @@ impl Lanes {
         lane.and_then(|lane| lane.tracker.as_ref()).is_some_and(|tracker| tracker.is_open(offset))
     }
 
+    /// How often partitions were taken away so far. Whoever holds records for long gives back those of partitions that are
+    /// leaving, or else they are waited for in vain.
+    pub(crate) fn departures(&self) -> u64 {
+        self.lock().departures
+    }
+
+    /// Whether its partition is about to go to another member, or has gone.
+    pub(crate) fn is_leaving(&self, lease: LeaseId) -> bool {
+        let state = self.lock();
+        let lane = state.lanes.get(&split(lease.position).0).filter(|lane| lane.epoch == lease.fence);
+        lane.is_none_or(|lane| lane.leaving)
+    }
+
     /// Whether something is being worked on, or was and is not committed yet.
     pub(super) fn is_busy(&self) -> bool {
         let moved = |lane: &Lane| {
@@ -207,6 +229,8 @@ impl Lanes {
                 lane.leaving = true;
             }
         }
+        state.departures += 1;
+        self.stirred.notify_one();
         let busy = |state: &mut State| {
             !state.hurried
                 && keys.iter().any(|key| {
@@ -223,6 +247,7 @@ impl Lanes {
         let keys = self.keys(partitions);
         let mut state = self.lock();
         let gone: Vec<_> = keys.iter().filter_map(|key| state.lanes.remove(key)).collect();
+        state.departures += 1;
         drop(state);
         drop(gone);
         self.stirred.notify_one();
@@ -427,9 +452,13 @@ mod tests {
     fn a_partition_that_is_taken_away_hands_out_no_more_and_is_left_once_all_is_settled() {
         let lanes = lanes([3, 0]);
         let taken = take(&lanes, 2);
+        let first = taken[0];
+        assert!(!lanes.is_leaving(first));
         taken.into_iter().for_each(|lease| assert!(lanes.complete(lease)));
+        assert_eq!(lanes.departures(), 0);
         lanes.leave(&partitions(&[0]), Duration::from_secs(60));
-        assert_eq!(take(&lanes, 10).len(), 0);
+        assert_eq!((take(&lanes, 10).len(), lanes.departures()), (0, 1));
+        assert!(lanes.is_leaving(first));
         assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
     }
 

@@ -122,6 +122,16 @@ impl Member {
         self.lanes.is_open(lease)
     }
 
+    /// See [`Lanes::departures`].
+    pub(crate) fn departures(&self) -> u64 {
+        self.lanes.departures()
+    }
+
+    /// See [`Lanes::is_leaving`].
+    pub(crate) fn is_leaving(&self, lease: LeaseId) -> bool {
+        self.lanes.is_leaving(lease)
+    }
+
     /// Completes when there may be something to take. What stirred before the call counts.
     pub(crate) async fn stirred(&self) {
         self.lanes.stirred.notified().await;

@@ -4,6 +4,10 @@
 //! A record counts for the commit only after it lies, confirmed, wherever it goes next; a crash in between sends it twice,
 //! and never not at all. Nothing is waited for in line: what is for one target goes by itself, and a target that is away
 //! has its records put back on a shelf, so that they hold up neither the commit nor the memory.
+//!
+//! On the last stretch records leave in another order than they came in, and the commit stays behind the first that still
+//! waits. So before a partition goes to another relay, or this one stops, what still waits is written to the topic anew:
+//! otherwise the next relay would send again what was sent already.
 
 use super::{
     Counts, RelaySettings,
@@ -50,6 +54,8 @@ pub(super) struct Worker {
     wheel: Wheel<Box<Waiting>>,
     /// The bytes in it.
     held_bytes: usize,
+    /// The partitions that were taken away, as far as that was looked after.
+    departures: u64,
     on_their_way: FuturesUnordered<BoxFuture<'static, usize>>,
     /// How many those are.
     sending: usize,
@@ -80,7 +86,16 @@ enum Kind {
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>, member: Arc<Member>, level: Level) -> Self {
         let on_their_way = FuturesUnordered::new();
-        Self { shared, member, level, wheel: Wheel::new(), held_bytes: 0, on_their_way, sending: 0 }
+        Self {
+            shared,
+            member,
+            level,
+            wheel: Wheel::new(),
+            held_bytes: 0,
+            departures: 0,
+            on_their_way,
+            sending: 0,
+        }
     }
 
     /// Works until told to stop; then finishes what is on its way, commits and leaves.
@@ -105,6 +120,7 @@ impl Worker {
                 () = until => {}
             }
         };
+        self.give_back(|_, _| true);
         let mut patience = self.shared.clock.sleep(LAST_PATIENCE);
         while !self.on_their_way.is_empty() {
             tokio::select! {
@@ -168,6 +184,10 @@ impl Worker {
 
     /// Records wait in memory, as many as may; the rest stays in the topic.
     fn look_at_due(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
+        let departures = self.member.departures();
+        if std::mem::replace(&mut self.departures, departures) != departures {
+            self.give_back(Member::is_leaving);
+        }
         let (most, most_bytes) = self.settings().read_ahead;
         let (mut count, mut bytes) = (self.wheel.len() + self.sending, self.held_bytes);
         let taken = self.member.take(BATCH, &mut |record: &Record| {
@@ -207,6 +227,23 @@ impl Worker {
         self.shared.counts.waiting(self.wheel.len());
         let next = if self.sending >= ON_THEIR_WAY { None } else { self.wheel.next_due() };
         Ok(if more { Some(now) } else { next })
+    }
+
+    /// Writes what still waits to the topic anew, and so lets go of it.
+    fn give_back(&mut self, of: impl Fn(&Member, LeaseId) -> bool) {
+        let leaving = self.wheel.iter().filter(|(_, _, waiting)| of(&self.member, waiting.lease));
+        let keys: Vec<_> = leaving.map(|(key, ..)| key).collect();
+        let waiting: Vec<_> = keys.into_iter().filter_map(|key| self.wheel.cancel(key)).collect();
+        let mut steps = vec![];
+        for Waiting { lease, plan, size } in waiting.into_iter().map(|waiting| *waiting) {
+            self.held_bytes -= size;
+            // What was lost meanwhile is another relay's.
+            if self.member.is_open(lease) {
+                let outgoing = plan.shelve(self.settings().due_topic());
+                steps.push(Step { lease, from: self.level.topic.clone(), outgoing, kind: Kind::Shelve });
+            }
+        }
+        self.send(steps);
     }
 
     /// What becomes of a record that leaves its level now.
