@@ -1,4 +1,4 @@
-//! Hard kills under load, on a real broker.
+//! Hard kills under load, on a real broker: of workers, each of which runs a relay.
 
 mod rig;
 
@@ -7,5 +7,5 @@ use rig::KafkaRig;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    kills::main(|| KafkaRig::new("kafka"))
+    kills::main(|| KafkaRig::new("kafka").with_relays_inside())
 }

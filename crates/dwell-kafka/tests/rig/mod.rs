@@ -131,11 +131,18 @@ pub(crate) struct KafkaRig {
     own: Mutex<Option<Arc<Broker>>>,
     /// What waits, waits in a file in place of delay topics.
     store: Option<Mutex<Option<(PathBuf, Sqlite)>>>,
+    /// Every engine runs a relay, and it dies with it.
+    relays_inside: bool,
 }
 
 impl KafkaRig {
     pub(crate) fn new(name: &'static str) -> Self {
-        Self { name, seams: Seams::system("suite"), own: Mutex::default(), store: None }
+        Self { name, seams: Seams::system("suite"), own: Mutex::default(), store: None, relays_inside: false }
+    }
+
+    pub(crate) fn with_relays_inside(mut self) -> Self {
+        self.relays_inside = true;
+        self
     }
 
     pub(crate) fn with_store(mut self) -> Self {
@@ -167,7 +174,11 @@ impl Rig for KafkaRig {
 
     fn connect<'a>(&'a self, _: &'a Namespace, seams: Seams) -> BoxFuture<'a, Result<Arc<dyn Transport>>> {
         Box::pin(async move {
-            let settings = self.broker().await?.settings();
+            let mut settings = self.broker().await?.settings();
+            if self.relays_inside {
+                settings.relay_inside = true;
+                settings.relay.prefix = "killed-".to_owned();
+            }
             Ok(Arc::new(Kafka::connect(settings, seams).await?) as Arc<dyn Transport>)
         })
     }
