@@ -52,7 +52,7 @@ pub(super) async fn run(
     let subscriptions: Vec<_> = load.subscriptions().iter().map(|settings| settings.subscription()).collect();
     transport.provision(&[], &subscriptions, OnMissing::Create).await?;
     let letters = Letters::open(&*transport, &subscriptions).await?;
-    let terms = terms(transport.capabilities(), &subscriptions, rig.pace().lease);
+    let terms = terms(transport.capabilities(), store.is_some(), &subscriptions, rig.pace().lease);
     let quiet = match terms.holding {
         Holding::Lease(_) => rig.pace().lease,
         Holding::Session => rig.pace().session,
@@ -89,7 +89,12 @@ pub(super) async fn run(
     Ok((report, Some(directory)))
 }
 
-fn terms(capabilities: Capabilities, subscriptions: &[Subscription], lease: Duration) -> Terms {
+fn terms(
+    capabilities: Capabilities,
+    has_store: bool,
+    subscriptions: &[Subscription],
+    lease: Duration,
+) -> Terms {
     let mut places: BTreeMap<Text, Vec<Text>> = BTreeMap::new();
     for of in subscriptions {
         places.entry(of.topic.clone()).or_default().push(Load::place(&of.topic, &of.name));
@@ -98,7 +103,10 @@ fn terms(capabilities: Capabilities, subscriptions: &[Subscription], lease: Dura
         Lease::Timed { .. } => Holding::Lease(lease.as_millis() as i64),
         Lease::Session => Holding::Session,
     };
-    Terms { places, holding, moves_at_once: capabilities.atomic_move != AtomicMove::No }
+    let moves_at_once = capabilities.atomic_move != AtomicMove::No;
+    // Who cannot move in one step holds what waits in one place and copies it to the other.
+    let copies_what_waits = has_store || !moves_at_once;
+    Terms { places, holding, moves_at_once, copies_what_waits }
 }
 
 /// What goes on while it runs.

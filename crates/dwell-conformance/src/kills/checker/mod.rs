@@ -3,7 +3,8 @@
 //! A *copy* is a message in one subscription. At each handled count it is owed one run; every further one is a duplicate,
 //! and needs an explanation: the hand-out before was never settled, as far as its holder could write down, and its lease
 //! had run out when the next one was made. A worker that was killed explains just that, and so does one that stood still
-//! for too long. A settlement that was confirmed explains nothing any more.
+//! for too long. A settlement that was confirmed explains nothing any more, with two exceptions: on a log it only counts for
+//! a commit, which a kill may prevent; and where copies are made of what waits, a kill may leave two of them.
 //!
 //! Where a moment is not known exactly, the checker takes the end of its interval that accuses nobody: a call began at a
 //! known time, its effect came later, and what is written down about it later still.
@@ -30,6 +31,8 @@ pub(super) struct Terms {
     pub(super) holding: Holding,
     /// A move is one step: what has moved on is no longer where it was.
     pub(super) moves_at_once: bool,
+    /// What waits is carried on by copies: by a forwarder, or by a relay. One that is killed may have made one already.
+    pub(super) copies_what_waits: bool,
 }
 
 /// How long a hand-out is its holder's alone.
@@ -64,6 +67,8 @@ struct Lives {
     killed: BTreeSet<Name>,
     /// When consumers came and were killed.
     changes: Vec<i64>,
+    /// When anybody was killed.
+    kills: Vec<i64>,
 }
 
 /// All that the journals say.
@@ -100,6 +105,7 @@ impl Checker {
     /// A worker was killed.
     pub(super) fn killed(&mut self, name: &Name, at: i64) {
         self.started(name, at);
+        self.lives.kills.push(at);
         self.lives.killed.insert(name.clone());
     }
 

@@ -29,7 +29,8 @@ fn consumer(slot: usize) -> Name {
 impl Journals {
     fn on(places: &[&str], holding: Holding) -> Self {
         let places = places.iter().map(|place| Text::from(*place)).collect();
-        let terms = Terms { places: BTreeMap::from([(ORDERS.into(), places)]), holding, moves_at_once: true };
+        let places = BTreeMap::from([(ORDERS.into(), places)]);
+        let terms = Terms { places, holding, moves_at_once: true, copies_what_waits: false };
         Self { checker: Checker::new(terms), fence: 0, dead: vec![], deliveries: None }
     }
 
@@ -280,6 +281,35 @@ fn a_run_after_a_confirmed_settlement_is_unexplained_even_if_its_worker_was_kill
     let (kind, text) = journals.found();
     assert_eq!(kind, Kind::Unexplained);
     assert!(text.contains("had settled it"), "{text}");
+}
+
+#[test]
+fn on_a_log_a_kill_right_after_a_settlement_explains_that_it_was_not_committed() {
+    for (killed_at, is_ok) in [(1030, true), (1020 + 2000, false)] {
+        let mut journals = Journals::on(&[MAIL], Holding::Session);
+        journals.sent("a", 1000);
+        let lease = journals.run(0, "a", 1000, (0, 0), HANDLED);
+        journals.settled(0, lease, 1020);
+        journals.killed(0, killed_at);
+        journals.run(1, "a", 9000, (0, 0), HANDLED);
+        let report = journals.report();
+        assert_eq!((report.duplicates, report.is_ok()), (1, is_ok), "{report}");
+    }
+}
+
+#[test]
+fn where_what_waits_is_copied_a_kill_before_it_came_again_explains_two_of_it() {
+    for (copies, killed_at, is_ok) in [(true, 900, true), (false, 900, false), (true, 9500, false)] {
+        let mut journals = Journals::new();
+        journals.checker.terms.copies_what_waits = copies;
+        journals.sent("a", 1000);
+        let lease = journals.run(0, "a", 1000, (0, 0), HANDLED);
+        journals.settled(0, lease, 1020);
+        journals.killed(2, killed_at);
+        journals.run(1, "a", 9000, (0, 0), HANDLED);
+        let report = journals.report();
+        assert_eq!((report.duplicates, report.is_ok()), (1, is_ok), "{report}");
+    }
 }
 
 #[test]

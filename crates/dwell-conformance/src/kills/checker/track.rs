@@ -1,11 +1,14 @@
 //! A message in one subscription: every time that it was handed out there, and what came of it.
 
 use super::{Dead, Holding, Lives, Terms, message::Sending};
-use crate::kills::{journal::Ending, report::Kind, worker::Name};
+use crate::kills::{journal::Ending, load::LONGEST_DELAY, report::Kind, worker::Name};
 use std::{collections::BTreeMap, fmt};
 
 /// So many hand-outs without an outcome make a message poison, unless a subscription says otherwise.
 const QUARANTINE: u32 = 10;
+
+/// How long after its end a run may not be committed yet, on a log, in milliseconds.
+const COMMIT: i64 = 1000;
 
 #[derive(Debug, Default)]
 pub(super) struct Track {
@@ -74,6 +77,15 @@ impl HandOut {
 
     fn is_handled(&self) -> bool {
         matches!(self.ended, Some((_, Ending::Handled)))
+    }
+
+    /// Whether its holder was killed so soon that a log may not have its commit.
+    fn is_uncommitted(&self, terms: &Terms, lives: &Lives) -> bool {
+        let ended = self.ended.map_or(self.received, |(at, _)| at);
+        let soon = ended..=ended.saturating_add(COMMIT);
+        terms.holding == Holding::Session
+            && lives.killed.contains(&self.name)
+            && lives.kills.iter().any(|kill| soon.contains(kill))
     }
 
     fn is_given_up(&self) -> bool {
@@ -151,7 +163,9 @@ impl Track {
         message: &Sending,
     ) -> Result<(), String> {
         if before.is_settled {
-            return Err(format!("{} had settled it", before.name));
+            let explained =
+                before.is_uncommitted(terms, lives) || self.may_be_two(run, terms, lives, message);
+            return if explained { Ok(()) } else { Err(format!("{} had settled it", before.name)) };
         }
         let surely_free = match terms.holding {
             Holding::Lease(lease) => {
@@ -178,6 +192,14 @@ impl Track {
             Some(at) => Err(format!("it had moved on by {at}, and its counts went down")),
             None => Ok(()),
         }
+    }
+
+    /// Whether somebody was killed who may have carried it on already, when it was carried on again.
+    fn may_be_two(&self, run: &HandOut, terms: &Terms, lives: &Lives, message: &Sending) -> bool {
+        let waited = run.handled > 0 || message.waited();
+        let since = message.due().saturating_sub(LONGEST_DELAY.as_millis() as i64);
+        let between = since..=run.received;
+        terms.copies_what_waits && waited && lives.kills.iter().any(|kill| between.contains(kill))
     }
 
     /// A dead letter comes of a run that gave it up, and one run makes one letter; or of a message that took its worker
