@@ -56,6 +56,37 @@ impl Counts {
         }
     }
 
+    /// The same as text that Prometheus reads.
+    pub fn prometheus(&self) -> String {
+        let Tally { forwarded, shelved, parked, held, overstayed, waiting, lateness, latest } = self.tally();
+        let counters = [
+            ("forwarded", "Records that went to their target.", forwarded),
+            ("shelved", "Records that went to another level.", shelved),
+            ("parked", "Records that can never be sent on.", parked),
+            ("held", "Records that wait again because their target was away.", held),
+            ("overstayed", "Records whose level was longer than the time that they had.", overstayed),
+        ];
+        let mut text = String::new();
+        for (name, help, value) in counters {
+            let name = format!("dwell_relay_{name}_total");
+            text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}\n"));
+        }
+        let gauges = [
+            ("waiting", "Records that wait in memory for their last stretch.", waiting as f64),
+            (
+                "lateness_seconds_sum",
+                "How late all forwarded records were, added up.",
+                lateness.as_secs_f64(),
+            ),
+            ("lateness_seconds_max", "How late the latest forwarded record was.", latest.as_secs_f64()),
+        ];
+        for (name, help, value) in gauges {
+            let name = format!("dwell_relay_{name}");
+            text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
+        }
+        text
+    }
+
     pub(super) fn forwarded(&self, late: Duration) {
         let late = u64::try_from(late.as_millis()).unwrap_or(u64::MAX);
         self.forwarded.fetch_add(1, Relaxed);
@@ -81,5 +112,30 @@ impl Counts {
 
     pub(super) fn waiting(&self, count: usize) {
         self.waiting.store(count as u64, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_told_in_numbers_and_as_text() {
+        let counts = Counts::default();
+        counts.forwarded(Duration::from_millis(3));
+        counts.forwarded(Duration::from_millis(1));
+        counts.parked();
+        counts.waiting(7);
+        let tally = counts.tally();
+        assert_eq!((tally.forwarded, tally.parked, tally.waiting, tally.held), (2, 1, 7, 0));
+        assert_eq!((tally.lateness, tally.latest), (Duration::from_millis(4), Duration::from_millis(3)));
+        let text = counts.prometheus();
+        for line in [
+            "dwell_relay_forwarded_total 2",
+            "dwell_relay_waiting 7",
+            "dwell_relay_lateness_seconds_max 0.003",
+        ] {
+            assert!(text.lines().any(|given| given == line), "{text}");
+        }
     }
 }
