@@ -67,8 +67,10 @@ struct Lives {
     killed: BTreeSet<Name>,
     /// When consumers came and were killed.
     changes: Vec<i64>,
-    /// When anybody was killed.
+    /// When anybody was killed, the broker included.
     kills: Vec<i64>,
+    /// From when to when the broker was away.
+    away: Vec<(i64, i64)>,
 }
 
 /// All that the journals say.
@@ -107,6 +109,13 @@ impl Checker {
         self.started(name, at);
         self.lives.kills.push(at);
         self.lives.killed.insert(name.clone());
+    }
+
+    /// The broker was killed, and came back.
+    pub(super) fn broker_was_away(&mut self, from: i64, to: i64) {
+        self.lives.changes.extend([from, to]);
+        self.lives.kills.push(from);
+        self.lives.away.push((from, to));
     }
 
     /// Messages whose send was confirmed so far.

@@ -298,6 +298,20 @@ fn on_a_log_a_kill_right_after_a_settlement_explains_that_it_was_not_committed()
 }
 
 #[test]
+fn on_a_log_a_broker_that_went_away_explains_what_was_settled_then_and_nothing_before() {
+    for (from, is_ok) in [(1500, true), (4000, false)] {
+        let mut journals = Journals::on(&[MAIL], Holding::Session);
+        journals.sent("a", 1000);
+        let lease = journals.run(0, "a", 1000, (0, 0), HANDLED);
+        journals.settled(0, lease, 1020);
+        journals.checker.broker_was_away(from, 6000);
+        journals.run(1, "a", 9000, (0, 0), HANDLED);
+        let report = journals.report();
+        assert_eq!((report.duplicates, report.is_ok()), (1, is_ok), "{report}");
+    }
+}
+
+#[test]
 fn where_what_waits_is_copied_a_kill_before_it_came_again_explains_two_of_it() {
     for (copies, killed_at, is_ok) in [(true, 900, true), (false, 900, false), (true, 9500, false)] {
         let mut journals = Journals::new();

@@ -79,13 +79,13 @@ impl HandOut {
         matches!(self.ended, Some((_, Ending::Handled)))
     }
 
-    /// Whether its holder was killed so soon that a log may not have its commit.
+    /// Whether its holder, or the broker, was killed so soon that a log may not have its commit.
     fn is_uncommitted(&self, terms: &Terms, lives: &Lives) -> bool {
         let ended = self.ended.map_or(self.received, |(at, _)| at);
         let soon = ended..=ended.saturating_add(COMMIT);
-        terms.holding == Holding::Session
-            && lives.killed.contains(&self.name)
-            && lives.kills.iter().any(|kill| soon.contains(kill))
+        let killed = lives.killed.contains(&self.name) && lives.kills.iter().any(|kill| soon.contains(kill));
+        let away = lives.away.iter().any(|(from, to)| *from <= ended.saturating_add(COMMIT) && ended <= *to);
+        terms.holding == Holding::Session && (killed || away)
     }
 
     fn is_given_up(&self) -> bool {
