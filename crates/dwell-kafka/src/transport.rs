@@ -88,6 +88,7 @@ impl Kafka {
             max_span: settings.max_span,
             prefetch: PREFETCH,
             epoch: self.seams.random.next(),
+            clock: self.seams.clock.clone(),
         })?);
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         members.retain(|member| member.strong_count() > 0);

@@ -2,11 +2,11 @@
 
 use super::member::Watcher;
 use crate::record::Record;
-use dwell_core::{Error, ErrorKind, LeaseId, LowWater, Result};
+use dwell_core::{Clock, Error, ErrorKind, LeaseId, LowWater, Result};
 use rdkafka::{Offset, TopicPartitionList, consumer::base_consumer::PartitionQueue, error::KafkaError};
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::sync::Notify;
@@ -15,6 +15,10 @@ use tokio::sync::Notify;
 const OFFSET_BITS: u32 = 48;
 const TOPIC_BIT: u64 = 1 << 63;
 
+/// A commit that takes longer than this means that the broker is away. What is handled from then on may have to be handled
+/// again by another member, so nothing more is handed out.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Topic, by its place in the member's list, and partition.
 type Key = (usize, i32);
 
@@ -22,6 +26,7 @@ type Key = (usize, i32);
 pub(crate) struct Lanes {
     topics: Vec<String>,
     max_span: usize,
+    clock: Arc<dyn Clock>,
     state: Mutex<State>,
     /// Told when something was settled, for who waits for the rest.
     settled: Condvar,
@@ -38,6 +43,8 @@ struct State {
     closed: bool,
     /// Somebody wants to leave: nothing is waited for any more.
     hurried: bool,
+    /// Since when something is to be committed, and is not yet.
+    committing: Option<Duration>,
     /// How often partitions were taken away.
     departures: u64,
     /// What the broker refuses us, to be told once.
@@ -71,17 +78,19 @@ pub(crate) struct Taken {
 
 impl Lanes {
     /// None yet. `epoch` begins at a random number, so that no fence of another member is ever one of ours.
-    pub(crate) fn new(topics: Vec<String>, max_span: usize, epoch: u64) -> Self {
+    pub(crate) fn new(topics: Vec<String>, max_span: usize, epoch: u64, clock: Arc<dyn Clock>) -> Self {
         let state = State {
             lanes: BTreeMap::new(),
             epoch,
             turn: 0,
             closed: false,
             hurried: false,
+            committing: None,
             departures: 0,
             refused: None,
         };
-        Self { topics, max_span, state: Mutex::new(state), settled: Condvar::new(), stirred: Notify::new() }
+        let (settled, stirred) = (Condvar::new(), Notify::new());
+        Self { topics, max_span, clock, state: Mutex::new(state), settled, stirred }
     }
 
     /// Up to `max` records that are `ready`. One that is not is looked at again next time, and holds back those behind it
@@ -93,6 +102,10 @@ impl Lanes {
         }
         if state.closed {
             return Err(Error::new(ErrorKind::Closed, "this consumer of Kafka was closed: open another one"));
+        }
+        let now = self.clock.elapsed();
+        if state.committing.is_some_and(|since| now.saturating_sub(since) > COMMIT_PATIENCE) {
+            return Ok(vec![]);
         }
         let mut batch = vec![];
         let count = state.lanes.len().max(1);
@@ -258,7 +271,8 @@ impl Lanes {
     pub(super) fn marks(&self, of: Option<&TopicPartitionList>) -> Option<TopicPartitionList> {
         let of = of.map(|partitions| self.keys(partitions));
         let mut list = TopicPartitionList::new();
-        for (key, lane) in &mut self.lock().lanes {
+        let mut state = self.lock();
+        for (key, lane) in &mut state.lanes {
             let Some(mark) = lane.tracker.as_ref().map(LowWater::commit) else { continue };
             let start = lane.committed.get_or_insert(0);
             if *start == mark || of.as_ref().is_some_and(|of| !of.contains(key)) {
@@ -269,7 +283,20 @@ impl Lanes {
                 *start = mark;
             }
         }
-        (list.count() > 0).then_some(list)
+        if list.count() == 0 {
+            // What was left to commit may have gone with its partition.
+            if of.is_none() {
+                state.committing = None;
+            }
+            return None;
+        }
+        state.committing.get_or_insert_with(|| self.clock.elapsed());
+        Some(list)
+    }
+
+    /// A commit has come through.
+    pub(super) fn committed(&self) {
+        self.lock().committing = None;
     }
 
     /// A commit of these failed: their marks are to be committed again.
@@ -360,6 +387,7 @@ fn split(position: u64) -> (Key, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_core::VirtualClock;
 
     fn record(partition: i32, offset: u64) -> Record {
         let (key, headers, body) = Default::default();
@@ -376,7 +404,11 @@ mod tests {
 
     /// Two partitions with these many records each.
     fn lanes(counts: [u64; 2]) -> Lanes {
-        let lanes = Lanes::new(vec!["orders".into(), "retries".into()], 5, 100);
+        lanes_at(VirtualClock::new(), counts)
+    }
+
+    fn lanes_at(clock: VirtualClock, counts: [u64; 2]) -> Lanes {
+        let lanes = Lanes::new(vec!["orders".into(), "retries".into()], 5, 100, Arc::new(clock));
         lanes.assigned(&partitions(&[0, 1]));
         for (partition, count) in counts.into_iter().enumerate() {
             (10..10 + count).for_each(|offset| lanes.came_early("orders", record(partition as i32, offset)));
@@ -460,6 +492,21 @@ mod tests {
         assert_eq!((take(&lanes, 10).len(), lanes.departures()), (0, 1));
         assert!(lanes.is_leaving(first));
         assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
+    }
+
+    #[tokio::test]
+    async fn nothing_more_is_handed_out_while_a_commit_does_not_come_through() {
+        let clock = VirtualClock::new();
+        let lanes = lanes_at(clock.clone(), [3, 0]);
+        let first = take(&lanes, 1);
+        assert!(lanes.complete(first[0]));
+        assert_eq!(marks(&lanes).len(), 1);
+        clock.advance(COMMIT_PATIENCE).await;
+        assert_eq!(take(&lanes, 1).len(), 1, "it may take a moment");
+        clock.advance(Duration::from_millis(1)).await;
+        assert_eq!(take(&lanes, 1).len(), 0);
+        lanes.committed();
+        assert_eq!(take(&lanes, 1).len(), 1);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::lanes::{Lanes, Taken};
 use crate::{fault::fault, record::Record, settings::KafkaSettings, trouble::Trouble};
-use dwell_core::{BoxFuture, LeaseId, Result};
+use dwell_core::{BoxFuture, Clock, LeaseId, Result};
 use rdkafka::{
     ClientContext, TopicPartitionList,
     config::RDKafkaLogLevel,
@@ -38,6 +38,7 @@ pub(crate) struct MemberSettings<'a> {
     pub(crate) prefetch: (usize, usize),
     /// A random number: see [`Lanes::new`].
     pub(crate) epoch: u64,
+    pub(crate) clock: Arc<dyn Clock>,
 }
 
 /// What the thread is to do.
@@ -59,7 +60,8 @@ pub(crate) struct Member {
 impl Member {
     /// Joins. The partitions come later, by themselves.
     pub(crate) fn join(settings: MemberSettings<'_>) -> Result<Self> {
-        let MemberSettings { connection, client_id, group, topics, max_span, prefetch, epoch } = settings;
+        let MemberSettings { connection, client_id, group, topics, max_span, prefetch, epoch, clock } =
+            settings;
         let mut config = connection.client(client_id);
         let session = connection.session;
         let heartbeat = (session / 10).clamp(Duration::from_millis(100), Duration::from_secs(3));
@@ -82,7 +84,7 @@ impl Member {
             config.set(name, value);
         }
         let what = format!("join the group `{group}`");
-        let lanes = Arc::new(Lanes::new(topics.clone(), max_span, epoch));
+        let lanes = Arc::new(Lanes::new(topics.clone(), max_span, epoch, clock));
         let wish = Arc::new(AtomicU8::new(wish::GO_ON));
         let watcher = Watcher {
             trouble: Trouble::default(),
@@ -216,9 +218,12 @@ impl Poller {
 /// waited for is never heard.
 fn commit(consumer: &BaseConsumer<Watcher>, lanes: &Lanes, of: Option<&TopicPartitionList>) {
     let Some(marks) = lanes.marks(of) else { return };
-    if let Err(error) = consumer.commit(&marks, CommitMode::Sync) {
-        tracing::warn!(%error, "a commit to Kafka failed: it is tried again while the partitions are ours");
-        lanes.uncommitted(&marks);
+    match consumer.commit(&marks, CommitMode::Sync) {
+        Ok(()) => lanes.committed(),
+        Err(error) => {
+            tracing::warn!(%error, "a commit to Kafka failed: it is tried again while the partitions are ours");
+            lanes.uncommitted(&marks);
+        }
     }
 }
 

@@ -116,6 +116,7 @@ impl Relay {
             max_span: settings.relay.read_ahead.0,
             prefetch: if level.wait.is_some() { LEVEL_PREFETCH } else { DUE_PREFETCH },
             epoch: self.seams.random.next(),
+            clock: self.seams.clock.clone(),
         })
     }
 }
