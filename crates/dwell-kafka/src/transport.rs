@@ -24,8 +24,9 @@ use std::{
     time::Duration,
 };
 
-/// What a consumer may fetch ahead: records, and bytes.
-const PREFETCH: (usize, usize) = (10_000, 16 << 20);
+/// What a consumer may fetch ahead: records, and bytes. While there is so much of its topic, the library asks for its retry
+/// topic alone, and for nothing else before that is answered: it must not be handled sooner.
+const PREFETCH: (usize, usize) = (50_000, 32 << 20);
 
 /// A connection to Kafka.
 pub struct Kafka {

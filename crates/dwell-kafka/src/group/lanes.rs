@@ -19,6 +19,13 @@ const TOPIC_BIT: u64 = 1 << 63;
 /// again by another member, so nothing more is handed out.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(1);
 
+/// The library does not tell of every queue that is no longer empty. So whoever waits looks again by himself: often while
+/// records flow, and else now and then.
+const SWEEP: Duration = Duration::from_millis(100);
+const SWEEP_IN_FLOW: Duration = Duration::from_millis(2);
+/// Records flow until none was taken for this long.
+const FLOW: Duration = Duration::from_millis(300);
+
 /// Topic, by its place in the member's list, and partition.
 type Key = (usize, i32);
 
@@ -43,6 +50,8 @@ struct State {
     closed: bool,
     /// Somebody wants to leave: nothing is waited for any more.
     hurried: bool,
+    /// When a record was last taken.
+    taken: Option<Duration>,
     /// Since when something is to be committed, and is not yet.
     committing: Option<Duration>,
     /// How often partitions were taken away.
@@ -85,6 +94,7 @@ impl Lanes {
             turn: 0,
             closed: false,
             hurried: false,
+            taken: None,
             committing: None,
             departures: 0,
             refused: None,
@@ -116,7 +126,16 @@ impl Lanes {
         for (key, lane) in lanes {
             self.take_from(*key, lane, max, ready, &mut batch);
         }
+        if !batch.is_empty() {
+            state.taken = Some(now);
+        }
         Ok(batch)
+    }
+
+    /// When to look again, whatever is heard.
+    pub(super) fn sweep(&self) -> Duration {
+        let (taken, now) = (self.lock().taken, self.clock.elapsed());
+        if taken.is_some_and(|taken| now.saturating_sub(taken) < FLOW) { SWEEP_IN_FLOW } else { SWEEP }
     }
 
     fn take_from(
@@ -218,10 +237,9 @@ impl Lanes {
         for ((topic, partition), lane) in &mut state.lanes {
             if lane.queue.is_none() {
                 lane.queue = split(&self.topics[*topic], *partition);
+                self.stirred.notify_one();
             }
         }
-        drop(state);
-        self.stirred.notify_one();
     }
 
     /// A record that came before its partition had a queue.

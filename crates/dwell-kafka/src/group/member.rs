@@ -55,6 +55,7 @@ pub(crate) struct Member {
     lanes: Arc<Lanes>,
     wish: Arc<AtomicU8>,
     ended: watch::Receiver<bool>,
+    clock: Arc<dyn Clock>,
 }
 
 impl Member {
@@ -75,6 +76,7 @@ impl Member {
             ("session.timeout.ms", session.as_millis().to_string()),
             ("heartbeat.interval.ms", heartbeat.as_millis().to_string()),
             ("max.poll.interval.ms", session.max(Duration::from_secs(300)).as_millis().to_string()),
+            ("fetch.wait.max.ms", "100".to_owned()),
             ("fetch.queue.backoff.ms", "5".to_owned()),
             ("queued.min.messages", prefetch.0.to_string()),
             ("queued.max.messages.kbytes", (prefetch.1 >> 10).max(1).to_string()),
@@ -84,7 +86,7 @@ impl Member {
             config.set(name, value);
         }
         let what = format!("join the group `{group}`");
-        let lanes = Arc::new(Lanes::new(topics.clone(), max_span, epoch, clock));
+        let lanes = Arc::new(Lanes::new(topics.clone(), max_span, epoch, clock.clone()));
         let wish = Arc::new(AtomicU8::new(wish::GO_ON));
         let watcher = Watcher {
             trouble: Trouble::default(),
@@ -106,7 +108,7 @@ impl Member {
             dwell_core::Error::new(dwell_core::ErrorKind::Unavailable, "no thread for a Kafka consumer")
                 .with_source(error)
         })?;
-        Ok(Self { lanes, wish, ended })
+        Ok(Self { lanes, wish, ended, clock })
     }
 
     /// See [`Lanes::take`].
@@ -136,7 +138,11 @@ impl Member {
 
     /// Completes when there may be something to take. What stirred before the call counts.
     pub(crate) async fn stirred(&self) {
-        self.lanes.stirred.notified().await;
+        tokio::select! {
+            biased;
+            () = self.lanes.stirred.notified() => {}
+            () = self.clock.sleep(self.lanes.sweep()) => {}
+        }
     }
 
     /// Commits what is settled, gives back the rest, and leaves. Idempotent.
