@@ -9,7 +9,8 @@ use crate::{
     relay::AFTER,
 };
 use dwell_core::{
-    BoxFuture, Capabilities, Clock, Due, Envelope, Error, ErrorKind, Producer, Result, Sent, Text, Timestamp,
+    Address, BoxFuture, Capabilities, Clock, Due, Envelope, Error, ErrorKind, Producer, Result, Sent, Text,
+    Timestamp,
 };
 use std::sync::Arc;
 
@@ -26,8 +27,10 @@ impl Producer for KafkaProducer {
             let now = self.clock.now();
             let mut results: Vec<Option<Result<Sent>>> = batch.iter().map(|_| None).collect();
             let (mut places, mut records) = (vec![], vec![]);
+            // Most batches are for one place: it is looked for once.
+            let mut place = None;
             for (index, envelope) in batch.iter().enumerate() {
-                match self.record(envelope, now).await {
+                match self.record(envelope, &mut place, now).await {
                     Ok(record) => {
                         places.push(index);
                         records.push(record);
@@ -46,15 +49,18 @@ impl Producer for KafkaProducer {
 }
 
 impl KafkaProducer {
-    async fn record(&self, envelope: &Envelope, now: Timestamp) -> Result<Outgoing> {
+    async fn record<'a>(
+        &self,
+        envelope: &'a Envelope,
+        place: &mut Option<(&'a Address, Text)>,
+        now: Timestamp,
+    ) -> Result<Outgoing> {
         self.check(envelope)?;
-        let target = topic_of(&envelope.to);
-        if self.cluster.partitions(&target).await?.is_none() {
-            return Err(not_found(&match envelope.to.subscription_name() {
-                None => format!("topic `{target}`"),
-                Some(_) => format!("subscription `{}`", envelope.to),
-            }));
-        }
+        let target = match place {
+            Some((to, target)) if **to == envelope.to => target.clone(),
+            _ => self.target(&envelope.to).await?,
+        };
+        *place = Some((&envelope.to, target.clone()));
         let wait = envelope.due.wait(now);
         let record = Outgoing::of(&envelope.message, target.clone());
         if wait.is_zero() {
@@ -65,6 +71,18 @@ impl KafkaProducer {
             return Err(not_found(&format!("delay topic `{}`", delayed.topic)));
         }
         Ok(delayed)
+    }
+
+    /// The topic that an address is written to, which must be there.
+    async fn target(&self, to: &Address) -> Result<Text> {
+        let target = topic_of(to);
+        if self.cluster.partitions(&target).await?.is_some() {
+            return Ok(target);
+        }
+        Err(not_found(&match to.subscription_name() {
+            None => format!("topic `{target}`"),
+            Some(_) => format!("subscription `{to}`"),
+        }))
     }
 
     /// The same record, in the delay topic that it waits in first. How long, is said in two ways: the relay counts a
