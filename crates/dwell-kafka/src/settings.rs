@@ -10,7 +10,8 @@ use std::{fs::File, path::Path, time::Duration};
 /// ```
 /// use dwell_kafka::KafkaSettings;
 ///
-/// let settings = KafkaSettings { partitions: 12, ..KafkaSettings::at("broker-1:9092,broker-2:9092") };
+/// let mut settings = KafkaSettings::at("broker-1:9092,broker-2:9092");
+/// settings.partitions = 12;
 /// assert_eq!(settings.relay.prefix, "delay-");
 /// ```
 #[derive(Clone, Debug)]
