@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod answers;
 mod background;
 mod change;
 mod consumer;

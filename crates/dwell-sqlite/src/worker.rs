@@ -1,6 +1,7 @@
 //! The thread that writes, at work.
 
 use crate::{
+    answers::Answers,
     fault::{Sql, fault, is_busy, is_full},
     job::{Job, Task},
     open,
@@ -55,6 +56,7 @@ pub(crate) struct Worker {
     signals: Arc<Signals>,
     gate: Gate,
     reserve: Reserve,
+    answers: Answers,
     /// Where the log is.
     log: Option<OsString>,
     /// When the file was last tidied.
@@ -91,6 +93,7 @@ impl Worker {
         seams: Seams,
         signals: Arc<Signals>,
         gate: Gate,
+        answers: Answers,
     ) -> Self {
         let mut log = settings.path().map(|path| path.as_os_str().to_owned());
         log.iter_mut().for_each(|path| path.push("-wal"));
@@ -102,6 +105,7 @@ impl Worker {
             signals,
             gate,
             reserve: Reserve::beside(settings.path()),
+            answers,
             log,
             own: Own::default(),
             cache: Cache::default(),
@@ -148,6 +152,7 @@ impl Worker {
             let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         }
         self.reserve.release();
+        self.answers.finish();
         closing
     }
 
@@ -223,7 +228,7 @@ impl Worker {
             return;
         }
         match self.attempt(&mut group, false) {
-            Ok(()) => group.into_iter().for_each(|job| job.finish(None)),
+            Ok(()) => self.answers.give(group),
             // Nobody has a better chance alone.
             Err(Failure::Sql(error)) if is_busy(&error) => self.refuse(group, &fault(&self.name, error)),
             Err(failure) if group.len() == 1 => self.run_again(group, failure),
@@ -231,7 +236,7 @@ impl Worker {
                 for job in group {
                     let mut alone = vec![job];
                     match self.attempt(&mut alone, false) {
-                        Ok(()) => alone.into_iter().for_each(|job| job.finish(None)),
+                        Ok(()) => self.answers.give(alone),
                         Err(failure) => self.run_again(alone, failure),
                     }
                 }
@@ -256,7 +261,7 @@ impl Worker {
                     self.own.is_short = !self.reserve.is_taken();
                     self.empty_log();
                     match self.attempt(&mut job, way == Way::Frugal) {
-                        Ok(()) => return job.into_iter().for_each(|job| job.finish(None)),
+                        Ok(()) => return self.answers.give(job),
                         Err(again) => failure = again,
                     }
                 }

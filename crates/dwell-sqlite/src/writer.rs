@@ -6,6 +6,7 @@
 //! way or at work.
 
 use crate::{
+    answers::Answers,
     fault::Sql,
     job::Task,
     readers::Gate,
@@ -44,7 +45,12 @@ impl Writer {
     ) -> Result<Self> {
         let name: Arc<str> = settings.location.to_string().into();
         let clock = seams.clock.clone();
-        let worker = Worker::new(connection, settings, seams.clone(), signals, gate);
+        let no_thread = |error| {
+            Error::new(ErrorKind::Unavailable, format!("no thread could be started to write `{name}`"))
+                .with_source(error)
+        };
+        let answers = Answers::start().map_err(no_thread)?;
+        let worker = Worker::new(connection, settings, seams.clone(), signals, gate, answers);
         let (queue, orders) = mpsc::channel();
         let (ends, ended) = oneshot::channel();
         let started = thread::Builder::new().name("dwell-sqlite".to_owned()).spawn(move || {
@@ -53,10 +59,7 @@ impl Writer {
             let _ = ends.send(());
             drop(busy);
         });
-        started.map_err(|error| {
-            Error::new(ErrorKind::Unavailable, format!("no thread could be started to write `{name}`"))
-                .with_source(error)
-        })?;
+        started.map_err(no_thread)?;
         Ok(Self { name, clock, queue: RwLock::new(Some(queue)), ended: RwLock::new(Some(ended)) })
     }
 
