@@ -49,6 +49,7 @@ mod job;
 mod layout;
 mod ledger;
 mod open;
+mod orders;
 mod page;
 mod places;
 mod producer;

@@ -9,11 +9,12 @@ use crate::{
     answers::Answers,
     fault::Sql,
     job::Task,
+    orders::{Order, Orders},
     readers::Gate,
     settings::SqliteSettings,
     signals::Signals,
     tx::Tx,
-    worker::{Order, Worker},
+    worker::Worker,
 };
 use dwell_core::{Clock, Error, ErrorKind, Result, Seams};
 use rusqlite::Connection;
@@ -54,7 +55,7 @@ impl Writer {
         let (queue, orders) = mpsc::channel();
         let (ends, ended) = oneshot::channel();
         let started = thread::Builder::new().name("dwell-sqlite".to_owned()).spawn(move || {
-            let busy = worker.work(&orders);
+            let busy = worker.work(Orders::new(orders));
             // The file is closed by now.
             let _ = ends.send(());
             drop(busy);
