@@ -1,13 +1,13 @@
 //! What the ledger shows: every message that is held, as a record.
 
 use super::{
-    item::Item,
+    item::{Item, LastRun},
     leases::Lease,
     state::{QueueAt, State, TopicAt},
     waiting::Waiting,
 };
 use bytes::Bytes;
-use dwell_core::{Record, State as MessageState, Text, Timestamp, Transition};
+use dwell_core::{Outcome, Record, State as MessageState, Text, Timestamp, Transition};
 use std::time::Duration;
 
 /// Where a held message is.
@@ -123,10 +123,17 @@ impl State {
 
     /// A message is gone: its record is kept if the settings say so.
     pub(super) fn finish(&mut self, topic: TopicAt, queue: Option<QueueAt>, item: Item, ending: Ending) {
-        if !self.finished.keeps_any() {
+        let (topic, subscription) = self.home(topic, queue, &item.message);
+        if !self.finished.keeps(&topic) {
             return;
         }
-        let (topic, subscription) = self.home(topic, queue, &item.message);
+        // What is done was handed out when it last changed.
+        let started = (ending.state == MessageState::Done).then(|| LastRun {
+            outcome: Outcome::Handled,
+            error: None,
+            worker: ending.by.clone().unwrap_or_default(),
+            started: item.updated_at,
+        });
         let last_run = item.last_run;
         let mut record = Record {
             topic,
@@ -138,23 +145,32 @@ impl State {
             deliveries: item.deliveries,
             worker: ending.by.clone().or_else(|| last_run.as_ref().map(|run| run.worker.clone())),
             lease_until: None,
-            error: ending.error.or_else(|| last_run.and_then(|run| run.error)),
+            error: ending.error.or_else(|| last_run.as_ref().and_then(|run| run.error.clone())),
             result: ending.result,
             history: Vec::new(),
             message: item.message,
         };
-        record.history = present(&record);
+        record.history = history(&record, started.as_ref().or(last_run.as_deref()));
         self.finished.push(item.serial, record);
     }
 }
 
-/// The history that a memory transport keeps: how a message came to be what it is now, and nothing before.
-pub(super) fn present(record: &Record) -> Vec<Transition> {
-    vec![Transition {
+/// The history that a memory transport keeps: its last run, how the message came to be what it is now, and nothing
+/// before.
+pub(super) fn history(record: &Record, last_run: Option<&LastRun>) -> Vec<Transition> {
+    let run = last_run.map(|run| Transition {
+        at: run.started,
+        state: MessageState::Processing,
+        by: Some(run.worker.clone()),
+        error: None,
+        attempts: record.message.attempts,
+    });
+    let present = Transition {
         at: record.updated_at,
         state: record.state,
         by: record.worker.clone(),
         error: record.error.clone(),
         attempts: record.message.attempts,
-    }]
+    };
+    run.into_iter().chain([present]).collect()
 }
