@@ -45,6 +45,7 @@ mod failure;
 #[cfg(doctest)]
 mod guide;
 mod handler;
+pub mod jobs;
 mod message;
 mod observers;
 mod pipeline;

@@ -1,9 +1,11 @@
 //! What was given to the builder, checked and sorted by subscription.
 
 use crate::{
+    codec::decode,
     config::{Config, Overlay},
     extract::States,
-    message::Message,
+    jobs::{self, Check, Handled},
+    message::{Command, Message},
     pipeline::{Built, Chain, Pipeline},
     route::Routes,
     subscription::Subscription,
@@ -25,7 +27,9 @@ pub(crate) struct Registered {
     type_id: TypeId,
     rust_type: &'static str,
     kind: &'static str,
-    topic: &'static str,
+    topic: Text,
+    /// How to see whether the payload of a job can be read; `None` for what is no job.
+    job: Option<Check>,
     handler: Result<Built>,
 }
 
@@ -41,9 +45,19 @@ impl Registered {
             type_id: TypeId::of::<M>(),
             rust_type: type_name::<M>(),
             kind: M::NAME,
-            topic: M::TOPIC,
+            topic: M::TOPIC.into(),
+            job: None,
             handler: handler.build(),
         }
+    }
+
+    /// A handler of jobs: its topic is that of its type, and its subscription has the same name.
+    pub(crate) fn job<M: Command>(mut subscription: Subscription, handler: Pipeline<M>) -> Self {
+        let topic = jobs::topic_of(M::NAME);
+        subscription.settings.name = topic.clone();
+        let check: Check =
+            |content_type, payload| decode::<M::Codec, M>(content_type, payload).map(|_: M| ());
+        Self { topic, job: Some(check), ..Self::new(Some(subscription), true, handler) }
     }
 }
 
@@ -57,6 +71,8 @@ pub(crate) struct Group {
     handlers: Vec<(Text, Text, bool)>,
     /// The longest delay that a step of its handlers can ask for.
     pub(crate) longest_delay: Duration,
+    /// It carries jobs, and this is how to see whether the payload of one can be read.
+    job: Option<Check>,
 }
 
 /// All of them.
@@ -96,8 +112,16 @@ impl Registry {
                     )));
                 }
             }
-            let topic = Routes::topic(&topics, one.kind, one.topic);
-            check_user_topic(&topic)?;
+            let topic = match one.job {
+                Some(_) => {
+                    jobs::check_kind(one.kind)?;
+                    one.topic
+                }
+                None => Routes::topic(&topics, one.kind, &one.topic),
+            };
+            if one.job.is_none() {
+                check_user_topic(&topic)?;
+            }
             let described = one.subscription.clone().unwrap_or_else(|| Subscription::named(topic.clone()));
             let name = described.settings.name.clone();
             let (command, others, other) = commands
@@ -123,8 +147,10 @@ impl Registry {
                 retries: BTreeMap::new(),
                 handlers: vec![],
                 longest_delay: Duration::ZERO,
+                job: None,
             });
             group.settings.command = one.command;
+            group.job = one.job;
             group.describe(described, &topic)?;
             group.add(one.kind, built, one.command)?;
         }
@@ -135,6 +161,22 @@ impl Registry {
     /// Every type that is handled here.
     pub(crate) fn kinds(&self) -> Vec<Text> {
         self.groups.iter().flat_map(|group| group.chains.keys().cloned()).collect()
+    }
+
+    /// Those of them that are sent or published, and not submitted as jobs.
+    pub(crate) fn sent_kinds(&self) -> Vec<Text> {
+        let sent = self.groups.iter().filter(|group| group.job.is_none());
+        sent.flat_map(|group| group.chains.keys().cloned()).collect()
+    }
+
+    /// Those that are jobs.
+    pub(crate) fn jobs(&self) -> Vec<(Text, Handled)> {
+        let jobs = self.groups.iter().filter_map(|group| Some((group, group.job?)));
+        jobs.flat_map(|(group, check)| {
+            let settings = || group.settings.clone();
+            group.chains.keys().map(move |kind| (kind.clone(), Handled { settings: settings(), check }))
+        })
+        .collect()
     }
 
     pub(crate) fn check_inbox(&self, there_is_one: bool) -> Result<()> {
