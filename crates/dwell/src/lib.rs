@@ -33,6 +33,8 @@
 //! whole classes of errors.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "axum")]
+pub mod axum;
 mod builder;
 mod bus;
 mod codec;

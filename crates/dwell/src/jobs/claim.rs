@@ -94,7 +94,7 @@ impl Claim {
             let is_over = received.is_empty() && deadline <= clock.elapsed();
             let mut claimed = vec![];
             for received in received {
-                claimed.extend(self.take(received, &worker, engine).await?);
+                claimed.extend(self.take(received, &worker, engine).await);
             }
             // What had to wait or was given up is not for the caller.
             if !claimed.is_empty() || is_over {
@@ -120,7 +120,7 @@ impl Claim {
     }
 
     /// A job in the caller's hands; unless it cannot be read, or was lost by others before.
-    async fn take(&self, received: Received, worker: &Text, engine: &Engine) -> Result<Option<Claimed>> {
+    async fn take(&self, received: Received, worker: &Text, engine: &Engine) -> Option<Claimed> {
         let Received { claimer, gaps, delivery } = received;
         let rules = Rules::new(&claimer.settings, worker.clone());
         let quarantine = claimer.settings.quarantine(&engine.capabilities());
@@ -130,10 +130,15 @@ impl Claim {
         };
         let lease = self.lease.unwrap_or(claimer.settings.lease);
         let hold = Hold { gaps, engine: engine.clone(), rules, lease };
-        match verdict {
-            Some(verdict) => hold.settle(delivery, verdict).await.map(|()| None),
-            None => Ok(Some(Claimed::new(self.jobs.clone(), hold, delivery))),
+        let Some(verdict) = verdict else {
+            return Some(Claimed::new(self.jobs.clone(), hold, delivery));
+        };
+        let id = delivery.message.id.clone();
+        if let Err(error) = hold.settle(delivery, verdict).await {
+            // Its lease runs out once more, and then this is tried again.
+            tracing::warn!(target: "dwell", %id, %error, "a job that a worker lost could not be put back");
         }
+        None
     }
 }
 

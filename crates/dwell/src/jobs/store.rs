@@ -96,6 +96,22 @@ impl Jobs {
         self.book().kinds().map(|kind| &**kind)
     }
 
+    /// The largest payload, in bytes, that the transport carries.
+    pub fn max_payload(&self) -> usize {
+        self.engine().map_or(0, |engine| engine.capabilities().max_body)
+    }
+
+    /// The largest result, in bytes, that is kept.
+    pub fn max_result(&self) -> usize {
+        self.book().max_result()
+    }
+
+    /// The clock that jobs are timed by here.
+    #[cfg(feature = "axum")]
+    pub(crate) fn now(&self) -> dwell_core::Timestamp {
+        self.bus.seams().clock.now()
+    }
+
     /// One job, with its past. `None` if it was never known, or is over for longer than finished jobs are kept.
     pub async fn get(&self, id: impl Into<MessageId>) -> Result<Option<Job>> {
         let (record, _) = self.find(&id.into()).await?;

@@ -85,6 +85,14 @@ impl Submitting {
         self.with(|sending| sending.id(id))
     }
 
+    /// The same, where there is an id; else a generated one.
+    pub fn id_if_given(self, id: Option<impl Into<MessageId>>) -> Self {
+        match id {
+            Some(id) => self.id(id),
+            None => self,
+        }
+    }
+
     /// How many failures of this one job are tried again, in place of its type's limit.
     pub fn max_retries(mut self, limit: u32) -> Self {
         if let Ok(envelope) = &mut self.sending.envelope {
