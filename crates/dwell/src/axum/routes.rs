@@ -31,6 +31,7 @@ pub struct JobRoutes {
     jobs: Jobs,
     /// `None` is any.
     accepts: Option<BTreeSet<Text>>,
+    submits: bool,
     workers: bool,
 }
 
@@ -45,7 +46,7 @@ impl JobRoutes {
     /// Of these jobs.
     pub fn new(jobs: Jobs) -> Self {
         let accepts = Some(jobs.kinds().map(Text::from).collect());
-        Self { jobs, accepts, workers: false }
+        Self { jobs, accepts, submits: true, workers: false }
     }
 
     /// Takes jobs of this type as well: another process works on them.
@@ -62,6 +63,12 @@ impl JobRoutes {
         self
     }
 
+    /// Leaves out `POST /v1/jobs`: the service has endpoints of its own to submit jobs, and clients choose no payloads.
+    pub fn without_submission(mut self) -> Self {
+        self.submits = false;
+        self
+    }
+
     /// Lets workers claim jobs over HTTP as well, of the types that are taken here. Whoever may call these endpoints may
     /// read payloads and write results: protect them.
     pub fn workers(mut self) -> Self {
@@ -71,13 +78,15 @@ impl JobRoutes {
 
     /// The endpoints, below `/v1/jobs`.
     pub fn router<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
-        let Self { jobs, accepts, workers } = self;
+        let Self { jobs, accepts, submits, workers } = self;
         let shared = Arc::new(Shared { jobs, accepts, held: Held::default() });
         let mut router = Router::new()
-            .route(PATH, post(submit))
             .route(&format!("{PATH}/{{id}}"), get(status).delete(cancel))
             .route(&format!("{PATH}/{{id}}/result"), get(result))
             .route(&format!("{PATH}/{{id}}/retry"), post(retry));
+        if submits {
+            router = router.route(PATH, post(submit));
+        }
         if workers {
             router = workers::routes(router);
         }

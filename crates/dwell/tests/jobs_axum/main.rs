@@ -63,7 +63,8 @@ impl World {
             .route("/doubles", post(own))
             .with_state(jobs.clone())
             .merge(JobRoutes::new(jobs.clone()).accept("sums.halve").workers().router())
-            .nest("/inner", JobRoutes::new(jobs).accept_any().router());
+            .nest("/inner", JobRoutes::new(jobs.clone()).accept_any().router())
+            .nest("/shown", JobRoutes::new(jobs).without_submission().router());
         let service = Service::start(app).await;
         Self { service, clock, gate, _bus: bus }
     }
@@ -283,6 +284,8 @@ async fn a_service_may_have_its_jobs_elsewhere(world: World) {
     assert_eq!(world.service.get("/inner/v1/jobs/one").await.json()["status"], "Queued");
     let claim = world.service.post("/inner/v1/jobs/claim", r#"{"types":["any.thing"]}"#).await;
     assert_eq!(claim.status, 405, "workers are let in only where that was asked for");
+    assert_eq!(world.service.get("/shown/v1/jobs/one").await.json()["status"], "Queued");
+    assert_eq!(world.service.post("/shown/v1/jobs", "{}").await.status, 404, "nothing is submitted there");
 }
 
 /// What a claim hands out.
