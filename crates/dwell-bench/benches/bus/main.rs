@@ -5,6 +5,7 @@
 
 mod channel;
 mod flow;
+mod jobs;
 mod message;
 mod other;
 mod ours;
@@ -25,6 +26,7 @@ fn main() {
     flow::run(&output, &scale);
     steps::run(&output, &scale);
     sending::run(&output, &scale);
+    jobs::run(&output, &scale);
 }
 
 /// How much one round does.

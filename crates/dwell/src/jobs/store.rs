@@ -1,6 +1,6 @@
 //! The jobs of a bus.
 
-use super::{Book, Claim, Job, Submitting, topic_of};
+use super::{Book, Claim, Job, Submitted, Submitting, topic_of};
 use crate::{
     bus::{Bus, Cancel},
     message::Command,
@@ -89,6 +89,25 @@ impl Jobs {
         let (kind, content_type, payload) = (kind.into(), content_type.into(), payload.into());
         let checked = self.book().check(&kind, &content_type, &payload);
         Submitting::new(self, kind, content_type, checked.map(|()| payload))
+    }
+
+    /// Submits several in one call: one result each, in order; each fails alone.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct BuildReport { month: u32 }
+    /// # async fn example(bus: &Bus) -> Result<(), dwell::Error> {
+    /// let jobs = bus.jobs()?;
+    /// let year = (1..=12).map(|month| jobs.submit(BuildReport { month }).id(format!("report-{month}")));
+    /// for submitted in jobs.submit_all(year).await {
+    ///     println!("{}", submitted?.id);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn submit_all(&self, all: impl IntoIterator<Item = Submitting>) -> Vec<Result<Submitted>> {
+        Submitting::submit_all(&self.bus, all.into_iter().collect()).await
     }
 
     /// The types that this bus works on.

@@ -1,7 +1,12 @@
 //! A job that is being submitted.
 
 use super::{Jobs, check_kind, topic_of};
-use crate::{codec::Codec, message::Command, sending::Sending};
+use crate::{
+    bus::Bus,
+    codec::Codec,
+    message::Command,
+    sending::{Sending, Sent},
+};
 use bytes::Bytes;
 use dwell_core::{
     Address, BoxFuture, ContentType, Envelope, Error, ErrorKind, Message, MessageId, Result, Text, Timestamp,
@@ -33,6 +38,12 @@ pub struct Submitted {
     pub run_at: Option<Timestamp>,
     /// The id was submitted before with the same content: nothing was submitted again, and `run_at` is the first one's.
     pub duplicate: bool,
+}
+
+impl Submitted {
+    fn of(kind: Text, sent: Sent) -> Self {
+        Self { id: sent.id, kind, run_at: sent.due, duplicate: sent.duplicate }
+    }
 }
 
 impl Submitting {
@@ -107,14 +118,38 @@ impl Submitting {
     }
 
     async fn submit(mut self) -> Result<Submitted> {
+        self.prepare().await?;
+        let bus = self.jobs.bus().clone();
+        let sent = bus.send_one(&mut self.sending).await?;
+        Ok(Submitted::of(self.kind, sent))
+    }
+
+    /// Sees to it that it can be sent.
+    async fn prepare(&self) -> Result<()> {
         let envelope = self.sending.envelope.as_ref().map_err(Error::again)?;
         if self.chooses_id && !self.jobs.knows_one_kind(&self.kind) {
             self.check_id(&envelope.message.id).await?;
         }
-        self.jobs.provision(&self.kind).await?;
-        let bus = self.jobs.bus().clone();
-        let sent = bus.send_one(&mut self.sending).await?;
-        Ok(Submitted { id: sent.id, kind: self.kind, run_at: sent.due, duplicate: sent.duplicate })
+        self.jobs.provision(&self.kind).await
+    }
+
+    /// Submits several in one call: one result each, in order; each fails alone.
+    pub(super) async fn submit_all(bus: &Bus, all: Vec<Self>) -> Vec<Result<Submitted>> {
+        let (mut results, mut places) = (Vec::with_capacity(all.len()), vec![]);
+        let mut sendings = vec![];
+        for submitting in all {
+            let prepared = submitting.prepare().await;
+            if prepared.is_ok() {
+                places.push((results.len(), submitting.kind));
+                sendings.push(submitting.sending);
+            }
+            results.push(prepared.map(|()| None));
+        }
+        for ((place, kind), sent) in places.into_iter().zip(bus.send_all(sendings).await) {
+            results[place] = sent.map(|sent| Some(Submitted::of(kind, sent)));
+        }
+        let unsent = || Error::new(ErrorKind::Unavailable, "the job was not confirmed: submit it again");
+        results.into_iter().map(|result| result.and_then(|sent| sent.ok_or_else(unsent))).collect()
     }
 
     /// A job is asked for by its id alone: two types cannot share one.

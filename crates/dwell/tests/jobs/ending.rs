@@ -101,6 +101,25 @@ pub async fn a_payload_that_cannot_be_read_is_refused_or_fails_its_job(world: Wo
     world.reaches(&jobs, "two", Status::Completed).await;
 }
 
+pub async fn several_are_submitted_at_once_and_each_fails_alone(world: World) {
+    let floor = Floor::new();
+    let (_bus, jobs) = world.jobs(worker(&floor, 4)).await;
+    jobs.submit(double(9)).id("taken").await.unwrap();
+    let all = [("one", 1), ("no good", 2), ("taken", 3), ("two", 4), ("one", 1)];
+    let all = all.map(|(id, number)| jobs.submit(double(number)).id(id));
+    let results = jobs.submit_all(all).await;
+    let kinds: Vec<_> =
+        results.iter().map(|result| result.as_ref().err().map(|error| error.kind())).collect();
+    assert_eq!(kinds, [None, Some(ErrorKind::Invalid), Some(ErrorKind::Conflict), None, None]);
+    let duplicates: Vec<_> = results.iter().flatten().map(|submitted| submitted.duplicate).collect();
+    assert_eq!(duplicates, [false, false, true]);
+    for id in ["one", "two"] {
+        world.reaches(&jobs, id, Status::Completed).await;
+    }
+    world.reaches(&jobs, "taken", Status::Completed).await;
+    assert_eq!(floor.runs(), 3);
+}
+
 pub async fn a_submission_that_is_refused_leaves_nothing_behind(world: World) {
     let (_bus, jobs) = world.jobs(Bus::builder()).await;
     for (kind, id, says) in

@@ -33,6 +33,7 @@ macro_rules! on {
                 ending: two_types_cannot_share_an_id;
                 ending: a_result_that_is_too_large_fails_its_job_and_says_so;
                 ending: a_payload_that_cannot_be_read_is_refused_or_fails_its_job;
+                ending: several_are_submitted_at_once_and_each_fails_alone;
                 ending: a_submission_that_is_refused_leaves_nothing_behind;
                 claiming: no_two_claims_get_the_same_job;
                 claiming: a_claim_takes_no_more_than_was_asked_for;
