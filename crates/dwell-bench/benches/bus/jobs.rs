@@ -9,11 +9,12 @@ use dwell_engine::memory::{Memory, MemorySettings};
 use std::sync::Arc;
 
 pub(crate) fn run(output: &Output, scale: &Scale) {
-    let (mut jobs, mut bare) = (vec![], vec![]);
+    let (mut jobs, mut commands, mut bare) = (vec![], vec![], vec![]);
     for _ in 0..scale.rounds {
         two_threads().block_on(async {
             let url = format!("memory://?capacity={}", scale.messages);
             jobs.push(rate::jobs(&url, scale.messages).await);
+            commands.push(rate::commands(&url, scale.messages).await);
             let seams = Seams::system("bench");
             let settings = MemorySettings { capacity: scale.messages, ..MemorySettings::default() };
             bare.push(
@@ -21,5 +22,6 @@ pub(crate) fn run(output: &Output, scale: &Scale) {
             );
         });
     }
+    output.rates("jobs, submitted to completed with a result / commands", &jobs, &commands);
     output.rates("jobs, submitted to completed with a result / bare transport", &jobs, &bare);
 }

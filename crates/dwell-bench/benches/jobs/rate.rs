@@ -38,16 +38,41 @@ impl Work {
 #[derive(Clone)]
 struct Left(Arc<(AtomicUsize, Notify)>);
 
-async fn work(job: Work, State(left): State<Left>) -> Result<u64, Failure> {
-    if left.0.0.fetch_sub(1, Ordering::Relaxed) == 1 {
-        left.0.1.notify_one();
+impl Left {
+    fn new(messages: usize) -> Self {
+        Self(Arc::new((AtomicUsize::new(messages), Notify::new())))
     }
+
+    fn handled(&self) {
+        if self.0.0.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.1.notify_one();
+        }
+    }
+
+    async fn none(&self) {
+        self.0.1.notified().await;
+    }
+}
+
+async fn work(job: Work, State(left): State<Left>) -> Result<u64, Failure> {
+    left.handled();
     Ok(job.order)
+}
+
+async fn command(_: Work, State(left): State<Left>) -> Result<(), Failure> {
+    left.handled();
+    Ok(())
+}
+
+/// The numbers that one of the senders sends, batch by batch.
+fn batches(sender: usize, messages: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let firsts = (sender * SENT..messages).step_by(SENDERS * SENT);
+    firsts.map(move |first| first..messages.min(first + SENT))
 }
 
 /// From submitted to completed: jobs per second.
 pub(crate) async fn jobs(url: &str, messages: usize) -> f64 {
-    let left = Left(Arc::new((AtomicUsize::new(messages), Notify::new())));
+    let left = Left::new(messages);
     let wiring = Bus::builder().state(left.clone());
     let wiring = wiring.job_with(|queue| queue.with(|settings| settings.batch = RECEIVED), work);
     let bus = wiring.start(url).await.expect("the store can be opened");
@@ -56,15 +81,39 @@ pub(crate) async fn jobs(url: &str, messages: usize) -> f64 {
     for sender in 0..SENDERS {
         let jobs = jobs.clone();
         tokio::spawn(async move {
-            for first in (sender * SENT..messages).step_by(SENDERS * SENT) {
-                let batch = (first..messages.min(first + SENT)).map(|number| jobs.submit(Work::new(number)));
+            for batch in batches(sender, messages) {
+                let batch = batch.map(|number| jobs.submit(Work::new(number)));
                 for submitted in jobs.submit_all(batch).await {
                     submitted.expect("there is room");
                 }
             }
         });
     }
-    left.0.1.notified().await;
+    left.none().await;
+    let rate = messages as f64 / start.elapsed().as_secs_f64();
+    bus.shutdown().await.expect("the store closes");
+    rate
+}
+
+/// The same as commands: messages per second.
+pub(crate) async fn commands(url: &str, messages: usize) -> f64 {
+    let left = Left::new(messages);
+    let queue = Subscription::named("bench").with(|settings| settings.batch = RECEIVED);
+    let wiring = Bus::builder().state(left.clone()).handle_as(queue, command);
+    let bus = wiring.start(url).await.expect("the store can be opened");
+    let start = Instant::now();
+    for sender in 0..SENDERS {
+        let bus = bus.clone();
+        tokio::spawn(async move {
+            for batch in batches(sender, messages) {
+                let batch = batch.map(|number| bus.send(Work::new(number)));
+                for sent in bus.send_all(batch).await {
+                    sent.expect("there is room");
+                }
+            }
+        });
+    }
+    left.none().await;
     let rate = messages as f64 / start.elapsed().as_secs_f64();
     bus.shutdown().await.expect("the store closes");
     rate
@@ -82,12 +131,12 @@ pub(crate) async fn transport(transport: Arc<dyn Transport>, seams: &Seams, mess
     for sender in 0..SENDERS {
         let (producer, seams, body) = (producer.clone(), seams.clone(), body.clone());
         tokio::spawn(async move {
-            for first in (sender * SENT..messages).step_by(SENDERS * SENT) {
+            for batch in batches(sender, messages) {
                 let envelope = |_| {
                     let message = Message::new(seams.ids.next(), "bench.work", body.clone());
                     Envelope::new(Address::topic("bench"), message)
                 };
-                let batch: Vec<_> = (first..messages.min(first + SENT)).map(envelope).collect();
+                let batch: Vec<_> = batch.map(envelope).collect();
                 for sent in producer.send(&batch).await {
                     sent.expect("there is room");
                 }
