@@ -92,10 +92,10 @@ impl State {
     fn records_of(&self, id: &MessageId, now: Timestamp, elapsed: Duration) -> Vec<Record> {
         let held = self.held_of(id).into_iter().map(|(_, held)| {
             let mut record = self.record(&held, now, elapsed);
-            record.history = history(&record, held.item().last_run.as_deref());
+            record.history = history(&record, held.item().last_run.as_ref().map(|run| run.started));
             (held.item().serial, record)
         });
-        let finished = self.finished.of(id).map(|(serial, record)| (serial, record.clone()));
+        let finished = self.finished.of(id, &self.hasher);
         let mut records: Vec<_> = held.chain(finished).collect();
         records.sort_by_key(|(serial, record)| (record.created_at, *serial));
         records.into_iter().map(|(_, record)| record).collect()
@@ -235,15 +235,15 @@ impl State {
             serial: held.item().serial,
             message: held.item().message.clone(),
         });
-        let finished = self.finished.of(id).map(|(serial, record)| Found {
+        let finished = self.finished.of(id, &self.hasher).into_iter().map(|(serial, record)| Found {
             topic: TopicAt(0),
             queue: None,
             spot: Spot::Away,
-            home: (record.topic.clone(), record.subscription.clone()),
+            home: (record.topic, record.subscription),
             state: record.state,
             created_at: record.created_at,
             serial,
-            message: record.message.clone(),
+            message: record.message,
         });
         let is_asked = |found: &Found| subscription.is_none_or(|name| found.home.1.as_deref() == Some(name));
         let mut found: Vec<_> = held.chain(finished).filter(is_asked).collect();

@@ -1,13 +1,14 @@
 //! What the ledger shows: every message that is held, as a record.
 
 use super::{
-    item::{Item, LastRun},
+    finished::Entry,
+    item::Item,
     leases::Lease,
     state::{QueueAt, State, TopicAt},
     waiting::Waiting,
 };
 use bytes::Bytes;
-use dwell_core::{Outcome, Record, State as MessageState, Text, Timestamp, Transition};
+use dwell_core::{Record, State as MessageState, Text, Timestamp, Transition};
 use std::time::Duration;
 
 /// Where a held message is.
@@ -128,14 +129,10 @@ impl State {
             return;
         }
         // What is done was handed out when it last changed.
-        let started = (ending.state == MessageState::Done).then(|| LastRun {
-            outcome: Outcome::Handled,
-            error: None,
-            worker: ending.by.clone().unwrap_or_default(),
-            started: item.updated_at,
-        });
+        let is_done = ending.state == MessageState::Done;
+        let started = is_done.then_some(item.updated_at);
         let last_run = item.last_run;
-        let mut record = Record {
+        let record = Record {
             topic,
             subscription,
             state: ending.state,
@@ -143,25 +140,26 @@ impl State {
             created_at: item.created_at,
             updated_at: ending.at,
             deliveries: item.deliveries,
-            worker: ending.by.clone().or_else(|| last_run.as_ref().map(|run| run.worker.clone())),
+            worker: ending.by.or_else(|| last_run.as_ref().map(|run| run.worker.clone())),
             lease_until: None,
             error: ending.error.or_else(|| last_run.as_ref().and_then(|run| run.error.clone())),
             result: ending.result,
             history: Vec::new(),
             message: item.message,
         };
-        record.history = history(&record, started.as_ref().or(last_run.as_deref()));
-        self.finished.push(item.serial, record);
+        let id = self.hasher.of(&record.message.id.0);
+        let started = started.or(last_run.map(|run| run.started));
+        self.finished.push(Entry::new(item.serial, id, record, started));
     }
 }
 
 /// The history that a memory transport keeps: its last run, how the message came to be what it is now, and nothing
 /// before.
-pub(super) fn history(record: &Record, last_run: Option<&LastRun>) -> Vec<Transition> {
-    let run = last_run.map(|run| Transition {
-        at: run.started,
+pub(super) fn history(record: &Record, started: Option<Timestamp>) -> Vec<Transition> {
+    let run = started.map(|started| Transition {
+        at: started,
         state: MessageState::Processing,
-        by: Some(run.worker.clone()),
+        by: record.worker.clone(),
         error: None,
         attempts: record.message.attempts,
     });

@@ -1,6 +1,6 @@
 //! What a bus knows about jobs: which types it works on, with which settings, and who claims them.
 
-use super::{MAX_RESULT, claim::Claimer, subscription_of, topic_of};
+use super::{MAX_RESULT, check_kind, claim::Claimer, subscription_of, topic_of};
 use crate::config::Config;
 use bytes::Bytes;
 use dwell_core::{Error, ErrorKind, OnMissing, Result, Text, Topic};
@@ -50,6 +50,14 @@ impl Book {
         self.handled.keys()
     }
 
+    /// The type and its topic, made once for those that have a handler here. An error if it can be no type.
+    pub(super) fn names(&self, kind: &str) -> (Text, Result<Text>) {
+        match self.handled.get_key_value(kind) {
+            Some((kind, handled)) => (kind.clone(), Ok(handled.settings.topic.clone())),
+            None => (kind.into(), check_kind(kind).map(|()| topic_of(kind))),
+        }
+    }
+
     /// Whether no job of another type was submitted or handled here.
     pub(super) fn knows_at_most(&self, kind: &str) -> bool {
         let topic = topic_of(kind);
@@ -92,9 +100,12 @@ impl Book {
 
     /// Makes sure that the queue of a type is there, so that what is submitted is kept while nobody works on it.
     pub(super) async fn provision(&self, engine: &Engine, kind: &str, on_missing: OnMissing) -> Result<()> {
+        if self.handled.contains_key(kind) {
+            return Ok(());
+        }
         let topic = topic_of(kind);
         let there = || self.there.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.handled.contains_key(kind) || there().contains(&topic) {
+        if there().contains(&topic) {
             return Ok(());
         }
         engine.provision(&[Topic::named(topic.clone()).keep()], on_missing).await?;

@@ -64,15 +64,6 @@ impl Jobs {
         self.bus.book()
     }
 
-    pub(super) async fn provision(&self, kind: &str) -> Result<()> {
-        self.book().provision(self.engine()?, kind, self.bus.on_missing()).await
-    }
-
-    /// Whether there cannot be a job of another type than this.
-    pub(super) fn knows_one_kind(&self, kind: &str) -> bool {
-        self.bus.is_alone() && self.book().knows_at_most(kind)
-    }
-
     /// Submits a job, now or for later.
     pub fn submit<M: Command>(&self, job: M) -> Submitting {
         Submitting::of(self, &job)
@@ -82,12 +73,12 @@ impl Jobs {
     /// handler can read.
     pub fn submit_raw(
         &self,
-        kind: impl Into<Text>,
+        kind: impl AsRef<str>,
         content_type: impl Into<ContentType>,
         payload: impl Into<Bytes>,
     ) -> Submitting {
-        let (kind, content_type, payload) = (kind.into(), content_type.into(), payload.into());
-        let checked = self.book().check(&kind, &content_type, &payload);
+        let (kind, content_type, payload) = (kind.as_ref(), content_type.into(), payload.into());
+        let checked = self.book().check(kind, &content_type, &payload);
         Submitting::new(self, kind, content_type, checked.map(|()| payload))
     }
 

@@ -1,6 +1,6 @@
 //! A job that is being submitted.
 
-use super::{Jobs, check_kind, topic_of};
+use super::{Jobs, topic_of};
 use crate::{
     bus::Bus,
     codec::Codec,
@@ -19,7 +19,6 @@ use std::time::Duration;
 #[must_use = "a job is not submitted until it is awaited"]
 #[derive(Debug)]
 pub struct Submitting {
-    jobs: Jobs,
     kind: Text,
     sending: Sending,
     chooses_id: bool,
@@ -53,20 +52,21 @@ impl Submitting {
             let text = format!("a job of type `{}` could not be written: {error}", M::NAME);
             Error::new(ErrorKind::Invalid, text)
         });
-        Self::new(jobs, M::NAME.into(), M::Codec::CONTENT_TYPE, body)
+        Self::new(jobs, M::NAME, M::Codec::CONTENT_TYPE, body)
     }
 
-    pub(super) fn new(jobs: &Jobs, kind: Text, content_type: ContentType, body: Result<Bytes>) -> Self {
+    pub(super) fn new(jobs: &Jobs, kind: &str, content_type: ContentType, body: Result<Bytes>) -> Self {
         let bus = jobs.bus().clone();
+        let (kind, topic) = bus.book().names(kind);
         let envelope = body.and_then(|body| {
-            check_kind(&kind)?;
+            let topic = topic?;
             let seams = bus.seams();
             let mut message = Message::new(seams.ids.next(), kind.clone(), body);
             message.content_type = content_type;
             message.sent_at = Some(seams.clock.now());
-            Ok(Envelope::new(Address::Topic(topic_of(&kind)), message))
+            Ok(Envelope::new(Address::Topic(topic), message))
         });
-        Self { jobs: jobs.clone(), kind, sending: Sending::new(bus, envelope), chooses_id: false }
+        Self { kind, sending: Sending::new(bus, envelope), chooses_id: false }
     }
 
     fn with(mut self, change: impl FnOnce(Sending) -> Sending) -> Self {
@@ -119,7 +119,7 @@ impl Submitting {
 
     async fn submit(mut self) -> Result<Submitted> {
         self.prepare().await?;
-        let bus = self.jobs.bus().clone();
+        let bus = self.sending.bus().clone();
         let sent = bus.send_one(&mut self.sending).await?;
         Ok(Submitted::of(self.kind, sent))
     }
@@ -127,10 +127,12 @@ impl Submitting {
     /// Sees to it that it can be sent.
     async fn prepare(&self) -> Result<()> {
         let envelope = self.sending.envelope.as_ref().map_err(Error::again)?;
-        if self.chooses_id && !self.jobs.knows_one_kind(&self.kind) {
+        let bus = self.sending.bus();
+        let is_only_kind = bus.is_alone() && bus.book().knows_at_most(&self.kind);
+        if self.chooses_id && !is_only_kind {
             self.check_id(&envelope.message.id).await?;
         }
-        self.jobs.provision(&self.kind).await
+        bus.book().provision(bus.engine()?, &self.kind, bus.on_missing()).await
     }
 
     /// Submits several in one call: one result each, in order; each fails alone.
@@ -155,7 +157,7 @@ impl Submitting {
     /// A job is asked for by its id alone: two types cannot share one.
     async fn check_id(&self, id: &MessageId) -> Result<()> {
         let topic = topic_of(&self.kind);
-        let records = self.jobs.ledger().get(id).await?;
+        let records = self.sending.bus().jobs()?.ledger().get(id).await?;
         let other = records.iter().find(|record| is_job_topic(&record.topic) && record.topic != topic);
         match other {
             Some(other) => {
