@@ -24,6 +24,8 @@ pub const SUBSCRIPTION: &str = "x-dwell-subscription";
 pub const LAST_ERROR: &str = "x-dwell-last-error";
 /// A job's own retry limit, over its type's.
 pub const MAX_RETRIES: &str = "x-dwell-max-retries";
+/// How often a message was lost by a worker that never said what became of it, and waited for its next run.
+pub const LOST_COUNT: &str = "x-dwell-lost-count";
 /// On a dead letter: the topic that it came from.
 pub const ORIGINAL_TOPIC: &str = "x-original-topic";
 /// On a dead letter: its type.
@@ -42,8 +44,8 @@ pub const TO_SUBSCRIPTION: &str = "x-dwell-to-subscription";
 /// under its id meanwhile.
 pub const HELD: &str = "x-dwell-held";
 
-/// The stamps of a rejection, which a replay strips.
-pub const REJECTION_STAMPS: [&str; 7] = [
+/// The stamps of a rejection, and the count of crashes behind it, which a replay strips.
+pub const REJECTION_STAMPS: [&str; 8] = [
     ORIGINAL_TOPIC,
     ORIGINAL_TYPE,
     REJECTION_REASON,
@@ -51,6 +53,7 @@ pub const REJECTION_STAMPS: [&str; 7] = [
     REJECTED_AT,
     SUBSCRIPTION,
     LAST_ERROR,
+    LOST_COUNT,
 ];
 
 /// Whether Dwell writes this header itself, so that a user may not.

@@ -10,7 +10,8 @@ use crate::{
 };
 use bytes::Bytes;
 use dwell_core::{
-    Address, Answer, Attempts, Change, Changed, ErrorKind, Message, MessageId, State, Text, wire,
+    Address, Answer, Attempts, Change, Changed, ErrorKind, Message, MessageId, State, Text, is_job_topic,
+    wire,
 };
 
 /// What is asked, and by whom.
@@ -73,6 +74,11 @@ impl Tx<'_> {
         let because = Because { by: Some(&*order.by), ..Because::default() };
         match &order.change {
             Change::Cancel if waits && !is_dead => self.cancel(held, because.by)?,
+            // A job is called back as long as nobody has it.
+            Change::Cancel if is_ready && !is_dead && is_job_topic(&found.home.0) => {
+                self.end(held, State::Cancelled, because)?;
+                self.freed(held.place, held.key.as_ref())?;
+            }
             Change::Reschedule(due) if waits && !is_dead => {
                 self.reschedule(held, due.resolve(self.now), because.by)?;
             }

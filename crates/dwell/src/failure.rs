@@ -120,7 +120,7 @@ impl fmt::Display for Failure {
             Verdict::Invalid(reason) => write!(f, "invalid: {reason}"),
             Verdict::Misconfigured(reason) => write!(f, "misconfigured: {reason}"),
             Verdict::Fail(error) => write!(f, "failed: {error}"),
-            Verdict::Ack { .. } | Verdict::Unknown | Verdict::Poison => f.write_str("failed"),
+            Verdict::Ack { .. } | Verdict::Unknown | Verdict::Poison | Verdict::Lost => f.write_str("failed"),
         }
     }
 }

@@ -1,10 +1,12 @@
 //! The bus in memory, beside the bare thing and beside another framework, in the same run.
 //!
-//! `cargo xtask bench bus` runs it; `--json` prints one object per line, `--smoke` only shows that it works.
+//! `cargo xtask bench bus` runs it; `--json` prints one object per line, `--smoke` only shows that it works. A word such
+//! as `jobs` runs that part alone.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod channel;
 mod flow;
+mod jobs;
 mod message;
 mod other;
 mod ours;
@@ -22,9 +24,14 @@ fn main() {
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
     let output = Output { json: has("--json") };
     let scale = if has("--smoke") { Scale::SMOKE } else { Scale::FULL };
-    flow::run(&output, &scale);
-    steps::run(&output, &scale);
-    sending::run(&output, &scale);
+    let named = arguments.iter().any(|argument| !argument.starts_with("--"));
+    let parts: [(&str, fn(&Output, &Scale)); 4] =
+        [("flow", flow::run), ("steps", steps::run), ("sending", sending::run), ("jobs", jobs::run)];
+    for (part, run) in parts {
+        if !named || has(part) {
+            run(&output, &scale);
+        }
+    }
 }
 
 /// How much one round does.

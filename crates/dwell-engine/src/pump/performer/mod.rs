@@ -308,11 +308,8 @@ impl Performer {
                 });
                 continue;
             }
-            let deliveries = held.delivery.deliveries;
-            if let (Some(limit), Some(deliveries)) = (self.pump.quarantine, deliveries)
-                && deliveries > limit
-            {
-                self.decide(Finished { held, ran: None, verdict: Verdict::Poison, timed_out: false });
+            if let Some(verdict) = self.rules.before_run(&held.delivery, self.pump.quarantine) {
+                self.decide(Finished { held, ran: None, verdict, timed_out: false });
                 continue;
             }
             let Some(held) = self.claim_key(held) else { continue };

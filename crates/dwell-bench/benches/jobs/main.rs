@@ -1,0 +1,69 @@
+//! Jobs in SQLite, beside the transport that carries them, in the same run.
+//!
+//! `cargo xtask bench sqlite` runs it, too; `--json` prints one object per line, `--smoke` only shows that it works.
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+
+mod rate;
+
+use dwell_core::Seams;
+use dwell_sqlite::{Sqlite, SqliteSettings};
+use std::{path::PathBuf, sync::Arc};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let (rounds, messages) = if has("--smoke") { (1, 2_000) } else { (9, 40_000) };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build();
+    let (mut beside_commands, mut beside_bare) = (vec![], vec![]);
+    runtime.expect("a runtime can be started").block_on(async {
+        for round in 0..rounds {
+            let [ours, sent, bare] = [0, 1, 2].map(|part| Place::new(3 * round + part));
+            let jobs = rate::jobs(&ours.url(), messages).await;
+            beside_commands.push((jobs, rate::commands(&sent.url(), messages).await));
+            let seams = Seams::system("bench");
+            let sqlite =
+                Sqlite::open(SqliteSettings::file(&bare.0), seams.clone()).expect("the file can be made");
+            beside_bare.push((jobs, rate::transport(Arc::new(sqlite), &seams, messages).await));
+        }
+    });
+    let print = |beside: &str, figures| print(has("--json"), beside, figures);
+    print("commands", beside_commands);
+    print("bare transport", beside_bare);
+}
+
+fn print(json: bool, beside: &str, mut figures: Vec<(f64, f64)>) {
+    // The round in the middle: the machine is shared.
+    figures.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
+    let (ours, raw) = figures[figures.len() / 2];
+    let case = format!("jobs, submitted to completed with a result / {beside}");
+    let ratio = ours / raw;
+    if json {
+        println!(
+            r#"{{"bench":"sqlite","case":"{case}","ours":{ours:.1},"raw":{raw:.1},"ratio":{ratio:.3},"unit":"jobs/s"}}"#
+        );
+    } else {
+        println!("{case:<72} {ours:>12.1} {raw:>12.1} {ratio:>7.2}  jobs/s");
+    }
+}
+
+/// A file that goes with its round.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(number: usize) -> Self {
+        let name = format!("dwell-bench-jobs-{}-{number}.db", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite://{}", self.0.display())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for end in ["", "-wal", "-shm", "-reserve", ".now"] {
+            let _ = std::fs::remove_file(format!("{}{end}", self.0.display()));
+        }
+    }
+}

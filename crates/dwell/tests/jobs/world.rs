@@ -1,0 +1,181 @@
+//! A store with a clock: what every story about jobs runs in.
+
+use dwell::{
+    Builder, Bus,
+    extend::{Clock, Seams, SeededRandom, SystemClock, Transport, VirtualClock},
+    jobs::{Job, Jobs, Status},
+};
+use dwell_core::{
+    BoxFuture, Capabilities, Consumer, Inbox, Ledger, OnMissing, Producer, Result, Scheduler, Subscription,
+    Topic,
+};
+use dwell_engine::memory::{Memory, MemorySettings};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// How time passes here.
+#[derive(Clone)]
+pub enum Time {
+    /// When we say so.
+    Virtual(VirtualClock),
+    /// By itself: for a store with a clock of its own.
+    #[expect(dead_code, reason = "for stores with a server, whose time cannot be set")]
+    Real,
+}
+
+type Connect = Box<dyn Fn(Seams) -> BoxFuture<'static, Result<Arc<dyn Transport>>>>;
+
+/// One empty store, that any number of buses connect to.
+pub struct World {
+    time: Time,
+    clock: Arc<dyn Clock>,
+    connect: Connect,
+    starts: AtomicU64,
+}
+
+impl World {
+    /// Every store joins by a function like the ones below, and by a line in `main.rs`.
+    pub fn new(time: Time, connect: Connect) -> Self {
+        let clock: Arc<dyn Clock> = match &time {
+            Time::Virtual(clock) => Arc::new(clock.clone()),
+            Time::Real => Arc::new(SystemClock::new()),
+        };
+        Self { time, clock, connect, starts: AtomicU64::new(1) }
+    }
+
+    pub async fn memory() -> Self {
+        let clock = VirtualClock::new();
+        let seams = Seams::virtual_time(clock.clone(), 1);
+        let memory: Arc<dyn Transport> = Arc::new(Memory::new(seams, MemorySettings::default()));
+        let connect = move |_| {
+            let broker: Arc<dyn Transport> = Arc::new(Broker(memory.clone()));
+            dwell_core::ready(Ok(broker))
+        };
+        Self::new(Time::Virtual(clock), Box::new(connect))
+    }
+
+    #[cfg(feature = "sqlite")]
+    pub async fn sqlite() -> Self {
+        let clock = VirtualClock::new();
+        let seams = Seams::virtual_time(clock.clone(), 1);
+        let settings = dwell_sqlite::SqliteSettings::memory();
+        let sqlite = dwell_sqlite::Sqlite::open(settings, seams).expect("a database in memory");
+        let connect = move |_| {
+            let sqlite: Arc<dyn Transport> = Arc::new(sqlite.share());
+            dwell_core::ready(Ok(sqlite))
+        };
+        Self::new(Time::Virtual(clock), Box::new(connect))
+    }
+
+    /// A process on this store: each has a name of its own.
+    pub async fn start(&self, wiring: Builder) -> Bus {
+        let random = SeededRandom::new(self.starts.fetch_add(1, Ordering::Relaxed));
+        let seams = Seams::new(self.clock.clone(), Arc::new(random), "test");
+        let transport = (self.connect)(seams.clone()).await.expect("the store is there");
+        wiring.start_on(transport, seams).await.expect("the bus starts")
+    }
+
+    /// A bus with these handlers, and its jobs.
+    pub async fn jobs(&self, wiring: Builder) -> (Bus, Jobs) {
+        let bus = self.start(wiring).await;
+        let jobs = bus.jobs().expect("it has a ledger");
+        (bus, jobs)
+    }
+
+    pub fn now(&self) -> dwell::Timestamp {
+        self.clock.now()
+    }
+
+    /// Lets this much time pass.
+    pub async fn pass(&self, time: Duration) {
+        match &self.time {
+            Time::Virtual(clock) => clock.advance(time).await,
+            Time::Real => self.clock.sleep(time).await,
+        }
+    }
+
+    /// Lets happen what can happen now.
+    pub async fn breathe(&self) {
+        match &self.time {
+            Time::Virtual(clock) => clock.idle().await,
+            Time::Real => self.clock.sleep(Duration::from_millis(20)).await,
+        }
+    }
+
+    /// Waits until this holds, without letting virtual time pass.
+    pub async fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        for _ in 0..500 {
+            if holds() {
+                return;
+            }
+            self.breathe().await;
+        }
+        panic!("it never came to this: {what}");
+    }
+
+    /// The job, once it stands there.
+    pub async fn reaches(&self, jobs: &Jobs, id: &str, status: Status) -> Job {
+        let mut last = None;
+        for _ in 0..500 {
+            self.breathe().await;
+            last = jobs.get(id).await.expect("the ledger answers");
+            if let Some(job) = last.clone().filter(|job| job.status == status) {
+                return job;
+            }
+        }
+        panic!("job {id} never became {status}; it is {last:?}");
+    }
+
+    /// The job as it is.
+    pub async fn look(&self, jobs: &Jobs, id: &str) -> Job {
+        self.breathe().await;
+        jobs.get(id).await.expect("the ledger answers").expect("the job is known")
+    }
+}
+
+/// A memory broker that outlives whoever leaves it.
+struct Broker(Arc<dyn Transport>);
+
+impl Transport for Broker {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn provision<'a>(
+        &'a self,
+        topics: &'a [Topic],
+        subscriptions: &'a [Subscription],
+        on_missing: OnMissing,
+    ) -> BoxFuture<'a, Result<()>> {
+        self.0.provision(topics, subscriptions, on_missing)
+    }
+
+    fn producer(&self) -> BoxFuture<'_, Result<Arc<dyn Producer>>> {
+        self.0.producer()
+    }
+
+    fn consumer(&self, of: Subscription) -> BoxFuture<'_, Result<Arc<dyn Consumer>>> {
+        self.0.consumer(of)
+    }
+
+    fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
+        self.0.scheduler()
+    }
+
+    fn ledger(&self) -> Option<Arc<dyn Ledger>> {
+        self.0.ledger()
+    }
+
+    fn inbox(&self) -> Option<Arc<dyn Inbox>> {
+        self.0.inbox()
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        dwell_core::ready(Ok(()))
+    }
+}
