@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod answers;
 mod background;
 mod change;
 mod consumer;
@@ -48,6 +49,7 @@ mod job;
 mod layout;
 mod ledger;
 mod open;
+mod orders;
 mod page;
 mod places;
 mod producer;

@@ -1,9 +1,11 @@
 //! The thread that writes, at work.
 
 use crate::{
+    answers::Answers,
     fault::{Sql, fault, is_busy, is_full},
     job::{Job, Task},
     open,
+    orders::{Gather, Order, Orders},
     readers::Gate,
     reserve::Reserve,
     settings::SqliteSettings,
@@ -18,32 +20,15 @@ use std::{
     sync::{
         Arc, PoisonError,
         atomic::{AtomicBool, Ordering},
-        mpsc::Receiver,
     },
     time::Duration,
 };
-use tokio::sync::oneshot;
-
-/// About how many messages one transaction takes: enough that the wait for the disk counts for little, and few enough
-/// that nobody waits for long.
-const GROUP: usize = 1000;
 
 /// Where nobody else sees to it, the file is tidied this often.
 const TIDY: Duration = Duration::from_secs(60);
 
 /// A log that is larger than this, and could not be emptied by the way, is emptied on purpose.
 const LOG_LIMIT: u64 = 2 * open::LOG_LIMIT;
-
-/// What the thread is told.
-pub(crate) enum Order {
-    Work(Box<dyn Job>),
-    /// See whether another process has written.
-    Watch(Busy),
-    /// Let go of the file, and take it up again.
-    Reopen(oneshot::Sender<Result<()>>, Busy),
-    /// Nothing comes after this.
-    Close(Busy),
-}
 
 /// What the thread has.
 pub(crate) struct Worker {
@@ -55,6 +40,7 @@ pub(crate) struct Worker {
     signals: Arc<Signals>,
     gate: Gate,
     reserve: Reserve,
+    answers: Answers,
     /// Where the log is.
     log: Option<OsString>,
     /// When the file was last tidied.
@@ -91,6 +77,7 @@ impl Worker {
         seams: Seams,
         signals: Arc<Signals>,
         gate: Gate,
+        answers: Answers,
     ) -> Self {
         let mut log = settings.path().map(|path| path.as_os_str().to_owned());
         log.iter_mut().for_each(|path| path.push("-wal"));
@@ -102,6 +89,7 @@ impl Worker {
             signals,
             gate,
             reserve: Reserve::beside(settings.path()),
+            answers,
             log,
             own: Own::default(),
             cache: Cache::default(),
@@ -111,35 +99,26 @@ impl Worker {
 
     /// Works until nobody can ask for more, and closes the file. Returns what keeps a virtual clock from going on before
     /// that was said.
-    pub(crate) fn work(mut self, orders: &Receiver<Order>) -> Option<Busy> {
+    pub(crate) fn work(mut self, mut orders: Orders) -> Option<Busy> {
         let mut closing = None;
         self.wait_for_nobody();
-        while let Ok(first) = orders.recv() {
+        while let Some(order) = orders.next() {
             let _busy = self.seams.clock.busy();
-            let (mut group, mut weight) = (Vec::new(), 0);
-            let mut next = Some(first);
-            while let Some(order) = next.take() {
-                match order {
-                    Order::Work(job) => {
-                        weight += job.weight();
-                        group.push(job);
-                    }
-                    Order::Watch(busy) => {
-                        self.watch();
-                        drop(busy);
-                    }
-                    Order::Close(busy) => closing = Some(busy),
-                    Order::Reopen(answer, busy) => {
-                        self.run(std::mem::take(&mut group));
-                        let _ = answer.send(self.reopen());
-                        drop(busy);
-                    }
+            match order {
+                Order::Work(job) => {
+                    let clock = self.seams.clock.clone();
+                    self.run(vec![job], Some(orders.gather(&*clock)));
                 }
-                if weight < GROUP {
-                    next = orders.try_recv().ok();
+                Order::Watch(busy) => {
+                    self.watch();
+                    drop(busy);
+                }
+                Order::Close(busy) => closing = Some(busy),
+                Order::Reopen(answer, busy) => {
+                    let _ = answer.send(self.reopen());
+                    drop(busy);
                 }
             }
-            self.run(group);
             self.keep_log_short();
             self.tidy();
         }
@@ -148,6 +127,7 @@ impl Worker {
             let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         }
         self.reserve.release();
+        self.answers.finish();
         closing
     }
 
@@ -212,26 +192,24 @@ impl Worker {
             Ok(())
         };
         let (task, _) = Task::new(1, work, |()| (), self.seams.clock.busy());
-        self.run(vec![Box::new(task)]);
+        self.run(vec![Box::new(task)], None);
         if !is_more.load(Ordering::Relaxed) {
             self.tidied = elapsed;
         }
     }
 
-    fn run(&mut self, mut group: Vec<Box<dyn Job>>) {
-        if group.is_empty() {
-            return;
-        }
-        match self.attempt(&mut group, false) {
-            Ok(()) => group.into_iter().for_each(|job| job.finish(None)),
+    /// Runs these jobs, and those that are gathered meanwhile, in one transaction.
+    fn run(&mut self, mut group: Vec<Box<dyn Job>>, gather: Option<Gather<'_>>) {
+        match self.attempt(&mut group, gather, false) {
+            Ok(()) => self.answers.give(group),
             // Nobody has a better chance alone.
             Err(Failure::Sql(error)) if is_busy(&error) => self.refuse(group, &fault(&self.name, error)),
             Err(failure) if group.len() == 1 => self.run_again(group, failure),
             Err(_) => {
                 for job in group {
                     let mut alone = vec![job];
-                    match self.attempt(&mut alone, false) {
-                        Ok(()) => alone.into_iter().for_each(|job| job.finish(None)),
+                    match self.attempt(&mut alone, None, false) {
+                        Ok(()) => self.answers.give(alone),
                         Err(failure) => self.run_again(alone, failure),
                     }
                 }
@@ -255,8 +233,8 @@ impl Worker {
                     }
                     self.own.is_short = !self.reserve.is_taken();
                     self.empty_log();
-                    match self.attempt(&mut job, way == Way::Frugal) {
-                        Ok(()) => return job.into_iter().for_each(|job| job.finish(None)),
+                    match self.attempt(&mut job, None, way == Way::Frugal) {
+                        Ok(()) => return self.answers.give(job),
                         Err(again) => failure = again,
                     }
                 }
@@ -279,7 +257,12 @@ impl Worker {
         }
     }
 
-    fn attempt(&mut self, group: &mut [Box<dyn Job>], frugal: bool) -> Result<(), Failure> {
+    fn attempt(
+        &mut self,
+        group: &mut Vec<Box<dyn Job>>,
+        mut gather: Option<Gather<'_>>,
+        frugal: bool,
+    ) -> Result<(), Failure> {
         if self.connection.is_none() {
             self.reopen().map_err(Failure::Other)?;
         }
@@ -292,12 +275,22 @@ impl Worker {
         let (settings, seams) = (&*self.settings, &self.seams);
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let mut tx = Tx::begin(connection, (cache, own), settings, seams, frugal)?;
-            for job in group.iter_mut() {
+            let mut at = 0;
+            while let Some(job) = group.get_mut(at) {
                 tx.start(job.is_abandoned());
                 job.run(&mut tx)?;
+                at += 1;
+                if let Some(gather) = &mut gather {
+                    gather.add(job.weight());
+                    group.extend(gather.more());
+                }
             }
             let after = tx.finish()?;
-            connection.prepare_cached("COMMIT")?.execute([])?;
+            let commit = || connection.prepare_cached("COMMIT")?.execute([]);
+            match gather {
+                Some(gather) => gather.commit(commit)?,
+                None => commit()?,
+            };
             Sql::Ok(after)
         }));
         match ran {

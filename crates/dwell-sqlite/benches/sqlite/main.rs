@@ -64,7 +64,7 @@ struct Scale {
     /// In each round of sends, and of receives.
     messages: usize,
     /// Who send at the same time, one message each time.
-    senders: usize,
+    senders: [usize; 2],
     due_per_second: usize,
     seconds: usize,
     burst: usize,
@@ -80,7 +80,7 @@ impl Scale {
     const FULL: Self = Self {
         rounds: 9,
         messages: 40_000,
-        senders: 2_000,
+        senders: [100, 2_000],
         due_per_second: 1_000,
         seconds: 5,
         burst: 10_000,
@@ -92,7 +92,7 @@ impl Scale {
     const SMOKE: Self = Self {
         rounds: 1,
         messages: 2_000,
-        senders: 100,
+        senders: [10, 100],
         due_per_second: 200,
         seconds: 1,
         burst: 500,
