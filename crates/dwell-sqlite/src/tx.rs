@@ -67,6 +67,8 @@ pub(crate) struct Tx<'a> {
     pub(crate) is_frugal: bool,
     /// What other programs have put there was taken in.
     pub(crate) has_taken_in: bool,
+    /// Writes new messages: a group of senders asks for nothing else, so it is not looked up for each of them.
+    insert: Option<CachedStatement<'a>>,
     next_before: i64,
     generation_before: i64,
     tally: BTreeMap<(i64, u8), (i64, i64)>,
@@ -110,6 +112,7 @@ impl<'a> Tx<'a> {
             is_abandoned: false,
             is_frugal,
             has_taken_in: false,
+            insert: None,
             next_before,
             generation_before,
             tally: BTreeMap::new(),
@@ -150,6 +153,15 @@ impl<'a> Tx<'a> {
     /// A statement, prepared once.
     pub(crate) fn sql(&self, sql: &str) -> Sql<CachedStatement<'_>> {
         self.connection.prepare_cached(sql)
+    }
+
+    /// The statement that writes new messages, which is always the same one.
+    pub(crate) fn insert_sql(&mut self, sql: &str) -> Sql<&mut CachedStatement<'a>> {
+        let connection = self.connection;
+        match &mut self.insert {
+            Some(insert) => Ok(insert),
+            none => Ok(none.insert(connection.prepare_cached(sql)?)),
+        }
     }
 
     pub(crate) fn connection(&self) -> &Connection {

@@ -38,7 +38,7 @@ async fn ours(messages: usize, senders: usize, batch: usize) -> f64 {
     let (place, seams) = (Place::new(), Seams::system("bench"));
     let (sqlite, _) = ours::open_subscribed(place.path(), &seams).await;
     let producer = sqlite.producer().await.expect("the file is open");
-    let shares: Vec<_> = (0..senders).map(|_| envelopes(&seams, messages / senders)).collect();
+    let shares = shares(envelopes(&seams, messages), senders, batch);
     let start = Instant::now();
     let senders = shares.into_iter().map(|share| tokio::spawn(send(producer.clone(), share, batch)));
     let senders: Vec<_> = senders.collect();
@@ -48,6 +48,15 @@ async fn ours(messages: usize, senders: usize, batch: usize) -> f64 {
     let rate = messages as f64 / start.elapsed().as_secs_f64();
     sqlite.close().await.expect("the file closes");
     rate
+}
+
+/// Dealt in turns: ids are made when a message is sent, so that all senders are at about the same time in them.
+fn shares(all: Vec<Envelope>, senders: usize, batch: usize) -> Vec<Vec<Envelope>> {
+    let mut shares = vec![vec![]; senders];
+    for (at, envelope) in all.into_iter().enumerate() {
+        shares[at / batch % senders].push(envelope);
+    }
+    shares
 }
 
 async fn send(producer: Arc<dyn Producer>, share: Vec<Envelope>, batch: usize) {
