@@ -62,6 +62,7 @@ mod scheduler;
 mod settings;
 mod settle;
 mod signals;
+mod statements;
 mod tidy;
 mod tx;
 mod usage;

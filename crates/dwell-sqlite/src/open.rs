@@ -25,6 +25,10 @@ const READER_CACHE: i64 = 8 * 1024;
 /// A log that has grown beyond this is cut back when all of it is in the file.
 pub(crate) const LOG_LIMIT: u64 = 64 << 20;
 
+/// The log is written into the file when it has so many pages: what changes often is then written there once, where it
+/// would be written with every group.
+const LOG_PAGES: i64 = 4000;
+
 /// The first connection: makes the file what it must be, and writes.
 pub(crate) fn open_writer(settings: &SqliteSettings) -> Result<Connection> {
     let name = settings.location.to_string();
@@ -84,6 +88,7 @@ fn set_up(connection: &Connection, settings: &SqliteSettings, cache: i64) -> Sql
     connection.pragma_update(None, "synchronous", settings.synchronous.pragma())?;
     connection.pragma_update(None, "cache_size", -cache)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
+    connection.pragma_update_and_check(None, "wal_autocheckpoint", LOG_PAGES, |_| Ok(()))?;
     connection.pragma_update_and_check(None, "journal_size_limit", LOG_LIMIT as i64, |_| Ok(()))?;
     if let Some(size) = settings.max_size {
         let page: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;

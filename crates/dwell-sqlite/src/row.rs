@@ -206,8 +206,7 @@ impl Tx<'_> {
         let rank = (new.phase == Phase::Ready).then_some(number);
         let schedule = new.schedule.filter(|_| new.phase == Phase::Waits);
         let destination = content.destination.as_deref().filter(|_| new.phase == Phase::Waits);
-        let now = self.now.0;
-        self.insert_sql(
+        self.sql(
             "INSERT INTO message VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?1, ?7, ?8, ?9, ?10, ?11, ?11, NULL, NULL, 0, NULL,
              NULL, NULL, NULL, NULL, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
         )?
@@ -222,7 +221,7 @@ impl Tx<'_> {
             schedule,
             destination,
             new.due.0,
-            now,
+            self.now.0,
             new.chosen.map(|chosen| once_code(chosen.on_conflict)),
             new.chosen.map(|chosen| chosen.content.to_be_bytes()),
             new.problem,
