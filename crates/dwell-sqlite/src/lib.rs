@@ -134,6 +134,27 @@ impl Sqlite {
         Ok(Self(Handle::new(Arc::new(File::open(settings, seams)?))))
     }
 
+    /// What a file with these settings can do.
+    pub fn declared(settings: &SqliteSettings) -> Capabilities {
+        Capabilities {
+            delay: Duration::MAX,
+            resolution: Duration::from_millis(1),
+            delay_control: true,
+            release: true,
+            atomic_move: AtomicMove::Any,
+            lease: Lease::Timed { max: None },
+            counts_deliveries: true,
+            counts_releases: false,
+            key_order: true,
+            remembers_ids: true,
+            fan_out: true,
+            durable: settings.path().is_some(),
+            ledger: true,
+            inbox: true,
+            max_body: settings.max_body,
+        }
+    }
+
     /// Another connection through the same open file: it is closed by itself, and the file with the last one. What one
     /// of them sends wakes the others at once, where another process takes [`SqliteSettings::poll`] to notice.
     pub fn share(&self) -> Self {
@@ -154,24 +175,7 @@ impl Sqlite {
 
 impl Transport for Sqlite {
     fn capabilities(&self) -> Capabilities {
-        let settings = &self.0.file().settings;
-        Capabilities {
-            delay: Duration::MAX,
-            resolution: Duration::from_millis(1),
-            delay_control: true,
-            release: true,
-            atomic_move: AtomicMove::Any,
-            lease: Lease::Timed { max: None },
-            counts_deliveries: true,
-            counts_releases: false,
-            key_order: true,
-            remembers_ids: true,
-            fan_out: true,
-            durable: settings.path().is_some(),
-            ledger: true,
-            inbox: true,
-            max_body: settings.max_body,
-        }
+        Self::declared(&self.0.file().settings)
     }
 
     fn provision<'a>(

@@ -49,7 +49,7 @@ impl Fixture {
         fixture.package("dwell-conformance", targets);
         fixture.write("crates/dwell-conformance/src/lib.rs", "");
         let table = ["| transport | delay |", "|---|---|", "| memory | native |"];
-        fixture.write("crates/dwell-conformance/src/bin/capabilities.rs", &program(&table, 0));
+        fixture.write("crates/dwell-server/examples/capabilities.rs", &program(&table, 0));
         fixture.column("memory", &[("ack removes", "pass"), ("release returns", "pass")]);
         fixture
             .column("log", &[("ack removes", "pass"), ("release returns", "refused"), ("kill", "skipped")]);

@@ -3,6 +3,7 @@
 
 use dwell_core::{AtomicMove, Capabilities, Lease, Seams, Transport, format_duration};
 use dwell_engine::memory::{Memory, MemorySettings};
+use dwell_sqlite::{Sqlite, SqliteSettings};
 use std::time::Duration;
 
 const COLUMNS: [&str; 13] = [
@@ -23,7 +24,8 @@ const COLUMNS: [&str; 13] = [
 
 fn main() {
     let memory = Memory::new(Seams::system("capabilities"), MemorySettings::default());
-    let transports = [("memory", memory.capabilities())];
+    let sqlite = Sqlite::declared(&SqliteSettings::file("dwell.db"));
+    let transports = [("memory", memory.capabilities()), ("sqlite", sqlite)];
     println!("| {} |", COLUMNS.join(" | "));
     println!("|{}", "---|".repeat(COLUMNS.len()));
     for (name, capabilities) in transports {
