@@ -60,13 +60,13 @@ fn every_example_is_run_and_counted() {
     let ran = fixture.xtask("test --only examples");
     assert_eq!(ran.code, 0, "{}", ran.all());
     assert!(ran.stdout.contains("farewell, hello"), "{}", ran.all());
-    assert_eq!(ran.last_line(), format!("2 passed, 0 failed, {} skipped", STEPS - 1), "{}", ran.all());
+    assert_eq!(ran.last_line(), format!("4 passed, 0 failed, {} skipped", STEPS - 1), "{}", ran.all());
 
     fixture.write("examples/hello.rs", "fn main() { panic!(\"nobody is there\") }\n");
     let ran = fixture.xtask("test --only examples");
     assert_eq!(ran.code, 1, "{}", ran.all());
     assert!(ran.stdout.contains("nobody is there"), "{}", ran.all());
-    assert_eq!(ran.last_line(), format!("1 passed, 1 failed, {} skipped", STEPS - 1), "{}", ran.all());
+    assert_eq!(ran.last_line(), format!("2 passed, 2 failed, {} skipped", STEPS - 1), "{}", ran.all());
 }
 
 #[test]
