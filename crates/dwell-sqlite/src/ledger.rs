@@ -113,8 +113,8 @@ fn get(connection: &Connection, id: &MessageId) -> Sql<Vec<Record>> {
 fn oldest_ready(connection: &Connection) -> Sql<Vec<Oldest>> {
     let mut statement = connection.prepare_cached(
         "SELECT topic, subscription, min(
-             coalesce((SELECT min(due) FROM message INDEXED BY message_ready WHERE place = home AND phase = 1), ?2),
-             coalesce((SELECT min(due) FROM message INDEXED BY message_aside WHERE place = home AND phase = 2), ?2)
+             coalesce((SELECT min(due) FROM message INDEXED BY message_ready WHERE place = tally.home AND phase = 1), ?2),
+             coalesce((SELECT min(due) FROM message INDEXED BY message_aside WHERE place = tally.home AND phase = 2), ?2)
          )
          FROM tally JOIN place ON place.id = tally.home
          WHERE state = ?1 AND messages > 0 ORDER BY topic, subscription",
