@@ -21,6 +21,7 @@ use tracing_subscriber::EnvFilter;
 struct Arguments {
     /// Where the messages of the tour lie: memory://, or sqlite:// and a path. If not given, in a SQLite file that is
     /// removed at the end
+    #[arg(long)]
     url: Option<String>,
 }
 

@@ -61,7 +61,7 @@ async fn open(place: &Place) -> Result<Guide> {
 fn welcome(screen: &Screen, place: &Place) {
     screen.print(&format!("\n  {}  any message, any broker, any delay", screen.paint(Look::Title, "Dwell")));
     screen.print("         never early, never lost, always visible\n");
-    let says = format!("A tour of a small shop on {place}, with real messages in real time.");
+    let says = format!("A tour of a small shop on {}://, with real messages in real time.", place.scheme());
     screen.print(&format!("  {}\n", screen.paint(Look::Faint, &says)));
     screen.legend();
 }

@@ -17,6 +17,13 @@ impl Place {
         url.map_or_else(|| Self::Own(own()), Self::Given)
     }
 
+    pub(crate) fn scheme(&self) -> &str {
+        match self {
+            Self::Given(url) => url.split_once("://").map_or(url, |(scheme, _)| scheme),
+            Self::Own(_) => "sqlite",
+        }
+    }
+
     pub(crate) fn connect(&self, seams: &Seams) -> Result<Arc<dyn Transport>> {
         if let Self::Own(directory) = self {
             fs::create_dir_all(directory).map_err(|error| {
