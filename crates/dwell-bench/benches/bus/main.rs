@@ -25,7 +25,7 @@ fn main() {
     let output = Output { json: has("--json") };
     let scale = if has("--smoke") { Scale::SMOKE } else { Scale::FULL };
     let named = arguments.iter().any(|argument| !argument.starts_with("--"));
-    let parts: [(&str, fn(&Output, &Scale)); 4] =
+    let parts: [(&str, Part); 4] =
         [("flow", flow::run), ("steps", steps::run), ("sending", sending::run), ("jobs", jobs::run)];
     for (part, run) in parts {
         if !named || has(part) {
@@ -33,6 +33,8 @@ fn main() {
         }
     }
 }
+
+type Part = fn(&Output, &Scale);
 
 /// How much one round does.
 struct Scale {

@@ -9,8 +9,11 @@ use dwell_core::{Error, ErrorKind};
 use serde::Serialize;
 
 /// An error as people and programs meet it over HTTP: `application/problem+json`, with a `code` that does not change.
+#[derive(Clone, Debug)]
+pub struct Problem(Box<Document>);
+
 #[derive(Clone, Debug, Serialize)]
-pub struct Problem {
+struct Document {
     #[serde(rename = "type")]
     kind: &'static str,
     title: &'static str,
@@ -44,7 +47,8 @@ impl Problem {
         let title = status.canonical_reason().unwrap_or("Error");
         let retryable = matches!(status.as_u16(), 429 | 503 | 504 | 507);
         let detail = detail.into();
-        Self { kind: "about:blank", title, status, detail, code, errors: vec![], retryable, location: None }
+        let (kind, errors) = ("about:blank", vec![]);
+        Self(Box::new(Document { kind, title, status, detail, code, errors, retryable, location: None }))
     }
 
     /// The request breaks a rule; each field says which.
@@ -53,7 +57,9 @@ impl Problem {
             [one] => one.detail.clone(),
             several => format!("{} fields of the request cannot be taken", several.len()),
         };
-        Self { errors, ..Self::new(StatusCode::BAD_REQUEST, "invalid_request", detail) }
+        let mut problem = Self::new(StatusCode::BAD_REQUEST, "invalid_request", detail);
+        problem.0.errors = errors;
+        problem
     }
 
     /// There is no such job.
@@ -68,18 +74,18 @@ impl Problem {
     /// With where the thing is that is in the way.
     #[must_use]
     pub(super) fn at(mut self, location: Option<String>) -> Self {
-        self.location = location;
+        self.0.location = location;
         self
     }
 
     /// The word that programs tell it by.
     pub fn code(&self) -> &'static str {
-        self.code
+        self.0.code
     }
 
     /// The status of its response.
     pub fn status(&self) -> StatusCode {
-        self.status
+        self.0.status
     }
 }
 
@@ -99,22 +105,25 @@ impl From<Error> for Problem {
             ErrorKind::StorageFull => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "internal"),
         };
-        Self { retryable: error.is_retryable(), ..Self::new(status, code, error.to_string()) }
+        let mut problem = Self::new(status, code, error.to_string());
+        problem.0.retryable = error.is_retryable();
+        problem
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let Self(document) = self;
+        let body = serde_json::to_vec(&document).unwrap_or_default();
         let mut response = Response::new(Body::from(body));
-        *response.status_mut() = self.status;
+        *response.status_mut() = document.status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        if matches!(document.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
-        if let Some(location) = self.location.and_then(|location| HeaderValue::try_from(location).ok()) {
+        if let Some(location) = document.location.and_then(|location| HeaderValue::try_from(location).ok()) {
             headers.insert(header::LOCATION, location);
         }
         response
