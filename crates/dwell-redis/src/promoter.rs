@@ -1,0 +1,140 @@
+//! Making ready what is due, where no consumer does it; and forgetting what need not be kept.
+
+use crate::{
+    places::{number, text},
+    scheduler::{bases, in_each},
+    script::{PROMOTE, TIDY},
+    store::Store,
+    waiter::{self, Waiter},
+};
+use dwell_core::{BoxFuture, ErrorKind, Result, Text};
+use futures_util::future::{Either, select};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::task::JoinHandle;
+
+/// How much is made ready at a time.
+const CHUNK: usize = 500;
+
+/// How often what nobody consumes is looked at, and new topics are looked for.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Every so many periods, what need not be kept is forgotten.
+const TIDY_PERIODS: u32 = 10;
+
+/// A consumer that was not heard of for so long, and holds nothing, is gone. One that lives is heard of every few seconds.
+const GONE: Duration = Duration::from_secs(600);
+
+/// What somebody has read from a stream without a lease goes back after so long.
+const STRAY: Duration = Duration::from_secs(60);
+
+/// Looks after all topics until it is told to stop. Consumers promote their own topics on time; this is for the others, and
+/// for those whose consumers are busy.
+pub(crate) async fn look_after(store: Arc<Store>, mut stop: BoxFuture<'static, ()>) -> Result<()> {
+    let clock = store.seams.clock.clone();
+    let mut round = 0_u32;
+    loop {
+        match look(&store, round.is_multiple_of(TIDY_PERIODS)).await {
+            Err(error) if error.kind() == ErrorKind::Closed => return Ok(()),
+            // The server may be away for a while: nothing that starting again would help.
+            Err(error) => tracing::warn!(%error, "what is due could not be looked after: it is tried again"),
+            Ok(()) => {}
+        }
+        round = round.wrapping_add(1);
+        match select(stop, clock.tick(PERIOD)).await {
+            Either::Left(((), _)) => return Ok(()),
+            Either::Right(((), still)) => stop = still,
+        }
+    }
+}
+
+async fn look(store: &Store, tidies: bool) -> Result<()> {
+    store.open()?;
+    let mut topics = store.places.names(&store.link).await?;
+    let all = topics.clone();
+    while !topics.is_empty() {
+        let answers = in_each(store, &topics, &PROMOTE, |command| _ = command.arg(CHUNK)).await?;
+        let more = answers.into_iter().filter(|(_, answer)| answer.first().map_or(0, number) == 1);
+        topics = more.map(|(topic, _)| topic).collect();
+    }
+    if tidies {
+        tidy(store, &all).await?;
+    }
+    Ok(())
+}
+
+/// Forgets what need not be kept, in every slot.
+async fn tidy(store: &Store, topics: &[Text]) -> Result<()> {
+    for base in bases(topics) {
+        let family = store.family(&base).await?;
+        while !family.is_empty() {
+            let answer = store
+                .run(&TIDY, &family, |_, command| {
+                    command.arg(CHUNK).arg(GONE.as_millis() as u64).arg(STRAY.as_millis() as u64);
+                })
+                .await?;
+            if answer.first().map_or(0, number) == 0 {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes ready what is due in every topic, on time, until it is told to stop: one task for each topic.
+pub(crate) async fn promote(store: Arc<Store>, mut stop: BoxFuture<'static, ()>) -> Result<()> {
+    let clock = store.seams.clock.clone();
+    let mut tasks: BTreeMap<Text, JoinHandle<()>> = BTreeMap::new();
+    let mut round = 0_u32;
+    let ended = loop {
+        match store.places.names(&store.link).await {
+            Ok(topics) => {
+                for topic in &topics {
+                    let task = tasks.get(topic).filter(|task| !task.is_finished());
+                    if task.is_none() {
+                        tasks
+                            .insert(topic.clone(), tokio::spawn(promote_topic(store.clone(), topic.clone())));
+                    }
+                }
+                if round.is_multiple_of(TIDY_PERIODS)
+                    && let Err(error) = tidy(&store, &topics).await
+                {
+                    tracing::warn!(%error, "what need not be kept could not be forgotten: it is tried again");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the topics could not be listed: it is tried again"),
+        }
+        round = round.wrapping_add(1);
+        match select(stop, clock.tick(PERIOD)).await {
+            Either::Left(((), _)) => break Ok(()),
+            Either::Right(((), still)) => stop = still,
+        }
+    };
+    tasks.into_values().for_each(|task| task.abort());
+    ended
+}
+
+/// Makes ready what is due in one topic, on time.
+async fn promote_topic(store: Arc<Store>, topic: Text) {
+    let waiter = Waiter::new(store.clone());
+    let clock = store.seams.clock.clone();
+    let topics = [topic.clone()];
+    while store.open().is_ok() {
+        let answer = match store.run(&PROMOTE, &topics, |_, command| _ = command.arg(CHUNK)).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                tracing::warn!(%error, %topic, "what is due could not be made ready: it is tried again");
+                clock.sleep(PERIOD).await;
+                continue;
+            }
+        };
+        let [is_more, wait, signal, ..] = &answer[..] else { continue };
+        if number(is_more) == 1 {
+            continue;
+        }
+        let wait = u64::try_from(number(wait)).map_or(Duration::MAX, Duration::from_millis);
+        let signals = waiter::of_topic(&store, &topic, &text(signal));
+        if waiter.wait(&signals, wait).await.is_err() {
+            clock.sleep(PERIOD).await;
+        }
+    }
+}
