@@ -16,6 +16,8 @@ pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "log", package: "dwell-conformance", target: "log" },
     Column { name: "sqlite", package: "dwell-sqlite", target: "conformance" },
     Column { name: "log+sqlite", package: "dwell-sqlite", target: "log" },
+    Column { name: "redis", package: "dwell-redis", target: "conformance" },
+    Column { name: "redis-cluster", package: "dwell-redis", target: "cluster" },
 ];
 
 /// The transports on which workers are killed. Their targets take `--kills N` and `--seed S` as well.

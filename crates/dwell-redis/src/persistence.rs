@@ -28,7 +28,7 @@ pub(crate) async fn check(link: &Link) -> Result<bool> {
     }
     let fsync = link.query(redis::cmd("CONFIG").arg("GET").arg("appendfsync")).await;
     // Not everybody may ask; then nothing is said.
-    let fsync = fsync.map(|answer| crate::places::list(answer)).unwrap_or_default();
+    let fsync = fsync.map(crate::places::list).unwrap_or_default();
     match fsync.get(1).map(text).as_deref() {
         Some("everysec") => tracing::info!(
             server = %place,

@@ -9,7 +9,11 @@ use crate::{
 use dwell_core::{
     Address, Error, ErrorKind, OnMissing, Result, Subscription, Text, Topic, Unclaimed, format_duration,
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+    time::Duration,
+};
 
 /// What a topic is to be.
 #[derive(Clone, Default)]
@@ -59,9 +63,8 @@ impl Plan {
         }
         let mut plan = Self { there: BTreeMap::new(), missing: BTreeMap::new() };
         for name in names {
-            if !plan.there.contains_key(&name) {
-                let place = store.places.load(&store.link, &name).await?;
-                plan.there.insert(name, place);
+            if let Entry::Vacant(vacant) = plan.there.entry(name.clone()) {
+                vacant.insert(store.places.load(&store.link, &name).await?);
             }
         }
         for topic in topics {

@@ -2,9 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod colours;
+mod promote;
 mod tour;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use std::{io, process::ExitCode};
 use tracing_subscriber::EnvFilter;
 
@@ -18,13 +19,28 @@ use tracing_subscriber::EnvFilter;
     version,
     after_long_help = "Environment:\n  RUST_LOG   show the engine's log on stderr, for instance `RUST_LOG=warn`\n  NO_COLOR   no colours, also on a terminal"
 )]
-struct Arguments {}
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make ready what is due on Redis, for consumers whose URL says `promoter=elsewhere`; until it is interrupted
+    Promote {
+        /// Where, such as `redis://localhost:6379`
+        url: String,
+    },
+}
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    Arguments::parse();
+    let arguments = Arguments::parse();
     log_if_asked();
-    tour::run().await
+    match arguments.command {
+        None => tour::run().await,
+        Some(Command::Promote { url }) => promote::run(&url).await,
+    }
 }
 
 /// The log would run through the picture, so it is there for those who ask for it.

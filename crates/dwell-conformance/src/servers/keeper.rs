@@ -8,14 +8,15 @@ use std::{
 
 /// The shell between us and a server: it reads from us until we are gone, and then ends the server.
 const SCRIPT: &str = r#"
-log=$1; remove=$2; shift 2
+trap '' INT TERM HUP
+log=$1; directory=$2; shift 2
 "$@" </dev/null >>"$log" 2>&1 &
 pid=$!
 echo $pid
 cat >/dev/null
 kill -9 $pid 2>/dev/null
 wait $pid 2>/dev/null
-if [ -n "$remove" ]; then rm -rf "$remove"; fi
+if [ ! -e "$directory/keep" ]; then rm -rf "$directory"; fi
 "#;
 
 /// A running server.
@@ -28,12 +29,13 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts a server that writes its log there. `remove` is a directory that goes with it.
-    pub(crate) fn start(log: &Path, remove: Option<&Path>, command: &[String]) -> io::Result<Self> {
+    /// Starts a server that writes its log into this directory. It goes with the server, unless there is a file `keep` in it
+    /// by then.
+    pub(crate) fn start(directory: &Path, command: &[String]) -> io::Result<Self> {
         let mut shell = Command::new("sh")
             .args(["-c", SCRIPT, "keeper"])
-            .arg(log)
-            .arg(remove.map_or("".as_ref(), Path::as_os_str))
+            .arg(directory.join("log"))
+            .arg(directory)
             .args(command)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

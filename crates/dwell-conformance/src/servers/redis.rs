@@ -94,10 +94,9 @@ impl RedisServer {
         for (name, value) in &self.options.settings {
             set(name, &[value]);
         }
-        self.keeper = None;
-        let log = self.directory.join("log");
-        // The directory goes with the server that was started last; a restart keeps it.
-        self.keeper = Some(Keeper::start(&log, None, &command)?);
+        self.kill();
+        self.keeper = Some(Keeper::start(&self.directory, &command)?);
+        let _ = fs::remove_file(self.directory.join("keep"));
         wait_until("the Redis server does not answer", 20, || {
             let answer = self.cli(&["ping"]).map(|output| output.stdout).unwrap_or_default();
             // One that wants a password is there as well.
@@ -107,6 +106,7 @@ impl RedisServer {
 
     /// Ends it at once, as a power cut would end it for those connected.
     pub fn kill(&mut self) {
+        let _ = fs::write(self.directory.join("keep"), "");
         self.keeper = None;
     }
 
