@@ -29,7 +29,7 @@ use tokio::sync::{Notify, oneshot};
 const MOST: usize = 1000;
 
 /// How much is promoted, taken in and recovered beside, at most.
-const BESIDE: usize = 500;
+const BESIDE: usize = 200;
 
 /// How many settlements or leases go into one script.
 pub(crate) const CHUNK: usize = 200;

@@ -65,7 +65,7 @@ async fn slots(store: &Store) -> Result<Vec<Text>> {
     store.open()?;
     let topics = store.places.names(&store.link).await?;
     if store.link.settings.promoter == Promoter::Inside {
-        crate::scheduler::in_each(store, &topics, &PROMOTE, |command| _ = command.arg(500)).await?;
+        crate::scheduler::in_each(store, &topics, &PROMOTE, |command| _ = command.arg(200)).await?;
     }
     Ok(bases(&topics))
 }

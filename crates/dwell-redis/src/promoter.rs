@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::task::JoinHandle;
 
 /// How much is made ready at a time.
-const CHUNK: usize = 500;
+const CHUNK: usize = 200;
 
 /// How often what nobody consumes is looked at, and new topics are looked for.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -203,7 +203,7 @@ async fn make(store: &Store, plan: Plan) -> Result<bool> {
 async fn promote_all(store: &Store, topic: &Text) -> Result<()> {
     loop {
         let answer =
-            store.run(&PROMOTE, std::slice::from_ref(topic), |_, command| _ = command.arg(500)).await?;
+            store.run(&PROMOTE, std::slice::from_ref(topic), |_, command| _ = command.arg(200)).await?;
         if answer.first().map_or(0, crate::places::number) == 0 {
             return Ok(());
         }

@@ -5,7 +5,7 @@ mod fixture;
 use fixture::Fixture;
 
 const STEPS: u64 = 13;
-const COLUMNS: u64 = 4;
+const COLUMNS: u64 = 6;
 
 #[test]
 fn tests_are_counted_over_all_steps_and_what_is_left_out_is_skipped() {

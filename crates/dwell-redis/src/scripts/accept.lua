@@ -17,12 +17,12 @@ for a = A, #ARGV, 9 do
     local existing
     if waits or once ~= '' then
       existing = call('HGET', t.waiting, name)
-      existing = existing and cmsgpack.unpack(existing)
+      existing = existing and unpack_item(existing)
       if existing and once == '' and not is_same(existing, item) then
         -- The id was sent anew with other content: a copy waits beside it.
         name = name .. '&' .. content
         existing = call('HGET', t.waiting, name)
-        existing = existing and cmsgpack.unpack(existing)
+        existing = existing and unpack_item(existing)
       end
     end
     if once == 'f' then

@@ -43,7 +43,7 @@ end
 for _, t in ipairs(T) do
   for name in string.gmatch(id .. ' ' .. (call('HGET', t.aliases, id) or ''), '%S+') do
     local raw = call('HGET', t.waiting, name)
-    local item = raw and cmsgpack.unpack(raw)
+    local item = raw and unpack_item(raw)
     if item and get(item, 'n') == n then
       local score = tonumber(call('ZSCORE', t.due, name))
       local is_control = what == 'cancel' or what == 'reschedule'

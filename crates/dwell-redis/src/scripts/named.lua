@@ -4,7 +4,7 @@ local found = {}
 for name in string.gmatch(id .. ' ' .. (call('HGET', t.aliases, id) or ''), '%S+') do
   local raw = call('HGET', t.waiting, name)
   if raw then
-    local item = cmsgpack.unpack(raw)
+    local item = unpack_item(raw)
     local score = tonumber(call('ZSCORE', t.due, name))
     if (get(item, 'id') or name) == id and score > now then found[#found + 1] = { name, text(score), item } end
   end

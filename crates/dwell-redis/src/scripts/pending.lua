@@ -11,7 +11,7 @@ while #found < most do
     local name, score = window[i], tonumber(window[i + 1])
     if #found < most and (score > from or name > after) then
       local raw = call('HGET', t.waiting, name)
-      if raw then found[#found + 1] = { name, text(score), cmsgpack.unpack(raw) } end
+      if raw then found[#found + 1] = { name, text(score), unpack_item(raw) } end
     end
   end
   rank = rank + most

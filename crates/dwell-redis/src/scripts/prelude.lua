@@ -45,6 +45,27 @@ do
   end
 end
 
+-- A script that fails in the middle has done half of its work: what could make it fail is looked for first.
+do
+  local slot = { 'string', 'zset', 'hash', 'hash', 'hash', 'zset', 'hash' }
+  local topic = { 'hash', 'hash', 'zset', 'stream', 'hash', 'zset', 'hash', 'stream' }
+  local subscription = { 'stream', 'zset', 'hash' }
+  local k = 1
+  local function check(types)
+    for _, type in ipairs(types) do
+      local is = call('TYPE', KEYS[k])['ok']
+      if is ~= type and is ~= 'none' then return { err = 'WRONGTYPE ' .. KEYS[k] .. ' is not a ' .. type } end
+      k = k + 1
+    end
+  end
+  local problem = check(slot)
+  for _, t in ipairs(T) do
+    problem = problem or check(topic)
+    for _ = 1, #t.subs do problem = problem or check(subscription) end
+  end
+  if problem then return problem end
+end
+
 local function text(number) return string.format('%.0f', number) end
 
 local function get(item, name)
@@ -75,6 +96,13 @@ local function copy(item)
   local other = {}
   for i = 1, #item do other[i] = item[i] end
   return other
+end
+
+-- What another program has written there, and is no item, is a message without anything but a body.
+local function unpack_item(raw)
+  local is_read, item = pcall(cmsgpack.unpack, raw)
+  if is_read and type(item) == 'table' then return item end
+  return { 'foreign', 'waiting', 'body', raw }
 end
 
 -- The same content: what makes two sends under one id the same send.
@@ -240,7 +268,7 @@ end
 local function unwait(t, name)
   local raw = call('HGET', t.waiting, name)
   if not raw then return nil end
-  local item = cmsgpack.unpack(raw)
+  local item = unpack_item(raw)
   local id = get(item, 'id')
   call('HDEL', t.waiting, name)
   local score = call('ZSCORE', t.due, name)
@@ -392,6 +420,14 @@ local function take_in(t, most)
   for _, found in ipairs(came) do
     local entry, item = found[1], found[2]
     call('XDEL', t.incoming, entry)
+    if #item > 1000 then
+      -- More than a script can pass on.
+      local first = {}
+      for i = 1, 1000 do first[i] = item[i] end
+      put(first, 'body', get(item, 'body'))
+      put(first, 'x-dwell-unreadable-headers', text(#item / 2 - 500) .. ' fields were left out')
+      item = first
+    end
     local id = get(item, 'id') or get(item, 'x-dwell-id')
     if not id or id == '' then id = 'in-' .. entry end
     put(item, 'id', id)

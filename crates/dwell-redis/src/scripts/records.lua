@@ -6,7 +6,7 @@ local found = {}
 local function waiting(t, name, n)
   local raw = call('HGET', t.waiting, name)
   if not raw then return end
-  local item = cmsgpack.unpack(raw)
+  local item = unpack_item(raw)
   if n and get(item, 'n') ~= n then return end
   local score = tonumber(call('ZSCORE', t.due, name))
   if not get(item, 'id') then put(item, 'id', name) end
@@ -19,7 +19,7 @@ local function located(n)
   if not where then return end
   if where == 'o' then
     local raw = call('HGET', S.over, n)
-    if raw then found[#found + 1] = { 'o', '', '', '', cmsgpack.unpack(raw), {} } end
+    if raw then found[#found + 1] = { 'o', '', '', '', unpack_item(raw), {} } end
     return true
   end
   local topic, name, entry = string.match(where, '^r([^/]*)/([^/]*)/(.*)$')
@@ -53,7 +53,7 @@ if ARGV[A] == 'id' then
   for n in string.gmatch(call('HGET', S.ids, id) or '', '%S+') do located(n) end
   for _, t in ipairs(T) do
     local raw = call('HGET', t.waiting, id)
-    if raw and not get(cmsgpack.unpack(raw), 'id') then waiting(t, id) end
+    if raw and not get(unpack_item(raw), 'id') then waiting(t, id) end
     for name in string.gmatch(call('HGET', t.aliases, id) or '', '%S+') do waiting(t, name) end
   end
   return { 'ok', found }

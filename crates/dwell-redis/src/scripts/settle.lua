@@ -70,7 +70,7 @@ local function settle(a)
   end
   if score > now then
     local existing = call('HGET', target.waiting, name)
-    if existing and not is_same(cmsgpack.unpack(existing), item) then
+    if existing and not is_same(unpack_item(existing), item) then
       name = name .. '&' .. content
       existing = call('HGET', target.waiting, name)
     end
