@@ -81,12 +81,20 @@ impl Link {
         matches!(self.shared, Shared::Cluster(_))
     }
 
-    /// One command.
+    /// One command that may be repeated.
     pub(crate) async fn query(&self, command: &Cmd) -> Result<Value> {
-        self.ask(command).await.map_err(|error| fault(&self.settings, &error))
+        self.ask(command, true).await.map_err(|error| fault(&self.settings, &error))
     }
 
-    async fn ask(&self, command: &Cmd) -> Result<Value, RedisError> {
+    /// A connection that has died meanwhile is only noticed by the next command: what may be repeated is.
+    async fn ask(&self, command: &Cmd, is_repeatable: bool) -> Result<Value, RedisError> {
+        match self.try_ask(command).await {
+            Err(error) if is_repeatable && error.is_connection_dropped() => self.try_ask(command).await,
+            answer => answer,
+        }
+    }
+
+    async fn try_ask(&self, command: &Cmd) -> Result<Value, RedisError> {
         match self.shared.clone() {
             Shared::Server(mut server) => command.query_async(&mut server).await,
             Shared::Cluster(mut cluster) => command.query_async(&mut cluster).await,
@@ -99,12 +107,13 @@ impl Link {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&script.hash);
         with(&mut command);
-        match self.ask(&command).await {
+        match self.ask(&command, script.is_repeatable).await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
                 let mut command = redis::cmd("EVAL");
                 command.arg(&script.text);
                 with(&mut command);
-                self.query(&command).await
+                let answer = self.ask(&command, script.is_repeatable).await;
+                answer.map_err(|error| fault(&self.settings, &error))
             }
             answer => answer.map_err(|error| fault(&self.settings, &error)),
         }

@@ -4,7 +4,7 @@ use dwell_conformance::servers::redis::{RedisOptions, RedisServer, TlsFiles};
 use dwell_core::{
     Address, Envelope, ErrorKind, Message, OnMissing, Result, Seams, Subscription, Transport, TransportUrl,
 };
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::{path::PathBuf, time::Duration};
 
 /// An authority, and a certificate for `localhost` that it has signed, as files.
@@ -18,6 +18,8 @@ fn certificates(name: &str) -> TlsFiles {
     };
     let authority_key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(vec![]).unwrap();
+    // Told apart from what it signs, which would else look as if it had signed itself.
+    authority.distinguished_name.push(DnType::CommonName, "an authority for tests");
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let certificate = authority.self_signed(&authority_key).unwrap();
     let issuer = Issuer::new(authority, authority_key);

@@ -65,12 +65,14 @@ impl Fixture {
         fixture.column("log+sqlite", &[("ack removes", "pass")]);
         fixture.kills(0);
 
-        let targets = ["conformance", "cluster"];
+        let targets = ["conformance", "cluster", "faults"];
         let targets = targets.map(|name| format!("[[test]]\nname = '{name}'\nharness = false\n"));
         fixture.package("dwell-redis", &targets.concat());
         fixture.write("crates/dwell-redis/src/lib.rs", "");
         fixture.column("redis", &[("ack removes", "pass")]);
         fixture.column("redis-cluster", &[("ack removes", "pass")]);
+        let kills = KILLS.replace("LOST", "0").replace("sqlite", "redis");
+        fixture.write("crates/dwell-redis/tests/faults.rs", &kills);
 
         let examples =
             ["farewell", "hello"].map(|name| format!("[[example]]\nname = '{name}'\npath = '{name}.rs'\n"));
