@@ -2,12 +2,12 @@
 
 use crate::{
     item,
-    places::{list, text},
+    places::{list, shard, text},
     script::ACCEPT,
     store::Store,
 };
 use dwell_core::{
-    Due, Envelope, Error, ErrorKind, OnConflict, Result, ScheduleId, Sent, State, Text, Timestamp,
+    Due, Envelope, Error, ErrorKind, OnConflict, Result, ScheduleId, Sent, State, Text, Timestamp, wire,
 };
 use redis::{Cmd, Value};
 use std::collections::BTreeMap;
@@ -30,16 +30,16 @@ pub(crate) fn write_due(command: &mut Cmd, due: Due) {
 /// Sends all of them, each topic by itself, in order. One result each.
 pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sent>> {
     let mut results: Vec<Option<Result<Sent>>> = batch.iter().map(|_| None).collect();
-    let mut topics: BTreeMap<&Text, Vec<Vec<usize>>> = BTreeMap::new();
+    let mut topics: BTreeMap<Text, Vec<Vec<usize>>> = BTreeMap::new();
     let most = store.link.settings.max_body;
-    let mut weights: BTreeMap<&Text, usize> = BTreeMap::new();
+    let mut weights: BTreeMap<Text, usize> = BTreeMap::new();
     for (index, envelope) in batch.iter().enumerate() {
-        let (topic, size) = (envelope.to.topic_name(), envelope.message.body.len());
+        let (topic, size) = (room(envelope, store.link.settings.shards), envelope.message.body.len());
         if size > most {
             results[index] = Some(Err(too_large(envelope, most)));
             continue;
         }
-        let chunks = topics.entry(topic).or_default();
+        let chunks = topics.entry(topic.clone()).or_default();
         let weight = weights.entry(topic).or_default();
         if chunks.last().is_none_or(|chunk| chunk.len() >= CHUNK || *weight + size > WEIGHT) {
             chunks.push(vec![]);
@@ -51,11 +51,12 @@ pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sen
         }
     }
     // All are under way at once, in the order in which they are written to the connection.
-    let chunks =
-        topics.into_iter().flat_map(|(topic, chunks)| chunks.into_iter().map(move |chunk| (topic, chunk)));
+    let chunks = topics
+        .into_iter()
+        .flat_map(|(topic, chunks)| chunks.into_iter().map(move |chunk| (topic.clone(), chunk)));
     let sends = chunks.map(|(topic, chunk)| async move {
         let envelopes: Vec<_> = chunk.iter().map(|index| batch[*index]).collect();
-        (accept_chunk(store, topic, &envelopes).await, chunk)
+        (accept_chunk(store, &topic, &envelopes).await, chunk)
     });
     for (answers, chunk) in futures_util::future::join_all(sends).await {
         match answers {
@@ -69,6 +70,20 @@ pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sen
     }
     let unanswered = || Err(Error::new(ErrorKind::Timeout, "the server did not answer for this message"));
     results.into_iter().map(|result| result.unwrap_or_else(unanswered)).collect()
+}
+
+/// Where a message is taken in: in its topic's own slot, or, if it waits for all of a topic that is spread over shards, in one
+/// of those, chosen by its id. An id that a sender chose is looked for in one place alone, so it stays there.
+fn room(envelope: &Envelope, shards: u16) -> Text {
+    let topic = envelope.to.topic_name();
+    let is_plain = envelope.once.is_none() && envelope.to.subscription_name().is_none();
+    if shards == 0 || envelope.due == Due::NOW || !is_plain || wire::is_dead_letter_topic(topic) {
+        return topic.clone();
+    }
+    let hash = envelope.message.id.0.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    shard(topic, (hash % u64::from(shards)) as u16)
 }
 
 async fn accept_chunk(store: &Store, topic: &Text, batch: &[&Envelope]) -> Result<Vec<Result<Sent>>> {

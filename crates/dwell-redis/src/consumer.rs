@@ -4,6 +4,7 @@ use crate::{
     item::Item,
     keys,
     places::{list, number, text, to_millis},
+    promoter,
     script::{CLAIM, EXTEND, GIVE_BACK},
     settings::Promoter,
     settle,
@@ -128,7 +129,7 @@ impl RedisConsumer {
             store.seams.random.next() as u32
         );
         let consumer = Arc::new(Self {
-            waiter: Waiter::new(store.clone()),
+            waiter: Waiter::new(&store),
             store: store.clone(),
             of,
             name: name.into(),
@@ -137,6 +138,9 @@ impl RedisConsumer {
         });
         let member: Weak<dyn Member> = Arc::downgrade(&(consumer.clone() as Arc<dyn Member>));
         store.add_member(member);
+        if store.link.settings.promoter == Promoter::Inside {
+            promoter::bring_from_shards(&store, &consumer.of.topic);
+        }
         Ok(consumer)
     }
 
@@ -175,7 +179,7 @@ impl RedisConsumer {
             tokio::select! {
                 biased;
                 () = &mut closing => {}
-                waited = self.waiter.wait(&signals, pause) => waited?,
+                () = self.waiter.wait(&self.store, &signals, pause) => {}
             }
         }
     }

@@ -67,7 +67,7 @@ async fn slots(store: &Store) -> Result<Vec<Text>> {
     if store.link.settings.promoter == Promoter::Inside {
         crate::scheduler::in_each(store, &topics, &PROMOTE, |command| _ = command.arg(200)).await?;
     }
-    Ok(bases(&topics))
+    Ok(bases(&store.places.names_and_shards(&store.link).await?))
 }
 
 /// Every record of one message, with their history.
@@ -182,7 +182,7 @@ async fn page(store: &Store, query: RecordQuery) -> Result<Page<Record>> {
     let mut bases = slots(store).await?;
     if let Some(topic) = &query.topic {
         let (base, _) = keys::split(topic);
-        bases.retain(|of| **of == *base);
+        bases.retain(|of| of.split_once('#').map_or(&**of, |(of, _)| of) == base);
     }
     let after = match &query.after {
         None => None,

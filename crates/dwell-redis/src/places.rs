@@ -33,6 +33,11 @@ pub(crate) struct Place {
     arguments: Vec<String>,
 }
 
+/// The name of one of the slots over which what waits for a topic is spread. No topic has such a name.
+pub(crate) fn shard(topic: &str, index: u16) -> Text {
+    format!("{topic}#{index}").into()
+}
+
 /// The settings of a subscription, as the server has them.
 #[derive(Serialize, Deserialize)]
 struct Written {
@@ -113,6 +118,23 @@ impl Place {
         place
     }
 
+    /// A slot in which messages for this topic wait, and nothing else.
+    fn shard(prefix: &str, of: &Self, name: &Text) -> Self {
+        let arguments = [&*of.topic, "0", "", "2", "0"];
+        Self {
+            topic: of.topic.clone(),
+            base: name.clone(),
+            is_dead: false,
+            version: 0,
+            keeps: false,
+            is_declared: false,
+            adopter: None,
+            subscriptions: BTreeMap::new(),
+            keys: keys::of_topic(prefix, name),
+            arguments: arguments.map(str::to_owned).to_vec(),
+        }
+    }
+
     pub(crate) fn is_there(&self) -> bool {
         self.version > 0
     }
@@ -152,6 +174,16 @@ impl Places {
         if let Some(place) = known {
             return Ok(place);
         }
+        if let Some((of, index)) = topic.split_once('#') {
+            if index.parse::<u16>().is_err() {
+                return Err(Error::new(ErrorKind::NotFound, format!("there is no topic `{topic}`")));
+            }
+            // As long as the topic is there, so are its shards.
+            let of = Box::pin(self.get(link, &of.into())).await?;
+            let place = Arc::new(Place::shard(&link.settings.prefix, &of, topic));
+            self.lock().insert(topic.clone(), place.clone());
+            return Ok(place);
+        }
         let place = self.load(link, topic).await?;
         if place.is_there() {
             return Ok(place);
@@ -188,6 +220,15 @@ impl Places {
         let mut names: Vec<Text> = list(all).into_iter().map(|name| text(&name).into()).collect();
         names.sort();
         Ok(names)
+    }
+
+    /// The names of all topics, and of all shards of theirs.
+    pub(crate) async fn names_and_shards(&self, link: &Link) -> Result<Vec<Text>> {
+        let topics = self.names(link).await?;
+        let shards = topics.iter().filter(|topic| !wire::is_dead_letter_topic(topic));
+        let shards = shards.flat_map(|topic| (0..link.settings.shards).map(|index| shard(topic, index)));
+        let shards: Vec<_> = shards.collect();
+        Ok([topics, shards].concat())
     }
 }
 

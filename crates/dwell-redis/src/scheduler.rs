@@ -42,7 +42,7 @@ impl RedisScheduler {
     /// Asks every topic at once, and gives the best answer.
     async fn change(&self, id: &ScheduleId, what: &str, due: Due) -> Result<Changed> {
         self.0.open()?;
-        let topics = self.0.places.names(&self.0.link).await?;
+        let topics = self.0.places.names_and_shards(&self.0.link).await?;
         let mut best = Changed::NotFound;
         let answers = in_each(&self.0, &topics, &CHANGE_WAITING, |command| {
             command.arg(&*id.0).arg(what);
@@ -82,9 +82,12 @@ impl RedisScheduler {
 
     /// Which topics may have it: what waits for a forwarder lies in the forwarder's own.
     async fn topics(&self, query: &Query) -> Result<Vec<Text>> {
-        let mut all = self.0.places.names(&self.0.link).await?;
+        let mut all = self.0.places.names_and_shards(&self.0.link).await?;
         if let Some(to) = &query.to {
-            all.retain(|topic| topic == to.topic_name() || topic.starts_with("dwell."));
+            all.retain(|topic| {
+                let of = topic.split_once('#').map_or(&**topic, |(of, _)| of);
+                *of == **to.topic_name() || of.starts_with("dwell.")
+            });
         }
         Ok(all)
     }
@@ -138,6 +141,8 @@ pub(crate) async fn in_each(
 
 fn read(topic: &Text, value: Value) -> Option<Pending> {
     let mut parts = list(value).into_iter();
+    // What waits in a shard waits for its topic.
+    let topic = topic.split_once('#').map_or_else(|| topic.clone(), |(of, _)| of.into());
     let (name, due, item) = (text(&parts.next()?), number(&parts.next()?), parts.next()?);
     let mut item = Item::read(item, &name);
     let due = item.due.unwrap_or(Timestamp(due));

@@ -45,6 +45,9 @@ scripts! {
     CHANGE_WAITING = "allow-oom", false, "scripts/change_waiting.lua";
     CHANGE = "allow-oom", false, "scripts/change.lua";
     TIDY = "allow-oom", true, "scripts/tidy.lua";
+    DUE = "no-writes", true, "scripts/due.lua";
+    ARRIVE = "allow-oom", true, "scripts/arrive.lua";
+    DEPART = "allow-oom", true, "scripts/depart.lua";
     PENDING = "no-writes", true, "scripts/pending.lua";
     NAMED = "no-writes", true, "scripts/named.lua";
     RECORDS = "no-writes", true, "scripts/records.lua";

@@ -57,7 +57,13 @@ pub struct RedisSettings {
     pub timeout: Duration,
     /// Who makes ready what is due.
     pub promoter: Promoter,
+    /// Over how many hash slots what waits for a topic is spread, beside its own: for a backlog that is too large for one
+    /// server of a cluster. None by default. The same for all who use the topic.
+    pub shards: u16,
 }
+
+/// More would only be more work for each promoter.
+const MOST_SHARDS: u16 = 256;
 
 const DEFAULT_PORT: u16 = 6379;
 const SCHEMES: [&str; 2] = ["redis", "rediss"];
@@ -81,6 +87,7 @@ impl RedisSettings {
             replicas: 0,
             timeout: Duration::from_secs(10),
             promoter: Promoter::default(),
+            shards: 0,
         }
     }
 
@@ -122,6 +129,7 @@ impl RedisSettings {
                 Some("elsewhere") => Promoter::Elsewhere,
                 _ => Promoter::Inside,
             },
+            shards: options.number("shards")?.unwrap_or(base.shards),
         };
         options.finish()?;
         settings.check()?;
@@ -140,6 +148,9 @@ impl RedisSettings {
             return config(
                 "the option `max_body` of redis:// is over 500 MiB, more than Redis takes: lower it",
             );
+        }
+        if self.shards > MOST_SHARDS {
+            return config("the option `shards` of redis:// is over 256: lower it");
         }
         if self.timeout < Duration::from_millis(100) {
             return config("the option `timeout` of redis:// is under 100 ms: raise it");

@@ -7,9 +7,12 @@ use crate::{
 };
 use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams, Text};
 use redis::{Cmd, Value};
-use std::sync::{
-    Arc, Mutex, PoisonError, Weak,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 use tokio::sync::Notify;
 
@@ -28,6 +31,8 @@ pub(crate) struct Store {
     /// Wakes whoever waits when this is closed.
     pub(crate) closing: Notify,
     members: Mutex<Vec<Weak<dyn Member>>>,
+    /// Topics whose shards are looked after by this connection.
+    pub(crate) sharded: Mutex<HashSet<Text>>,
 }
 
 /// How often something is tried again because a topic has changed meanwhile.
@@ -43,6 +48,7 @@ impl Store {
             is_closed: AtomicBool::new(false),
             closing: Notify::new(),
             members: Mutex::default(),
+            sharded: Mutex::default(),
         })
     }
 

@@ -2,10 +2,9 @@
 //! signal; whoever is woken looks for himself, and looks anyway after a while.
 
 use crate::{keys, store::Store};
-use dwell_core::Result;
 use redis::{Cmd, Value, aio::MultiplexedConnection};
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -23,42 +22,40 @@ pub(crate) struct Signals {
 }
 
 pub(crate) struct Waiter {
-    store: Arc<Store>,
     connection: Mutex<Option<MultiplexedConnection>>,
     /// The server that has the keys, as far as is known.
     server: Mutex<(String, u16)>,
 }
 
 impl Waiter {
-    pub(crate) fn new(store: Arc<Store>) -> Self {
+    pub(crate) fn new(store: &Store) -> Self {
         let server = store.link.settings.hosts[0].clone();
-        Self { store, connection: Mutex::default(), server: Mutex::new(server) }
+        Self { connection: Mutex::default(), server: Mutex::new(server) }
     }
 
     /// Waits until one of the streams has more, or as long as that. Trouble is no reason to wait less: it is slept out,
     /// for the caller looks again anyway.
-    pub(crate) async fn wait(&self, signals: &Signals, at_most: Duration) -> Result<()> {
-        let clock = &self.store.seams.clock;
+    pub(crate) async fn wait(&self, store: &Store, signals: &Signals, at_most: Duration) {
+        let clock = &store.seams.clock;
         let block = at_most.min(LONGEST);
         if block < Duration::from_millis(1) {
             clock.sleep(at_most).await;
-            return Ok(());
+            return;
         }
         let waited = tokio::select! {
             biased;
-            answer = self.read(signals, block) => answer,
+            answer = self.read(store, signals, block) => answer,
             () = clock.sleep(block + GRACE) => None,
         };
         if waited.is_none() {
             *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = None;
             clock.sleep(block.min(Duration::from_millis(100))).await;
         }
-        Ok(())
     }
 
     /// `None` if the connection is of no use.
-    async fn read(&self, signals: &Signals, block: Duration) -> Option<()> {
-        let mut connection = self.connect().await?;
+    async fn read(&self, store: &Store, signals: &Signals, block: Duration) -> Option<()> {
+        let mut connection = self.connect(store).await?;
         let mut command: Cmd = redis::cmd("XREAD");
         // Rounded up: who is woken too early would look in vain.
         command.arg("COUNT").arg(1).arg("BLOCK").arg(crate::places::to_millis(block)).arg("STREAMS");
@@ -68,38 +65,37 @@ impl Waiter {
             Ok(_) => Some(()),
             Err(error) => {
                 if let Some((host, port)) = error.redirect_node() {
-                    let host =
-                        if host.is_empty() { self.store.link.settings.hosts[0].0.as_str() } else { host };
+                    let host = if host.is_empty() { store.link.settings.hosts[0].0.as_str() } else { host };
                     *self.server.lock().unwrap_or_else(PoisonError::into_inner) = (host.to_owned(), port);
-                } else if self.store.link.is_cluster() {
+                } else if store.link.is_cluster() {
                     // That server may have gone for good: any other knows who has its slots.
-                    self.next_server();
+                    self.next_server(store);
                 }
                 None
             }
         }
     }
 
-    async fn connect(&self) -> Option<MultiplexedConnection> {
+    async fn connect(&self, store: &Store) -> Option<MultiplexedConnection> {
         let known = self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if known.is_some() {
             return known;
         }
         let (host, port) = self.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match self.store.link.own(&host, port).await {
+        match store.link.own(&host, port).await {
             Ok(connection) => {
                 *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection.clone());
                 Some(connection)
             }
             Err(_) => {
-                self.next_server();
+                self.next_server(store);
                 None
             }
         }
     }
 
-    fn next_server(&self) {
-        let hosts = &self.store.link.settings.hosts;
+    fn next_server(&self, store: &Store) {
+        let hosts = &store.link.settings.hosts;
         let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         let next =
             hosts.iter().position(|host| *host == *server).map_or(0, |index| (index + 1) % hosts.len());

@@ -5,5 +5,5 @@ mod rig;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    dwell_conformance::main(|| rig::RedisRig::new("redis-cluster", true))
+    dwell_conformance::main(|| rig::RedisRig::new("redis-cluster", true, ""))
 }

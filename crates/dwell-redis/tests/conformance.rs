@@ -5,5 +5,5 @@ mod rig;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    dwell_conformance::main(|| rig::RedisRig::new("redis", false))
+    dwell_conformance::main(|| rig::RedisRig::new("redis", false, ""))
 }

@@ -169,12 +169,13 @@ impl RedisCluster {
         let ports: [u16; 12] = free_ports()?;
         let mut servers = vec![];
         for (port, bus) in ports[..6].iter().zip(&ports[6..]) {
-            let options = options
-                .clone()
+            // Patient, because a machine under load must not look like a failure; further settings may say otherwise.
+            let mut of = RedisOptions::default()
                 .with("cluster-enabled", "yes")
-                .with("cluster-node-timeout", "1000")
+                .with("cluster-node-timeout", "5000")
                 .with("cluster-port", &bus.to_string());
-            servers.push(RedisServer::start_at(*port, options)?);
+            of.settings.extend(options.settings.iter().cloned());
+            servers.push(RedisServer::start_at(*port, of)?);
         }
         let cluster = Self { servers };
         let mut create = vec!["--cluster".to_owned(), "create".to_owned()];
@@ -229,7 +230,8 @@ impl RedisCluster {
 
     /// Ends all of them, and starts them again.
     pub fn restart(&mut self) -> io::Result<()> {
-        self.servers.iter_mut().for_each(RedisServer::kill);
+        // Replicas first: none of them is to take over from a master that only restarts.
+        self.servers.iter_mut().rev().for_each(RedisServer::kill);
         self.servers.iter_mut().try_for_each(RedisServer::resume)?;
         wait_until("the Redis cluster is not up again", 30, || self.servers.iter().all(is_up))
     }

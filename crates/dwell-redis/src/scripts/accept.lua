@@ -13,7 +13,8 @@ for a = A, #ARGV, 9 do
     answer = { 'missing', '' }
   else
     local score, exact = resolve(mode, value)
-    local waits = score > now
+    -- In a shard, messages wait and do nothing else: who brings them to their topic looks at the time.
+    local waits = score > now or t.shard
     local existing
     if waits or once ~= '' then
       existing = call('HGET', t.waiting, name)
@@ -48,6 +49,7 @@ for a = A, #ARGV, 9 do
         if once ~= '' then put(item, 'once', once .. content) end
         if state ~= 'scheduled' then put(item, 'state', state) end
         count(home(t, to ~= '' and subs[1].name or '', item), shown(t, state), 1)
+        if t.shard then put(item, 'generation', text(call('INCR', S.seq))) end
         wait(t, name, id, item, score, exact)
         answer = { 'waits', exact or text(score) }
       else

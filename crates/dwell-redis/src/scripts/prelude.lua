@@ -28,7 +28,7 @@ local A = 6
 do
   local k = 8
   for b = 1, tonumber(ARGV[5]) do
-    local t = { topic = ARGV[A], version = ARGV[A + 1], dead = ARGV[A + 3] == '1', subs = {}, names = {} }
+    local t = { topic = ARGV[A], version = ARGV[A + 1], dead = ARGV[A + 3] == '1', shard = ARGV[A + 3] == '2', subs = {}, names = {} }
     local adopter, count = ARGV[A + 2], tonumber(ARGV[A + 4])
     A = A + 5
     t.config, t.waiting, t.due, t.wake = KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]

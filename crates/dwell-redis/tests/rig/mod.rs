@@ -71,13 +71,15 @@ fn note(namespace: &str) -> PathBuf {
 pub(crate) struct RedisRig {
     name: &'static str,
     is_cluster: bool,
+    /// Further options of the URL.
+    options: &'static str,
     seams: Seams,
     own: Mutex<Option<Broker>>,
 }
 
 impl RedisRig {
-    pub(crate) fn new(name: &'static str, is_cluster: bool) -> Self {
-        Self { name, is_cluster, seams: Seams::system("suite"), own: Mutex::default() }
+    pub(crate) fn new(name: &'static str, is_cluster: bool, options: &'static str) -> Self {
+        Self { name, is_cluster, options, seams: Seams::system("suite"), own: Mutex::default() }
     }
 
     fn url(&self) -> Result<String> {
@@ -126,7 +128,7 @@ impl Rig for RedisRig {
             let url = self.url()?;
             std::fs::write(note(&namespace.to_string()), &url).map_err(unavailable)?;
             // Names of its own for each case, so that one that asks for all there is does not meet the others.
-            let url = format!("{url}?prefix={namespace}&max_body=1048576");
+            let url = format!("{url}?prefix={namespace}&max_body=1048576{}", self.options);
             let redis = dwell_redis::connect(&TransportUrl::parse(&url)?, seams).await?;
             Ok(Arc::new(redis) as Arc<dyn Transport>)
         })
