@@ -15,7 +15,7 @@ use dwell_core::{
     State, Text, Timestamp, Transition,
 };
 use redis::Value;
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// How many records are looked at at a time.
 const WINDOW: usize = 200;
@@ -277,7 +277,8 @@ async fn counts(store: &Store) -> Result<Vec<Count>> {
         let key = keys::of_slot(prefix, base).swap_remove(6);
         async move { store.link.query(redis::cmd("HGETALL").arg(key)).await }
     });
-    let mut counts = vec![];
+    // Those of a topic and of its shards are counted together.
+    let mut counts: BTreeMap<(Text, Option<Text>, State), u64> = BTreeMap::new();
     for of in futures_util::future::join_all(looks).await {
         let mut pairs = list(of?).into_iter();
         while let (Some(field), Some(count)) = (pairs.next(), pairs.next()) {
@@ -285,9 +286,11 @@ async fn counts(store: &Store) -> Result<Vec<Count>> {
             let Some((of, name)) = field.rsplit_once('|') else { continue };
             let ((topic, subscription), Some(state)) = (home(of), state(name)) else { continue };
             let count = u64::try_from(crate::places::number(&count)).unwrap_or(0);
-            counts.extend((count > 0).then_some(Count { topic, subscription, state, count }));
+            *counts.entry((topic, subscription, state)).or_default() += count;
         }
     }
-    counts.sort_by(|a, b| (&a.topic, &a.subscription, a.state).cmp(&(&b.topic, &b.subscription, b.state)));
-    Ok(counts)
+    let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+    Ok(counts
+        .map(|((topic, subscription, state), count)| Count { topic, subscription, state, count })
+        .collect())
 }

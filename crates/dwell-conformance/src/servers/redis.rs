@@ -172,7 +172,7 @@ impl RedisCluster {
             // Patient, because a machine under load must not look like a failure; further settings may say otherwise.
             let mut of = RedisOptions::default()
                 .with("cluster-enabled", "yes")
-                .with("cluster-node-timeout", "5000")
+                .with("cluster-node-timeout", "2000")
                 .with("cluster-port", &bus.to_string());
             of.settings.extend(options.settings.iter().cloned());
             servers.push(RedisServer::start_at(*port, of)?);
