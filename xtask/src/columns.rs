@@ -16,10 +16,15 @@ pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "log", package: "dwell-conformance", target: "log" },
     Column { name: "sqlite", package: "dwell-sqlite", target: "conformance" },
     Column { name: "log+sqlite", package: "dwell-sqlite", target: "log" },
+    Column { name: "redis", package: "dwell-redis", target: "conformance" },
+    Column { name: "redis-cluster", package: "dwell-redis", target: "cluster" },
 ];
 
 /// The transports on which workers are killed. Their targets take `--kills N` and `--seed S` as well.
-pub(crate) const FAULTS: &[Column] = &[Column { name: "sqlite", package: "dwell-sqlite", target: "faults" }];
+pub(crate) const FAULTS: &[Column] = &[
+    Column { name: "sqlite", package: "dwell-sqlite", target: "faults" },
+    Column { name: "redis", package: "dwell-redis", target: "faults" },
+];
 
 /// The names a person may give.
 pub(crate) fn names_of(columns: &'static [Column]) -> impl Iterator<Item = &'static str> {

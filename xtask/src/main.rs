@@ -16,6 +16,7 @@ mod licences;
 mod number;
 mod output;
 mod process;
+mod services;
 mod simulate;
 mod table;
 mod test;
@@ -39,6 +40,8 @@ enum Command {
     Simulate(simulate::Options),
     /// Kill workers under load on real stores, and check what came of every message
     Faults(faults::Options),
+    /// Start private servers for tests and trials, and print their addresses
+    Services(services::Options),
     /// Write the generated parts of the Markdown files, and check their links
     Docs(docs::Options),
 }
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Simulate(options) => simulate::run(&options),
         Command::Faults(options) => faults::run(&options),
+        Command::Services(options) => services::run(&options),
         Command::Docs(options) => docs::run(&options),
     };
     ended.unwrap_or_else(|problem| {

@@ -36,6 +36,7 @@ pub mod kills;
 pub mod log;
 mod namespace;
 mod rig;
+pub mod servers;
 mod skew;
 mod suite;
 

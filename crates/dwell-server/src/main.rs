@@ -2,9 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod colours;
+mod promote;
 mod tour;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use std::{io, process::ExitCode};
 use tracing_subscriber::EnvFilter;
 
@@ -23,13 +24,27 @@ struct Arguments {
     /// removed at the end
     #[arg(long)]
     url: Option<String>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make ready what is due on Redis, for consumers whose URL says `promoter=elsewhere`; until it is interrupted
+    Promote {
+        /// Where, such as `redis://localhost:6379`
+        url: String,
+    },
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Arguments { url } = Arguments::parse();
+    let arguments = Arguments::parse();
     log_if_asked();
-    tour::run(url).await
+    match arguments.command {
+        None => tour::run(arguments.url).await,
+        Some(Command::Promote { url }) => promote::run(&url).await,
+    }
 }
 
 /// The log would run through the picture, so it is there for those who ask for it.

@@ -29,7 +29,7 @@ const EXAMPLE_URL: &str = "DWELL_EXAMPLE_URL";
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
 /// The features of `dwell` that are off by default. The package of examples asks for all of them, so that every step
 /// which builds its dependencies, such as tests and clippy, has them on; the pages of the documentation build none.
-const FEATURES: &str = "dwell/axum,dwell/metrics,dwell/otel,dwell/sqlite";
+const FEATURES: &str = "dwell/axum,dwell/metrics,dwell/otel,dwell/redis,dwell/sqlite";
 
 /// The steps that the columns belong to.
 pub(crate) const CONFORMANCE: &str = "conformance";

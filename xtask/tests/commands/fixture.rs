@@ -65,6 +65,15 @@ impl Fixture {
         fixture.column("log+sqlite", &[("ack removes", "pass")]);
         fixture.kills(0);
 
+        let targets = ["conformance", "cluster", "faults"];
+        let targets = targets.map(|name| format!("[[test]]\nname = '{name}'\nharness = false\n"));
+        fixture.package("dwell-redis", &targets.concat());
+        fixture.write("crates/dwell-redis/src/lib.rs", "");
+        fixture.column("redis", &[("ack removes", "pass")]);
+        fixture.column("redis-cluster", &[("ack removes", "pass")]);
+        let kills = KILLS.replace("LOST", "0").replace("sqlite", "redis");
+        fixture.write("crates/dwell-redis/tests/faults.rs", &kills);
+
         let examples =
             ["farewell", "hello"].map(|name| format!("[[example]]\nname = '{name}'\npath = '{name}.rs'\n"));
         fixture.manifest("examples", "dwell-examples", &examples.concat());
@@ -98,6 +107,8 @@ impl Fixture {
         let file = match transport {
             "sqlite" => "dwell-sqlite/tests/conformance.rs",
             "log+sqlite" => "dwell-sqlite/tests/log.rs",
+            "redis" => "dwell-redis/tests/conformance.rs",
+            "redis-cluster" => "dwell-redis/tests/cluster.rs",
             model => &format!("dwell-conformance/tests/{model}.rs"),
         };
         self.write(&format!("crates/{file}"), &program(&lines, i32::from(failed)));

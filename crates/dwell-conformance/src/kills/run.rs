@@ -124,6 +124,13 @@ impl Show<'_> {
             clock.sleep(dice.millis(100, 700)).await;
             // Sometimes several go at once, and sometimes one stays away for a while.
             let at_once = if dice.chance(20) { 2 + dice.below(2) as usize } else { 1 };
+            // The server itself, where it is ours: everybody's calls fail, and what was confirmed must be there again.
+            if self.rig.abilities().restart && dice.chance(10) {
+                self.rig.restart_broker().await?;
+                self.kills += 1;
+                self.look()?;
+                continue;
+            }
             for _ in 0..at_once.min(kills - self.kills) {
                 let Some(name) = self.crew.kill(&dice)? else { break };
                 self.checker.killed(&name, clock.now().0);
