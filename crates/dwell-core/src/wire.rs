@@ -44,8 +44,8 @@ pub const TO_SUBSCRIPTION: &str = "x-dwell-to-subscription";
 /// under its id meanwhile.
 pub const HELD: &str = "x-dwell-held";
 
-/// The stamps of a rejection, and the count of crashes behind it, which a replay strips.
-pub const REJECTION_STAMPS: [&str; 8] = [
+/// The stamps of a rejection.
+pub const REJECTION_STAMPS: [&str; 7] = [
     ORIGINAL_TOPIC,
     ORIGINAL_TYPE,
     REJECTION_REASON,
@@ -53,8 +53,14 @@ pub const REJECTION_STAMPS: [&str; 8] = [
     REJECTED_AT,
     SUBSCRIPTION,
     LAST_ERROR,
-    LOST_COUNT,
 ];
+
+/// What a replay strips: these stamps, and the count of crashes before it.
+pub fn strip_for_replay(headers: &mut Headers) {
+    for name in REJECTION_STAMPS.into_iter().chain([LOST_COUNT]) {
+        headers.take(name);
+    }
+}
 
 /// Whether Dwell writes this header itself, so that a user may not.
 pub fn is_reserved_header(name: &str) -> bool {

@@ -155,9 +155,7 @@ impl Tx<'_> {
 /// A dead message, as it starts anew.
 fn anew(dead: &Message, body: Option<&Bytes>) -> Message {
     let mut message = dead.clone();
-    for stamp in wire::REJECTION_STAMPS {
-        message.headers.take(stamp);
-    }
+    wire::strip_for_replay(&mut message.headers);
     message.attempts = Attempts::default();
     if let Some(body) = body {
         message.body = body.clone();

@@ -40,10 +40,15 @@ impl Fixture {
         let late = r#"{"bench":"engine","case":"late","p50_ms":0.5,"p99_ms":1.5,"max_ms":2,"early":0}"#;
         fixture.write("crates/dwell-engine/benches/engine.rs", &program(&[late], 0));
 
-        fixture.package("dwell-bench", "[[bench]]\nname = 'bus'\nharness = false\n");
+        fixture.package(
+            "dwell-bench",
+            "[[bench]]\nname = 'bus'\nharness = false\n[[bench]]\nname = 'jobs'\nharness = false\n",
+        );
         fixture.write("crates/dwell-bench/src/lib.rs", "");
         let send = r#"{"bench":"bus","case":"send","ours":3000000,"raw":2000000,"ratio":1.5,"unit":"/s"}"#;
         fixture.write("crates/dwell-bench/benches/bus.rs", &program(&[send], 0));
+        let jobs = r#"{"bench":"sqlite","case":"jobs","ours":25000,"raw":27000,"ratio":0.93,"unit":"/s"}"#;
+        fixture.write("crates/dwell-bench/benches/jobs.rs", &program(&[jobs], 0));
 
         let targets = "[[test]]\nname = 'memory'\nharness = false\n[[test]]\nname = 'log'\nharness = false\n";
         fixture.package("dwell-conformance", targets);

@@ -291,9 +291,7 @@ impl State {
     /// Starts a dead message anew.
     fn replay(&mut self, target: Target, item: Item, body: Option<Bytes>, now: Timestamp) {
         let mut message = item.message;
-        for stamp in wire::REJECTION_STAMPS {
-            message.headers.take(stamp);
-        }
+        wire::strip_for_replay(&mut message.headers);
         message.attempts = Attempts::default();
         if let Some(body) = body {
             message.body = body;

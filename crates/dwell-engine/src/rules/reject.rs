@@ -84,9 +84,7 @@ pub fn replay(
         return Err(Box::new((delivery, Error::new(ErrorKind::Invalid, text))));
     };
     let message = &mut delivery.message;
-    for name in wire::REJECTION_STAMPS {
-        message.headers.take(name);
-    }
+    wire::strip_for_replay(&mut message.headers);
     message.attempts = Attempts::default();
     if let Some(body) = body {
         message.body = body;
