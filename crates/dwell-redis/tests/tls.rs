@@ -45,7 +45,7 @@ async fn a_server_whose_authority_we_trust_is_spoken_to_over_tls_and_no_other() 
     let trusted = format!("{}?ca={}", server.url(), files.ca.display());
     let redis = connect(&trusted).await.unwrap();
     let mail = Subscription::new("orders", "mail");
-    redis.provision(&[], &[mail.clone()], OnMissing::Create).await.unwrap();
+    redis.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
     let consumer = redis.consumer(mail).await.unwrap();
     let waiting = tokio::spawn(async move { consumer.receive(1, Duration::from_secs(10), None).await });
     let order = Envelope::new(Address::topic("orders"), Message::new("a", "orders.placed", "{}"));
