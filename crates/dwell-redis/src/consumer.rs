@@ -175,7 +175,7 @@ impl RedisConsumer {
             let mut signals = waiter::of_topic(&self.store, &self.of.topic, &wake);
             let prefix = &self.store.link.settings.prefix;
             let stream = keys::of_subscription(prefix, &self.of.topic, &self.of.name).swap_remove(0);
-            signals.streams.push((stream, ready));
+            signals.push((stream, ready));
             tokio::select! {
                 biased;
                 () = &mut closing => {}

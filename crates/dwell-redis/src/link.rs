@@ -15,7 +15,7 @@ use redis::{
     cluster_async::ClusterConnection,
     cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
 };
-use std::{fs, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
 /// What all calls of a transport go through. A clone is the same link.
 #[derive(Clone)]
@@ -26,8 +26,15 @@ enum Shared {
 
 pub(crate) struct Link {
     pub(crate) settings: RedisSettings,
-    certificates: Option<TlsCertificates>,
+    /// For those that need a connection of their own.
+    pub(crate) door: Arc<Door>,
     shared: Shared,
+}
+
+/// All that it takes to connect.
+pub(crate) struct Door {
+    pub(crate) settings: RedisSettings,
+    certificates: Option<TlsCertificates>,
 }
 
 /// How long one attempt to connect may take.
@@ -74,11 +81,8 @@ impl Link {
         }
         let shared =
             shared.ok_or_else(|| Error::new(ErrorKind::Config, "the redis:// URL names no server"))?;
-        Ok(Self { settings, certificates, shared })
-    }
-
-    pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.shared, Shared::Cluster(_))
+        let door = Arc::new(Door { settings: settings.clone(), certificates });
+        Ok(Self { settings, door, shared })
     }
 
     /// One command that may be repeated.
@@ -149,7 +153,9 @@ impl Link {
             )),
         }
     }
+}
 
+impl Door {
     /// A connection of its own to one server, for commands that block. In a cluster, the server says where to go.
     pub(crate) async fn own(&self, host: &str, port: u16) -> Result<MultiplexedConnection, RedisError> {
         let client = client(&self.settings, self.certificates.as_ref(), host, port)?;

@@ -165,7 +165,7 @@ async fn bring(store: Weak<Store>, topic: Text, from: Text) {
             Ok(None) => {}
             Ok(Some((wait, signal))) => {
                 let mut signals = waiter::of_topic(&store, &from, &signal);
-                signals.streams.truncate(1);
+                signals.truncate(1);
                 waiter.wait(&store, &signals, wait).await;
             }
             Err(error) => {

@@ -72,8 +72,11 @@ impl Fixture {
 
         let targets = ["conformance", "cluster", "faults"];
         let targets = targets.map(|name| format!("[[test]]\nname = '{name}'\nharness = false\n"));
-        fixture.package("dwell-redis", &targets.concat());
+        let targets = targets.concat() + "[[bench]]\nname = 'redis'\nharness = false\n";
+        fixture.package("dwell-redis", &targets);
         fixture.write("crates/dwell-redis/src/lib.rs", "");
+        let ack = r#"{"bench":"redis","case":"ack","ours":30000,"raw":30000,"ratio":1,"unit":"/s"}"#;
+        fixture.write("crates/dwell-redis/benches/redis.rs", &program(&[ack], 0));
         fixture.column("redis", &[("ack removes", "pass")]);
         fixture.column("redis-cluster", &[("ack removes", "pass")]);
         let kills = KILLS.replace("LOST", "0").replace("sqlite", "redis");

@@ -61,5 +61,5 @@ for a = A, #ARGV, 9 do
   end
   answers[#answers + 1] = answer
 end
-wake()
+conclude()
 return { 'ok', answers }

@@ -19,4 +19,5 @@ for a = A + 1, #ARGV, 4 do
     deliver(t, t.subs, item, id)
   end
 end
+conclude()
 return { 'ok' }

@@ -20,6 +20,7 @@ local function anew(item, t, name)
     for _, kept in ipairs({ 'n', 'born', 'past' }) do put(fresh, kept, get(item, kept)) end
     add(target.names[ARGV[A + 7]], fresh, id)
   end
+  conclude()
   return { 'ok', 'done' }
 end
 
@@ -59,8 +60,8 @@ for _, t in ipairs(T) do
         local due, exact = resolve(ARGV[A + 4], ARGV[A + 5])
         became(item, state, now, state, by)
         wait(t, name, id, item, due, exact)
-        wake()
       end
+      conclude()
       return { 'ok', 'done' }
     end
   end

@@ -14,8 +14,8 @@ if score then
     local due, exact = resolve(ARGV[A + 2], ARGV[A + 3])
     became(item, state, now, state, by)
     wait(t, name, id, item, due, exact)
-    wake()
   end
+  conclude()
   return { 'ok', 'done' }
 end
 return { 'ok', known(t, name) and 'late' or 'none' }

@@ -11,7 +11,6 @@ local is_more = recover(s, limit) == limit
 if promotes then
   is_more = take_in(t, limit) == limit or is_more
   is_more = promote(t, limit) == limit or is_more
-  wake()
 end
 
 local found = {}
@@ -51,6 +50,7 @@ local function last(key)
   local entry = call('XREVRANGE', key, '+', '-', 'COUNT', 1)
   return entry[1] and entry[1][1] or '0-0'
 end
+conclude()
 if #handed > 0 then return { 'ok', handed } end
 return {
   'ok', handed, is_more and 1 or 0, promotes and until_next(t.due) or -1, until_next(s.leases), last(s.ready), last(t.wake),

@@ -11,4 +11,5 @@ for a = A, #ARGV, 2 do
     forget(item, id)
   end
 end
+conclude()
 return { 'ok' }

@@ -7,10 +7,12 @@ if #ARGV > A + 1 then
     local token = held and cmsgpack.unpack(held)[1]
     if token == tonumber(ARGV[a + 1]) then put_back(s, ARGV[a], false) end
   end
+  conclude()
   return { 'ok', 0 }
 end
 local pending = redis.pcall('XPENDING', s.ready, 'dwell', '-', '+', 500, owner)
 if pending.err then return { 'ok', 0 } end
 for _, found in ipairs(pending) do put_back(s, found[1], false) end
 if #pending == 0 then call('XGROUP', 'DELCONSUMER', s.ready, 'dwell', owner) end
+conclude()
 return { 'ok', #pending }

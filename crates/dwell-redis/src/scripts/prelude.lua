@@ -135,10 +135,13 @@ local function shown(t, state)
   return t.dead and 'dead' or state
 end
 
+-- Counted together, and written when the script is done.
+local counted = {}
+
 local function count(of, state, by)
   if not has_ledger then return end
   local field = of .. '|' .. state
-  if call('HINCRBY', S.tally, field, by) <= 0 then call('HDEL', S.tally, field) end
+  counted[field] = (counted[field] or 0) + by
 end
 
 local function line(at, state, by, item, error)
@@ -227,10 +230,11 @@ end
 
 local function remember(t, name, due, content)
   if keep_ids <= 0 then return end
-  if not content then
-    content = string.match(call('HGET', t.known, name) or '', ' (.*)$') or ''
+  if content or call('HSETNX', t.known, name, (due or '') .. ' ') == 0 then
+    -- What the content was is not forgotten by one who does not know.
+    content = content or string.match(call('HGET', t.known, name) or '', ' (.*)$') or ''
+    call('HSET', t.known, name, (due or '') .. ' ' .. content)
   end
-  call('HSET', t.known, name, (due or '') .. ' ' .. content)
   call('ZADD', t.forget, now + keep_ids, name)
 end
 
@@ -282,8 +286,12 @@ local function unwait(t, name)
   return item, id, tonumber(score)
 end
 
--- Whoever sleeps until the next due time is told of an earlier one.
-local function wake()
+-- The end of every script that changes something: the counts are written, and whoever sleeps until the next due time is told
+-- of an earlier one.
+local function conclude()
+  for field, by in pairs(counted) do
+    if by ~= 0 and call('HINCRBY', S.tally, field, by) <= 0 then call('HDEL', S.tally, field) end
+  end
   for t in pairs(earliest) do call('XADD', t.wake, 'MAXLEN', 1, '*', 'due', 'earlier') end
 end
 
@@ -336,15 +344,17 @@ local function deliver(t, subs, item, id)
   end
 end
 
--- What waits under this name is due.
-local function fire(t, name)
-  local item, id, score = unwait(t, name)
-  if not item then
-    call('ZREM', t.due, name)
-    return
+-- What has waited under this name is due.
+local function fire(t, name, score, item)
+  local id = get(item, 'id')
+  if id then
+    remove_word(t.aliases, id, name)
+  else
+    id = name
+    put(item, 'id', id)
   end
   local to, once, state = get(item, 'to') or '', get(item, 'once'), get(item, 'state') or 'scheduled'
-  local due = get(item, 'due') or text(score)
+  local due = get(item, 'due') or text(tonumber(score))
   if id ~= name and not get(item, 'handled') and not get(item, 'failed') then remember(t, id, due) end
   remember(t, name, due, once and string.sub(once, 2))
   count(home(t, to, item), shown(t, state), -1)
@@ -359,9 +369,17 @@ end
 
 -- Makes up to so many of what is due ready. Returns how many.
 local function promote(t, most)
-  local due = call('ZRANGEBYSCORE', t.due, '-inf', now, 'LIMIT', 0, most)
-  for _, name in ipairs(due) do fire(t, name) end
-  return #due
+  local due = call('ZRANGEBYSCORE', t.due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
+  if #due == 0 then return 0 end
+  local names = {}
+  for i = 1, #due, 2 do names[#names + 1] = due[i] end
+  local items = call('HMGET', t.waiting, unpack(names))
+  call('ZREM', t.due, unpack(names))
+  call('HDEL', t.waiting, unpack(names))
+  for i, name in ipairs(names) do
+    if items[i] then fire(t, name, due[2 * i], unpack_item(items[i])) end
+  end
+  return #names
 end
 
 -- How long until the next is due, in milliseconds; -1 if nothing waits.

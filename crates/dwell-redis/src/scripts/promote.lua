@@ -10,6 +10,6 @@ for _, s in ipairs(t.subs) do
   local lease = until_next(s.leases)
   if lease >= 0 and (wait_for < 0 or lease < wait_for) then wait_for = lease end
 end
-wake()
+conclude()
 local signal = call('XREVRANGE', t.wake, '+', '-', 'COUNT', 1)
 return { 'ok', is_more and 1 or 0, wait_for, signal[1] and signal[1][1] or '0-0', promoted }

@@ -44,7 +44,6 @@ local function settle(a)
       if error then put(old, 'error', error) end
       if worker ~= '' then put(old, 'worker', worker) end
       local result = ARGV[a + 5]
-      unlocate(old, id)
       finish(old, id, home(t, s.name, old), action, result ~= '' and string.sub(result, 2) or nil)
     end
     return 'ok'
@@ -93,5 +92,5 @@ local function settle(a)
 end
 
 for a = A + 2, #ARGV, 15 do answers[#answers + 1] = settle(a) end
-wake()
+conclude()
 return { 'ok', answers }

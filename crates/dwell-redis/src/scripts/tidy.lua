@@ -44,4 +44,5 @@ for _, t in ipairs(T) do
     end
   end
 end
+conclude()
 return { 'ok', is_more and 1 or 0 }
