@@ -127,7 +127,7 @@ fn benchmarks_are_shown_as_tables_or_passed_through() {
     assert!(ran.stdout.contains("engine  late      0.50      1.50         2      0\n"), "{}", ran.all());
 
     let ran = fixture.xtask("bench --json");
-    assert_eq!((ran.code, ran.stdout.lines().count()), (0, 5), "{}", ran.all());
+    assert_eq!((ran.code, ran.stdout.lines().count()), (0, 6), "{}", ran.all());
 }
 
 #[test]
