@@ -108,11 +108,9 @@ impl Redis {
         let is_durable = persistence::check(&link).await?;
         Ok(Self { store: Store::new(link, seams, is_durable), producer: Arc::default() })
     }
-}
 
-impl Transport for Redis {
-    fn capabilities(&self) -> Capabilities {
-        let settings = &self.store.link.settings;
+    /// What it does by itself with these settings, on a server that writes everything to disk or not.
+    pub fn declared(settings: &RedisSettings, is_durable: bool) -> Capabilities {
         Capabilities {
             delay: Duration::MAX,
             resolution: Duration::from_millis(1),
@@ -125,11 +123,17 @@ impl Transport for Redis {
             key_order: false,
             remembers_ids: true,
             fan_out: true,
-            durable: self.store.is_durable,
+            durable: is_durable,
             ledger: settings.ledger,
             inbox: true,
             max_body: settings.max_body,
         }
+    }
+}
+
+impl Transport for Redis {
+    fn capabilities(&self) -> Capabilities {
+        Self::declared(&self.store.link.settings, self.store.is_durable)
     }
 
     fn provision<'a>(

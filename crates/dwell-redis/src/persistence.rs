@@ -30,9 +30,11 @@ pub(crate) async fn check(link: &Link) -> Result<bool> {
     // Not everybody may ask; then nothing is said.
     let fsync = fsync.map(crate::places::list).unwrap_or_default();
     match fsync.get(1).map(text).as_deref() {
-        Some("everysec") => tracing::info!(
+        // While one write to the disk is under way, the next is put off, for up to two seconds.
+        Some("everysec") => tracing::warn!(
             server = %place,
-            "this Redis server writes to its disk once a second (`appendfsync everysec`): a power cut may lose that second"
+            "this Redis server writes to its disk once a second (`appendfsync everysec`): if it is killed, or the power goes, \
+             what it confirmed in the last two seconds may be lost; `appendfsync always` loses nothing"
         ),
         Some("no") => tracing::warn!(
             server = %place,

@@ -71,7 +71,7 @@ async fn send_surely(redis: &Redis, envelope: Envelope) {
 }
 
 fn server() -> RedisServer {
-    RedisServer::start(RedisOptions::default()).unwrap()
+    RedisServer::start(RedisOptions::default().with("appendfsync", "always")).unwrap()
 }
 
 fn names(names: &[&str]) -> BTreeSet<String> {

@@ -3,6 +3,7 @@
 
 use dwell_core::{AtomicMove, Capabilities, Lease, Seams, Transport, format_duration};
 use dwell_engine::memory::{Memory, MemorySettings};
+use dwell_redis::{Redis, RedisSettings};
 use dwell_sqlite::{Sqlite, SqliteSettings};
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ const COLUMNS: [&str; 13] = [
 fn main() {
     let memory = Memory::new(Seams::system("capabilities"), MemorySettings::default());
     let sqlite = Sqlite::declared(&SqliteSettings::file("dwell.db"));
-    let transports = [("memory", memory.capabilities()), ("sqlite", sqlite)];
+    let redis = Redis::declared(&RedisSettings::server("localhost", 6379), true);
+    let transports = [("memory", memory.capabilities()), ("sqlite", sqlite), ("redis", redis)];
     println!("| {} |", COLUMNS.join(" | "));
     println!("|{}", "---|".repeat(COLUMNS.len()));
     for (name, capabilities) in transports {

@@ -21,10 +21,13 @@ pub(crate) enum Broker {
 }
 
 impl Broker {
-    fn start(is_cluster: bool) -> io::Result<Self> {
+    /// `survives` if it will be killed: a server that writes to its disk once a second may lose what it confirmed since.
+    fn start(is_cluster: bool, survives: bool) -> io::Result<Self> {
+        let fsync = if survives { "always" } else { "everysec" };
+        let options = RedisOptions::default().with("appendfsync", fsync);
         Ok(match is_cluster {
-            true => Self::Cluster(RedisCluster::start()?),
-            false => Self::Server(RedisServer::start(RedisOptions::default())?),
+            true => Self::Cluster(RedisCluster::start_with(options)?),
+            false => Self::Server(RedisServer::start(options)?),
         })
     }
 
@@ -93,7 +96,7 @@ impl RedisRig {
         if kept.is_empty() {
             let broker = match told().or_else(|| given(self.is_cluster)) {
                 Some(url) => Broker::Foreign(url),
-                None => Broker::start(self.is_cluster).map_err(unavailable)?,
+                None => Broker::start(self.is_cluster, false).map_err(unavailable)?,
             };
             let _ = SHARED.set(broker.url());
             kept.push(broker);
@@ -142,7 +145,7 @@ impl Rig for RedisRig {
     fn isolate(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             let is_cluster = self.is_cluster;
-            let started = tokio::task::spawn_blocking(move || Broker::start(is_cluster)).await;
+            let started = tokio::task::spawn_blocking(move || Broker::start(is_cluster, true)).await;
             let broker = started.map_err(unavailable)?.map_err(unavailable)?;
             *self.own.lock().unwrap_or_else(PoisonError::into_inner) = Some(broker);
             Ok(())
