@@ -15,6 +15,7 @@ mod delivery;
 pub mod duration;
 mod error;
 mod headers;
+mod headers_json;
 mod id;
 mod inbox;
 mod ledger;

@@ -1,9 +1,6 @@
 //! A message with its past, as it lies on the server: a flat list of names and values.
 
-use crate::{
-    headers,
-    places::{bytes, list, text},
-};
+use crate::places::{bytes, list, text};
 use bytes::Bytes;
 use dwell_core::{
     Address, Attempts, ContentType, Headers, Message, MessageFields, MessageId, OnConflict, State, Text,
@@ -17,7 +14,7 @@ pub(crate) fn pack(message: &Message) -> Vec<u8> {
         vec![("id", message.id.0.as_bytes()), ("type", message.kind.as_bytes())];
     let number = |number: u32| (number > 0).then(|| number.to_string());
     let (handled, failed) = (number(message.attempts.handled), number(message.attempts.failed));
-    let (sent, headers) = (message.sent_at.map(|at| at.0.to_string()), headers::to_json(&message.headers));
+    let (sent, headers) = (message.sent_at.map(|at| at.0.to_string()), message.headers.to_json());
     if let Some(key) = &message.key {
         fields.push(("key", key));
     }
@@ -155,7 +152,7 @@ impl Item {
 
 impl Fields {
     fn into_message(self, id: MessageId) -> (Message, Option<Text>) {
-        let (mut headers, mut problem) = match self.json.as_deref().map(headers::from_json) {
+        let (mut headers, mut problem) = match self.json.as_deref().map(Headers::from_json) {
             None => (Headers::default(), None),
             Some(Ok(headers)) => (headers, None),
             Some(Err(problem)) => {

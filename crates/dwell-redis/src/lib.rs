@@ -25,7 +25,6 @@ mod accept;
 mod change;
 mod consumer;
 mod fault;
-mod headers;
 mod inbox;
 mod item;
 mod keys;

@@ -41,7 +41,6 @@ mod halt;
 mod hand_out;
 mod hand_out_due;
 mod handle;
-mod headers;
 mod ids;
 mod inbox;
 mod incoming;

@@ -1,8 +1,8 @@
 //! Headers as JSON, so that people can read them: `[["name", "text"], ["name", {"hex": "00ff"}]]`. Other programs may
 //! write an object as well: `{"name": "text", "other": ["one", "two"]}`.
 
+use crate::Headers;
 use bytes::Bytes;
-use dwell_core::Headers;
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{Error as _, MapAccess, SeqAccess, Visitor},
@@ -10,20 +10,30 @@ use serde::{
 };
 use std::fmt;
 
-/// `None` for none.
-pub(crate) fn to_json(headers: &Headers) -> Option<String> {
-    if headers.is_empty() {
-        return None;
+impl Headers {
+    /// As JSON, which people and other programs can read; `None` for none.
+    ///
+    /// ```
+    /// use dwell_core::Headers;
+    ///
+    /// let headers = Headers::from_iter([("tag", "red")]);
+    /// assert_eq!(headers.to_json().as_deref(), Some(r#"[["tag","red"]]"#));
+    /// assert_eq!(Headers::from_json(r#"{"tag": "red"}"#), Ok(headers));
+    /// ```
+    pub fn to_json(&self) -> Option<String> {
+        if self.is_empty() {
+            return None;
+        }
+        serde_json::to_string(&Written(self)).ok()
     }
-    serde_json::to_string(&Written(headers)).ok()
-}
 
-/// What cannot be read is an error in words.
-pub(crate) fn from_json(json: &str) -> Result<Headers, String> {
-    let read: Read = serde_json::from_str(json).map_err(|error| {
-        format!("the headers are not JSON like {{\"name\": \"text\"}} or [[\"name\", \"text\"]]: {error}")
-    })?;
-    Ok(read.0)
+    /// From JSON: an array of pairs, or an object. What cannot be read is an error in words.
+    pub fn from_json(json: &str) -> Result<Self, String> {
+        let read: Read = serde_json::from_str(json).map_err(|error| {
+            format!("the headers are not JSON like {{\"name\": \"text\"}} or [[\"name\", \"text\"]]: {error}")
+        })?;
+        Ok(read.0)
+    }
 }
 
 struct Written<'a>(&'a Headers);
@@ -145,15 +155,16 @@ mod tests {
             ("binary", (0..=255).collect()),
             ("tag", Bytes::from("blue")),
         ]);
-        let json = to_json(&headers).unwrap();
+        let json = headers.to_json().unwrap();
         assert!(json.contains("größer") && json.contains(r#"["binary",{"hex":"000102"#), "{json}");
-        assert_eq!(from_json(&json).unwrap(), headers);
-        assert_eq!(to_json(&Headers::default()), None);
+        assert_eq!(Headers::from_json(&json).unwrap(), headers);
+        assert_eq!(Headers::default().to_json(), None);
     }
 
     #[test]
     fn other_programs_may_write_objects() {
-        let read = from_json(r#"{"b": "1", "a": ["2", {"hex": "FF00"}], "n": 3, "yes": true}"#).unwrap();
+        let read =
+            Headers::from_json(r#"{"b": "1", "a": ["2", {"hex": "FF00"}], "n": 3, "yes": true}"#).unwrap();
         let expected = Headers::from_iter([
             ("b", Bytes::from("1")),
             ("a", Bytes::from("2")),
@@ -167,7 +178,7 @@ mod tests {
     #[test]
     fn what_is_no_header_is_said() {
         for json in ["", "red", "\"red\"", "[1]", r#"[["a"]]"#, r#"{"a": {"hex": "f"}}"#, r#"{"a": null}"#] {
-            assert!(from_json(json).unwrap_err().starts_with("the headers are not JSON"), "{json}");
+            assert!(Headers::from_json(json).unwrap_err().starts_with("the headers are not JSON"), "{json}");
         }
     }
 }
