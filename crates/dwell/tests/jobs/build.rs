@@ -1,6 +1,6 @@
 //! What is refused when a bus is built, and how long finished jobs are kept.
 
-use crate::work::{Double, Floor, double, worker};
+use crate::work::{Double, Floor, SECOND, double, worker};
 use dwell::{
     ErrorKind,
     extend::{Seams, VirtualClock},
@@ -43,7 +43,7 @@ async fn a_type_has_one_handler_of_jobs_and_may_be_a_command_as_well() {
     async fn heard(_: Double, State(floor): State<Floor>) {
         floor.ran.lock().unwrap().push(1000);
     }
-    let floor = Floor::new();
+    let floor = Floor::new(SECOND);
     let t = dwell::testing::start(worker(&floor, 1).handle(heard)).await.unwrap();
     t.send(double(1)).await.unwrap();
     t.run_until_idle().await;
