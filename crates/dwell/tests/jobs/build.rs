@@ -71,14 +71,17 @@ async fn memory_keeps_as_many_finished_jobs_as_it_is_told_to() {
     }
 }
 
+/// Doubles a number, unless there is nothing to double.
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+async fn odd(job: Double) -> Result<u64, Failure> {
+    if job.number == 0 { Err(Failure::reject("nothing to double")) } else { Ok(job.number * 2) }
+}
+
 #[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn sqlite_keeps_finished_jobs_for_as_long_as_it_is_told_to_and_failed_ones_for_good() {
     let clock = VirtualClock::new();
     let seams = Seams::virtual_time(clock.clone(), 1);
-    async fn odd(job: Double) -> Result<u64, Failure> {
-        if job.number == 0 { Err(Failure::reject("nothing to double")) } else { Ok(job.number * 2) }
-    }
     let wiring = Bus::builder().seams(seams).job(odd);
     let bus = wiring.start("sqlite://:memory:?done=1h").await.unwrap();
     let jobs = bus.jobs().unwrap();
@@ -88,5 +91,26 @@ async fn sqlite_keeps_finished_jobs_for_as_long_as_it_is_told_to_and_failed_ones
     assert_eq!(jobs.get("done").await.unwrap().map(|job| job.status), Some(Status::Completed));
     clock.advance(Duration::from_secs(3600)).await;
     assert_eq!(jobs.get("done").await.unwrap(), None);
+    assert_eq!(jobs.get("failed").await.unwrap().map(|job| job.status), Some(Status::Failed));
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn redis_keeps_finished_jobs_for_as_long_as_it_is_told_to_and_failed_ones_for_good() {
+    let url = format!("{}&done=1s", crate::server::fresh_url());
+    let world = crate::world::World::redis_at(url);
+    let (_bus, jobs) = world.jobs(Bus::builder().job(odd)).await;
+    jobs.submit(double(1)).id("done").await.unwrap();
+    jobs.submit(double(0)).id("failed").await.unwrap();
+    let done = world.reaches(&jobs, "done", Status::Completed).await.completed_at.unwrap();
+    world.reaches(&jobs, "failed", Status::Failed).await;
+    // Now and then, and when a bus starts, they are looked for.
+    world.pass(SECOND).await;
+    let (_other, _) = world.jobs(Bus::builder()).await;
+    while jobs.get("done").await.unwrap().is_some() {
+        assert!(world.now() < done.after(SECOND * 60), "it is still there");
+        world.breathe().await;
+    }
+    assert!(world.now() >= done.after(SECOND));
     assert_eq!(jobs.get("failed").await.unwrap().map(|job| job.status), Some(Status::Failed));
 }

@@ -80,7 +80,11 @@ impl World {
     /// A private server for all stories, and names of its own for each.
     #[cfg(feature = "redis")]
     pub async fn redis() -> Self {
-        let url = crate::server::fresh_url();
+        Self::redis_at(crate::server::fresh_url())
+    }
+
+    #[cfg(feature = "redis")]
+    pub fn redis_at(url: String) -> Self {
         let connect = move |seams| -> BoxFuture<'static, Result<Arc<dyn Transport>>> {
             let url = url.clone();
             Box::pin(async move {
