@@ -8,7 +8,7 @@ use dwell::{
     prelude::*,
 };
 use dwell_conformance::log::{Log, LogBroker, LogSettings};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 #[tokio::test]
 async fn a_transport_without_a_ledger_is_an_error_that_names_what_to_use() {
@@ -87,9 +87,9 @@ async fn sqlite_keeps_finished_jobs_for_as_long_as_it_is_told_to_and_failed_ones
     let jobs = bus.jobs().unwrap();
     jobs.submit(double(1)).id("done").await.unwrap();
     jobs.submit(double(0)).id("failed").await.unwrap();
-    clock.advance(Duration::from_secs(3000)).await;
+    clock.advance(SECOND * 3000).await;
     assert_eq!(jobs.get("done").await.unwrap().map(|job| job.status), Some(Status::Completed));
-    clock.advance(Duration::from_secs(3600)).await;
+    clock.advance(SECOND * 3600).await;
     assert_eq!(jobs.get("done").await.unwrap(), None);
     assert_eq!(jobs.get("failed").await.unwrap().map(|job| job.status), Some(Status::Failed));
 }

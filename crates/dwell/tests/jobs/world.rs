@@ -3,7 +3,7 @@
 use crate::work::SECOND;
 use dwell::{
     Builder, Bus,
-    extend::{Clock, Seams, SeededRandom, SystemClock, Transport, VirtualClock},
+    extend::{Clock, Seams, SeededRandom, Transport, VirtualClock},
     jobs::{Job, Jobs, Status},
 };
 use dwell_core::{
@@ -48,7 +48,7 @@ impl World {
         let clock: Arc<dyn Clock> = match &time {
             Time::Virtual(clock) => Arc::new(clock.clone()),
             #[cfg(feature = "redis")]
-            Time::Real => Arc::new(SystemClock::new()),
+            Time::Real => Arc::new(dwell::extend::SystemClock::new()),
         };
         Self { time, clock, connect, starts: AtomicU64::new(1) }
     }
@@ -178,10 +178,9 @@ impl World {
             if let Some(job) = last.clone().filter(|job| job.status == status) {
                 return job;
             }
-            if let Time::Virtual(clock) = &self.time
-                && clock.now() < end
-            {
-                clock.advance(self.unit() / 4).await;
+            match &self.time {
+                Time::Virtual(clock) if clock.now() < end => clock.advance(self.unit() / 4).await,
+                _ => {}
             }
         }
         panic!("job {id} never became {status}; it is {last:?}");
