@@ -10,7 +10,8 @@ use crate::{
 };
 use bytes::Bytes;
 use dwell_core::{
-    Answer, Attempts, Change, Changed, Due, Error, ErrorKind, Message, MessageId, Result, State, Text, wire,
+    Answer, Attempts, Change, Changed, Due, Error, ErrorKind, Message, MessageId, Result, State, Text,
+    is_job_topic, wire,
 };
 
 pub(crate) async fn change(
@@ -71,6 +72,8 @@ async fn change_one(
     }
     let (what, due) = match change {
         _ if is_copy => ("remove", Due::NOW),
+        // A job is called back as long as nobody has it.
+        Change::Cancel if is_job_topic(&record.topic) => ("recall", Due::NOW),
         Change::Cancel => ("cancel", Due::NOW),
         Change::Reschedule(due) => ("reschedule", *due),
         Change::Replay(_) => ("replay", Due::NOW),
@@ -139,9 +142,7 @@ async fn check_replay(store: &Store, id: &MessageId, found: &[Found], body: Opti
 /// A dead message, as it starts anew.
 fn anew(dead: &Message, body: Option<&Bytes>) -> Message {
     let mut message = dead.clone();
-    for stamp in wire::REJECTION_STAMPS {
-        message.headers.take(stamp);
-    }
+    wire::strip_for_replay(&mut message.headers);
     message.attempts = Attempts::default();
     if let Some(body) = body {
         message.body = body.clone();

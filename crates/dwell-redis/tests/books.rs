@@ -12,6 +12,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 const STEPS: usize = 600;
 
 struct Play {
+    topic: &'static str,
     redis: Redis,
     dice: SeededRandom,
     consumers: Vec<Arc<dyn Consumer>>,
@@ -19,9 +20,13 @@ struct Play {
     sent: u64,
 }
 
-fn subscriptions() -> [Subscription; 3] {
+fn dead_letters(topic: &str) -> String {
+    format!("{topic}.dlq")
+}
+
+fn subscriptions(topic: &str) -> [Subscription; 3] {
     let lease = Duration::from_millis(300);
-    [("orders", "mail"), ("orders", "stock"), ("orders.dlq", "audit")]
+    [(topic.to_owned(), "mail"), (topic.to_owned(), "stock"), (dead_letters(topic), "audit")]
         .map(|(topic, name)| Subscription { lease, ..Subscription::new(topic, name) })
 }
 
@@ -53,10 +58,10 @@ impl Play {
         let id = if self.below(4) == 0 { self.below(self.sent + 1) } else { self.sent };
         self.sent += 1;
         let message = Message::new(format!("m{id}"), "orders.placed", format!("body {}", id % 7));
-        let mut envelope = Envelope::new(Address::topic("orders"), message).due(self.due());
+        let mut envelope = Envelope::new(Address::topic(self.topic), message).due(self.due());
         envelope.once = [None, Some(OnConflict::Fail), Some(OnConflict::Replace)][self.below(3) as usize];
         if self.below(4) == 0 {
-            envelope.to = Address::subscription("orders", "mail");
+            envelope.to = Address::subscription(self.topic, "mail");
         }
         self.redis.producer().await.unwrap().send(&[envelope]).await.pop().unwrap().unwrap();
     }
@@ -72,21 +77,22 @@ impl Play {
             return;
         }
         let (index, mut delivery) = self.held.swap_remove(self.below(self.held.len() as u64) as usize);
-        let of = &subscriptions()[index];
+        let of = &subscriptions(self.topic)[index];
         let (mut outcome, action) = match self.below(6) {
             0 => (Outcome::Released, Action::Release),
             1 => (Outcome::Deferred, Action::Move { to: of.address(), due: self.due() }),
             2 => (Outcome::Failed, Action::Move { to: of.address(), due: self.due() }),
-            3 if index < 2 => {
-                (Outcome::Rejected, Action::Move { to: Address::topic("orders.dlq"), due: Due::NOW })
-            }
+            3 if index < 2 => (
+                Outcome::Rejected,
+                Action::Move { to: Address::topic(dead_letters(self.topic)), due: Due::NOW },
+            ),
             4 => (Outcome::Handled, Action::Ack { result: Some("42".into()) }),
             _ => return,
         };
         if let Action::Move { to, .. } = &action {
             delivery.message.attempts.handled += 1;
-            if **to.topic_name() == *"orders.dlq" && index < 2 {
-                delivery.message.headers.set(wire::ORIGINAL_TOPIC, "orders");
+            if **to.topic_name() == *dead_letters(self.topic) && index < 2 {
+                delivery.message.headers.set(wire::ORIGINAL_TOPIC, self.topic);
                 delivery.message.headers.set(wire::SUBSCRIPTION, of.name.to_string());
             } else if index == 2 {
                 outcome = Outcome::Deferred;
@@ -163,16 +169,16 @@ async fn list(ledger: &dyn Ledger) -> Vec<Line> {
     }
 }
 
-async fn play(options: &str, seed: u64) {
+async fn play(topic: &'static str, options: &str, seed: u64) {
     let server = RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap();
     let url = TransportUrl::parse(&format!("{}?{options}", server.url())).unwrap();
     let redis = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
-    redis.provision(&[], &subscriptions(), OnMissing::Create).await.unwrap();
+    redis.provision(&[], &subscriptions(topic), OnMissing::Create).await.unwrap();
     let mut consumers = vec![];
-    for of in subscriptions() {
+    for of in subscriptions(topic) {
         consumers.push(redis.consumer(of).await.unwrap());
     }
-    let mut play = Play { redis, dice: SeededRandom::new(seed), consumers, held: vec![], sent: 0 };
+    let mut play = Play { topic, redis, dice: SeededRandom::new(seed), consumers, held: vec![], sent: 0 };
     for _ in 0..STEPS {
         play.step().await;
     }
@@ -188,7 +194,7 @@ async fn play(options: &str, seed: u64) {
         String::from_utf8_lossy(&server.cli(arguments).unwrap().stdout).trim().parse::<usize>().unwrap()
     };
     let hands = ["held:mail", "held:stock", "leases:mail", "leases:stock"]
-        .map(|key| format!("dwell:{{orders}}:{key}"));
+        .map(|key| format!("dwell:{{{topic}}}:{key}"));
     for key in &hands {
         assert_eq!(said(&["exists", key]), 0, "nobody holds anything: {key}");
     }
@@ -197,11 +203,17 @@ async fn play(options: &str, seed: u64) {
 #[tokio::test]
 async fn counts_lists_and_records_agree_whatever_happens() {
     for seed in 1..=3 {
-        play("", seed).await;
+        play("orders", "", seed).await;
     }
 }
 
 #[tokio::test]
 async fn they_agree_with_shards_as_well() {
-    play("shards=3", 4).await;
+    play("orders", "shards=3", 4).await;
+}
+
+#[tokio::test]
+async fn they_agree_about_jobs_which_are_cancelled_until_somebody_has_them() {
+    play("job.orders", "", 5).await;
+    play("job.orders", "shards=3", 6).await;
 }

@@ -1,6 +1,18 @@
--- Changes one record. Arguments: id, number, what (`cancel`, `reschedule`, `replay`, `discard`, `remove`), by whom, due (kind
--- and value), and for a replay: topic, subscription, item. Answers `done`, or `late`.
+-- Changes one record. Arguments: id, number, what (`cancel`, `recall`, `reschedule`, `replay`, `discard`, `remove`), by whom,
+-- due (kind and value), and for a replay: topic, subscription, item. Answers `done`, or `late`. To recall is to cancel what
+-- nobody has in his hands, also if it is due.
 local id, n, what, by = ARGV[A], ARGV[A + 1], ARGV[A + 2], ARGV[A + 3]
+
+local is_control = what == 'cancel' or what == 'recall' or what == 'reschedule'
+
+local function cancel(item, of, state)
+  count(of, state, -1)
+  became(item, state, now, 'cancelled', by)
+  unlocate(item, id)
+  finish(item, id, of, 'cancelled')
+  conclude()
+  return { 'ok', 'done' }
+end
 
 -- Takes a dead item from where it lies.
 local function anew(item, t, name)
@@ -33,11 +45,12 @@ local where = call('HGET', S.at, n)
 if where then
   local topic, name, entry = string.match(where, '^r([^/]*)/([^/]*)/(.*)$')
   local t = topic and by_topic[topic]
-  if not t or not t.dead or what == 'cancel' or what == 'reschedule' then return { 'ok', 'late' } end
+  if not t or is_control == t.dead or (is_control and what ~= 'recall') then return { 'ok', 'late' } end
   local s = t.names[name]
   local item = s and read_entry(s, entry)
   if not item or call('HEXISTS', s.held, entry) == 1 then return { 'ok', 'late' } end
   take_out(s, entry)
+  if what == 'recall' then return cancel(item, home(t, s.name, item), 'ready') end
   return anew(item, t, s.name)
 end
 
@@ -47,20 +60,14 @@ for _, t in ipairs(T) do
     local item = raw and unpack_item(raw)
     if item and get(item, 'n') == n then
       local score = tonumber(call('ZSCORE', t.due, name))
-      local is_control = what == 'cancel' or what == 'reschedule'
-      if score <= now or is_control == t.dead then return { 'ok', 'late' } end
+      if (score <= now and what ~= 'recall') or is_control == t.dead then return { 'ok', 'late' } end
       item = unwait(t, name)
       if t.dead then return anew(item, t, get(item, 'to') or '') end
       local state, of = get(item, 'state') or 'scheduled', home(t, get(item, 'to'), item)
-      if what == 'cancel' then
-        count(of, state, -1)
-        became(item, state, now, 'cancelled', by)
-        finish(item, id, of, 'cancelled')
-      else
-        local due, exact = resolve(ARGV[A + 4], ARGV[A + 5])
-        became(item, state, now, state, by)
-        wait(t, name, id, item, due, exact)
-      end
+      if what ~= 'reschedule' then return cancel(item, of, state) end
+      local due, exact = resolve(ARGV[A + 4], ARGV[A + 5])
+      became(item, state, now, state, by)
+      wait(t, name, id, item, due, exact)
       conclude()
       return { 'ok', 'done' }
     end

@@ -1,6 +1,6 @@
 //! What is refused when a bus is built, and how long finished jobs are kept.
 
-use crate::work::{Double, Floor, double, worker};
+use crate::work::{Double, Floor, SECOND, double, worker};
 use dwell::{
     ErrorKind,
     extend::{Seams, VirtualClock},
@@ -8,7 +8,7 @@ use dwell::{
     prelude::*,
 };
 use dwell_conformance::log::{Log, LogBroker, LogSettings};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 #[tokio::test]
 async fn a_transport_without_a_ledger_is_an_error_that_names_what_to_use() {
@@ -43,7 +43,7 @@ async fn a_type_has_one_handler_of_jobs_and_may_be_a_command_as_well() {
     async fn heard(_: Double, State(floor): State<Floor>) {
         floor.ran.lock().unwrap().push(1000);
     }
-    let floor = Floor::new();
+    let floor = Floor::new(SECOND);
     let t = dwell::testing::start(worker(&floor, 1).handle(heard)).await.unwrap();
     t.send(double(1)).await.unwrap();
     t.run_until_idle().await;
@@ -71,22 +71,46 @@ async fn memory_keeps_as_many_finished_jobs_as_it_is_told_to() {
     }
 }
 
+/// Doubles a number, unless there is nothing to double.
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+async fn odd(job: Double) -> Result<u64, Failure> {
+    if job.number == 0 { Err(Failure::reject("nothing to double")) } else { Ok(job.number * 2) }
+}
+
 #[cfg(feature = "sqlite")]
 #[tokio::test]
 async fn sqlite_keeps_finished_jobs_for_as_long_as_it_is_told_to_and_failed_ones_for_good() {
     let clock = VirtualClock::new();
     let seams = Seams::virtual_time(clock.clone(), 1);
-    async fn odd(job: Double) -> Result<u64, Failure> {
-        if job.number == 0 { Err(Failure::reject("nothing to double")) } else { Ok(job.number * 2) }
-    }
     let wiring = Bus::builder().seams(seams).job(odd);
     let bus = wiring.start("sqlite://:memory:?done=1h").await.unwrap();
     let jobs = bus.jobs().unwrap();
     jobs.submit(double(1)).id("done").await.unwrap();
     jobs.submit(double(0)).id("failed").await.unwrap();
-    clock.advance(Duration::from_secs(3000)).await;
+    clock.advance(SECOND * 3000).await;
     assert_eq!(jobs.get("done").await.unwrap().map(|job| job.status), Some(Status::Completed));
-    clock.advance(Duration::from_secs(3600)).await;
+    clock.advance(SECOND * 3600).await;
     assert_eq!(jobs.get("done").await.unwrap(), None);
+    assert_eq!(jobs.get("failed").await.unwrap().map(|job| job.status), Some(Status::Failed));
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn redis_keeps_finished_jobs_for_as_long_as_it_is_told_to_and_failed_ones_for_good() {
+    let url = format!("{}&done=1s", crate::server::fresh_url());
+    let world = crate::world::World::redis_at(url);
+    let (_bus, jobs) = world.jobs(Bus::builder().job(odd)).await;
+    jobs.submit(double(1)).id("done").await.unwrap();
+    jobs.submit(double(0)).id("failed").await.unwrap();
+    let done = world.reaches(&jobs, "done", Status::Completed).await.completed_at.unwrap();
+    world.reaches(&jobs, "failed", Status::Failed).await;
+    // Now and then, and when a bus starts, they are looked for.
+    world.pass(SECOND).await;
+    let (_other, _) = world.jobs(Bus::builder()).await;
+    while jobs.get("done").await.unwrap().is_some() {
+        assert!(world.now() < done.after(SECOND * 60), "it is still there");
+        world.breathe().await;
+    }
+    assert!(world.now() >= done.after(SECOND));
     assert_eq!(jobs.get("failed").await.unwrap().map(|job| job.status), Some(Status::Failed));
 }

@@ -1,7 +1,7 @@
 //! Jobs in one's own hands: claimed, kept, settled, lost.
 
 use crate::{
-    work::{Double, LEASE, SECOND, Square, WAIT, claimer, double},
+    work::{Double, Square, claimer, double},
     world::World,
 };
 use dwell::{
@@ -20,8 +20,8 @@ async fn claim_one(jobs: &Jobs, worker: &str) -> Claimed {
 }
 
 pub async fn no_two_claims_get_the_same_job(world: World) {
-    let (_one, first) = world.jobs(claimer()).await;
-    let (_two, second) = world.jobs(claimer()).await;
+    let (_one, first) = world.jobs(claimer(world.unit())).await;
+    let (_two, second) = world.jobs(claimer(world.unit())).await;
     for number in 0..60 {
         first.submit(double(number)).id(format!("job-{number}")).await.unwrap();
     }
@@ -41,7 +41,7 @@ pub async fn no_two_claims_get_the_same_job(world: World) {
 }
 
 pub async fn a_claim_takes_no_more_than_was_asked_for(world: World) {
-    let (_bus, jobs) = world.jobs(claimer()).await;
+    let (_bus, jobs) = world.jobs(claimer(world.unit())).await;
     for number in 0..10 {
         jobs.submit(double(number)).id(format!("job-{number}")).await.unwrap();
     }
@@ -54,8 +54,8 @@ pub async fn a_claim_takes_no_more_than_was_asked_for(world: World) {
 }
 
 pub async fn a_claim_waits_for_what_comes_and_takes_from_several_types(world: World) {
-    let (_bus, jobs) = world.jobs(claimer()).await;
-    let waiting = jobs.claim([Double::NAME, Square::NAME]).max(5).wait(SECOND * 20);
+    let (_bus, jobs) = world.jobs(claimer(world.unit())).await;
+    let waiting = jobs.claim([Double::NAME, Square::NAME]).max(5).wait(world.unit() * 20);
     let submit = async {
         world.breathe().await;
         jobs.submit(Square { number: 3 }).id("square").await.unwrap();
@@ -72,18 +72,21 @@ pub async fn a_claim_waits_for_what_comes_and_takes_from_several_types(world: Wo
 }
 
 pub async fn what_is_not_due_is_not_claimed(world: World) {
-    let (_bus, jobs) = world.jobs(claimer()).await;
-    jobs.submit(double(1)).id("one").after(WAIT).await.unwrap();
-    assert!(claim(&jobs, "a", 5).await.is_empty());
-    assert_eq!(world.look(&jobs, "one").await.status, Status::Scheduled, "it was not taken and not dropped");
-    world.pass(WAIT).await;
+    let (_bus, jobs) = world.jobs(claimer(world.unit())).await;
+    jobs.submit(double(1)).id("one").after(world.wait()).await.unwrap();
+    let due = world.look(&jobs, "one").await.run_at.unwrap();
+    let early = claim(&jobs, "a", 5).await;
+    assert!(early.is_empty() || world.now() >= due, "{early:?}");
+    let status = world.look(&jobs, "one").await.status;
+    assert!(status == Status::Scheduled || world.now() >= due, "it was taken or dropped: {status}");
+    world.pass(world.wait()).await;
     let job = claim_one(&jobs, "a").await;
     assert_eq!((&*job.id().0, job.retry_count()), ("one", 0));
     assert_eq!(job.payload(), &serde_json::to_vec(&double(1)).unwrap());
 }
 
 pub async fn a_claimed_job_is_completed_or_fails_by_the_same_rules(world: World) {
-    let (_bus, jobs) = world.jobs(claimer().max_job_result(50)).await;
+    let (_bus, jobs) = world.jobs(claimer(world.unit()).max_job_result(50)).await;
     for id in ["good", "bad", "back", "large"] {
         jobs.submit(double(1)).id(id).await.unwrap();
     }
@@ -93,13 +96,14 @@ pub async fn a_claimed_job_is_completed_or_fails_by_the_same_rules(world: World)
     assert_eq!((good.status, good.result.as_deref()), (Status::Completed, Some(&br#"{"value":2}"#[..])));
     assert_eq!(good.worker.as_deref(), Some("hands-1"));
 
+    let failed_at = world.now();
     held.next().unwrap().fail("out of paper").await.unwrap();
     let bad = world.look(&jobs, "bad").await;
     assert_eq!(
         (bad.status, bad.retry_count, bad.error.as_deref()),
         (Status::Scheduled, 1, Some("out of paper"))
     );
-    assert!(bad.run_at.unwrap() >= world.now().after(SECOND / 2), "it waits for its backoff");
+    assert!(bad.run_at.unwrap() >= failed_at.after(world.unit()), "it waits for its backoff");
 
     held.next().unwrap().fail(Failure::release("not mine")).await.unwrap();
     let back = world.look(&jobs, "back").await;
@@ -111,35 +115,36 @@ pub async fn a_claimed_job_is_completed_or_fails_by_the_same_rules(world: World)
 }
 
 pub async fn a_heartbeat_keeps_a_job(world: World) {
-    let (_bus, jobs) = world.jobs(claimer()).await;
+    let (_bus, jobs) = world.jobs(claimer(world.unit())).await;
     jobs.submit(double(1)).id("one").await.unwrap();
     let mut job = claim_one(&jobs, "a").await;
     for _ in 0..4 {
-        world.pass(LEASE * 2 / 3).await;
-        assert!(job.heartbeat(None).await.unwrap() > world.now());
+        world.pass(world.lease() / 2).await;
+        let beat_at = world.now();
+        assert!(job.heartbeat(None).await.unwrap() >= beat_at.after(world.lease()));
         assert!(claim(&jobs, "b", 1).await.is_empty());
     }
     // As long as was asked for, in place of its usual lease.
-    let until = job.heartbeat(Some(LEASE * 3)).await.unwrap();
+    let until = job.heartbeat(Some(world.lease() * 3)).await.unwrap();
     assert_eq!(until, job.lease_until());
-    world.pass(LEASE * 2).await;
+    world.pass(world.lease() * 2).await;
     assert!(claim(&jobs, "b", 1).await.is_empty());
     job.complete(&2).await.unwrap();
     assert_eq!(world.look(&jobs, "one").await.lost_count, 0);
 }
 
 pub async fn a_late_worker_with_an_old_token_changes_nothing(world: World) {
-    let (_bus, jobs) = world.jobs(claimer()).await;
-    let (_other, elsewhere) = world.jobs(claimer()).await;
+    let (_bus, jobs) = world.jobs(claimer(world.unit())).await;
+    let (_other, elsewhere) = world.jobs(claimer(world.unit())).await;
     for id in ["completes", "fails", "beats"] {
         jobs.submit(double(1)).id(id).await.unwrap();
     }
     let mut late = claim(&jobs, "late", 3).await;
-    world.pass(LEASE + SECOND).await;
+    world.pass(world.lease() + world.unit()).await;
     assert_eq!(world.look(&jobs, "fails").await.status, Status::Queued, "its worker is gone");
     // They come back, and wait for a while.
     assert!(claim(&elsewhere, "next", 3).await.is_empty());
-    world.pass(SECOND * 2).await;
+    world.pass(world.unit() * 2).await;
     let next = claim(&elsewhere, "next", 3).await;
     assert_eq!(next.len(), 3);
     for (old, new) in late.iter().zip(&next) {

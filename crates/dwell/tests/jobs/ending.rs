@@ -1,13 +1,13 @@
 //! Cancelling, repeating, refusing.
 
 use crate::{
-    work::{Double, Floor, LEASE, Mood, SECOND, Square, WAIT, double, moody, worker},
+    work::{Double, Floor, Mood, Square, double, moody, worker},
     world::World,
 };
 use dwell::{Cancel, ErrorKind, jobs::Status, prelude::*};
 
 pub async fn what_no_worker_has_is_cancelled_and_never_runs(world: World) {
-    let floor = Floor::new();
+    let floor = Floor::new(world.unit());
     let (_bus, jobs) = world.jobs(worker(&floor, 1)).await;
     jobs.submit(moody(Mood::Waits)).id("running").await.unwrap();
     world.until("it runs", || floor.inside() == 1).await;
@@ -15,10 +15,10 @@ pub async fn what_no_worker_has_is_cancelled_and_never_runs(world: World) {
     for number in 0..40 {
         jobs.submit(double(number)).id(format!("queued-{number}")).await.unwrap();
     }
-    jobs.submit(double(100)).id("later").after(WAIT).await.unwrap();
+    jobs.submit(double(100)).id("later").after(world.wait()).await.unwrap();
     jobs.submit(moody(Mood::Fails(9))).id("fails").key("k").await.unwrap();
     assert_eq!(world.look(&jobs, "queued-39").await.status, Status::Queued);
-    for id in ["queued-39", "later"] {
+    for id in ["later", "queued-39"] {
         assert_eq!(jobs.cancel(id).await.unwrap(), Cancel::Cancelled, "{id}");
         let job = world.look(&jobs, id).await;
         assert_eq!(job.status, Status::Cancelled, "{id}");
@@ -29,7 +29,7 @@ pub async fn what_no_worker_has_is_cancelled_and_never_runs(world: World) {
     // What waits for its next attempt is nobody's either.
     world.reaches(&jobs, "fails", Status::Scheduled).await;
     assert_eq!(jobs.cancel("fails").await.unwrap(), Cancel::Cancelled);
-    world.pass(WAIT + SECOND * 8).await;
+    world.pass(world.wait() + world.unit()).await;
     let ran = floor.ran.lock().unwrap().clone();
     assert!(!ran.contains(&39) && !ran.contains(&100), "{ran:?}");
     assert_eq!(ran.len(), 1 + 39 + 1);
@@ -37,7 +37,7 @@ pub async fn what_no_worker_has_is_cancelled_and_never_runs(world: World) {
 }
 
 pub async fn what_a_worker_has_cannot_be_cancelled(world: World) {
-    let floor = Floor::new();
+    let floor = Floor::new(world.unit());
     let (_bus, jobs) = world.jobs(worker(&floor, 1)).await;
     jobs.submit(moody(Mood::Waits)).id("one").await.unwrap();
     world.until("it runs", || floor.inside() == 1).await;
@@ -48,23 +48,22 @@ pub async fn what_a_worker_has_cannot_be_cancelled(world: World) {
 }
 
 pub async fn the_id_makes_a_submission_repeatable(world: World) {
-    let floor = Floor::new();
+    let floor = Floor::new(world.unit());
     let (_bus, jobs) = world.jobs(worker(&floor, 4)).await;
-    let first = jobs.submit(double(1)).id("one").after(WAIT).await.unwrap();
+    let first = jobs.submit(double(1)).id("one").after(world.wait()).await.unwrap();
     let again = jobs.submit(double(1)).id("one").await.unwrap();
     assert!(!first.duplicate && again.duplicate);
     assert_eq!(again.run_at, first.run_at, "it runs when it was to run first");
     let other = jobs.submit(double(2)).id("one").await.unwrap_err();
     assert_eq!(other.kind(), ErrorKind::Conflict);
-    world.pass(WAIT).await;
-    world.reaches(&jobs, "one", Status::Completed).await;
+    world.reaches_within(world.wait(), &jobs, "one", Status::Completed).await;
     assert!(jobs.submit(double(1)).id("one").await.unwrap().duplicate, "also when it is over");
-    world.pass(LEASE).await;
+    world.pass(world.lease()).await;
     assert_eq!(floor.runs(), 1);
 }
 
 pub async fn two_types_cannot_share_an_id(world: World) {
-    let floor = Floor::new();
+    let floor = Floor::new(world.unit());
     let (_bus, jobs) = world.jobs(worker(&floor, 1)).await;
     jobs.submit(double(1)).id("one").await.unwrap();
     let error = jobs.submit(Square { number: 1 }).id("one").await.unwrap_err();
@@ -73,7 +72,7 @@ pub async fn two_types_cannot_share_an_id(world: World) {
 }
 
 pub async fn a_result_that_is_too_large_fails_its_job_and_says_so(world: World) {
-    let floor = Floor::new();
+    let floor = Floor::new(world.unit());
     let (_bus, jobs) = world.jobs(worker(&floor, 1).max_job_result(100)).await;
     jobs.submit(moody(Mood::Returns(10))).id("small").await.unwrap();
     jobs.submit(moody(Mood::Returns(1000))).id("large").await.unwrap();
@@ -86,7 +85,7 @@ pub async fn a_result_that_is_too_large_fails_its_job_and_says_so(world: World) 
 }
 
 pub async fn a_payload_that_cannot_be_read_is_refused_or_fails_its_job(world: World) {
-    let floor = Floor::new();
+    let floor = Floor::new(world.unit());
     let (_bus, jobs) = world.jobs(worker(&floor, 1)).await;
     let wrong = || jobs.submit_raw(Double::NAME, "application/json", r#"{"number":"hunter2"}"#);
     let error = wrong().await.unwrap_err();
@@ -102,7 +101,7 @@ pub async fn a_payload_that_cannot_be_read_is_refused_or_fails_its_job(world: Wo
 }
 
 pub async fn several_are_submitted_at_once_and_each_fails_alone(world: World) {
-    let floor = Floor::new();
+    let floor = Floor::new(world.unit());
     let (_bus, jobs) = world.jobs(worker(&floor, 4)).await;
     jobs.submit(double(9)).id("taken").await.unwrap();
     let all = [("one", 1), ("no good", 2), ("taken", 3), ("two", 4), ("one", 1)];

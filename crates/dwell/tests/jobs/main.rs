@@ -8,6 +8,8 @@ mod claiming;
 mod ending;
 mod recovering;
 mod running;
+#[cfg(feature = "redis")]
+mod server;
 mod work;
 mod world;
 
@@ -66,3 +68,5 @@ use stories;
 on!(memory, World::memory());
 #[cfg(feature = "sqlite")]
 on!(sqlite, World::sqlite());
+#[cfg(feature = "redis")]
+on!(redis, World::redis());

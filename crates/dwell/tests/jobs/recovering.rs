@@ -1,13 +1,13 @@
 //! What becomes of jobs whose worker goes away.
 
 use crate::{
-    work::{Double, Floor, LEASE, Mood, SECOND, Square, claimer, double, moody, worker},
+    work::{Double, Floor, Mood, Square, claimer, double, moody, worker},
     world::World,
 };
 use dwell::{jobs::Status, prelude::*};
 
 pub async fn what_a_dead_worker_held_runs_again_and_uses_up_no_retry(world: World) {
-    let floor = Floor::new();
+    let floor = Floor::new(world.unit());
     let (dies, jobs) = world.jobs(worker(&floor, 1)).await;
     jobs.submit(moody(Mood::Waits)).id("one").max_retries(0).await.unwrap();
     world.until("it runs", || floor.inside() == 1).await;
@@ -16,27 +16,26 @@ pub async fn what_a_dead_worker_held_runs_again_and_uses_up_no_retry(world: Worl
 
     let (_bus, jobs) = world.jobs(worker(&floor, 1)).await;
     assert_eq!(world.look(&jobs, "one").await.status, Status::InProgress, "nobody knows yet");
-    world.pass(LEASE + SECOND / 2).await;
-    let back = world.reaches(&jobs, "one", Status::Scheduled).await;
+    let most = world.lease() + world.unit() / 2;
+    let back = world.reaches_within(most, &jobs, "one", Status::Scheduled).await;
     assert_eq!((back.lost_count, back.retry_count), (1, 0), "a crash is not a failure");
     assert!(back.error.is_some_and(|error| error.contains("without an outcome")));
     assert_eq!(floor.runs(), 1, "it waits for a while");
     floor.gate.add_permits(1);
-    world.pass(SECOND * 2).await;
-    let done = world.reaches(&jobs, "one", Status::Completed).await;
+    let done = world.reaches_within(world.unit() * 2, &jobs, "one", Status::Completed).await;
     assert_eq!((done.lost_count, done.retry_count, floor.runs()), (1, 0, 2));
 }
 
 pub async fn a_job_that_takes_its_workers_down_is_given_up_in_the_end(world: World) {
-    let (_bus, jobs) = world.jobs(claimer()).await;
+    let (_bus, jobs) = world.jobs(claimer(world.unit())).await;
     jobs.submit(double(1)).id("poison").await.unwrap();
-    for (lost, wait) in [(0, SECOND), (1, SECOND * 2)] {
+    for (lost, wait) in [(0, world.unit()), (1, world.unit() * 2)] {
         let held = jobs.claim([Double::NAME]).worker("doomed").await.unwrap().pop().expect("it is due");
         assert_eq!(world.look(&jobs, "poison").await.lost_count, lost);
         drop(held);
-        world.pass(LEASE + SECOND).await;
+        world.pass(world.lease() + world.unit()).await;
         assert!(jobs.claim([Double::NAME]).await.unwrap().is_empty(), "it waits, or is given up");
-        world.pass(wait + SECOND).await;
+        world.pass(wait + world.unit()).await;
     }
     let job = world.reaches(&jobs, "poison", Status::Failed).await;
     assert_eq!(job.retry_count, 0);
@@ -49,19 +48,19 @@ pub async fn a_job_that_takes_its_workers_down_is_given_up_in_the_end(world: Wor
 }
 
 pub async fn many_stuck_jobs_come_back_past_those_that_nobody_can_work_on(world: World) {
-    let (dies, jobs) = world.jobs(claimer()).await;
+    let (dies, jobs) = world.jobs(claimer(world.unit())).await;
     for number in 0..300 {
         jobs.submit(Square { number }).id(format!("square-{number}")).await.unwrap();
         jobs.submit(double(number)).id(format!("double-{number}")).await.unwrap();
     }
-    let held = jobs.claim([Square::NAME, Double::NAME]).max(700).lease(LEASE).await.unwrap();
+    let held = jobs.claim([Square::NAME, Double::NAME]).max(700).lease(world.lease()).await.unwrap();
     assert_eq!(held.len(), 600);
     drop((held, dies, jobs));
 
     // One who works on doubles alone comes.
-    let floor = Floor::new();
+    let floor = Floor::new(world.unit());
     let (_bus, jobs) = world.jobs(worker(&floor, 10)).await;
-    world.pass(LEASE + SECOND * 4).await;
+    world.pass(world.lease() + world.unit() * 4).await;
     world.until("all are back", || floor.runs() == 300).await;
     for number in [0, 150, 299] {
         let double = world.reaches(&jobs, &format!("double-{number}"), Status::Completed).await;
@@ -71,7 +70,7 @@ pub async fn many_stuck_jobs_come_back_past_those_that_nobody_can_work_on(world:
 }
 
 pub async fn a_stop_in_order_lets_jobs_end_and_leaves_the_rest(world: World) {
-    let floor = Floor::new();
+    let floor = Floor::new(world.unit());
     let (stops, jobs) = world.jobs(worker(&floor, 1)).await;
     jobs.submit(moody(Mood::Waits)).id("running").await.unwrap();
     world.until("it runs", || floor.inside() == 1).await;
@@ -94,12 +93,12 @@ pub async fn a_stop_in_order_lets_jobs_end_and_leaves_the_rest(world: World) {
         let job = world.reaches(&jobs, &format!("job-{number}"), Status::Completed).await;
         assert_eq!(job.lost_count, 0, "what it had taken ahead of time went back in order");
     }
-    world.pass(LEASE * 2).await;
+    world.pass(world.lease() * 2).await;
     assert_eq!(floor.runs(), 31, "nothing ran twice");
 }
 
 pub async fn a_worker_has_a_new_name_at_each_start(world: World) {
-    let floor = Floor::new();
+    let floor = Floor::new(world.unit());
     let mut names = std::collections::BTreeSet::new();
     for start in 0..3 {
         let (bus, jobs) = world.jobs(worker(&floor, 1)).await;

@@ -10,12 +10,18 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
+/// The unit of time of a clock that can be set.
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// A short wait, as a store with real time can afford it.
-pub const WAIT: Duration = Duration::from_secs(2);
+/// A short wait.
+pub fn wait(unit: Duration) -> Duration {
+    unit * 2
+}
+
 /// How long what a worker loses is gone: leases in these stories.
-pub const LEASE: Duration = Duration::from_secs(2);
+pub fn lease(unit: Duration) -> Duration {
+    unit * 2
+}
 
 /// Doubles a number, or does what its name says.
 #[derive(Command, Serialize, Deserialize, Clone, Debug)]
@@ -70,15 +76,18 @@ pub struct Floor {
     pub gate: Arc<Semaphore>,
     inside: Arc<AtomicUsize>,
     pub most: Arc<AtomicUsize>,
+    /// All times here are so many of it.
+    unit: Duration,
 }
 
 impl Floor {
-    pub fn new() -> Self {
+    pub fn new(unit: Duration) -> Self {
         Self {
             ran: Arc::default(),
             gate: Arc::new(Semaphore::new(0)),
             inside: Arc::default(),
             most: Arc::default(),
+            unit,
         }
     }
 
@@ -118,7 +127,7 @@ async fn run(job: Double, State(floor): State<Floor>, cx: Cx) -> Result<Answer, 
         Mood::Fails(_) => {}
         Mood::Rejects => return Err(Failure::reject("no such number")),
         Mood::Panics => panic!("divided by zero"),
-        Mood::Defers if cx.attempt() == 1 => return Err(Failure::defer().after(WAIT)),
+        Mood::Defers if cx.attempt() == 1 => return Err(Failure::defer().after(wait(floor.unit))),
         Mood::Defers => {}
         Mood::Waits => floor.gate.acquire().await?.forget(),
         Mood::Returns(bytes) => text = "x".repeat(bytes),
@@ -127,15 +136,16 @@ async fn run(job: Double, State(floor): State<Floor>, cx: Cx) -> Result<Answer, 
 }
 
 /// Retries that these stories can wait for, without chance.
-pub fn quick_retry(max_retries: u32) -> RetryPolicy {
-    RetryPolicy { max_retries, base_delay: SECOND, max_delay: SECOND * 4, jitter: 0.0 }
+pub fn quick_retry(unit: Duration) -> RetryPolicy {
+    RetryPolicy { max_retries: 2, base_delay: unit, max_delay: unit * 4, jitter: 0.0 }
 }
 
 /// A worker on doubles: so many at a time.
 pub fn worker(floor: &Floor, concurrency: usize) -> Builder {
+    let unit = floor.unit;
     Bus::builder().state(floor.clone()).job_with(
-        |queue| {
-            let queue = queue.concurrency(concurrency).lease(LEASE).retry(quick_retry(2));
+        move |queue| {
+            let queue = queue.concurrency(concurrency).lease(lease(unit)).retry(quick_retry(unit));
             queue.handler_timeout(SECOND * 3600).with(|settings| settings.quarantine_after = Some(2))
         },
         run,
@@ -143,19 +153,21 @@ pub fn worker(floor: &Floor, concurrency: usize) -> Builder {
 }
 
 /// The same queue without a worker, for those who claim: its settings are the same wherever it is described.
-pub const CLAIMS: &str = r#"
-    [retry]
-    max_retries = 2
-    base_delay = "1s"
-    max_delay = "4s"
-    jitter = 0.0
-    [[subscription]]
-    topic = "job.sums.double"
-    name = "job.sums.double"
-    lease = "2s"
-    quarantine_after = 2
-"#;
-
-pub fn claimer() -> Builder {
-    Bus::builder().config(dwell::Config::from_toml(CLAIMS).expect("it can be read"))
+pub fn claimer(unit: Duration) -> Builder {
+    let [base, max, lease] = [unit, unit * 4, lease(unit)].map(|time| time.as_millis());
+    let config = format!(
+        r#"
+        [retry]
+        max_retries = 2
+        base_delay = "{base}ms"
+        max_delay = "{max}ms"
+        jitter = 0.0
+        [[subscription]]
+        topic = "job.sums.double"
+        name = "job.sums.double"
+        lease = "{lease}ms"
+        quarantine_after = 2
+        "#
+    );
+    Bus::builder().config(dwell::Config::from_toml(&config).expect("it can be read"))
 }

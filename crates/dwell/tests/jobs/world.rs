@@ -1,8 +1,9 @@
 //! A store with a clock: what every story about jobs runs in.
 
+use crate::work::SECOND;
 use dwell::{
     Builder, Bus,
-    extend::{Clock, Seams, SeededRandom, SystemClock, Transport, VirtualClock},
+    extend::{Clock, Seams, SeededRandom, Transport, VirtualClock},
     jobs::{Job, Jobs, Status},
 };
 use dwell_core::{
@@ -24,9 +25,12 @@ pub enum Time {
     /// When we say so.
     Virtual(VirtualClock),
     /// By itself: for a store with a clock of its own.
-    #[expect(dead_code, reason = "for stores with a server, whose time cannot be set")]
+    #[cfg(feature = "redis")]
     Real,
 }
+
+/// How often we look for what is to come.
+const PATIENCE: usize = 2000;
 
 type Connect = Box<dyn Fn(Seams) -> BoxFuture<'static, Result<Arc<dyn Transport>>>>;
 
@@ -43,7 +47,8 @@ impl World {
     pub fn new(time: Time, connect: Connect) -> Self {
         let clock: Arc<dyn Clock> = match &time {
             Time::Virtual(clock) => Arc::new(clock.clone()),
-            Time::Real => Arc::new(SystemClock::new()),
+            #[cfg(feature = "redis")]
+            Time::Real => Arc::new(dwell::extend::SystemClock::new()),
         };
         Self { time, clock, connect, starts: AtomicU64::new(1) }
     }
@@ -72,6 +77,25 @@ impl World {
         Self::new(Time::Virtual(clock), Box::new(connect))
     }
 
+    /// A private server for all stories, and names of its own for each.
+    #[cfg(feature = "redis")]
+    pub async fn redis() -> Self {
+        Self::redis_at(crate::server::fresh_url())
+    }
+
+    #[cfg(feature = "redis")]
+    pub fn redis_at(url: String) -> Self {
+        let connect = move |seams| -> BoxFuture<'static, Result<Arc<dyn Transport>>> {
+            let url = url.clone();
+            Box::pin(async move {
+                let url = dwell_core::TransportUrl::parse(&url)?;
+                let redis: Arc<dyn Transport> = Arc::new(dwell_redis::connect(&url, seams).await?);
+                Ok(redis)
+            })
+        };
+        Self::new(Time::Real, Box::new(connect))
+    }
+
     /// A process on this store: each has a name of its own.
     pub async fn start(&self, wiring: Builder) -> Bus {
         let random = SeededRandom::new(self.starts.fetch_add(1, Ordering::Relaxed));
@@ -91,10 +115,30 @@ impl World {
         self.clock.now()
     }
 
+    /// What all times of a story are so many of: as short as a busy machine allows, where we have to wait for it.
+    pub fn unit(&self) -> Duration {
+        match &self.time {
+            Time::Virtual(_) => SECOND,
+            #[cfg(feature = "redis")]
+            Time::Real => SECOND / 2,
+        }
+    }
+
+    /// A short wait.
+    pub fn wait(&self) -> Duration {
+        crate::work::wait(self.unit())
+    }
+
+    /// How long workers have what they take.
+    pub fn lease(&self) -> Duration {
+        crate::work::lease(self.unit())
+    }
+
     /// Lets this much time pass.
     pub async fn pass(&self, time: Duration) {
         match &self.time {
             Time::Virtual(clock) => clock.advance(time).await,
+            #[cfg(feature = "redis")]
             Time::Real => self.clock.sleep(time).await,
         }
     }
@@ -103,13 +147,14 @@ impl World {
     pub async fn breathe(&self) {
         match &self.time {
             Time::Virtual(clock) => clock.idle().await,
-            Time::Real => self.clock.sleep(Duration::from_millis(20)).await,
+            #[cfg(feature = "redis")]
+            Time::Real => self.clock.sleep(Duration::from_millis(10)).await,
         }
     }
 
     /// Waits until this holds, without letting virtual time pass.
     pub async fn until(&self, what: &str, holds: impl Fn() -> bool) {
-        for _ in 0..500 {
+        for _ in 0..PATIENCE {
             if holds() {
                 return;
             }
@@ -120,12 +165,22 @@ impl World {
 
     /// The job, once it stands there.
     pub async fn reaches(&self, jobs: &Jobs, id: &str, status: Status) -> Job {
+        self.reaches_within(Duration::ZERO, jobs, id, status).await
+    }
+
+    /// The job, once it stands there, which takes up to this long. Real time is given more, for the machine may be busy.
+    pub async fn reaches_within(&self, most: Duration, jobs: &Jobs, id: &str, status: Status) -> Job {
         let mut last = None;
-        for _ in 0..500 {
+        let end = self.now().after(most);
+        for _ in 0..PATIENCE {
             self.breathe().await;
             last = jobs.get(id).await.expect("the ledger answers");
             if let Some(job) = last.clone().filter(|job| job.status == status) {
                 return job;
+            }
+            match &self.time {
+                Time::Virtual(clock) if clock.now() < end => clock.advance(self.unit() / 4).await,
+                _ => {}
             }
         }
         panic!("job {id} never became {status}; it is {last:?}");
