@@ -33,6 +33,7 @@ mod accept;
 mod answers;
 mod background;
 mod change;
+mod checkpoints;
 mod consumer;
 mod fault;
 mod file;

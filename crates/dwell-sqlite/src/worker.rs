@@ -2,9 +2,10 @@
 
 use crate::{
     answers::Answers,
+    checkpoints::Checkpoints,
     fault::{Sql, fault, is_busy, is_full},
     job::{Job, Task},
-    open,
+    open::{self, Log},
     orders::{Gather, Order, Orders},
     readers::Gate,
     reserve::Reserve,
@@ -30,6 +31,13 @@ const TIDY: Duration = Duration::from_secs(60);
 /// A log that is larger than this, and could not be emptied by the way, is emptied on purpose.
 const LOG_LIMIT: u64 = 2 * open::LOG_LIMIT;
 
+/// The log is written into the file when it has so many pages: what changes often is then written there once, where it
+/// would be written with every group.
+const LOG_PAGES: i64 = 4000;
+
+/// So few pages are written into the file by the way, so that the log starts anew: one that grows makes the disk slower.
+const FEW_PAGES: i64 = 250;
+
 /// What the thread has.
 pub(crate) struct Worker {
     name: Arc<str>,
@@ -41,6 +49,8 @@ pub(crate) struct Worker {
     gate: Gate,
     reserve: Reserve,
     answers: Answers,
+    /// Started when there is something to do for it.
+    checkpoints: Option<Checkpoints>,
     /// Where the log is.
     log: Option<OsString>,
     /// When the file was last tidied.
@@ -90,6 +100,7 @@ impl Worker {
             gate,
             reserve: Reserve::beside(settings.path()),
             answers,
+            checkpoints: None,
             log,
             own: Own::default(),
             cache: Cache::default(),
@@ -122,9 +133,10 @@ impl Worker {
             self.keep_log_short();
             self.tidy();
         }
+        self.checkpoints = None;
         if let Some(connection) = self.connection.take() {
             // All that is in the log goes into the file, so that one file is left, unless another process is at work.
-            let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            let _ = open::checkpoint(&connection, "TRUNCATE");
         }
         self.reserve.release();
         self.answers.finish();
@@ -152,6 +164,7 @@ impl Worker {
             let text = "what is in memory would be lost: `:memory:` cannot be opened again";
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
+        self.checkpoints = None;
         self.connection = None;
         self.cache = Cache::default();
         self.connection = Some(open::open_writer(&self.settings)?);
@@ -160,19 +173,32 @@ impl Worker {
         Ok(())
     }
 
-    /// SQLite empties the log by the way, unless somebody always reads. If it has grown all the same, it is emptied while
-    /// none of our own readers is at it; if others are, users may send no more before it is too long.
+    /// What is in the log is written into the file by a thread of its own. What has come meanwhile is written here, if it
+    /// is little: then all of it is there, and the log starts anew. If it has grown all the same, it is emptied while none
+    /// of our own threads is at it; if others read, users may send no more before it is too long.
     fn keep_log_short(&mut self) {
-        let length =
-            || self.log.as_ref().and_then(|log| std::fs::metadata(log).ok()).map_or(0, |log| log.len());
+        let (Some(log), Some(connection)) = (&self.log, &self.connection) else { return };
+        if let Ok(Log { pages, written }) = open::checkpoint(connection, "NOOP")
+            && pages >= LOG_PAGES
+        {
+            match pages - written {
+                0 => {}
+                1..=FEW_PAGES => drop(open::checkpoint(connection, "PASSIVE")),
+                _ => {
+                    let start = || Checkpoints::start(self.settings.clone(), self.gate.clone()).ok();
+                    self.checkpoints = self.checkpoints.take().or_else(start);
+                    self.checkpoints.iter().for_each(Checkpoints::ask);
+                }
+            }
+        }
+        let length = || std::fs::metadata(log).map_or(0, |log| log.len());
         self.own.log_length = length();
         if self.own.log_length <= LOG_LIMIT.min(self.settings.max_log) {
             return;
         }
-        if let Some(connection) = &self.connection {
-            let _nobody_reads = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-            let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-        }
+        let nobody_reads = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _ = open::checkpoint(connection, "TRUNCATE");
+        drop(nobody_reads);
         self.own.log_length = length();
     }
 
@@ -253,7 +279,8 @@ impl Worker {
     /// Writes what is in the log into the file, so that the log starts anew and needs no more room.
     fn empty_log(&self) {
         if let Some(connection) = &self.connection {
-            let _ = connection.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()));
+            let _nobody_reads = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            let _ = open::checkpoint(connection, "RESTART");
         }
     }
 
