@@ -11,7 +11,8 @@ use crate::{
 use dwell_core::{State, Text, Timestamp};
 use rusqlite::Row;
 
-/// How much is done at a time, in messages: a million due at one instant do not keep others out.
+/// How much is done at a time, in messages: a million due at one instant do not keep others out. Who asks for more is
+/// handed out more, within bounds.
 pub(crate) const CHUNK: usize = 1000;
 
 /// One that is due.
