@@ -173,6 +173,10 @@ impl RedisConsumer {
             }
             let pause = pause.unwrap_or(left).min(left);
             let mut signals = waiter::of_topic(&self.store, &self.of.topic, &wake);
+            if self.store.link.settings.promoter != Promoter::Inside {
+                // What other programs put there is not ours to take in: a signal that nobody here heeds would never end.
+                signals.truncate(1);
+            }
             let prefix = &self.store.link.settings.prefix;
             let stream = keys::of_subscription(prefix, &self.of.topic, &self.of.name).swap_remove(0);
             signals.push((stream, ready));
@@ -216,7 +220,8 @@ async fn look(store: &Store, of: &Subscription, name: &Text, max: usize, lease: 
         })
         .await?;
     if answer.first().map(text).as_deref() == Some("gone") {
-        return Ok(Look::Nothing { wait: None, ready: "0-0".to_owned(), wake: "0-0".to_owned() });
+        // Another one has adopted what it held: from now on there is nothing, whatever was there before.
+        return Ok(Look::Nothing { wait: None, ready: "$".to_owned(), wake: "$".to_owned() });
     }
     let mut answer = answer.into_iter();
     let found = answer.next().map(list).unwrap_or_default();

@@ -1,12 +1,13 @@
 //! Settling what consumers hold: each settlement is part of one script, whatever it moves where within the slot.
 
 use crate::{
-    accept::{content_of, write_due},
+    accept::{WEIGHT, content_of, write_due},
     consumer::{CHUNK, RedisConsumer, entry},
     item, keys,
     places::{list, text},
     script::SETTLE,
 };
+use bytes::Bytes;
 use dwell_core::{
     Action, Address, Envelope, Error, ErrorKind, Outcome, Result, ScheduleId, Settle, State, Text, Unsettled,
     wire,
@@ -20,7 +21,14 @@ pub(crate) async fn settle(consumer: &RedisConsumer, batch: Vec<Settle>) -> Vec<
     let mut unsettled = vec![];
     let mut rest = batch.into_iter().peekable();
     while rest.peek().is_some() {
-        let (chunk, refused) = sort_out(consumer, rest.by_ref().take(CHUNK)).await;
+        let (mut part, mut weight) = (vec![], 0);
+        while let Some(settle) = rest
+            .next_if(|settle| part.is_empty() || part.len() < CHUNK && weight + weight_of(settle) <= WEIGHT)
+        {
+            weight += weight_of(&settle);
+            part.push(settle);
+        }
+        let (chunk, refused) = sort_out(consumer, part).await;
         unsettled.extend(refused);
         match settle_chunk(consumer, &chunk).await {
             Ok(words) => {
@@ -38,11 +46,17 @@ pub(crate) async fn settle(consumer: &RedisConsumer, batch: Vec<Settle>) -> Vec<
     unsettled
 }
 
+/// How much of a settlement goes over the wire, in bytes that may be many.
+fn weight_of(settle: &Settle) -> usize {
+    match &settle.action {
+        Action::Ack { result } => result.as_ref().map_or(0, Bytes::len),
+        Action::Release => 0,
+        Action::Move { .. } => settle.delivery.message.body.len(),
+    }
+}
+
 /// Those that a script can be asked for, and those that it cannot.
-async fn sort_out(
-    consumer: &RedisConsumer,
-    batch: impl Iterator<Item = Settle>,
-) -> (Vec<Settle>, Vec<Unsettled>) {
+async fn sort_out(consumer: &RedisConsumer, batch: Vec<Settle>) -> (Vec<Settle>, Vec<Unsettled>) {
     let (mut chunk, mut refused) = (vec![], vec![]);
     for settle in batch {
         match check(consumer, &settle.action).await {
@@ -97,7 +111,12 @@ async fn settle_chunk(consumer: &RedisConsumer, chunk: &[Settle]) -> Result<Vec<
             chunk.iter().for_each(|settle| write(command, settle, is_dead));
         })
         .await?;
-    store.link.wait(&keys::of_topic(&store.link.settings.prefix, &consumer.of.topic)[0]).await?;
+    // It is done. If the server is lost with it before a replica has it, all of it is undone, and the message comes again:
+    // to say that it was not settled would have it settled twice.
+    let key = &keys::of_topic(&store.link.settings.prefix, &consumer.of.topic)[0];
+    if let Err(error) = store.link.wait(key).await {
+        tracing::warn!(topic = %consumer.of.topic, subscription = %consumer.of.name, %error, "settled on one server alone");
+    }
     let words = answer.into_iter().next().map(list).unwrap_or_default();
     Ok(words.iter().map(text).collect())
 }

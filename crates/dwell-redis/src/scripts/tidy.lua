@@ -31,9 +31,15 @@ for _, t in ipairs(T) do
   for _, s in ipairs(t.subs) do
     local consumers = redis.pcall('XINFO', 'CONSUMERS', s.ready, 'dwell')
     if not consumers.err then
-      local strays = call('XAUTOCLAIM', s.ready, 'dwell', 'recovery', stray, '0-0', 'COUNT', limit)
-      for _, found in ipairs(strays[2]) do
-        if call('HEXISTS', s.held, found[1]) == 0 then put_back(s, found[1], true) end
+      -- Looked at and not claimed: what somebody holds stays his, however long he renews its lease.
+      local from = '-'
+      for _ = 1, 10 do
+        local found = call('XPENDING', s.ready, 'dwell', 'IDLE', stray, from, '+', limit)
+        for _, pending in ipairs(found) do
+          if call('HEXISTS', s.held, pending[1]) == 0 then put_back(s, pending[1], true) end
+          from = '(' .. pending[1]
+        end
+        if #found < limit then break end
       end
       for _, consumer in ipairs(consumers) do
         -- name, its name, pending, how many, idle, how long
