@@ -150,8 +150,14 @@ impl Case<'_> {
         Decision { unacceptable: true, ..decide(self) }
     }
 
-    /// Again, to this subscription alone.
-    fn again(self, due: Due, outcome: Outcome, error: Option<Text>) -> Decision {
+    /// Again, after a run that came to an outcome. Its deliveries start anew there, and so does the count of those before.
+    fn again(mut self, due: Due, outcome: Outcome, error: Option<Text>) -> Decision {
+        self.delivery.message.headers.take(wire::LOST_COUNT);
+        self.back(due, outcome, error)
+    }
+
+    /// Back to this subscription alone.
+    fn back(self, due: Due, outcome: Outcome, error: Option<Text>) -> Decision {
         let mut to = self.rules.subscription.address();
         if planted(Bug::DeferralFansOut) && outcome == Outcome::Deferred {
             to = Address::Topic(self.rules.subscription.topic.clone());
@@ -185,19 +191,16 @@ impl Case<'_> {
         self.again(Due::After(delay), Outcome::Failed, Some(error))
     }
 
-    /// Again after a while: what took one worker down may take down the next.
+    /// Again after a while: what took one worker down may take down the next. It uses up neither runs nor retries; its end
+    /// is the quarantine.
     fn lost(mut self, jitter: f64) -> Decision {
         let times = lost(&self.delivery);
         let policy =
             RetryPolicy { base_delay: self.rules.recovery_delay, ..self.rules.policy(&self.delivery) };
         self.delivery.message.headers.set(wire::LOST_COUNT, times.to_string());
         let text = format!("handed out {times} times without an outcome: its worker crashed or lost it");
-        let handled = self.count_run();
-        if self.rules.max_runs.is_reached(handled) {
-            return self.give_up(Rejection::Poison, Outcome::Poison, text.into());
-        }
         let delay = policy.delay(times.saturating_sub(1), jitter);
-        self.again(Due::After(delay), Outcome::Released, Some(text.into()))
+        self.back(Due::After(delay), Outcome::Released, Some(text.into()))
     }
 
     fn count_run(&mut self) -> u32 {

@@ -355,7 +355,10 @@ local function fire(t, name, score, item)
   end
   local to, once, state = get(item, 'to') or '', get(item, 'once'), get(item, 'state') or 'scheduled'
   local due = get(item, 'due') or text(tonumber(score))
-  if id ~= name and not get(item, 'handled') and not get(item, 'failed') then remember(t, id, due) end
+  -- Its sender knows no other name than the message's. It fired under that before a worker could lose it.
+  local was_lost = string.find(name, '~%d+[^#]*$', #id + 1)
+  local is_new = not was_lost and not get(item, 'handled') and not get(item, 'failed')
+  if id ~= name and is_new then remember(t, id, due) end
   remember(t, name, due, once and string.sub(once, 2))
   count(home(t, to, item), shown(t, state), -1)
   put(item, 'to', nil)

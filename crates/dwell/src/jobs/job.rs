@@ -22,7 +22,7 @@ pub struct Job {
     pub retry_count: u32,
     /// How many failures are tried again: its own limit, else its type's where that is known here.
     pub max_retries: Option<u32>,
-    /// How often a worker lost it without saying what became of it.
+    /// How often a worker lost it without saying what became of it, since it last failed or was deferred.
     pub lost_count: u32,
     /// When it is, or was, to run.
     #[serde(rename = "due_at")]

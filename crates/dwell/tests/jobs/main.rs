@@ -46,6 +46,7 @@ macro_rules! on {
                 claiming: a_late_worker_with_an_old_token_changes_nothing;
                 recovering: what_a_dead_worker_held_runs_again_and_uses_up_no_retry;
                 recovering: a_job_that_takes_its_workers_down_is_given_up_in_the_end;
+                recovering: a_loss_changes_nothing_that_a_second_submission_is_told;
                 recovering: many_stuck_jobs_come_back_past_those_that_nobody_can_work_on;
                 recovering: a_stop_in_order_lets_jobs_end_and_leaves_the_rest;
                 recovering: a_worker_has_a_new_name_at_each_start;

@@ -47,6 +47,21 @@ pub async fn a_job_that_takes_its_workers_down_is_given_up_in_the_end(world: Wor
     held.complete(&1).await.unwrap();
 }
 
+pub async fn a_loss_changes_nothing_that_a_second_submission_is_told(world: World) {
+    let (_bus, jobs) = world.jobs(claimer(world.unit())).await;
+    let first = jobs.submit(double(1)).id("one").await.unwrap();
+    drop(jobs.claim([Double::NAME]).await.unwrap().pop().expect("it is due"));
+    world.pass(world.lease() + world.unit()).await;
+    assert!(jobs.claim([Double::NAME]).await.unwrap().is_empty(), "it waits");
+    world.pass(world.unit() * 2).await;
+    let held = jobs.claim([Double::NAME]).await.unwrap().pop().expect("it is back");
+    let again = jobs.submit(double(1)).id("one").await.unwrap();
+    assert_eq!((again.duplicate, again.run_at), (true, first.run_at));
+    held.fail("out of paper").await.unwrap();
+    let failed = world.look(&jobs, "one").await;
+    assert_eq!((failed.retry_count, failed.lost_count), (1, 0), "losses are counted since its last outcome");
+}
+
 pub async fn many_stuck_jobs_come_back_past_those_that_nobody_can_work_on(world: World) {
     let (dies, jobs) = world.jobs(claimer(world.unit())).await;
     for number in 0..300 {
