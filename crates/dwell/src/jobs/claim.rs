@@ -10,6 +10,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
+use tokio::{runtime::Handle, task::JoinHandle};
 
 /// The first pause before a settlement is tried again; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -72,74 +73,88 @@ impl Claim {
 
     async fn claim(self) -> Result<Vec<Claimed>> {
         let engine = self.jobs.engine()?;
-        let clock = engine.seams().clock.clone();
+        let seams = engine.seams();
+        let clock = seams.clock.clone();
+        let default = || Text::from(format!("{}-{}", seams.instance, seams.incarnation));
+        let worker = self.worker.clone().unwrap_or_else(default);
         let mut seats = vec![];
         for kind in &self.kinds {
             check_kind(kind)?;
-            seats.push(self.jobs.book().claimer(engine, kind).await?.seat(engine).await?);
+            let claimer = self.jobs.book().claimer(engine, kind).await?;
+            seats.push(claimer.seat(engine, &worker, self.lease).await?);
         }
         if seats.is_empty() || self.max == 0 {
             return Ok(vec![]);
         }
         // A type with many jobs must not be in the way of the others.
-        let first = engine.seams().random.next() as usize % seats.len();
+        let first = seams.random.next() as usize % seats.len();
         seats.rotate_left(first);
-        let seams = engine.seams();
-        let default = || Text::from(format!("{}-{}", seams.instance, seams.incarnation));
-        let worker = self.worker.clone().unwrap_or_else(default);
         let deadline = clock.elapsed().saturating_add(self.wait);
         loop {
             let left = deadline.saturating_sub(clock.elapsed());
             let received = self.receive(&seats, left).await?;
             let is_over = received.is_empty() && deadline <= clock.elapsed();
-            let mut claimed = vec![];
-            for received in received {
-                claimed.extend(self.take(received, &worker, engine).await);
+            // What has to wait or is given up is not for the caller.
+            let (mut claimed, mut refused) = (vec![], vec![]);
+            for Received { hold, delivery } in received {
+                match hold.refuses(&delivery) {
+                    None => claimed.push(Claimed::new(self.jobs.clone(), hold, delivery)),
+                    Some(verdict) => refused.push((hold, delivery, verdict)),
+                }
             }
-            // What had to wait or was given up is not for the caller.
+            let settled = settle_apart(engine, refused);
+            // Nothing is awaited while there is something for the caller: it would be lost with a caller who goes away.
             if !claimed.is_empty() || is_over {
                 return Ok(claimed);
+            }
+            if let Some(settled) = settled {
+                let _ = settled.await;
             }
         }
     }
 
     /// What is due now, of any of them; else the first that comes.
     async fn receive(&self, seats: &[Seat], wait: Duration) -> Result<Vec<Received>> {
-        let mut received = vec![];
+        let mut batch = Batch(vec![]);
         for seat in seats {
-            received.extend(seat.receive(self.max - received.len(), Duration::ZERO, self.lease).await?);
-            if received.len() >= self.max {
+            match seat.receive(self.max - batch.0.len(), Duration::ZERO).await {
+                Ok(received) => batch.0.extend(received),
+                Err(error) if batch.0.is_empty() => return Err(error),
+                Err(error) => {
+                    let kind = seat.claimer.settings.topic.as_ref();
+                    tracing::warn!(target: "dwell", kind, %error, "jobs of one type could not be claimed, those of others were");
+                    break;
+                }
+            }
+            if batch.0.len() >= self.max {
                 break;
             }
         }
-        if !received.is_empty() || wait.is_zero() {
-            return Ok(received);
+        if !batch.0.is_empty() || wait.is_zero() {
+            return Ok(batch.finish());
         }
-        let waiting = seats.iter().map(|seat| Box::pin(seat.receive(self.max, wait, self.lease)));
+        let waiting = seats.iter().map(|seat| Box::pin(seat.receive(self.max, wait)));
         select_all(waiting).await.0
     }
+}
 
-    /// A job in the caller's hands; unless it cannot be read, or was lost by others before.
-    async fn take(&self, received: Received, worker: &Text, engine: &Engine) -> Option<Claimed> {
-        let Received { claimer, gaps, delivery } = received;
-        let rules = Rules::new(&claimer.settings, worker.clone());
-        let quarantine = claimer.settings.quarantine(&engine.capabilities());
-        let verdict = match &delivery.problem {
-            Some(problem) => Some(Verdict::Invalid(problem.clone())),
-            None => rules.before_run(&delivery, quarantine),
-        };
-        let lease = self.lease.unwrap_or(claimer.settings.lease);
-        let hold = Hold { gaps, engine: engine.clone(), rules, lease };
-        let Some(verdict) = verdict else {
-            return Some(Claimed::new(self.jobs.clone(), hold, delivery));
-        };
-        let id = delivery.message.id.clone();
-        if let Err(error) = hold.settle(delivery, verdict).await {
-            // Its lease runs out once more, and then this is tried again.
-            tracing::warn!(target: "dwell", %id, %error, "a job that a worker lost could not be put back");
-        }
-        None
+/// Settles these in a task of their own, that a caller who goes away does not stop.
+fn settle_apart(engine: &Engine, all: Vec<(Hold, Delivery, Verdict)>) -> Option<JoinHandle<()>> {
+    if all.is_empty() {
+        return None;
     }
+    // Without a runtime, they come back when their leases run out.
+    let runtime = Handle::try_current().ok()?;
+    let settle = async move {
+        for (hold, delivery, verdict) in all {
+            let id = delivery.message.id.clone();
+            if let Err(error) = hold.settle(delivery, verdict).await {
+                // Its lease runs out once more, and then this is tried again.
+                tracing::warn!(target: "dwell", %id, %error, "a job that was not handed out could not be put back");
+            }
+        }
+    };
+    Some(runtime.spawn(engine.seams().clock.track(Box::pin(settle))))
 }
 
 impl IntoFuture for Claim {
@@ -172,8 +187,8 @@ impl Claimer {
         Ok(Self { settings, subscription, idle: Mutex::default() })
     }
 
-    /// A consumer to receive with.
-    async fn seat(self: Arc<Self>, engine: &Engine) -> Result<Seat> {
+    /// A consumer for `worker` to receive with.
+    async fn seat(self: Arc<Self>, engine: &Engine, worker: &Text, lease: Option<Duration>) -> Result<Seat> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let gaps = match idle {
             Some(gaps) => gaps,
@@ -182,7 +197,8 @@ impl Claimer {
                 Arc::new(engine.gaps(self.subscription.clone(), consumer))
             }
         };
-        Ok(Seat { claimer: self, gaps })
+        let (engine, worker) = (engine.clone(), worker.clone());
+        Ok(Seat { claimer: self, gaps, engine, worker, lease })
     }
 }
 
@@ -190,6 +206,9 @@ impl Claimer {
 struct Seat {
     claimer: Arc<Claimer>,
     gaps: Arc<Gaps>,
+    engine: Engine,
+    worker: Text,
+    lease: Option<Duration>,
 }
 
 impl Drop for Seat {
@@ -199,18 +218,46 @@ impl Drop for Seat {
 }
 
 impl Seat {
-    async fn receive(&self, max: usize, wait: Duration, lease: Option<Duration>) -> Result<Vec<Received>> {
-        let batch = self.gaps.consumer.receive(max, wait, lease).await?;
-        let of = |delivery| Received { claimer: self.claimer.clone(), gaps: self.gaps.clone(), delivery };
-        Ok(batch.into_iter().map(of).collect())
+    async fn receive(&self, max: usize, wait: Duration) -> Result<Vec<Received>> {
+        let batch = self.gaps.consumer.receive(max, wait, self.lease).await?;
+        Ok(batch.into_iter().map(|delivery| Received { hold: self.hold(), delivery }).collect())
+    }
+
+    fn hold(&self) -> Hold {
+        let settings = &self.claimer.settings;
+        Hold {
+            gaps: self.gaps.clone(),
+            engine: self.engine.clone(),
+            rules: Rules::new(settings, self.worker.clone()),
+            quarantine: settings.quarantine(&self.engine.capabilities()),
+            lease: self.lease.unwrap_or(settings.lease),
+        }
     }
 }
 
-/// A delivery, and where it came from.
+/// A delivery, and what holds it.
 struct Received {
-    claimer: Arc<Claimer>,
-    gaps: Arc<Gaps>,
+    hold: Hold,
     delivery: Delivery,
+}
+
+/// What was received so far. If the claim is given up before it is complete, it goes back: nobody has lost it.
+struct Batch(Vec<Received>);
+
+impl Batch {
+    fn finish(mut self) -> Vec<Received> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        let Some(engine) = self.0.first().map(|received| received.hold.engine.clone()) else { return };
+        let release = |Received { hold, delivery }| {
+            (hold, delivery, Verdict::Release("the claim was given up before it was complete".into()))
+        };
+        settle_apart(&engine, self.0.drain(..).map(release).collect());
+    }
 }
 
 /// What it takes to hold one job, and to say what became of it.
@@ -218,10 +265,19 @@ pub(super) struct Hold {
     gaps: Arc<Gaps>,
     engine: Engine,
     rules: Rules,
+    quarantine: Option<u32>,
     lease: Duration,
 }
 
 impl Hold {
+    /// What is to become of it instead of a run: it cannot be read, or was lost by others before.
+    fn refuses(&self, delivery: &Delivery) -> Option<Verdict> {
+        match &delivery.problem {
+            Some(problem) => Some(Verdict::Invalid(problem.clone())),
+            None => self.rules.before_run(delivery, self.quarantine),
+        }
+    }
+
     pub(super) fn worker(&self) -> &Text {
         &self.rules.worker
     }

@@ -6,6 +6,8 @@
 mod build;
 mod claiming;
 mod ending;
+mod faulty;
+mod giving_up;
 mod recovering;
 mod running;
 #[cfg(feature = "redis")]
