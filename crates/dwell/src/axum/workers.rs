@@ -28,30 +28,91 @@ const MOST: u32 = 1000;
 
 /// What workers hold, by job and token.
 #[derive(Default)]
-pub(super) struct Held(Mutex<BTreeMap<(MessageId, String), Claimed>>);
+pub(super) struct Held(Mutex<BTreeMap<Token, Entry>>);
+
+type Token = (MessageId, String);
+
+struct Entry {
+    claimed: Arc<Claimed>,
+    lease_until: Timestamp,
+    /// A request says what became of it. There is one such at a time.
+    is_settling: bool,
+}
 
 impl Held {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(MessageId, String), Claimed>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Token, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn put(&self, claimed: Claimed) {
-        self.lock().insert((claimed.id().clone(), claimed.attempt().to_string()), claimed);
+        let token = (claimed.id().clone(), claimed.attempt().to_string());
+        let lease_until = claimed.lease_until();
+        self.lock().insert(token, Entry { claimed: Arc::new(claimed), lease_until, is_settling: false });
     }
 
-    fn take(&self, id: &str, attempt: Attempt) -> Result<Claimed, Problem> {
-        self.lock().remove(&(id.into(), attempt.to_string())).ok_or_else(|| {
-            let text = format!(
-                "this attempt at the job `{id}` was settled before, or its lease ran out: stop, the job is in other hands"
-            );
-            Error::new(ErrorKind::Stale, text).into()
-        })
-    }
-
-    /// Forgets what was never settled in time: somebody else has it by now.
+    /// Forgets what was never settled in time: somebody else has it by now. What a request is about stays until it is over.
     fn forget_lost(&self, now: Timestamp) {
-        self.lock().retain(|_, claimed| claimed.lease_until() > now);
+        self.lock().retain(|_, entry| entry.lease_until > now || Arc::strong_count(&entry.claimed) > 1);
     }
+}
+
+fn stale(id: &str) -> Problem {
+    let text = format!(
+        "this attempt at the job `{id}` was settled before, or its lease ran out: stop, the job is in other hands"
+    );
+    Error::new(ErrorKind::Stale, text).into()
+}
+
+/// The right of one request to settle a job. It ends when this is dropped, whatever became of the request.
+struct Settling {
+    shared: Arc<Shared>,
+    token: Token,
+    claimed: Arc<Claimed>,
+    is_over: bool,
+}
+
+impl Settling {
+    fn begin(shared: Arc<Shared>, id: &str, attempt: Attempt) -> Result<Self, Problem> {
+        let token = (id.into(), attempt.to_string());
+        let claimed = {
+            let mut held = shared.held.lock();
+            let entry = held.get_mut(&token).ok_or_else(|| stale(id))?;
+            if std::mem::replace(&mut entry.is_settling, true) {
+                let detail = format!(
+                    "another request is about to settle this attempt at the job `{id}`: wait for its answer, or ask for the job"
+                );
+                return Err(Problem::new(StatusCode::CONFLICT, "conflict", detail));
+            }
+            entry.claimed.clone()
+        };
+        Ok(Self { shared, token, claimed, is_over: false })
+    }
+
+    /// Only what is settled or lost is let go: the store may be out of reach for now.
+    fn end(mut self, result: Result<(), Error>) -> Result<(), Problem> {
+        self.is_over = result.as_ref().map_or_else(|error| error.kind() == ErrorKind::Stale, |()| true);
+        result.map_err(Problem::from)
+    }
+}
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        let mut held = self.shared.held.lock();
+        match held.get_mut(&self.token) {
+            Some(entry) if !self.is_over => entry.is_settling = false,
+            _ => drop(held.remove(&self.token)),
+        }
+    }
+}
+
+/// Goes on to its end though the client goes away: what it does to the job and what is known of it here stay together.
+async fn to_the_end<T: Send + 'static>(
+    request: impl Future<Output = Result<T, Problem>> + Send + 'static,
+) -> Result<T, Problem> {
+    tokio::spawn(request).await.unwrap_or_else(|_| {
+        let detail = "the request ended before it was done: ask for the job to see where it stands";
+        Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail))
+    })
 }
 
 pub(super) fn routes(router: Router<Arc<Shared>>) -> Router<Arc<Shared>> {
@@ -155,20 +216,30 @@ async fn heartbeat(
     let (attempt, lease) = (attempt(&mut fields), fields.duration("lease"));
     fields.finish()?;
     let Some(attempt) = attempt else { return Err(Problem::no_job(&id)) };
-    let mut claimed = shared.held.take(&id, attempt)?;
-    match claimed.heartbeat(lease).await {
-        Ok(lease_until) => {
-            shared.held.put(claimed);
-            Ok(json(StatusCode::OK, &json!({ "lease_until": lease_until })))
-        }
-        Err(error) => {
-            // Out of reach is not lost.
-            if error.kind() != ErrorKind::Stale {
-                shared.held.put(claimed);
+    let token = (id.as_str().into(), attempt.to_string());
+    let claimed = shared.held.lock().get(&token).map(|entry| entry.claimed.clone());
+    let claimed = claimed.ok_or_else(|| stale(&id))?;
+    let beat = async move {
+        let extended = claimed.extend(lease).await;
+        let mut held = shared.held.lock();
+        match extended {
+            Ok(lease_until) => {
+                if let Some(entry) = held.get_mut(&token) {
+                    entry.lease_until = lease_until;
+                }
+                Ok(lease_until)
             }
-            Err(error.into())
+            Err(error) => {
+                // Out of reach is not lost.
+                if error.kind() == ErrorKind::Stale {
+                    held.remove(&token);
+                }
+                Err(error.into())
+            }
         }
-    }
+    };
+    let lease_until = to_the_end(beat).await?;
+    Ok(json(StatusCode::OK, &json!({ "lease_until": lease_until })))
 }
 
 async fn complete(
@@ -186,7 +257,12 @@ async fn complete(
             format!("the result has more than {most} bytes: store it elsewhere, and say where it is");
         return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail));
     }
-    shared.held.take(&id, attempt)?.complete(&result).await?;
+    let settling = Settling::begin(shared.clone(), &id, attempt)?;
+    to_the_end(async move {
+        let result = settling.claimed.try_complete(&result).await;
+        settling.end(result)
+    })
+    .await?;
     settled(&shared, &id).await
 }
 
@@ -199,7 +275,12 @@ async fn fail(
     let (attempt, error) = (attempt(&mut fields), fields.needed("error"));
     fields.finish()?;
     let Some(attempt) = attempt else { return Err(Problem::no_job(&id)) };
-    shared.held.take(&id, attempt)?.fail(error).await?;
+    let settling = Settling::begin(shared.clone(), &id, attempt)?;
+    to_the_end(async move {
+        let result = settling.claimed.try_fail(error).await;
+        settling.end(result)
+    })
+    .await?;
     settled(&shared, &id).await
 }
 

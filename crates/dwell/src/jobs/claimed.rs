@@ -4,7 +4,7 @@ use super::{Jobs, claim::Hold, handler::completed};
 use crate::{Cx, Failure};
 use bytes::Bytes;
 use dwell_core::{
-    ContentType, Delivery, Error, ErrorKind, LeaseId, Message, MessageId, Result, Text, Timestamp,
+    ContentType, Delivery, Error, ErrorKind, LeaseId, Message, MessageId, Receipt, Result, Text, Timestamp,
 };
 use dwell_engine::Verdict;
 use serde::{Serialize, Serializer};
@@ -110,13 +110,23 @@ impl Claimed {
     /// Says that it is still being worked on: it is ours for another lease from now, or for `lease`. `Stale` if it is
     /// somebody else's by now.
     pub async fn heartbeat(&mut self, lease: Option<Duration>) -> Result<Timestamp> {
-        self.lease_until = self.hold.extend(self.delivery.receipt.lease(), lease).await?;
+        self.lease_until = self.extend(lease).await?;
         Ok(self.lease_until)
+    }
+
+    /// The same for one that is shared.
+    pub(crate) async fn extend(&self, lease: Option<Duration>) -> Result<Timestamp> {
+        self.hold.extend(self.delivery.receipt.lease(), lease).await
     }
 
     /// Done: its result is kept in the same step. `Stale`, and nothing is changed, if it is somebody else's by now. A result
     /// that is too large is an error, and the job is given up: another run would come to the same.
     pub async fn complete(self, result: &impl Serialize) -> Result<()> {
+        self.try_complete(result).await
+    }
+
+    /// The same. After an error that is not `Stale`, it can be tried again.
+    pub(crate) async fn try_complete(&self, result: &impl Serialize) -> Result<()> {
         match completed(result, self.jobs.book().max_result()) {
             Ok(verdict) => self.settle(verdict).await,
             Err(error) => {
@@ -129,11 +139,27 @@ impl Claimed {
     /// Not done. An error is tried again with backoff, up to the limit of the job; a [`Failure`] made on purpose defers,
     /// rejects or releases it.
     pub async fn fail(self, why: impl Into<Failure>) -> Result<()> {
+        self.try_fail(why).await
+    }
+
+    /// The same. After an error that is not `Stale`, it can be tried again.
+    pub(crate) async fn try_fail(&self, why: impl Into<Failure>) -> Result<()> {
         self.settle(why.into().into_verdict()).await
     }
 
-    async fn settle(self, verdict: Verdict) -> Result<()> {
-        self.hold.settle(self.delivery, verdict).await
+    /// Settles a copy: what the rules write into one that was not settled must not count twice. That it is settled at most
+    /// once is up to its fence.
+    async fn settle(&self, verdict: Verdict) -> Result<()> {
+        let Delivery { message, deliveries, due, problem, receipt } = &self.delivery;
+        let LeaseId { position, fence } = receipt.lease();
+        let delivery = Delivery {
+            message: message.clone(),
+            deliveries: *deliveries,
+            due: *due,
+            problem: problem.clone(),
+            receipt: Receipt::new(position, fence),
+        };
+        self.hold.settle(delivery, verdict).await
     }
 }
 

@@ -2,9 +2,13 @@
 #![allow(unreachable_pub, reason = "a test has no public")]
 
 mod client;
+#[path = "../jobs/faulty.rs"]
+#[expect(dead_code, reason = "some of it is for stories about claims")]
+mod faulty;
 #[cfg(feature = "redis")]
 #[path = "../jobs/server.rs"]
 mod server;
+mod trouble;
 
 use axum::{Json, Router, extract, routing::post};
 use client::{Answer, Service};
