@@ -1,7 +1,7 @@
 //! The answer to a submission.
 
 use super::PATH;
-use crate::jobs::{Status, Submitted};
+use crate::jobs::{Jobs, Status, Submitted};
 use ::axum::{
     body::Body,
     http::{HeaderValue, StatusCode, header},
@@ -9,17 +9,24 @@ use ::axum::{
 };
 use serde::Serialize;
 
-/// `202 Accepted`, with where to ask for the job in `Location`; `200` if it was submitted before. It is what an endpoint of
-/// your own returns for a [`Submitted`].
+/// `202 Accepted`, with where to ask for the job in `Location`; `200` if it was submitted before, without a `status`: it may
+/// have gone on since. It is what an endpoint of your own returns for a [`Submitted`].
 #[derive(Clone, Debug)]
 pub struct Accepted {
     submitted: Submitted,
     path: String,
+    /// Where it stands, if that is known.
+    status: Option<Status>,
 }
 
 impl From<Submitted> for Accepted {
     fn from(submitted: Submitted) -> Self {
-        Self { submitted, path: PATH.to_owned() }
+        let status = match (submitted.duplicate, submitted.run_at) {
+            (true, _) => None,
+            (false, None) => Some(Status::Queued),
+            (false, Some(_)) => Some(Status::Scheduled),
+        };
+        Self { submitted, path: PATH.to_owned(), status }
     }
 }
 
@@ -30,24 +37,36 @@ impl Accepted {
         self.path = path.into();
         self
     }
+
+    /// Says where a job stands that was submitted before.
+    pub(super) async fn look(mut self, jobs: &Jobs) -> Self {
+        if self.submitted.duplicate {
+            // It is submitted, whether or not this can be told now.
+            let job = jobs.get(&self.submitted.id).await.ok().flatten();
+            self.status = job.map(|job| job.status);
+        }
+        self
+    }
 }
 
 #[derive(Serialize)]
 struct Answer<'a> {
     #[serde(flatten)]
     submitted: &'a Submitted,
-    status: Status,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status>,
 }
 
 impl IntoResponse for Accepted {
     fn into_response(self) -> Response {
-        let Submitted { id, run_at, duplicate, .. } = &self.submitted;
-        let status = if run_at.is_some() { Status::Scheduled } else { Status::Queued };
+        let Submitted { id, duplicate, .. } = &self.submitted;
         let code = if *duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
         let location = format!("{}/{id}", self.path.trim_end_matches('/'));
-        let mut response = json(code, &Answer { submitted: &self.submitted, status });
+        let mut response = json(code, &Answer { submitted: &self.submitted, status: self.status });
         let headers = response.headers_mut();
-        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        if !self.status.is_some_and(Status::is_final) {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
         if let Ok(location) = HeaderValue::try_from(location) {
             headers.insert(header::LOCATION, location);
         }

@@ -27,7 +27,7 @@
 //!
 //! | call | answer |
 //! |---|---|
-//! | `POST /v1/jobs` `{type, payload, delay \| due_at, max_retries, id, key}` | `202`, `Location`, `Retry-After`; `200` with `duplicate: true` if the id was submitted before with the same content |
+//! | `POST /v1/jobs` `{type, payload, delay \| due_at, max_retries, id, key}` | `202`, `Location`, `Retry-After`; `200` with `duplicate: true` and where it stands if the id was submitted before with the same content |
 //! | `GET /v1/jobs/{id}` | where it stands; `Retry-After` while it is not over |
 //! | `GET /v1/jobs/{id}/result` | `200` and the result; `202` while there is none; `409 conflict` if there never will be |
 //! | `DELETE /v1/jobs/{id}` | cancels what no worker has; `409 too_late` |

@@ -148,7 +148,7 @@ async fn submit(
     };
     let path = uri.path();
     match submitting.await {
-        Ok(submitted) => Ok(Accepted::from(submitted).below(path).into_response()),
+        Ok(submitted) => Ok(Accepted::from(submitted).look(&shared.jobs).await.below(path).into_response()),
         Err(error) => {
             let is_there = error.kind() == dwell_core::ErrorKind::Conflict;
             let there = id.filter(|_| is_there).map(|id| format!("{}/{id}", path.trim_end_matches('/')));

@@ -169,6 +169,7 @@ on_every_store! {
     the_result_is_there_when_the_job_is_over_and_not_before,
     what_no_worker_has_is_cancelled,
     the_id_is_the_idempotency_key,
+    a_second_submission_is_told_where_the_job_stands,
     a_failed_job_is_told_and_run_again,
     every_mistake_of_a_request_is_named_at_once,
     what_is_too_large_is_refused,
@@ -285,6 +286,27 @@ async fn the_id_is_the_idempotency_key(world: World) {
     world.service.call("POST", "/v1/jobs", &key, differs).await.is_problem(400, "invalid_request");
     let bad = [("Idempotency-Key", "no good")];
     world.service.call("POST", "/v1/jobs", &bad, body).await.is_problem(400, "invalid_request");
+}
+
+async fn a_second_submission_is_told_where_the_job_stands(world: World) {
+    let body = r#"{"type":"sums.double","payload":{"number":4,"waits":true},"id":"one"}"#;
+    assert_eq!(world.service.post("/v1/jobs", body).await.json()["status"], "Queued");
+    world.reaches("/v1/jobs/one", "InProgress").await;
+    let running = world.service.post("/v1/jobs", body).await;
+    assert_eq!((running.status, running.json()["status"].clone()), (200, json!("InProgress")));
+    assert!(running.header("retry-after").is_some());
+    world.gate.add_permits(1);
+    world.reaches("/v1/jobs/one", "Completed").await;
+    let over = world.service.post("/v1/jobs", body).await;
+    assert_eq!((over.status, over.json()["status"].clone()), (200, json!("Completed")));
+    assert_eq!((over.json()["duplicate"].clone(), over.header("retry-after")), (json!(true), None));
+
+    // An endpoint that does not look says nothing rather than what may be wrong.
+    let headers = [("Content-Type", "application/json"), ("Idempotency-Key", "mine")];
+    let first = world.service.call("POST", "/doubles", &headers, r#"{"number":5}"#).await;
+    let again = world.service.call("POST", "/doubles", &headers, r#"{"number":5}"#).await;
+    assert_eq!((first.json()["status"].clone(), again.status), (json!("Queued"), 200));
+    assert_eq!(again.json().get("status"), None);
 }
 
 async fn a_failed_job_is_told_and_run_again(world: World) {
