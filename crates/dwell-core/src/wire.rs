@@ -2,7 +2,8 @@
 //! have no field of their own for them.
 
 use crate::{
-    Address, Attempts, ContentType, Envelope, Headers, Message, MessageFields, MessageId, Text, Timestamp,
+    Address, Attempts, ContentType, Envelope, Error, ErrorKind, Headers, Message, MessageFields, MessageId,
+    Text, Timestamp,
 };
 use bytes::Bytes;
 
@@ -55,8 +56,17 @@ pub const REJECTION_STAMPS: [&str; 7] = [
     LAST_ERROR,
 ];
 
+/// That a dead letter cannot be replayed, because nothing says where to.
+pub fn homeless(id: &MessageId) -> Error {
+    let text = format!(
+        "the dead letter `{id}` does not say where it came from: it has no `{ORIGINAL_TOPIC}` or no `{SUBSCRIPTION}`; send \
+         its content anew"
+    );
+    Error::new(ErrorKind::Invalid, text)
+}
+
 /// What a replay strips: these stamps, and the count of crashes before it.
-pub fn strip_for_replay(headers: &mut Headers) {
+pub(crate) fn strip_for_replay(headers: &mut Headers) {
     for name in REJECTION_STAMPS.into_iter().chain([LOST_COUNT]) {
         headers.take(name);
     }

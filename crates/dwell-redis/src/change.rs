@@ -10,8 +10,8 @@ use crate::{
 };
 use bytes::Bytes;
 use dwell_core::{
-    Answer, Attempts, Change, Changed, Due, Error, ErrorKind, Message, MessageId, Result, State, Text,
-    is_job_topic, wire,
+    Answer, Change, Changed, Due, Error, ErrorKind, Message, MessageId, Result, State, Text, is_job_topic,
+    wire,
 };
 
 pub(crate) async fn change(
@@ -82,7 +82,7 @@ async fn change_one(
     let topics = store.family(&found.base).await?;
     let name = record.subscription.as_deref().unwrap_or_default();
     let fresh = match change {
-        Change::Replay(body) => item::pack(&anew(&record.message, body.as_ref())),
+        Change::Replay(body) => item::pack(&record.message.clone().anew(body.clone())),
         _ => vec![],
     };
     let answer = store
@@ -118,10 +118,10 @@ async fn check_replay(store: &Store, id: &MessageId, found: &[Found], body: Opti
     }
     for found in found.iter().filter(|found| found.record.state == State::Dead) {
         let (topic, Some(name)) = (&found.record.topic, &found.record.subscription) else {
-            return Err(homeless(id));
+            return Err(wire::homeless(id));
         };
         if wire::is_dead_letter_topic(topic) {
-            return Err(homeless(id));
+            return Err(wire::homeless(id));
         }
         if keys::split(topic).0 != &*found.base {
             let text = format!(
@@ -137,24 +137,4 @@ async fn check_replay(store: &Store, id: &MessageId, found: &[Found], body: Opti
         }
     }
     Ok(())
-}
-
-/// A dead message, as it starts anew.
-fn anew(dead: &Message, body: Option<&Bytes>) -> Message {
-    let mut message = dead.clone();
-    wire::strip_for_replay(&mut message.headers);
-    message.attempts = Attempts::default();
-    if let Some(body) = body {
-        message.body = body.clone();
-    }
-    message
-}
-
-fn homeless(id: &MessageId) -> Error {
-    let (topic, subscription) = (wire::ORIGINAL_TOPIC, wire::SUBSCRIPTION);
-    let text = format!(
-        "the dead letter `{id}` does not say where it came from: it has no `{topic}` or no `{subscription}`; send its \
-         content anew"
-    );
-    Error::new(ErrorKind::Invalid, text)
 }

@@ -2,17 +2,14 @@
 
 use crate::{
     keys,
-    places::{Place, text, to_millis, written},
+    places::{Place, text, written},
     script::{DECLARE, PROMOTE},
     store::Store,
 };
-use dwell_core::{
-    Address, Error, ErrorKind, OnMissing, Result, Subscription, Text, Topic, Unclaimed, format_duration,
-};
+use dwell_core::{Address, Error, ErrorKind, OnMissing, Result, Subscription, Text, Topic, Unclaimed};
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     sync::Arc,
-    time::Duration,
 };
 
 /// What a topic is to be.
@@ -95,13 +92,11 @@ impl Plan {
     }
 
     fn declare(&mut self, topic: &Topic) -> Result<()> {
-        let keeps = topic.unclaimed == Unclaimed::Keep;
         match self.claim(&topic.name) {
-            Some((is, true)) if is != keeps => {
-                let word = |keeps| if keeps { "keep" } else { "discard" };
-                Err(conflict(&format!("topic `{}`", topic.name), "unclaimed", word(is), word(keeps)))
+            Some((keeps, true)) => {
+                let unclaimed = if keeps { Unclaimed::Keep } else { Unclaimed::Discard };
+                Topic { name: topic.name.clone(), unclaimed }.check_same(topic)
             }
-            Some((_, true)) => Ok(()),
             _ => {
                 self.add(topic, true);
                 Ok(())
@@ -118,7 +113,7 @@ impl Plan {
 
     fn subscribe(&mut self, wanted: &Subscription, topic: &Topic) -> Result<()> {
         if let Some(found) = self.declared(&wanted.topic, &wanted.name) {
-            return check_same(found, wanted);
+            return found.check_same(wanted);
         }
         self.add(topic, false);
         let claim = self.claim(&wanted.topic).unwrap_or_default();
@@ -209,29 +204,4 @@ async fn promote_all(store: &Store, topic: &Text) -> Result<()> {
             return Ok(());
         }
     }
-}
-
-fn check_same(found: &Subscription, wanted: &Subscription) -> Result<()> {
-    let channel = |address: &Option<Address>| address.as_ref().map_or("none".to_owned(), Address::to_string);
-    // To the millisecond, as the server has it.
-    let lease = |lease| format_duration(Duration::from_millis(to_millis(lease)));
-    let settings = [
-        ("lease", lease(found.lease), lease(wanted.lease)),
-        ("ordered", found.ordered.to_string(), wanted.ordered.to_string()),
-        ("dead_letter", channel(&found.dead_letter), channel(&wanted.dead_letter)),
-        ("invalid", channel(&found.invalid), channel(&wanted.invalid)),
-    ];
-    match settings.into_iter().find(|(_, found, wanted)| found != wanted) {
-        None => Ok(()),
-        Some((setting, is, wanted)) => {
-            Err(conflict(&format!("subscription `{}`", found.address()), setting, &is, &wanted))
-        }
-    }
-}
-
-fn conflict(what: &str, setting: &str, is: &str, wanted: &str) -> Error {
-    let text = format!(
-        "the {what} is there with `{setting}` {is}, and not {wanted}: ask for what is there, or use another name"
-    );
-    Error::new(ErrorKind::Conflict, text)
 }

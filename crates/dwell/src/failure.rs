@@ -1,5 +1,6 @@
 //! Why a handler did not succeed, and what is to become of the message.
 
+use crate::cx::Cx;
 use dwell_core::{BoxError, Due, Text, Timestamp};
 use dwell_engine::Verdict;
 use std::{fmt, time::Duration};
@@ -138,17 +139,17 @@ impl fmt::Debug for Failure {
 )]
 pub trait Ending: Send + 'static {
     #[doc(hidden)]
-    fn verdict(self) -> Verdict;
+    fn verdict(self, cx: &Cx) -> Verdict;
 }
 
 impl Ending for () {
-    fn verdict(self) -> Verdict {
+    fn verdict(self, _: &Cx) -> Verdict {
         Verdict::ACK
     }
 }
 
 impl<E: Into<Failure> + Send + 'static> Ending for Result<(), E> {
-    fn verdict(self) -> Verdict {
+    fn verdict(self, _: &Cx) -> Verdict {
         match self {
             Ok(()) => Verdict::ACK,
             Err(error) => error.into().into_verdict(),

@@ -3,7 +3,8 @@
 #[path = "../jobs/rate.rs"]
 mod rate;
 
-use crate::{Scale, output::Output, two_threads};
+use crate::{Scale, two_threads};
+use dwell_bench::{Output, in_turns};
 use dwell_core::Seams;
 use dwell_engine::memory::{Memory, MemorySettings};
 use std::sync::Arc;
@@ -22,6 +23,6 @@ pub(crate) fn run(output: &Output, scale: &Scale) {
             );
         });
     }
-    output.rates("jobs, submitted to completed with a result / commands", &jobs, &commands);
-    output.rates("jobs, submitted to completed with a result / bare transport", &jobs, &bare);
+    output.rates("jobs, submitted to completed with a result / commands", in_turns(&jobs, &commands));
+    output.rates("jobs, submitted to completed with a result / bare transport", in_turns(&jobs, &bare));
 }

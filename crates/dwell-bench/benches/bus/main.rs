@@ -10,11 +10,10 @@ mod jobs;
 mod message;
 mod other;
 mod ours;
-mod output;
 mod sending;
 mod steps;
 
-use output::Output;
+use dwell_bench::Output;
 
 /// What the queue between producers and handler holds.
 const CAPACITY: usize = 10_000;
@@ -22,7 +21,7 @@ const CAPACITY: usize = 10_000;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
-    let output = Output { json: has("--json") };
+    let output = Output { bench: "bus", json: has("--json") };
     let scale = if has("--smoke") { Scale::SMOKE } else { Scale::FULL };
     let named = arguments.iter().any(|argument| !argument.starts_with("--"));
     let parts: [(&str, Part); 4] =

@@ -5,6 +5,7 @@
 
 mod rate;
 
+use dwell_bench::Output;
 use dwell_core::Seams;
 use dwell_sqlite::{Sqlite, SqliteSettings};
 use std::{path::PathBuf, sync::Arc};
@@ -26,24 +27,9 @@ fn main() {
             beside_bare.push((jobs, rate::transport(Arc::new(sqlite), &seams, messages).await));
         }
     });
-    let print = |beside: &str, figures| print(has("--json"), beside, figures);
-    print("commands", beside_commands);
-    print("bare transport", beside_bare);
-}
-
-fn print(json: bool, beside: &str, mut figures: Vec<(f64, f64)>) {
-    // The round in the middle: the machine is shared.
-    figures.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
-    let (ours, raw) = figures[figures.len() / 2];
-    let case = format!("jobs, submitted to completed with a result / {beside}");
-    let ratio = ours / raw;
-    if json {
-        println!(
-            r#"{{"bench":"sqlite","case":"{case}","ours":{ours:.1},"raw":{raw:.1},"ratio":{ratio:.3},"unit":"jobs/s"}}"#
-        );
-    } else {
-        println!("{case:<72} {ours:>12.1} {raw:>12.1} {ratio:>7.2}  jobs/s");
-    }
+    let output = Output { bench: "sqlite", json: has("--json") };
+    output.rates("jobs, submitted to completed with a result / commands", beside_commands);
+    output.rates("jobs, submitted to completed with a result / bare transport", beside_bare);
 }
 
 /// A file that goes with its round.

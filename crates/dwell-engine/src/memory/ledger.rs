@@ -10,9 +10,8 @@ use super::{
 use crate::planted::{Bug, planted};
 use bytes::Bytes;
 use dwell_core::{
-    Address, Answer, Attempts, BoxFuture, Change, Changed, Count, Cursor, Error, ErrorKind, Ledger, Message,
-    MessageId, Oldest, Page, Record, RecordQuery, Result, State as MessageState, Text, Timestamp,
-    is_job_topic, wheel::Key, wire,
+    Address, Answer, BoxFuture, Change, Changed, Count, Cursor, Ledger, Message, MessageId, Oldest, Page,
+    Record, RecordQuery, Result, State as MessageState, Text, Timestamp, is_job_topic, wheel::Key, wire,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -265,9 +264,9 @@ impl State {
             if found.state != MessageState::Dead {
                 return Ok(None);
             }
-            let (topic, Some(name)) = found.home.clone() else { return Err(homeless(id)) };
+            let (topic, Some(name)) = found.home.clone() else { return Err(wire::homeless(id)) };
             if topic == self.topics[found.topic.0].name {
-                return Err(homeless(id));
+                return Err(wire::homeless(id));
             }
             let to = Address::Subscription { topic, name };
             self.target(&to).map(Some)
@@ -290,13 +289,7 @@ impl State {
 
     /// Starts a dead message anew.
     fn replay(&mut self, target: Target, item: Item, body: Option<Bytes>, now: Timestamp) {
-        let mut message = item.message;
-        wire::strip_for_replay(&mut message.headers);
-        message.attempts = Attempts::default();
-        if let Some(body) = body {
-            message.body = body;
-        }
-        let mut anew = new_item(message, item.serial, now, now);
+        let mut anew = new_item(item.message.anew(body), item.serial, now, now);
         anew.created_at = item.created_at;
         let target = if planted(Bug::ReplayFansOut) { Target::Topic(target.topic()) } else { target };
         self.deliver(target, anew, now);
@@ -312,14 +305,6 @@ impl State {
             self.finish(at, queue, waiting.item, ending);
         }
     }
-}
-
-fn homeless(id: &MessageId) -> Error {
-    let (topic, subscription) = (wire::ORIGINAL_TOPIC, wire::SUBSCRIPTION);
-    let text = format!(
-        "the dead letter `{id}` does not say where it came from: it has no `{topic}` or no `{subscription}`"
-    );
-    Error::new(ErrorKind::Invalid, format!("{text}; send its content anew"))
 }
 
 /// The cursor behind a record.

@@ -2,10 +2,10 @@
 
 use crate::{
     Scale, ask, connect, envelopes, mail,
-    output::Output,
     raw::{self, Raw},
     send, server,
 };
+use dwell_bench::Output;
 use dwell_conformance::servers::redis::RedisServer;
 use dwell_core::{Action, Due, Note, Outcome, Seams, Settle, Timestamp, Transport, TransportUrl};
 use futures_util::future::join_all;

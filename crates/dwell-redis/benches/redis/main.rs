@@ -6,14 +6,13 @@
 
 mod flow;
 mod late;
-mod output;
 mod raw;
 mod room;
 
+use dwell_bench::Output;
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{Address, Due, Envelope, Message, OnMissing, Seams, Subscription, Transport, TransportUrl};
 use dwell_redis::Redis;
-use output::Output;
 
 /// How much work a run does.
 struct Scale {
@@ -57,7 +56,7 @@ impl Scale {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
-    let output = Output { json: has("--json") };
+    let output = Output { bench: "redis", json: has("--json") };
     let scale = if has("--smoke") { Scale::SMOKE } else { Scale::FULL };
     let named = arguments.iter().any(|argument| !argument.starts_with("--"));
     let runs = |part: &str| !named || has(part);

@@ -1,6 +1,7 @@
 //! How much room messages take on the server, and how long it is busy with what dead workers held.
 
-use crate::{BODY, Scale, ask, connect, envelopes, info, mail, output::Output, send, server};
+use crate::{BODY, Scale, ask, connect, envelopes, info, mail, send, server};
+use dwell_bench::Output;
 use dwell_core::{Action, Due, Note, Outcome, Seams, Settle, Transport, TransportUrl};
 use std::time::{Duration, Instant};
 

@@ -9,14 +9,13 @@ mod idle;
 mod lateness;
 mod other;
 mod ours;
-mod output;
 mod pending;
 mod process;
 mod raw;
 mod receives;
 mod sends;
 
-use output::Output;
+use dwell_bench::Output;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -24,7 +23,7 @@ fn main() {
     if let Some(at) = arguments.iter().position(|argument| argument == pending::ALONE) {
         return runtime().block_on(pending::alone(&arguments[at + 1]));
     }
-    let output = Output { json: has("--json") };
+    let output = Output { bench: "sqlite", json: has("--json") };
     let scale = if has("--smoke") { Scale::SMOKE } else { Scale::FULL };
     let named = arguments.iter().any(|argument| !argument.starts_with("--"));
     let runs = |part: &str| !named || has(part);

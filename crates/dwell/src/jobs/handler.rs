@@ -1,17 +1,8 @@
 //! Handlers of jobs: plain functions whose result is kept.
 
-use crate::{
-    Command, Failure, Pipeline,
-    codec::decode,
-    cx::Cx,
-    extract::FromCx,
-    handler::{Async, Attributed, Blocking, Function, Target},
-    message::Message,
-};
-use dwell_engine::{Verdict, or_panic};
-use futures_util::FutureExt;
+use crate::{Command, Failure, Pipeline, cx::Cx, handler::handlers};
+use dwell_engine::Verdict;
 use serde::Serialize;
-use std::{any::type_name, panic::AssertUnwindSafe, sync::Arc};
 
 /// Whatever can be given to [`Builder::job`](crate::Builder::job): an `async fn` or a blocking `fn` from a command (and then
 /// what it needs: [`State`](crate::State), [`Cx`]) to a result that can be written; or a [`Pipeline`], which
@@ -36,7 +27,7 @@ pub trait IntoJob<Marker> {
 )]
 pub trait JobEnding: Send + 'static {
     #[doc(hidden)]
-    fn verdict(self, max_result: usize) -> Verdict;
+    fn verdict(self, cx: &Cx) -> Verdict;
 }
 
 impl<T, E> JobEnding for Result<T, E>
@@ -44,9 +35,9 @@ where
     T: Serialize + Send + 'static,
     E: Into<Failure> + Send + 'static,
 {
-    fn verdict(self, max_result: usize) -> Verdict {
+    fn verdict(self, cx: &Cx) -> Verdict {
         match self {
-            Ok(result) => completed(&result, max_result).unwrap_or_else(|error| {
+            Ok(result) => completed(&result, cx.bus().book().max_result()).unwrap_or_else(|error| {
                 // Another run would come to the same.
                 Verdict::Reject(error.to_string().into())
             }),
@@ -72,105 +63,7 @@ pub(super) fn completed(result: &impl Serialize, max_result: usize) -> dwell_cor
     Ok(Verdict::Ack { result: Some(result.into()) })
 }
 
-fn read<M: Message>(cx: &Cx) -> Result<M, Verdict> {
-    let message = cx.message();
-    decode::<M::Codec, M>(&message.content_type, &message.body).map_err(|text| Verdict::Invalid(text.into()))
-}
-
-fn max_result(cx: &Cx) -> usize {
-    cx.bus().book().max_result()
-}
-
-macro_rules! handlers {
-    ($($part:ident),*) => {
-        #[allow(non_snake_case, unused_variables)]
-        impl<F, R, M, $($part,)*> IntoJob<(Async, M, $($part,)*)> for F
-        where
-            F: Fn(M, $($part,)*) -> R + Send + Sync + 'static,
-            R: Future<Output: JobEnding> + Send + 'static,
-            M: Command,
-            $($part: FromCx,)*
-        {
-            type Message = M;
-
-            fn into_job(self) -> Pipeline<M> {
-                let function = Arc::new(self);
-                let target = Target::Async(Arc::new(move |cx: &Cx| {
-                    let (function, cx) = (function.clone(), cx.clone());
-                    let run = async move {
-                        let message = match read::<M>(&cx) {
-                            Ok(message) => message,
-                            Err(verdict) => return verdict,
-                        };
-                        $(let $part = match $part::from_cx(&cx) {
-                            Ok(part) => part,
-                            Err(failure) => return failure.into_verdict(),
-                        };)*
-                        function(message, $($part,)*).await.verdict(max_result(&cx))
-                    };
-                    Box::pin(AssertUnwindSafe(run).catch_unwind().map(or_panic))
-                }));
-                let needs: Vec<Option<_>> = vec![$($part::needs(),)*];
-                Pipeline::of(Function { target, name: type_name::<F>(), needs: needs.into_iter().flatten().collect() })
-            }
-        }
-
-        #[allow(non_snake_case, unused_variables)]
-        impl<F, R, M, $($part,)*> IntoJob<(Blocking, M, $($part,)*)> for F
-        where
-            F: Fn(M, $($part,)*) -> R + Send + Sync + 'static,
-            R: JobEnding,
-            M: Command,
-            $($part: FromCx,)*
-        {
-            type Message = M;
-
-            fn into_job(self) -> Pipeline<M> {
-                let target = Target::Blocking(Arc::new(move |cx: &Cx| {
-                    let message = match read::<M>(cx) {
-                        Ok(message) => message,
-                        Err(verdict) => return verdict,
-                    };
-                    $(let $part = match $part::from_cx(cx) {
-                        Ok(part) => part,
-                        Err(failure) => return failure.into_verdict(),
-                    };)*
-                    self(message, $($part,)*).verdict(max_result(cx))
-                }));
-                let needs: Vec<Option<_>> = vec![$($part::needs(),)*];
-                Pipeline::of(Function { target, name: type_name::<F>(), needs: needs.into_iter().flatten().collect() })
-            }
-        }
-    };
-}
-
-handlers!();
-handlers!(A);
-handlers!(A, B);
-handlers!(A, B, C);
-handlers!(A, B, C, D);
-handlers!(A, B, C, D, E);
-handlers!(A, B, C, D, E, G);
-
-impl<M: Command> IntoJob<Pipeline<M>> for Pipeline<M> {
-    type Message = M;
-
-    fn into_job(self) -> Self {
-        self
-    }
-}
-
-impl<F, M> IntoJob<Attributed> for F
-where
-    F: FnOnce() -> Pipeline<M>,
-    M: Command,
-{
-    type Message = M;
-
-    fn into_job(self) -> Pipeline<M> {
-        self()
-    }
-}
+handlers!(IntoJob::into_job, Command, JobEnding);
 
 impl<M: Command> Pipeline<M> {
     /// Around this handler of jobs, whose result is kept. [`Builder::job`](crate::Builder::job) takes it.

@@ -6,10 +6,7 @@ use dwell::{
     extend::{Clock, Seams, SeededRandom, Transport, VirtualClock},
     jobs::{Job, Jobs, Status},
 };
-use dwell_core::{
-    BoxFuture, Capabilities, Consumer, Inbox, Ledger, OnMissing, Producer, Result, Scheduler, Subscription,
-    Topic,
-};
+use dwell_core::{BoxFuture, Result};
 use dwell_engine::memory::{Memory, MemorySettings};
 use std::{
     sync::{
@@ -58,8 +55,8 @@ impl World {
         let seams = Seams::virtual_time(clock.clone(), 1);
         let memory: Arc<dyn Transport> = Arc::new(Memory::new(seams, MemorySettings::default()));
         let connect = move |_| {
-            let broker: Arc<dyn Transport> = Arc::new(Broker(memory.clone()));
-            dwell_core::ready(Ok(broker))
+            // It outlives whoever leaves it.
+            dwell_core::ready(Ok(dwell_conformance::kept(memory.clone())))
         };
         Self::new(Time::Virtual(clock), Box::new(connect))
     }
@@ -190,47 +187,5 @@ impl World {
     pub async fn look(&self, jobs: &Jobs, id: &str) -> Job {
         self.breathe().await;
         jobs.get(id).await.expect("the ledger answers").expect("the job is known")
-    }
-}
-
-/// A memory broker that outlives whoever leaves it.
-struct Broker(Arc<dyn Transport>);
-
-impl Transport for Broker {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-
-    fn provision<'a>(
-        &'a self,
-        topics: &'a [Topic],
-        subscriptions: &'a [Subscription],
-        on_missing: OnMissing,
-    ) -> BoxFuture<'a, Result<()>> {
-        self.0.provision(topics, subscriptions, on_missing)
-    }
-
-    fn producer(&self) -> BoxFuture<'_, Result<Arc<dyn Producer>>> {
-        self.0.producer()
-    }
-
-    fn consumer(&self, of: Subscription) -> BoxFuture<'_, Result<Arc<dyn Consumer>>> {
-        self.0.consumer(of)
-    }
-
-    fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
-        self.0.scheduler()
-    }
-
-    fn ledger(&self) -> Option<Arc<dyn Ledger>> {
-        self.0.ledger()
-    }
-
-    fn inbox(&self) -> Option<Arc<dyn Inbox>> {
-        self.0.inbox()
-    }
-
-    fn close(&self) -> BoxFuture<'_, Result<()>> {
-        dwell_core::ready(Ok(()))
     }
 }
