@@ -94,26 +94,6 @@ macro_rules! handlers {
         $crate::handler::handlers!(@functions $into::$method, $message, $ending; A, B, C, D);
         $crate::handler::handlers!(@functions $into::$method, $message, $ending; A, B, C, D, E);
         $crate::handler::handlers!(@functions $into::$method, $message, $ending; A, B, C, D, E, G);
-
-        impl<M: $message> $into<$crate::pipeline::Pipeline<M>> for $crate::pipeline::Pipeline<M> {
-            type Message = M;
-
-            fn $method(self) -> Self {
-                self
-            }
-        }
-
-        impl<F, M> $into<$crate::handler::Attributed> for F
-        where
-            F: FnOnce() -> $crate::pipeline::Pipeline<M>,
-            M: $message,
-        {
-            type Message = M;
-
-            fn $method(self) -> $crate::pipeline::Pipeline<M> {
-                self()
-            }
-        }
     };
     (@functions $into:ident::$method:ident, $message:ident, $ending:ident; $($part:ident),*) => {
         #[allow(non_snake_case)]
@@ -177,3 +157,25 @@ macro_rules! handlers {
 pub(crate) use handlers;
 
 handlers!(IntoHandler::into_handler, Message, Ending);
+
+// Written out, and not by the macro: these are what an error about a function that does not fit points at.
+
+impl<M: Message> IntoHandler<Pipeline<M>> for Pipeline<M> {
+    type Message = M;
+
+    fn into_handler(self) -> Self {
+        self
+    }
+}
+
+impl<F, M> IntoHandler<Attributed> for F
+where
+    F: FnOnce() -> Pipeline<M>,
+    M: Message,
+{
+    type Message = M;
+
+    fn into_handler(self) -> Pipeline<M> {
+        self()
+    }
+}

@@ -1,6 +1,10 @@
 //! Handlers of jobs: plain functions whose result is kept.
 
-use crate::{Command, Failure, Pipeline, cx::Cx, handler::handlers};
+use crate::{
+    Command, Failure, Pipeline,
+    cx::Cx,
+    handler::{Attributed, handlers},
+};
 use dwell_engine::Verdict;
 use serde::Serialize;
 
@@ -64,6 +68,26 @@ pub(super) fn completed(result: &impl Serialize, max_result: usize) -> dwell_cor
 }
 
 handlers!(IntoJob::into_job, Command, JobEnding);
+
+impl<M: Command> IntoJob<Pipeline<M>> for Pipeline<M> {
+    type Message = M;
+
+    fn into_job(self) -> Self {
+        self
+    }
+}
+
+impl<F, M> IntoJob<Attributed> for F
+where
+    F: FnOnce() -> Pipeline<M>,
+    M: Command,
+{
+    type Message = M;
+
+    fn into_job(self) -> Pipeline<M> {
+        self()
+    }
+}
 
 impl<M: Command> Pipeline<M> {
     /// Around this handler of jobs, whose result is kept. [`Builder::job`](crate::Builder::job) takes it.
