@@ -51,8 +51,9 @@ fn wiring() -> Builder {
 
 #[tokio::main]
 async fn main() -> Result<(), dwell::Error> {
-    // A broker in this process. Another URL is another broker.
-    let bus = wiring().start("memory://").await?;
+    // A broker in this process. Another URL is another broker: `sqlite://shop.db` is a file that survives a restart.
+    let url = std::env::var("DWELL_EXAMPLE_URL").unwrap_or("memory://".into());
+    let bus = wiring().start(&url).await?;
     bus.publish(OrderPlaced { order: 42 }).await?;
     // A service waits for `tokio::signal::ctrl_c()` here. Then what runs may end, and the rest is given back.
     bus.run_until(tokio::time::sleep(Duration::from_secs(1))).await

@@ -7,7 +7,7 @@ use dwell::{
     prelude::*,
     telemetry::{self, Metrics},
 };
-use std::time::Duration;
+use std::{env, time::Duration};
 use tracing_subscriber::prelude::*;
 
 #[derive(Command, Serialize, Deserialize)]
@@ -29,14 +29,15 @@ async fn charge(message: Charge, cx: Cx) -> Result<(), Failure> {
 #[tokio::main]
 async fn main() -> Result<(), dwell::Error> {
     // The guard exports what is left when the program ends.
-    let (layer, _guard) = match std::env::var("OTEL_EXPORTER_OTLP_ENDPOINT") {
+    let (layer, _guard) = match env::var("OTEL_EXPORTER_OTLP_ENDPOINT") {
         Ok(endpoint) => telemetry::otlp("shop", endpoint).map(|(layer, guard)| (Some(layer), Some(guard)))?,
         Err(_) => (None, None),
     };
     tracing_subscriber::registry().with(layer).with(tracing_subscriber::fmt::layer()).init();
 
+    let url = env::args().nth(1).or(env::var("DWELL_EXAMPLE_URL").ok()).unwrap_or("memory://".into());
     let metrics = Metrics::new();
-    let bus = Bus::builder().metrics(&metrics).handle(charge).start("memory://").await?;
+    let bus = Bus::builder().metrics(&metrics).handle(charge).start(&url).await?;
     bus.send(Charge { order: 42 }).await?;
     tokio::time::sleep(Duration::from_millis(500)).await;
     println!("{}", metrics.render(&bus).await);

@@ -2,7 +2,7 @@
 //!
 //! Expect a log with virtual times: an unpaid invoice is reminded of after five days; the mail server is away just then,
 //! so it is tried again with a growing delay; a last warning follows a week later. In the end it says how long that really
-//! took. There is no URL to choose here: virtual time is for `memory://`, on the same code that runs in production.
+//! took. That is on `memory://`, or on another transport within this process, such as `sqlite://:memory:`.
 //!
 //! In a project, this is a test: the module at the end of this file, run by
 //! `cargo test -p dwell-examples --example testing-with-virtual-time`.
@@ -12,7 +12,10 @@ use dwell::{
     prelude::*,
     testing::{self, TestBus},
 };
-use std::time::{Duration, Instant};
+use std::{
+    env,
+    time::{Duration, Instant},
+};
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -70,8 +73,8 @@ fn wiring(mail: Mail) -> Builder {
     Bus::builder().state(mail).subscribe("payment", expect_payment).handle(remind)
 }
 
-async fn an_invoice_is_reminded_of_twice() -> Result<(), dwell::Error> {
-    let t: TestBus = testing::start(wiring(Mail { away: 2 })).await?;
+async fn an_invoice_is_reminded_of_twice(url: &str) -> Result<(), dwell::Error> {
+    let t: TestBus = testing::start_on(wiring(Mail { away: 2 }), url).await?;
     t.publish(InvoiceSent { invoice: 7 }).await?;
 
     // All that is due now. What was sent for later waits, and can be looked at.
@@ -115,9 +118,10 @@ async fn a_handler_alone_sends_for_later() -> Result<(), Failure> {
 /// One thread, as in a `#[tokio::test]`.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), dwell::Error> {
+    let url = env::args().nth(1).or(env::var("DWELL_EXAMPLE_URL").ok()).unwrap_or("memory://".into());
     println!("on virtual time:");
     let begun = Instant::now();
-    an_invoice_is_reminded_of_twice().await?;
+    an_invoice_is_reminded_of_twice(&url).await?;
     let took = begun.elapsed();
     println!("thirteen days took {} ms", took.as_millis());
     assert!(took < Duration::from_secs(5), "nobody waited");
@@ -129,7 +133,7 @@ async fn main() -> Result<(), dwell::Error> {
 mod tests {
     #[tokio::test]
     async fn an_invoice_is_reminded_of_twice() -> Result<(), dwell::Error> {
-        super::an_invoice_is_reminded_of_twice().await
+        super::an_invoice_is_reminded_of_twice("memory://").await
     }
 
     #[tokio::test]

@@ -16,6 +16,8 @@ pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "log", package: "dwell-conformance", target: "log" },
     Column { name: "sqlite", package: "dwell-sqlite", target: "conformance" },
     Column { name: "log+sqlite", package: "dwell-sqlite", target: "log" },
+    Column { name: "redis", package: "dwell-redis", target: "conformance" },
+    Column { name: "redis-cluster", package: "dwell-redis", target: "cluster" },
     Column { name: "kafka", package: "dwell-kafka", target: "conformance" },
     Column { name: "kafka+sqlite", package: "dwell-kafka", target: "sqlite" },
 ];
@@ -23,6 +25,7 @@ pub(crate) const COLUMNS: &[Column] = &[
 /// The transports on which workers are killed. Their targets take `--kills N` and `--seed S` as well.
 pub(crate) const FAULTS: &[Column] = &[
     Column { name: "sqlite", package: "dwell-sqlite", target: "faults" },
+    Column { name: "redis", package: "dwell-redis", target: "faults" },
     Column { name: "kafka", package: "dwell-kafka", target: "faults" },
 ];
 

@@ -42,4 +42,4 @@ mod suite;
 
 pub use namespace::Namespace;
 pub use rig::{Abilities, BadUrl, Foreign, Pace, Rig, Time};
-pub use suite::{CaseReport, Group, Options, Report, Verdict, main, run_all};
+pub use suite::{CaseReport, Group, Options, Report, Verdict, kept, main, run_all};

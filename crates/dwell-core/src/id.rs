@@ -23,22 +23,37 @@ impl ScheduleId {
     /// An id belongs to its topic. What only waits for a forwarder lies in one topic of the store with messages for many
     /// others: there, its name is the message id and the topic that it is for.
     ///
-    /// What waits again because its target was away has a name of its own: somebody may have sent anew under its id.
+    /// What waits again because its target was away has a name of its own: somebody may have sent anew under its id. So has
+    /// what waits because a worker lost it: a crash is no run, and so it leaves the count as it is.
     pub fn of(envelope: &Envelope) -> Self {
         let message = &envelope.message;
         let handled = message.attempts.handled > 0 || message.attempts.failed > 0;
+        let lost = message.headers.get_text(wire::LOST_COUNT);
         let held = message.headers.get_text(wire::HELD);
-        if handled || held.is_some() {
+        if handled || lost.is_some() || held.is_some() {
             let destination = wire::final_destination(envelope);
+            let lost = lost.map(|lost| format!("{LOST}{lost}")).unwrap_or_default();
             let held = held.map(|held| format!("+{held}")).unwrap_or_default();
-            return Self(format!("{}@{destination}#{}{held}", message.id, message.attempts.handled).into());
+            return Self(
+                format!("{}@{destination}#{}{lost}{held}", message.id, message.attempts.handled).into(),
+            );
         }
         match message.headers.get_text(wire::TO_TOPIC) {
             None => Self(message.id.0.clone()),
             Some(topic) => Self(format!("{}@{topic}", message.id).into()),
         }
     }
+
+    /// Whether what waits under `name` is the message `id` after a worker lost it: it was in somebody's hands, though it may
+    /// never have been handled.
+    pub fn is_of_lost(name: &str, id: &str) -> bool {
+        let counts = name.strip_prefix(id).and_then(|rest| rest.rsplit_once('#'));
+        counts.is_some_and(|(_, counts)| counts.contains(LOST))
+    }
 }
+
+/// Before the count of losses in the name of what waits because of one.
+const LOST: char = '~';
 
 macro_rules! text_id {
     ($name:ident) => {
@@ -168,6 +183,26 @@ mod tests {
         wire::set_destination(&mut envelope.message.headers, &Address::subscription("orders", "stock"));
         envelope.to = Address::subscription("dwell.forward", "log");
         assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/stock#2", "the final destination counts");
+    }
+
+    #[test]
+    fn what_waits_because_it_was_lost_has_a_name_for_each_loss_at_the_same_count_of_runs() {
+        let mut envelope =
+            Envelope::new(Address::subscription("orders", "mail"), Message::new("a~1#~", "t", ""));
+        let mut names = std::collections::BTreeSet::new();
+        for handled in [0, 1] {
+            envelope.message.attempts.handled = handled;
+            envelope.message.headers.take(wire::LOST_COUNT);
+            let name = ScheduleId::of(&envelope);
+            assert!(!ScheduleId::is_of_lost(&name.0, "a~1#~"), "{name}");
+            for lost in ["1", "2"] {
+                envelope.message.headers.set(wire::LOST_COUNT, lost);
+                let name = ScheduleId::of(&envelope);
+                assert_eq!(&*name.0, format!("a~1#~@orders/mail#{handled}~{lost}"));
+                assert!(ScheduleId::is_of_lost(&name.0, "a~1#~"), "{name}");
+                assert!(names.insert(name));
+            }
+        }
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl Default for RecordQuery {
 /// What a person may do about a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// What waits will never fire.
+    /// What waits will never fire. A job, which is a message on `job.…`, also while it is ready and in nobody's hands.
     Cancel,
     /// What waits is due then.
     Reschedule(Due),

@@ -15,6 +15,7 @@ mod delivery;
 pub mod duration;
 mod error;
 mod headers;
+mod headers_json;
 mod id;
 mod inbox;
 mod ledger;
@@ -51,7 +52,7 @@ pub use ledger::{
 };
 pub use low_water::LowWater;
 pub use message::{Attempts, Envelope, Message, MessageFields, Sent};
-pub use name::{check_id, check_subscription, check_topic, check_user_topic};
+pub use name::{JOB_TOPIC, check_id, check_subscription, check_topic, check_user_topic, is_job_topic};
 pub use random::{Random, SeededRandom};
 pub use retry::{RetryOverride, RetryPolicies, RetryPolicy};
 pub use scheduler::{Changed, OnConflict, Pending, Query, Scheduler};

@@ -1,6 +1,6 @@
 //! The values that travel: cheap to clone, plain to read.
 
-use crate::{Address, ContentType, Due, Headers, MessageId, OnConflict, Text, Timestamp};
+use crate::{Address, ContentType, Due, Headers, MessageId, OnConflict, Text, Timestamp, wire};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -103,6 +103,17 @@ impl Message {
             part.iter().copied().for_each(&mut mix);
         }
         hash
+    }
+
+    /// A dead message as it starts anew, with another body or its own: without stamps and counts.
+    #[must_use]
+    pub fn anew(mut self, body: Option<Bytes>) -> Self {
+        wire::strip_for_replay(&mut self.headers);
+        self.attempts = Attempts::default();
+        if let Some(body) = body {
+            self.body = body;
+        }
+        self
     }
 
     /// Its fields; copied if others have this message, too.

@@ -15,8 +15,10 @@ static TOPIC: Rule = Rule::new("topic", "_.-", 120);
 static SUBSCRIPTION: Rule = Rule::new("subscription", "_.-", 120);
 static ID: Rule = Rule::new("message id", "_:-", 128);
 
+/// Topics that start like this carry jobs: the rest is the job's type.
+pub const JOB_TOPIC: &str = "job.";
 /// Topics that start like this are Dwell's own.
-const RESERVED_PREFIXES: [&str; 2] = ["dwell.", "job."];
+const RESERVED_PREFIXES: [&str; 2] = ["dwell.", JOB_TOPIC];
 /// Topics that end like this are the dead-letter and invalid channels of another topic.
 const RESERVED_SUFFIXES: [&str; 2] = [".dlq", ".invalid"];
 
@@ -47,6 +49,11 @@ pub fn check_user_topic(name: &str) -> Result<()> {
         ErrorKind::Invalid,
         format!("the topic {} is reserved: {rule} Dwell's own; choose another name", quote(name)),
     ))
+}
+
+/// Whether this topic carries jobs.
+pub fn is_job_topic(name: &str) -> bool {
+    name.starts_with(JOB_TOPIC)
 }
 
 /// Whether this can be the name of a subscription: `[A-Za-z0-9_.-]{1,120}`.

@@ -2,7 +2,8 @@
 //! have no field of their own for them.
 
 use crate::{
-    Address, Attempts, ContentType, Envelope, Headers, Message, MessageFields, MessageId, Text, Timestamp,
+    Address, Attempts, ContentType, Envelope, Error, ErrorKind, Headers, Message, MessageFields, MessageId,
+    Text, Timestamp,
 };
 use bytes::Bytes;
 
@@ -24,6 +25,8 @@ pub const SUBSCRIPTION: &str = "x-dwell-subscription";
 pub const LAST_ERROR: &str = "x-dwell-last-error";
 /// A job's own retry limit, over its type's.
 pub const MAX_RETRIES: &str = "x-dwell-max-retries";
+/// How often a message was lost by a worker that never said what became of it, and waited for its next run.
+pub const LOST_COUNT: &str = "x-dwell-lost-count";
 /// On a dead letter: the topic that it came from.
 pub const ORIGINAL_TOPIC: &str = "x-original-topic";
 /// On a dead letter: its type.
@@ -42,7 +45,7 @@ pub const TO_SUBSCRIPTION: &str = "x-dwell-to-subscription";
 /// under its id meanwhile.
 pub const HELD: &str = "x-dwell-held";
 
-/// The stamps of a rejection, which a replay strips.
+/// The stamps of a rejection.
 pub const REJECTION_STAMPS: [&str; 7] = [
     ORIGINAL_TOPIC,
     ORIGINAL_TYPE,
@@ -52,6 +55,22 @@ pub const REJECTION_STAMPS: [&str; 7] = [
     SUBSCRIPTION,
     LAST_ERROR,
 ];
+
+/// That a dead letter cannot be replayed, because nothing says where to.
+pub fn homeless(id: &MessageId) -> Error {
+    let text = format!(
+        "the dead letter `{id}` does not say where it came from: it has no `{ORIGINAL_TOPIC}` or no `{SUBSCRIPTION}`; send \
+         its content anew"
+    );
+    Error::new(ErrorKind::Invalid, text)
+}
+
+/// What a replay strips: these stamps, and the count of crashes before it.
+pub(crate) fn strip_for_replay(headers: &mut Headers) {
+    for name in REJECTION_STAMPS.into_iter().chain([LOST_COUNT]) {
+        headers.take(name);
+    }
+}
 
 /// Whether Dwell writes this header itself, so that a user may not.
 pub fn is_reserved_header(name: &str) -> bool {

@@ -3,7 +3,7 @@
 use crate::{
     delay::{Delay, DelayMode, Route},
     forward::Forwarder,
-    gaps::unconfirmed,
+    gaps::{Gaps, unconfirmed},
     monitor::{Monitor, best},
     observe::{Observer, watch},
     pump::{Pump, Work},
@@ -11,8 +11,9 @@ use crate::{
     spawn::{spawn, supervise},
 };
 use dwell_core::{
-    Capabilities, Changed, Due, Envelope, Error, ErrorKind, MessageId, OnMissing, Pending, Producer, Query,
-    Result, ScheduleId, Scheduler, Seams, Sent, Text, Timestamp, Topic, Transport, check_id, check_topic,
+    Capabilities, Changed, Consumer, Due, Envelope, Error, ErrorKind, MessageId, OnMissing, Pending,
+    Producer, Query, Result, ScheduleId, Scheduler, Seams, Sent, Subscription, Text, Timestamp, Topic,
+    Transport, check_id, check_topic, is_job_topic, wire,
 };
 use futures_util::future::join_all;
 use std::{
@@ -317,7 +318,14 @@ impl Engine {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         check_id(&message.id.0)?;
-        message.headers.check()?;
+        if is_job_topic(topic) && message.headers.get(wire::MAX_RETRIES).is_some() {
+            // A job's own limit is the one header of ours that comes with a send.
+            let mut others = message.headers.clone();
+            others.take(wire::MAX_RETRIES);
+            others.check()?;
+        } else {
+            message.headers.check()?;
+        }
         if message.body.len() > self.0.capabilities.max_body {
             let text = format!(
                 "the message {} for {} has a body of {} bytes, and this transport carries at most {}",
@@ -351,6 +359,18 @@ impl Engine {
         )?;
         inner.monitor.watch(pump.clone());
         Ok(pump)
+    }
+
+    /// What it takes to settle what this consumer of this subscription receives, for who has no pump.
+    pub fn gaps(&self, subscription: Subscription, consumer: Arc<dyn Consumer>) -> Gaps {
+        let inner = &self.0;
+        Gaps {
+            subscription,
+            capabilities: inner.capabilities,
+            transport: inner.transport.clone(),
+            consumer,
+            delay: inner.delay.clone(),
+        }
     }
 
     /// Cancels all that waits under this message id.

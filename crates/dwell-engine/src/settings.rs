@@ -154,6 +154,10 @@ pub struct SubscriptionSettings {
     /// So many deliveries without an outcome send a message to the dead letters; 0 is off, absent is 10 where the
     /// broker counts deliveries, and releases not among them.
     pub quarantine_after: Option<u32>,
+    /// How long a message waits that a worker lost without an outcome, before it runs again; doubled for each further time,
+    /// up to the longest retry delay. Zero is at once. Only where the broker counts deliveries.
+    #[serde(with = "serde_text")]
+    pub recovery_delay: Duration,
 }
 
 impl Default for SubscriptionSettings {
@@ -183,6 +187,7 @@ impl Default for SubscriptionSettings {
             invalid: None,
             on_unknown: OnUnknown::Invalid,
             quarantine_after: None,
+            recovery_delay: Duration::ZERO,
         }
     }
 }

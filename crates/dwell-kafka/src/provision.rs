@@ -7,9 +7,7 @@ use crate::{
     outbox::Outbox,
     record::Outgoing,
 };
-use dwell_core::{
-    Address, Clock, Error, ErrorKind, OnMissing, Result, Subscription, Text, Topic, Unclaimed, wire,
-};
+use dwell_core::{Address, Clock, Error, ErrorKind, OnMissing, Result, Subscription, Text, Topic, wire};
 use rdkafka::Offset;
 use std::{sync::Arc, time::Duration};
 
@@ -230,13 +228,8 @@ fn check_conflicts(catalogue: &Catalogue, topics: &[Topic], wanted: &Wanted) -> 
     for (index, topic) in topics.iter().enumerate() {
         let asked = topics[..index].iter().find(|other| other.name == topic.name);
         let declared = catalogue.unclaimed(&topic.name).or(asked.map(|other| other.unclaimed));
-        if let Some(declared) = declared.filter(|declared| *declared != topic.unclaimed) {
-            let (name, other) = (&topic.name, topic.unclaimed);
-            return Err(conflict(format!(
-                "the topic `{name}` exists with `unclaimed = {}`, and `{}` was asked for: declare it alike everywhere",
-                word(declared),
-                word(other)
-            )));
+        if let Some(unclaimed) = declared {
+            Topic { name: topic.name.clone(), unclaimed }.check_same(topic)?;
         }
     }
     for (index, (topic, name)) in wanted.subscriptions.iter().enumerate() {
@@ -252,10 +245,6 @@ fn check_conflicts(catalogue: &Catalogue, topics: &[Topic], wanted: &Wanted) -> 
         }
     }
     Ok(())
-}
-
-fn word(unclaimed: Unclaimed) -> &'static str {
-    if unclaimed == Unclaimed::Keep { "keep" } else { "discard" }
 }
 
 fn conflict(text: String) -> Error {

@@ -20,8 +20,8 @@ struct Scene {
 }
 
 impl Scene {
-    async fn new(name: &str) -> Self {
-        let server = KafkaServer::start(rig::directory().join(name)).await.unwrap();
+    async fn new() -> Self {
+        let server = KafkaServer::start().unwrap();
         let mut settings = KafkaSettings::at(server.address());
         (settings.partitions, settings.session, settings.send_timeout) = (1, rig::SESSION, SECOND * 3);
         let kafka = Kafka::connect(settings, Seams::system("away")).await.unwrap();
@@ -47,14 +47,14 @@ async fn ack(consumer: &Arc<dyn Consumer>, delivery: Delivery) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_send_says_so_in_time_and_works_again_when_the_broker_is_back() {
-    let mut scene = Scene::new("send").await;
+    let mut scene = Scene::new().await;
     scene.send("before").await.unwrap();
-    scene.server.stop();
+    scene.server.kill();
     let start = scene.clock.elapsed();
     let error = scene.send("lost").await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
     assert!(scene.clock.elapsed() - start < SECOND * 10, "{error}");
-    scene.server.run().await.unwrap();
+    scene.server.resume().unwrap();
     while let Err(error) = scene.send("after").await {
         assert!(error.is_retryable(), "{error}");
     }
@@ -65,11 +65,11 @@ async fn a_send_says_so_in_time_and_works_again_when_the_broker_is_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn closing_does_not_wait_for_a_broker_that_is_away() {
-    let mut scene = Scene::new("close").await;
+    let mut scene = Scene::new().await;
     scene.send("a").await.unwrap();
     let consumer = scene.kafka.consumer(scene.mail.clone()).await.unwrap();
     let delivery = scene.one(&consumer).await;
-    scene.server.stop();
+    scene.server.kill();
     ack(&consumer, delivery).await;
     let start = scene.clock.elapsed();
     scene.kafka.close().await.unwrap();

@@ -2,29 +2,49 @@
 #![forbid(unsafe_code)]
 
 mod colours;
+mod promote;
 mod tour;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use std::{io, process::ExitCode};
 use tracing_subscriber::EnvFilter;
 
 /// Messages now, later, again or never: on any broker, with any delay.
 ///
-/// Without arguments, dwell shows a tour in the terminal: real messages through the real engine on memory://, in about
-/// fifteen seconds. It ends with exit code 1 if any message was early or lost.
+/// dwell shows a tour in the terminal: real messages through the real engine, in about fifteen seconds. It ends with exit
+/// code 1 if any message was early or lost.
 #[derive(Parser)]
 #[command(
     name = "dwell",
     version,
     after_long_help = "Environment:\n  RUST_LOG   show the engine's log on stderr, for instance `RUST_LOG=warn`\n  NO_COLOR   no colours, also on a terminal"
 )]
-struct Arguments {}
+struct Arguments {
+    /// Where the messages of the tour lie: memory://, or sqlite:// and a path. If not given, in a SQLite file that is
+    /// removed at the end
+    #[arg(long)]
+    url: Option<String>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make ready what is due on Redis, for consumers whose URL says `promoter=elsewhere`; until it is interrupted
+    Promote {
+        /// Where, such as `redis://localhost:6379`
+        url: String,
+    },
+}
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    Arguments::parse();
+    let arguments = Arguments::parse();
     log_if_asked();
-    tour::run().await
+    match arguments.command {
+        None => tour::run(arguments.url).await,
+        Some(Command::Promote { url }) => promote::run(&url).await,
+    }
 }
 
 /// The log would run through the picture, so it is there for those who ask for it.

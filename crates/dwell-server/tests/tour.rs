@@ -80,6 +80,17 @@ fn the_tour_shows_every_kind_of_thing_and_nothing_is_early_or_lost() {
 }
 
 #[test]
+fn the_tour_is_the_same_in_memory_and_says_where_it_cannot_be_taken() {
+    let output = dwell(&["--url", "memory://"]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success() && shown.contains("a small shop on memory://"), "{shown}");
+    assert!(shown.trim_end().ends_with(" messages, 0 early, 0 lost"), "{shown}");
+    let refused = dwell(&["--url", "carrier-pigeon://loft"]);
+    let said = text(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && said.contains("memory:// and sqlite://"), "{said}");
+}
+
+#[test]
 fn help_and_version_are_given_when_asked_for() {
     let help = dwell(&["--help"]);
     assert!(help.status.success());

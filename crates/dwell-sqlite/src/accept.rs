@@ -237,10 +237,8 @@ impl Tx<'_> {
             ));
         }
         let Some(most) = self.settings.max_size else { return Ok(()) };
-        let pragma =
-            |name: &str| -> Sql<i64> { self.sql(&format!("PRAGMA {name}"))?.query_row([], |row| row.get(0)) };
-        let limit = pragma("max_page_count")?;
-        let used = pragma("page_count")? - pragma("freelist_count")?;
+        let limit = self.pragma("max_page_count")?;
+        let used = self.pragma("page_count")? - self.pragma("freelist_count")?;
         if used < limit - limit / RESERVE {
             return Ok(());
         }

@@ -3,15 +3,13 @@
 use crate::{
     accept::is_same_content,
     fault::Sql,
-    halt::{Halt, refused},
+    halt::Halt,
     places::Target,
     row::{Because, Content, Held, Phase, held, message, read_message},
     tx::Tx,
 };
 use bytes::Bytes;
-use dwell_core::{
-    Address, Answer, Attempts, Change, Changed, ErrorKind, Message, MessageId, State, Text, wire,
-};
+use dwell_core::{Address, Answer, Change, Changed, Message, MessageId, State, Text, is_job_topic, wire};
 
 /// What is asked, and by whom.
 pub(crate) struct Order {
@@ -73,6 +71,11 @@ impl Tx<'_> {
         let because = Because { by: Some(&*order.by), ..Because::default() };
         match &order.change {
             Change::Cancel if waits && !is_dead => self.cancel(held, because.by)?,
+            // A job is called back as long as nobody has it.
+            Change::Cancel if is_ready && !is_dead && is_job_topic(&found.home.0) => {
+                self.end(held, State::Cancelled, because)?;
+                self.freed(held.place, held.key.as_ref())?;
+            }
             Change::Reschedule(due) if waits && !is_dead => {
                 self.reschedule(held, due.resolve(self.now), because.by)?;
             }
@@ -80,7 +83,7 @@ impl Tx<'_> {
                 match (&order.change, target) {
                     _ if is_copy => self.remove(held)?,
                     (Change::Replay(body), Some(target)) => {
-                        let message = anew(&found.message, body.as_ref());
+                        let message = found.message.clone().anew(body.clone());
                         self.rewrite_ready(held, target, &Content::of(&message), because)?;
                     }
                     _ => self.end(held, State::Discarded, because)?,
@@ -136,33 +139,12 @@ impl Tx<'_> {
                 targets.push(None);
                 continue;
             }
-            let (topic, Some(name)) = found.home.clone() else { return Err(homeless(id)) };
+            let (topic, Some(name)) = found.home.clone() else { return Err(Halt::from(wire::homeless(id))) };
             if topic == self.places().topics[&found.held.topic].name {
-                return Err(homeless(id));
+                return Err(Halt::from(wire::homeless(id)));
             }
             targets.push(Some(self.target(&Address::Subscription { topic, name })?));
         }
         Ok(targets)
     }
-}
-
-/// A dead message, as it starts anew.
-fn anew(dead: &Message, body: Option<&Bytes>) -> Message {
-    let mut message = dead.clone();
-    for stamp in wire::REJECTION_STAMPS {
-        message.headers.take(stamp);
-    }
-    message.attempts = Attempts::default();
-    if let Some(body) = body {
-        message.body = body.clone();
-    }
-    message
-}
-
-fn homeless(id: &MessageId) -> Halt {
-    let (topic, subscription) = (wire::ORIGINAL_TOPIC, wire::SUBSCRIPTION);
-    let text = format!(
-        "the dead letter `{id}` does not say where it came from: it has no `{topic}` or no `{subscription}`"
-    );
-    refused(ErrorKind::Invalid, format!("{text}; send its content anew"))
 }

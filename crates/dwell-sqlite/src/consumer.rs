@@ -24,8 +24,8 @@ use std::{
 };
 use tokio::sync::{Notify, oneshot};
 
-/// The most that one `receive` hands out.
-const MOST: usize = 1000;
+/// The most that one `receive` hands out, in one transaction: who asks for so many waits for the disk once.
+const MOST: usize = 5000;
 
 /// A receiver that waits looks again at least this often, whatever it was told.
 const SAFETY: Duration = Duration::from_secs(5);

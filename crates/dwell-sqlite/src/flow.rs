@@ -8,10 +8,11 @@ use crate::{
     signals::Signal,
     tx::Tx,
 };
-use dwell_core::{State, Text, Timestamp};
+use dwell_core::{ScheduleId, State, Text, Timestamp};
 use rusqlite::Row;
 
-/// How much is done at a time, in messages: a million due at one instant do not keep others out.
+/// How much is done at a time, in messages: a million due at one instant do not keep others out. Who asks for more is
+/// handed out more, within bounds.
 pub(crate) const CHUNK: usize = 1000;
 
 /// One that is due.
@@ -107,8 +108,9 @@ impl Tx<'_> {
     pub(crate) fn remember_fired(&self, due: &Due) -> Sql<()> {
         let held = &due.held;
         let fired = |content| Known { content, due: Some(held.due) };
-        // Its sender knows no other name than the message's.
-        if due.is_new && *due.schedule != *held.id {
+        // Its sender knows no other name than the message's. It fired under that before a worker could lose it.
+        let is_new = due.is_new && !ScheduleId::is_of_lost(&due.schedule, &held.id);
+        if is_new && *due.schedule != *held.id {
             self.remember(held.topic, &held.id, fired(None))?;
         }
         self.remember(held.topic, &due.schedule, fired(due.content.filter(|_| due.is_chosen)))

@@ -95,7 +95,7 @@ impl Tx<'_> {
             return Ok(Look::Nothing { due: None, expiry: None });
         }
 
-        let mut steps = CHUNK;
+        let mut steps = CHUNK.max(ask.max);
         self.hand_out(ask, &mut steps, &mut deliveries)?;
         if !deliveries.is_empty() {
             return Ok(Look::Found(deliveries));

@@ -3,7 +3,7 @@
 
 use crate::{
     fault::Sql,
-    flow::{CHUNK, Due, due},
+    flow::{Due, due},
     hand_out::Ask,
     row::{held, message, read_message},
     tx::{Tx, code},
@@ -36,7 +36,7 @@ impl Tx<'_> {
             return Ok(deliveries);
         }
         let is_ordered = self.places().queues[&ask.place].settings.ordered;
-        for whole in self.whole_due(ask.topic, ask.max.min(CHUNK))? {
+        for whole in self.whole_due(ask.topic, ask.max)? {
             let held = &whole.due.held;
             let is_for_it = held.place == ask.topic || held.place == ask.place;
             if !is_for_it || is_ordered && held.key.is_some() {

@@ -1,6 +1,6 @@
 //! What other programs have put into the table `incoming`: it is taken in as if it were sent.
 
-use crate::{fault::Sql, flow::CHUNK, halt::item, headers, row::read_bytes, tx::Tx};
+use crate::{fault::Sql, flow::CHUNK, halt::item, row::read_bytes, tx::Tx};
 use bytes::Bytes;
 use dwell_core::{
     Address, ContentType, Due, Envelope, Error, ErrorKind, Headers, MessageId, Text, Timestamp, wire,
@@ -86,7 +86,7 @@ impl Tx<'_> {
             },
             _ => return Err(Error::new(ErrorKind::Invalid, "both `due` and `delay` are given: give one")),
         };
-        let (headers, mut unreadable) = match incoming.headers.as_deref().map(headers::from_json) {
+        let (headers, mut unreadable) = match incoming.headers.as_deref().map(Headers::from_json) {
             None => (Headers::default(), None),
             Some(Ok(headers)) => (headers, None),
             Some(Err(problem)) => {

@@ -9,10 +9,11 @@ use crate::{
     handle::Handle,
     page,
     record::{Found, record},
-    tx::state,
+    tx::{code, state},
 };
 use dwell_core::{
-    Answer, BoxFuture, Change, Count, Ledger, MessageId, Page, Record, RecordQuery, Result, Text, Timestamp,
+    Answer, BoxFuture, Change, Count, Ledger, MessageId, Oldest, Page, Record, RecordQuery, Result, State,
+    Text, Timestamp,
 };
 use rusqlite::Connection;
 use std::sync::Arc;
@@ -42,6 +43,14 @@ impl Ledger for SqliteLedger {
             let file = self.0.open()?;
             promote(file).await?;
             file.read(counts).await
+        })
+    }
+
+    fn oldest_ready(&self) -> BoxFuture<'_, Result<Vec<Oldest>>> {
+        Box::pin(async move {
+            let file = self.0.open()?;
+            promote(file).await?;
+            file.read(oldest_ready).await
         })
     }
 
@@ -98,6 +107,27 @@ fn get(connection: &Connection, id: &MessageId) -> Sql<Vec<Record>> {
     ))?;
     let found = statement.query_map([&*id.0], Found::read)?.collect::<Sql<Vec<_>>>()?;
     found.into_iter().map(|found| found.with_history(connection)).collect()
+}
+
+/// Through the indexes of what is ready alone, which hold the due times.
+fn oldest_ready(connection: &Connection) -> Sql<Vec<Oldest>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT topic, subscription, min(
+             coalesce((SELECT min(due) FROM message INDEXED BY message_ready WHERE place = tally.home AND phase = 1), ?2),
+             coalesce((SELECT min(due) FROM message INDEXED BY message_aside WHERE place = tally.home AND phase = 2), ?2)
+         )
+         FROM tally JOIN place ON place.id = tally.home
+         WHERE state = ?1 AND messages > 0 ORDER BY topic, subscription",
+    )?;
+    let oldest = statement.query_map((code(State::Ready), i64::MAX), |row| {
+        let subscription: Text = row.get(1)?;
+        Ok(Oldest {
+            topic: row.get(0)?,
+            subscription: (!subscription.is_empty()).then_some(subscription),
+            due: Timestamp(row.get(2)?),
+        })
+    })?;
+    oldest.collect()
 }
 
 fn counts(connection: &Connection) -> Sql<Vec<Count>> {

@@ -30,8 +30,10 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod answers;
 mod background;
 mod change;
+mod checkpoints;
 mod consumer;
 mod fault;
 mod file;
@@ -40,7 +42,6 @@ mod halt;
 mod hand_out;
 mod hand_out_due;
 mod handle;
-mod headers;
 mod ids;
 mod inbox;
 mod incoming;
@@ -48,6 +49,7 @@ mod job;
 mod layout;
 mod ledger;
 mod open;
+mod orders;
 mod page;
 mod places;
 mod producer;
@@ -60,6 +62,7 @@ mod scheduler;
 mod settings;
 mod settle;
 mod signals;
+mod statements;
 mod tidy;
 mod tx;
 mod usage;
@@ -131,6 +134,27 @@ impl Sqlite {
         Ok(Self(Handle::new(Arc::new(File::open(settings, seams)?))))
     }
 
+    /// What a file with these settings can do.
+    pub fn declared(settings: &SqliteSettings) -> Capabilities {
+        Capabilities {
+            delay: Duration::MAX,
+            resolution: Duration::from_millis(1),
+            delay_control: true,
+            release: true,
+            atomic_move: AtomicMove::Any,
+            lease: Lease::Timed { max: None },
+            counts_deliveries: true,
+            counts_releases: false,
+            key_order: true,
+            remembers_ids: true,
+            fan_out: true,
+            durable: settings.path().is_some(),
+            ledger: true,
+            inbox: true,
+            max_body: settings.max_body,
+        }
+    }
+
     /// Another connection through the same open file: it is closed by itself, and the file with the last one. What one
     /// of them sends wakes the others at once, where another process takes [`SqliteSettings::poll`] to notice.
     pub fn share(&self) -> Self {
@@ -151,24 +175,7 @@ impl Sqlite {
 
 impl Transport for Sqlite {
     fn capabilities(&self) -> Capabilities {
-        let settings = &self.0.file().settings;
-        Capabilities {
-            delay: Duration::MAX,
-            resolution: Duration::from_millis(1),
-            delay_control: true,
-            release: true,
-            atomic_move: AtomicMove::Any,
-            lease: Lease::Timed { max: None },
-            counts_deliveries: true,
-            counts_releases: false,
-            key_order: true,
-            remembers_ids: true,
-            fan_out: true,
-            durable: settings.path().is_some(),
-            ledger: true,
-            inbox: true,
-            max_body: settings.max_body,
-        }
+        Self::declared(&self.0.file().settings)
     }
 
     fn provision<'a>(

@@ -84,6 +84,8 @@ fn set_up(connection: &Connection, settings: &SqliteSettings, cache: i64) -> Sql
     connection.pragma_update(None, "synchronous", settings.synchronous.pragma())?;
     connection.pragma_update(None, "cache_size", -cache)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
+    // A commit does not wait for that: a thread of its own does it.
+    connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
     connection.pragma_update_and_check(None, "journal_size_limit", LOG_LIMIT as i64, |_| Ok(()))?;
     if let Some(size) = settings.max_size {
         let page: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
@@ -91,6 +93,19 @@ fn set_up(connection: &Connection, settings: &SqliteSettings, cache: i64) -> Sql
         connection.pragma_update_and_check(None, "max_page_count", pages.min(0xffff_fffe), |_| Ok(()))?;
     }
     Ok(())
+}
+
+/// How much is in the log, and how much of that is in the file as well, in pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Log {
+    pub(crate) pages: i64,
+    pub(crate) written: i64,
+}
+
+/// Writes what is in the log into the file, as far as this mode does.
+pub(crate) fn checkpoint(connection: &Connection, mode: &str) -> Sql<Log> {
+    let mut statement = connection.prepare_cached(&format!("PRAGMA wal_checkpoint({mode})"))?;
+    statement.query_row([], |row| Ok(Log { pages: row.get(1)?, written: row.get(2)? }))
 }
 
 /// Begins to write, once no other process does. Another one may take turns with us hundreds of times a second, so this

@@ -148,8 +148,13 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
         let code = code(state);
         let only = format!("state = {code}");
         match state {
-            State::Ready | State::Processing | State::Done if count(connection, state)? > FEW => {
+            State::Scheduled | State::Ready | State::Processing | State::Done
+                if count(connection, state)? > FEW =>
+            {
                 rest.push(code.to_string());
+            }
+            State::Scheduled => {
+                scans.push(Scan::new("message_schedule", format!("schedule IS NOT NULL AND {only}"), false));
             }
             State::Ready => scans.extend([
                 Scan::new("message_ready", format!("phase = 1 AND {only}"), false),
@@ -159,11 +164,7 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
                 scans.push(Scan::new("message_leased", format!("phase = 3 AND {only}"), false));
             }
             State::Done => scans.push(Scan::new("message_over", format!("phase = 4 AND {only}"), false)),
-            _ => scans.push(Scan::new(
-                "message_state",
-                format!("state <> 1 AND state <> 2 AND state <> 8 AND {only}"),
-                true,
-            )),
+            _ => scans.push(Scan::new("message_state", format!("state > 2 AND state <> 8 AND {only}"), true)),
         }
     }
     if !rest.is_empty() {

@@ -4,13 +4,11 @@ use crate::{
     fault::Sql,
     flow::CHUNK,
     halt::{Halt, refused},
-    places::{Places, to_millis},
+    places::Places,
     tx::Tx,
 };
-use dwell_core::{
-    Address, Error, ErrorKind, OnMissing, Subscription, Text, Topic, Unclaimed, format_duration,
-};
-use std::{collections::BTreeMap, time::Duration};
+use dwell_core::{Address, Error, ErrorKind, OnMissing, Subscription, Text, Topic, Unclaimed};
+use std::collections::BTreeMap;
 
 /// What is to be made, by name. Made in the order of the names, so that the same request gives the same file.
 #[derive(Default)]
@@ -50,12 +48,10 @@ impl Plan {
         for topic in topics {
             let keeps = topic.unclaimed == Unclaimed::Keep;
             match plan.claim(places, &topic.name) {
-                Some(Claim { keeps: is, is_declared: true, .. }) if is != keeps => {
-                    let word = |keeps| if keeps { "keep" } else { "discard" };
-                    let what = format!("topic `{}`", topic.name);
-                    return Err(conflict(&what, "unclaimed", word(is), word(keeps)));
+                Some(Claim { keeps, is_declared: true, .. }) => {
+                    let unclaimed = if keeps { Unclaimed::Keep } else { Unclaimed::Discard };
+                    Topic { name: topic.name.clone(), unclaimed }.check_same(topic)?;
                 }
-                Some(Claim { is_declared: true, .. }) => {}
                 // Not there, or there only because somebody subscribed to it, who said nothing about it.
                 before => {
                     let is_there = before.is_some_and(|claim| claim.is_there);
@@ -89,7 +85,7 @@ impl Plan {
 
     fn subscribe(&mut self, places: &Places, wanted: &Subscription, topic: &Topic) -> Result<(), Error> {
         if let Some(found) = self.declared(places, &wanted.topic, &wanted.name) {
-            return check_same(found, wanted);
+            return found.check_same(wanted);
         }
         self.add_topic(places, topic);
         self.subscriptions.push(wanted.clone());
@@ -207,31 +203,4 @@ impl Tx<'_> {
         self.sql("DELETE FROM place WHERE id = ?1")?.execute([from])?;
         Ok(())
     }
-}
-
-fn check_same(found: &Subscription, wanted: &Subscription) -> Result<(), Error> {
-    let channel = |address: &Option<Address>| address.as_ref().map_or("none".to_owned(), Address::to_string);
-    // To the millisecond, as the file has it.
-    let lease = |lease| format_duration(Duration::from_millis(to_millis(lease) as u64));
-    let settings = [
-        ("lease", lease(found.lease), lease(wanted.lease)),
-        ("ordered", found.ordered.to_string(), wanted.ordered.to_string()),
-        ("dead_letter", channel(&found.dead_letter), channel(&wanted.dead_letter)),
-        ("invalid", channel(&found.invalid), channel(&wanted.invalid)),
-    ];
-    match settings.into_iter().find(|(_, found, wanted)| found != wanted) {
-        None => Ok(()),
-        Some((setting, is, wanted)) => {
-            Err(conflict(&format!("subscription `{}`", found.address()), setting, &is, &wanted))
-        }
-    }
-}
-
-fn conflict(what: &str, setting: &str, is: &str, wanted: &str) -> Error {
-    Error::new(
-        ErrorKind::Conflict,
-        format!(
-            "the {what} is there with `{setting}` {is}, and not {wanted}: ask for what is there, or use another name"
-        ),
-    )
 }

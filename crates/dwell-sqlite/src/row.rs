@@ -2,7 +2,6 @@
 
 use crate::{
     fault::Sql,
-    headers,
     tx::{Tx, code, state},
 };
 use bytes::Bytes;
@@ -72,7 +71,7 @@ pub(crate) struct Content<'a> {
 
 impl<'a> Content<'a> {
     pub(crate) fn of(message: &'a Message) -> Self {
-        let headers = headers::to_json(&message.headers);
+        let headers = message.headers.to_json();
         let destination = message.headers.get_text(wire::TO_TOPIC).map(|topic| {
             let name = message.headers.get_text(wire::TO_SUBSCRIPTION);
             name.map_or_else(|| topic.to_owned(), |name| format!("{topic}/{name}"))
@@ -151,7 +150,7 @@ pub(crate) use message;
 pub(crate) fn read_message(row: &Row<'_>, at: usize) -> Sql<Message> {
     let headers = match row.get_ref(at + 7)? {
         ValueRef::Null => Headers::default(),
-        json => headers::from_json(json.as_str()?).map_err(|problem| {
+        json => Headers::from_json(json.as_str()?).map_err(|problem| {
             rusqlite::Error::FromSqlConversionFailure(at + 7, rusqlite::types::Type::Text, problem.into())
         })?,
     };

@@ -77,14 +77,12 @@ impl Tx<'_> {
 
     /// If much of the file is empty, it becomes smaller.
     fn give_back_space(&mut self) -> Sql<bool> {
-        let pragma =
-            |name: &str| -> Sql<i64> { self.sql(&format!("PRAGMA {name}"))?.query_row([], |row| row.get(0)) };
-        let (free, all) = (pragma("freelist_count")?, pragma("page_count")?);
+        let (free, all) = (self.pragma("freelist_count")?, self.pragma("page_count")?);
         let spare = SPARE.max(all / 4);
         if free <= spare {
             return Ok(false);
         }
-        let mut statement = self.sql(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
+        let mut statement = self.connection().prepare(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
         let mut pages = statement.query([])?;
         while pages.next()?.is_some() {}
         Ok(free - PAGES > spare)

@@ -5,9 +5,10 @@ use crate::{
     places::Places,
     settings::SqliteSettings,
     signals::{After, Signal},
+    statements::{Lent, Statements},
 };
 use dwell_core::{Seams, State, Text, Timestamp};
-use rusqlite::{CachedStatement, Connection};
+use rusqlite::Connection;
 use std::collections::{BTreeMap, HashMap};
 
 /// The wall clock was set if it moves against the monotonic one by more than this, in milliseconds.
@@ -67,6 +68,7 @@ pub(crate) struct Tx<'a> {
     pub(crate) is_frugal: bool,
     /// What other programs have put there was taken in.
     pub(crate) has_taken_in: bool,
+    statements: Statements<'a>,
     next_before: i64,
     generation_before: i64,
     tally: BTreeMap<(i64, u8), (i64, i64)>,
@@ -110,6 +112,7 @@ impl<'a> Tx<'a> {
             is_abandoned: false,
             is_frugal,
             has_taken_in: false,
+            statements: Statements::new(connection),
             next_before,
             generation_before,
             tally: BTreeMap::new(),
@@ -148,8 +151,13 @@ impl<'a> Tx<'a> {
     }
 
     /// A statement, prepared once.
-    pub(crate) fn sql(&self, sql: &str) -> Sql<CachedStatement<'_>> {
-        self.connection.prepare_cached(sql)
+    pub(crate) fn sql(&self, sql: &'static str) -> Sql<Lent<'_, 'a>> {
+        self.statements.lend(sql)
+    }
+
+    /// What SQLite says of itself, or of the file.
+    pub(crate) fn pragma(&self, name: &str) -> Sql<i64> {
+        self.connection.prepare_cached(&format!("PRAGMA {name}"))?.query_row([], |row| row.get(0))
     }
 
     pub(crate) fn connection(&self) -> &Connection {

@@ -1,9 +1,12 @@
 //! The thread that writes, at work.
 
 use crate::{
+    answers::Answers,
+    checkpoints::Checkpoints,
     fault::{Sql, fault, is_busy, is_full},
     job::{Job, Task},
-    open,
+    open::{self, Log},
+    orders::{Gather, Order, Orders},
     readers::Gate,
     reserve::Reserve,
     settings::SqliteSettings,
@@ -18,15 +21,9 @@ use std::{
     sync::{
         Arc, PoisonError,
         atomic::{AtomicBool, Ordering},
-        mpsc::Receiver,
     },
     time::Duration,
 };
-use tokio::sync::oneshot;
-
-/// About how many messages one transaction takes: enough that the wait for the disk counts for little, and few enough
-/// that nobody waits for long.
-const GROUP: usize = 1000;
 
 /// Where nobody else sees to it, the file is tidied this often.
 const TIDY: Duration = Duration::from_secs(60);
@@ -34,16 +31,12 @@ const TIDY: Duration = Duration::from_secs(60);
 /// A log that is larger than this, and could not be emptied by the way, is emptied on purpose.
 const LOG_LIMIT: u64 = 2 * open::LOG_LIMIT;
 
-/// What the thread is told.
-pub(crate) enum Order {
-    Work(Box<dyn Job>),
-    /// See whether another process has written.
-    Watch(Busy),
-    /// Let go of the file, and take it up again.
-    Reopen(oneshot::Sender<Result<()>>, Busy),
-    /// Nothing comes after this.
-    Close(Busy),
-}
+/// The log is written into the file when it has so many pages: what changes often is then written there once, where it
+/// would be written with every group.
+const LOG_PAGES: i64 = 4000;
+
+/// So few pages are written into the file by the way, so that the log starts anew: one that grows makes the disk slower.
+const FEW_PAGES: i64 = 250;
 
 /// What the thread has.
 pub(crate) struct Worker {
@@ -55,6 +48,9 @@ pub(crate) struct Worker {
     signals: Arc<Signals>,
     gate: Gate,
     reserve: Reserve,
+    answers: Answers,
+    /// Started when there is something to do for it.
+    checkpoints: Option<Checkpoints>,
     /// Where the log is.
     log: Option<OsString>,
     /// When the file was last tidied.
@@ -91,6 +87,7 @@ impl Worker {
         seams: Seams,
         signals: Arc<Signals>,
         gate: Gate,
+        answers: Answers,
     ) -> Self {
         let mut log = settings.path().map(|path| path.as_os_str().to_owned());
         log.iter_mut().for_each(|path| path.push("-wal"));
@@ -102,6 +99,8 @@ impl Worker {
             signals,
             gate,
             reserve: Reserve::beside(settings.path()),
+            answers,
+            checkpoints: None,
             log,
             own: Own::default(),
             cache: Cache::default(),
@@ -111,43 +110,36 @@ impl Worker {
 
     /// Works until nobody can ask for more, and closes the file. Returns what keeps a virtual clock from going on before
     /// that was said.
-    pub(crate) fn work(mut self, orders: &Receiver<Order>) -> Option<Busy> {
+    pub(crate) fn work(mut self, mut orders: Orders) -> Option<Busy> {
         let mut closing = None;
         self.wait_for_nobody();
-        while let Ok(first) = orders.recv() {
+        while let Some(order) = orders.next() {
             let _busy = self.seams.clock.busy();
-            let (mut group, mut weight) = (Vec::new(), 0);
-            let mut next = Some(first);
-            while let Some(order) = next.take() {
-                match order {
-                    Order::Work(job) => {
-                        weight += job.weight();
-                        group.push(job);
-                    }
-                    Order::Watch(busy) => {
-                        self.watch();
-                        drop(busy);
-                    }
-                    Order::Close(busy) => closing = Some(busy),
-                    Order::Reopen(answer, busy) => {
-                        self.run(std::mem::take(&mut group));
-                        let _ = answer.send(self.reopen());
-                        drop(busy);
-                    }
+            match order {
+                Order::Work(job) => {
+                    let clock = self.seams.clock.clone();
+                    self.run(vec![job], Some(orders.gather(&*clock)));
                 }
-                if weight < GROUP {
-                    next = orders.try_recv().ok();
+                Order::Watch(busy) => {
+                    self.watch();
+                    drop(busy);
+                }
+                Order::Close(busy) => closing = Some(busy),
+                Order::Reopen(answer, busy) => {
+                    let _ = answer.send(self.reopen());
+                    drop(busy);
                 }
             }
-            self.run(group);
             self.keep_log_short();
             self.tidy();
         }
+        self.checkpoints = None;
         if let Some(connection) = self.connection.take() {
             // All that is in the log goes into the file, so that one file is left, unless another process is at work.
-            let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            let _ = open::checkpoint(&connection, "TRUNCATE");
         }
         self.reserve.release();
+        self.answers.finish();
         closing
     }
 
@@ -172,6 +164,7 @@ impl Worker {
             let text = "what is in memory would be lost: `:memory:` cannot be opened again";
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
+        self.checkpoints = None;
         self.connection = None;
         self.cache = Cache::default();
         self.connection = Some(open::open_writer(&self.settings)?);
@@ -180,19 +173,32 @@ impl Worker {
         Ok(())
     }
 
-    /// SQLite empties the log by the way, unless somebody always reads. If it has grown all the same, it is emptied while
-    /// none of our own readers is at it; if others are, users may send no more before it is too long.
+    /// What is in the log is written into the file by a thread of its own. What has come meanwhile is written here, if it
+    /// is little: then all of it is there, and the log starts anew. If it has grown all the same, it is emptied while none
+    /// of our own threads is at it; if others read, users may send no more before it is too long.
     fn keep_log_short(&mut self) {
-        let length =
-            || self.log.as_ref().and_then(|log| std::fs::metadata(log).ok()).map_or(0, |log| log.len());
+        let (Some(log), Some(connection)) = (&self.log, &self.connection) else { return };
+        if let Ok(Log { pages, written }) = open::checkpoint(connection, "NOOP")
+            && pages >= LOG_PAGES
+        {
+            match pages - written {
+                0 => {}
+                1..=FEW_PAGES => drop(open::checkpoint(connection, "PASSIVE")),
+                _ => {
+                    let start = || Checkpoints::start(self.settings.clone(), self.gate.clone()).ok();
+                    self.checkpoints = self.checkpoints.take().or_else(start);
+                    self.checkpoints.iter().for_each(Checkpoints::ask);
+                }
+            }
+        }
+        let length = || std::fs::metadata(log).map_or(0, |log| log.len());
         self.own.log_length = length();
         if self.own.log_length <= LOG_LIMIT.min(self.settings.max_log) {
             return;
         }
-        if let Some(connection) = &self.connection {
-            let _nobody_reads = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-            let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-        }
+        let nobody_reads = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let _ = open::checkpoint(connection, "TRUNCATE");
+        drop(nobody_reads);
         self.own.log_length = length();
     }
 
@@ -212,26 +218,24 @@ impl Worker {
             Ok(())
         };
         let (task, _) = Task::new(1, work, |()| (), self.seams.clock.busy());
-        self.run(vec![Box::new(task)]);
+        self.run(vec![Box::new(task)], None);
         if !is_more.load(Ordering::Relaxed) {
             self.tidied = elapsed;
         }
     }
 
-    fn run(&mut self, mut group: Vec<Box<dyn Job>>) {
-        if group.is_empty() {
-            return;
-        }
-        match self.attempt(&mut group, false) {
-            Ok(()) => group.into_iter().for_each(|job| job.finish(None)),
+    /// Runs these jobs, and those that are gathered meanwhile, in one transaction.
+    fn run(&mut self, mut group: Vec<Box<dyn Job>>, gather: Option<Gather<'_>>) {
+        match self.attempt(&mut group, gather, false) {
+            Ok(()) => self.answers.give(group),
             // Nobody has a better chance alone.
             Err(Failure::Sql(error)) if is_busy(&error) => self.refuse(group, &fault(&self.name, error)),
             Err(failure) if group.len() == 1 => self.run_again(group, failure),
             Err(_) => {
                 for job in group {
                     let mut alone = vec![job];
-                    match self.attempt(&mut alone, false) {
-                        Ok(()) => alone.into_iter().for_each(|job| job.finish(None)),
+                    match self.attempt(&mut alone, None, false) {
+                        Ok(()) => self.answers.give(alone),
                         Err(failure) => self.run_again(alone, failure),
                     }
                 }
@@ -255,8 +259,8 @@ impl Worker {
                     }
                     self.own.is_short = !self.reserve.is_taken();
                     self.empty_log();
-                    match self.attempt(&mut job, way == Way::Frugal) {
-                        Ok(()) => return job.into_iter().for_each(|job| job.finish(None)),
+                    match self.attempt(&mut job, None, way == Way::Frugal) {
+                        Ok(()) => return self.answers.give(job),
                         Err(again) => failure = again,
                     }
                 }
@@ -275,11 +279,17 @@ impl Worker {
     /// Writes what is in the log into the file, so that the log starts anew and needs no more room.
     fn empty_log(&self) {
         if let Some(connection) = &self.connection {
-            let _ = connection.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()));
+            let _nobody_reads = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+            let _ = open::checkpoint(connection, "RESTART");
         }
     }
 
-    fn attempt(&mut self, group: &mut [Box<dyn Job>], frugal: bool) -> Result<(), Failure> {
+    fn attempt(
+        &mut self,
+        group: &mut Vec<Box<dyn Job>>,
+        mut gather: Option<Gather<'_>>,
+        frugal: bool,
+    ) -> Result<(), Failure> {
         if self.connection.is_none() {
             self.reopen().map_err(Failure::Other)?;
         }
@@ -292,12 +302,22 @@ impl Worker {
         let (settings, seams) = (&*self.settings, &self.seams);
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let mut tx = Tx::begin(connection, (cache, own), settings, seams, frugal)?;
-            for job in group.iter_mut() {
+            let mut at = 0;
+            while let Some(job) = group.get_mut(at) {
                 tx.start(job.is_abandoned());
                 job.run(&mut tx)?;
+                at += 1;
+                if let Some(gather) = &mut gather {
+                    gather.add(job.weight());
+                    group.extend(gather.more());
+                }
             }
             let after = tx.finish()?;
-            connection.prepare_cached("COMMIT")?.execute([])?;
+            let commit = || connection.prepare_cached("COMMIT")?.execute([]);
+            match gather {
+                Some(gather) => gather.commit(commit)?,
+                None => commit()?,
+            };
             Sql::Ok(after)
         }));
         match ran {

@@ -6,13 +6,15 @@
 //! way or at work.
 
 use crate::{
+    answers::Answers,
     fault::Sql,
     job::Task,
+    orders::{Order, Orders},
     readers::Gate,
     settings::SqliteSettings,
     signals::Signals,
     tx::Tx,
-    worker::{Order, Worker},
+    worker::Worker,
 };
 use dwell_core::{Clock, Error, ErrorKind, Result, Seams};
 use rusqlite::Connection;
@@ -44,19 +46,21 @@ impl Writer {
     ) -> Result<Self> {
         let name: Arc<str> = settings.location.to_string().into();
         let clock = seams.clock.clone();
-        let worker = Worker::new(connection, settings, seams.clone(), signals, gate);
+        let no_thread = |error| {
+            Error::new(ErrorKind::Unavailable, format!("no thread could be started to write `{name}`"))
+                .with_source(error)
+        };
+        let answers = Answers::start().map_err(no_thread)?;
+        let worker = Worker::new(connection, settings, seams.clone(), signals, gate, answers);
         let (queue, orders) = mpsc::channel();
         let (ends, ended) = oneshot::channel();
         let started = thread::Builder::new().name("dwell-sqlite".to_owned()).spawn(move || {
-            let busy = worker.work(&orders);
+            let busy = worker.work(Orders::new(orders));
             // The file is closed by now.
             let _ = ends.send(());
             drop(busy);
         });
-        started.map_err(|error| {
-            Error::new(ErrorKind::Unavailable, format!("no thread could be started to write `{name}`"))
-                .with_source(error)
-        })?;
+        started.map_err(no_thread)?;
         Ok(Self { name, clock, queue: RwLock::new(Some(queue)), ended: RwLock::new(Some(ended)) })
     }
 

@@ -7,6 +7,7 @@ use crate::{
     dispatch::Inline,
     extract::States,
     handler::IntoHandler,
+    jobs::{self, Book, IntoJob},
     message::{Command, Event, Message},
     observers::Observers,
     pipeline::Pipeline,
@@ -54,6 +55,7 @@ pub struct Builder {
     seams: Option<Seams>,
     inbox: Option<Arc<dyn Inbox>>,
     observers: Vec<Arc<dyn Observer>>,
+    max_job_result: Option<usize>,
 }
 
 impl Builder {
@@ -80,6 +82,48 @@ impl Builder {
         H: IntoHandler<Marker, Message: Event>,
     {
         self.register(Some(subscription.into()), false, handler.into_handler())
+    }
+
+    /// Works on jobs of one type: its result is kept, and [`Bus::jobs`] submits them and tells what became of them. Only on
+    /// a transport with a ledger.
+    pub fn job<H, Marker>(self, handler: H) -> Self
+    where
+        H: IntoJob<Marker>,
+    {
+        self.job_with(|settings| settings, handler)
+    }
+
+    /// The same, with settings for its queue: how many run at one time, when failures are tried again, and so on. Its name
+    /// stays.
+    ///
+    /// ```
+    /// use dwell::prelude::*;
+    ///
+    /// #[derive(Command, Serialize, Deserialize)]
+    /// #[message(name = "sums.add")]
+    /// struct Add { numbers: Vec<u64> }
+    ///
+    /// async fn add(job: Add) -> Result<u64, Failure> { Ok(job.numbers.iter().sum()) }
+    ///
+    /// let wiring = Bus::builder().job_with(|queue| queue.concurrency(8), add);
+    /// ```
+    pub fn job_with<H, Marker>(
+        mut self,
+        settings: impl FnOnce(Subscription) -> Subscription,
+        handler: H,
+    ) -> Self
+    where
+        H: IntoJob<Marker>,
+    {
+        let queue = settings(jobs::subscription_of(H::Message::NAME));
+        self.registered.push(Registered::job(queue, handler.into_job()));
+        self
+    }
+
+    /// The largest result of a job, in bytes, as JSON; 1 MiB unless set. A job with a larger one has failed.
+    pub fn max_job_result(mut self, bytes: usize) -> Self {
+        self.max_job_result = Some(bytes);
+        self
     }
 
     fn register<M: Message>(
@@ -209,7 +253,9 @@ impl Builder {
     }
 
     async fn start_with(self, transport: Arc<dyn Transport>, seams: Seams, place: Place) -> Result<Bus> {
-        let Self { registered, states, mut config, over, inline, inbox, mut observers, .. } = self;
+        let Self {
+            registered, states, mut config, over, inline, inbox, mut observers, max_job_result, ..
+        } = self;
         over.apply(&mut config);
         config.validate()?;
         if inline && !place.alone {
@@ -217,6 +263,10 @@ impl Builder {
             return Err(Error::new(ErrorKind::Config, text));
         }
         let registry = Registry::new(registered, &config, &states)?;
+        let handled = registry.jobs();
+        if !handled.is_empty() && !transport.capabilities().ledger {
+            return Err(jobs::no_ledger());
+        }
         let inline = inline.then(|| Inline::new(seams.clock.clone()));
         observers.extend(inline.clone().map(|inline| Arc::new(inline) as Arc<dyn Observer>));
 
@@ -247,6 +297,7 @@ impl Builder {
             states,
             inline,
             inbox,
+            book: Book::new(max_job_result, config.clone(), handled),
             alone: place.alone,
             runtime: tokio::runtime::Handle::try_current().ok(),
         });

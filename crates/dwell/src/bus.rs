@@ -5,6 +5,7 @@ use crate::{
     codec::Codec,
     dispatch::Inline,
     extract::States,
+    jobs::Book,
     message::{Command, Event, Message},
     route::{Route, Routes},
     sending::{Draft, Sending, Sent},
@@ -79,6 +80,7 @@ pub(crate) struct Inner {
     pub(crate) routes: Routes,
     pub(crate) inline: Option<Inline>,
     pub(crate) inbox: Option<Arc<dyn Inbox>>,
+    pub(crate) book: Book,
     /// Nobody outside of this process can handle what is sent.
     pub(crate) alone: bool,
     pub(crate) runtime: Option<Handle>,
@@ -480,6 +482,19 @@ impl Bus {
 
     pub(crate) fn states(&self) -> &States {
         &self.inner().states
+    }
+
+    pub(crate) fn book(&self) -> &Book {
+        &self.inner().book
+    }
+
+    /// Whether nobody outside of this process can send or handle anything here.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.inner().alone
+    }
+
+    pub(crate) fn on_missing(&self) -> OnMissing {
+        self.inner().on_missing
     }
 
     pub(crate) fn inbox(&self) -> Option<&Arc<dyn Inbox>> {

@@ -1,5 +1,6 @@
 //! Why a handler did not succeed, and what is to become of the message.
 
+use crate::cx::Cx;
 use dwell_core::{BoxError, Due, Text, Timestamp};
 use dwell_engine::Verdict;
 use std::{fmt, time::Duration};
@@ -120,7 +121,7 @@ impl fmt::Display for Failure {
             Verdict::Invalid(reason) => write!(f, "invalid: {reason}"),
             Verdict::Misconfigured(reason) => write!(f, "misconfigured: {reason}"),
             Verdict::Fail(error) => write!(f, "failed: {error}"),
-            Verdict::Ack { .. } | Verdict::Unknown | Verdict::Poison => f.write_str("failed"),
+            Verdict::Ack { .. } | Verdict::Unknown | Verdict::Poison | Verdict::Lost => f.write_str("failed"),
         }
     }
 }
@@ -138,17 +139,17 @@ impl fmt::Debug for Failure {
 )]
 pub trait Ending: Send + 'static {
     #[doc(hidden)]
-    fn verdict(self) -> Verdict;
+    fn verdict(self, cx: &Cx) -> Verdict;
 }
 
 impl Ending for () {
-    fn verdict(self) -> Verdict {
+    fn verdict(self, _: &Cx) -> Verdict {
         Verdict::ACK
     }
 }
 
 impl<E: Into<Failure> + Send + 'static> Ending for Result<(), E> {
-    fn verdict(self) -> Verdict {
+    fn verdict(self, _: &Cx) -> Verdict {
         match self {
             Ok(()) => Verdict::ACK,
             Err(error) => error.into().into_verdict(),

@@ -16,3 +16,8 @@ pages! {
     Testing: "docs/guide/5-testing.md",
     ChoosingATransport: "docs/guide/6-choosing-a-transport.md",
 }
+
+#[cfg(feature = "axum")]
+pages! {
+    Jobs: "docs/guide/7-jobs.md",
+}

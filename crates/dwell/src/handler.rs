@@ -1,6 +1,6 @@
 //! Handlers: plain functions, async or blocking, from a typed message to a result.
 
-use crate::{codec::decode, cx::Cx, extract::FromCx, failure::Ending, message::Message, pipeline::Pipeline};
+use crate::{codec::decode, cx::Cx, failure::Ending, message::Message, pipeline::Pipeline};
 use dwell_core::BoxFuture;
 use dwell_engine::{Verdict, or_panic};
 use futures_util::FutureExt;
@@ -53,30 +53,66 @@ pub struct Attributed;
 #[derive(Debug)]
 pub struct Blocking;
 
-fn read<M: Message>(cx: &Cx) -> Result<M, Verdict> {
+impl Function {
+    /// An async one, called after `F`. A panic in it is a failure.
+    pub(crate) fn new_async<F, R>(function: impl Fn(Cx) -> R + Send + Sync + 'static) -> Self
+    where
+        R: Future<Output = Verdict> + Send + 'static,
+    {
+        let target = Target::Async(Arc::new(move |cx: &Cx| {
+            Box::pin(AssertUnwindSafe(function(cx.clone())).catch_unwind().map(or_panic))
+        }));
+        Self { target, name: type_name::<F>(), needs: vec![] }
+    }
+
+    /// A blocking one, called after `F`.
+    pub(crate) fn new_blocking<F>(function: impl Fn(&Cx) -> Verdict + Send + Sync + 'static) -> Self {
+        Self { target: Target::Blocking(Arc::new(function)), name: type_name::<F>(), needs: vec![] }
+    }
+
+    /// The same with one more thing that it needs, if that is one that must be given.
+    pub(crate) fn needs(mut self, need: Option<(TypeId, &'static str)>) -> Self {
+        self.needs.extend(need);
+        self
+    }
+}
+
+/// The message that a function takes.
+pub(crate) fn read<M: Message>(cx: &Cx) -> Result<M, Verdict> {
     let message = cx.message();
     decode::<M::Codec, M>(&message.content_type, &message.body).map_err(|text| Verdict::Invalid(text.into()))
 }
 
+/// Makes functions handlers, by `$into::$method`: of `$message`s, returning an `$ending`. One macro for handlers of messages
+/// and of jobs, which differ in nothing else.
 macro_rules! handlers {
-    ($($part:ident),*) => {
-        #[allow(non_snake_case, unused_variables)]
-        impl<F, R, M, $($part,)*> IntoHandler<(Async, M, $($part,)*)> for F
+    ($into:ident::$method:ident, $message:ident, $ending:ident) => {
+        $crate::handler::handlers!(@functions $into::$method, $message, $ending;);
+        $crate::handler::handlers!(@functions $into::$method, $message, $ending; A);
+        $crate::handler::handlers!(@functions $into::$method, $message, $ending; A, B);
+        $crate::handler::handlers!(@functions $into::$method, $message, $ending; A, B, C);
+        $crate::handler::handlers!(@functions $into::$method, $message, $ending; A, B, C, D);
+        $crate::handler::handlers!(@functions $into::$method, $message, $ending; A, B, C, D, E);
+        $crate::handler::handlers!(@functions $into::$method, $message, $ending; A, B, C, D, E, G);
+    };
+    (@functions $into:ident::$method:ident, $message:ident, $ending:ident; $($part:ident),*) => {
+        #[allow(non_snake_case)]
+        impl<F, R, M, $($part,)*> $into<($crate::handler::Async, M, $($part,)*)> for F
         where
             F: Fn(M, $($part,)*) -> R + Send + Sync + 'static,
-            R: Future<Output: Ending> + Send + 'static,
-            M: Message,
-            $($part: FromCx,)*
+            R: Future<Output: $ending> + Send + 'static,
+            M: $message,
+            $($part: $crate::extract::FromCx,)*
         {
             type Message = M;
 
-            fn into_handler(self) -> Pipeline<M> {
-                let function = Arc::new(self);
-                let target = Target::Async(Arc::new(move |cx: &Cx| {
-                    let (function, cx) = (function.clone(), cx.clone());
+            fn $method(self) -> $crate::pipeline::Pipeline<M> {
+                let function = std::sync::Arc::new(self);
+                let function = $crate::handler::Function::new_async::<F, _>(move |cx| {
+                    let function = function.clone();
                     // All of it in the future, so that a panic on the way to the user's own future is caught with all others.
-                    let run = async move {
-                        let message = match read::<M>(&cx) {
+                    async move {
+                        let message = match $crate::handler::read::<M>(&cx) {
                             Ok(message) => message,
                             Err(verdict) => return verdict,
                         };
@@ -84,28 +120,26 @@ macro_rules! handlers {
                             Ok(part) => part,
                             Err(failure) => return failure.into_verdict(),
                         };)*
-                        function(message, $($part,)*).await.verdict()
-                    };
-                    Box::pin(AssertUnwindSafe(run).catch_unwind().map(or_panic))
-                }));
-                let needs: Vec<Option<_>> = vec![$($part::needs(),)*];
-                Pipeline::of(Function { target, name: type_name::<F>(), needs: needs.into_iter().flatten().collect() })
+                        function(message, $($part,)*).await.verdict(&cx)
+                    }
+                });
+                $crate::pipeline::Pipeline::of(function$(.needs($part::needs()))*)
             }
         }
 
-        #[allow(non_snake_case, unused_variables)]
-        impl<F, R, M, $($part,)*> IntoHandler<(Blocking, M, $($part,)*)> for F
+        #[allow(non_snake_case)]
+        impl<F, R, M, $($part,)*> $into<($crate::handler::Blocking, M, $($part,)*)> for F
         where
             F: Fn(M, $($part,)*) -> R + Send + Sync + 'static,
-            R: Ending,
-            M: Message,
-            $($part: FromCx,)*
+            R: $ending,
+            M: $message,
+            $($part: $crate::extract::FromCx,)*
         {
             type Message = M;
 
-            fn into_handler(self) -> Pipeline<M> {
-                let target = Target::Blocking(Arc::new(move |cx: &Cx| {
-                    let message = match read::<M>(cx) {
+            fn $method(self) -> $crate::pipeline::Pipeline<M> {
+                let function = $crate::handler::Function::new_blocking::<F>(move |cx| {
+                    let message = match $crate::handler::read::<M>(cx) {
                         Ok(message) => message,
                         Err(verdict) => return verdict,
                     };
@@ -113,22 +147,18 @@ macro_rules! handlers {
                         Ok(part) => part,
                         Err(failure) => return failure.into_verdict(),
                     };)*
-                    self(message, $($part,)*).verdict()
-                }));
-                let needs: Vec<Option<_>> = vec![$($part::needs(),)*];
-                Pipeline::of(Function { target, name: type_name::<F>(), needs: needs.into_iter().flatten().collect() })
+                    self(message, $($part,)*).verdict(cx)
+                });
+                $crate::pipeline::Pipeline::of(function$(.needs($part::needs()))*)
             }
         }
     };
 }
+pub(crate) use handlers;
 
-handlers!();
-handlers!(A);
-handlers!(A, B);
-handlers!(A, B, C);
-handlers!(A, B, C, D);
-handlers!(A, B, C, D, E);
-handlers!(A, B, C, D, E, G);
+handlers!(IntoHandler::into_handler, Message, Ending);
+
+// Written out, and not by the macro: these are what an error about a function that does not fit points at.
 
 impl<M: Message> IntoHandler<Pipeline<M>> for Pipeline<M> {
     type Message = M;

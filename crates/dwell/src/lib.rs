@@ -33,6 +33,8 @@
 //! whole classes of errors.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "axum")]
+pub mod axum;
 mod builder;
 mod bus;
 mod codec;
@@ -45,6 +47,7 @@ mod failure;
 #[cfg(doctest)]
 mod guide;
 mod handler;
+pub mod jobs;
 mod message;
 mod observers;
 mod pipeline;

@@ -1,11 +1,13 @@
 //! What was given to the builder, checked and sorted by subscription.
 
 use crate::{
+    codec::decode,
     config::{Config, Overlay},
     extract::States,
-    message::Message,
+    jobs::{self, Check, Handled},
+    message::{Command, Message},
     pipeline::{Built, Chain, Pipeline},
-    route::{Handled, Routes},
+    route::{OwnType, Routes},
     subscription::Subscription,
 };
 use dwell_core::{Error, ErrorKind, Result, RetryOverride, Text, check_user_topic, format_duration};
@@ -21,8 +23,12 @@ use std::{
 /// One handler, as it was given to the builder.
 pub(crate) struct Registered {
     subscription: Option<Subscription>,
-    of: Handled,
+    of: OwnType,
     rust_type: &'static str,
+    /// A job's own; of others, that of their type.
+    topic: Text,
+    /// How to see whether the payload of a job can be read; `None` for what is no job.
+    job: Option<Check>,
     handler: Result<Built>,
 }
 
@@ -34,10 +40,21 @@ impl Registered {
     ) -> Self {
         Self {
             subscription,
-            of: Handled { type_id: TypeId::of::<M>(), kind: M::NAME, topic: M::TOPIC, command },
+            of: OwnType { type_id: TypeId::of::<M>(), kind: M::NAME, topic: M::TOPIC, command },
             rust_type: type_name::<M>(),
+            topic: M::TOPIC.into(),
+            job: None,
             handler: handler.build(),
         }
+    }
+
+    /// A handler of jobs: its topic is that of its type, and its subscription has the same name.
+    pub(crate) fn job<M: Command>(mut subscription: Subscription, handler: Pipeline<M>) -> Self {
+        let topic = jobs::topic_of(M::NAME);
+        subscription.settings.name = topic.clone();
+        let check: Check =
+            |content_type, payload| decode::<M::Codec, M>(content_type, payload).map(|_: M| ());
+        Self { topic, job: Some(check), ..Self::new(Some(subscription), true, handler) }
     }
 }
 
@@ -51,12 +68,15 @@ pub(crate) struct Group {
     handlers: Vec<(Text, Text, bool)>,
     /// The longest delay that a step of its handlers can ask for.
     pub(crate) longest_delay: Duration,
+    /// It carries jobs, and this is how to see whether the payload of one can be read.
+    job: Option<Check>,
 }
 
 /// All of them.
 pub(crate) struct Registry {
     pub(crate) groups: Vec<Group>,
-    pub(crate) handled: Vec<Handled>,
+    /// The types of messages, not of jobs, that have a handler here.
+    pub(crate) handled: Vec<OwnType>,
     /// What the configuration says about topics, by type.
     pub(crate) topics: BTreeMap<String, Text>,
 }
@@ -69,7 +89,8 @@ impl Registry {
     pub(crate) fn new(registered: Vec<Registered>, config: &Config, states: &States) -> Result<Self> {
         let topics: BTreeMap<String, Text> =
             config.routes.iter().map(|route| (route.kind.clone(), route.topic.as_str().into())).collect();
-        let handled = registered.iter().map(|one| one.of).collect();
+        let messages = registered.iter().filter(|one| one.job.is_none());
+        let handled = messages.map(|one| one.of).collect();
         let mut types: BTreeMap<&str, (TypeId, &str)> = BTreeMap::new();
         let mut commands: BTreeMap<Text, (bool, Text, Text)> = BTreeMap::new();
         let mut groups: BTreeMap<(Text, Text), Group> = BTreeMap::new();
@@ -92,8 +113,16 @@ impl Registry {
                     )));
                 }
             }
-            let topic = Routes::topic(&topics, one.of.kind, one.of.topic);
-            check_user_topic(&topic)?;
+            let topic = match one.job {
+                Some(_) => {
+                    jobs::check_kind(one.of.kind)?;
+                    one.topic
+                }
+                None => Routes::topic(&topics, one.of.kind, &one.topic),
+            };
+            if one.job.is_none() {
+                check_user_topic(&topic)?;
+            }
             let described = one.subscription.clone().unwrap_or_else(|| Subscription::named(topic.clone()));
             let name = described.settings.name.clone();
             let (command, others, other) = commands
@@ -119,8 +148,10 @@ impl Registry {
                 retries: BTreeMap::new(),
                 handlers: vec![],
                 longest_delay: Duration::ZERO,
+                job: None,
             });
             group.settings.command = one.of.command;
+            group.job = one.job;
             group.describe(described, &topic)?;
             group.add(one.of.kind, built, one.of.command)?;
         }
@@ -131,6 +162,16 @@ impl Registry {
     /// Every type that is handled here.
     pub(crate) fn kinds(&self) -> Vec<Text> {
         self.groups.iter().flat_map(|group| group.chains.keys().cloned()).collect()
+    }
+
+    /// Those that are jobs.
+    pub(crate) fn jobs(&self) -> Vec<(Text, Handled)> {
+        let jobs = self.groups.iter().filter_map(|group| Some((group, group.job?)));
+        jobs.flat_map(|(group, check)| {
+            let settings = || group.settings.clone();
+            group.chains.keys().map(move |kind| (kind.clone(), Handled { settings: settings(), check }))
+        })
+        .collect()
     }
 
     pub(crate) fn check_inbox(&self, there_is_one: bool) -> Result<()> {

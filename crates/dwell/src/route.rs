@@ -25,7 +25,7 @@ pub(crate) struct Route {
 
 /// A type that has a handler here.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Handled {
+pub(crate) struct OwnType {
     pub(crate) type_id: TypeId,
     pub(crate) kind: &'static str,
     pub(crate) topic: &'static str,
@@ -61,8 +61,8 @@ pub(crate) struct Routes {
 
 impl Routes {
     /// `topics` is what the configuration says, by type name. `handled` are the types that have a handler here.
-    pub(crate) fn new(topics: BTreeMap<String, Text>, handled: impl IntoIterator<Item = Handled>) -> Self {
-        let route = |one: Handled| {
+    pub(crate) fn new(topics: BTreeMap<String, Text>, handled: impl IntoIterator<Item = OwnType>) -> Self {
+        let route = |one: OwnType| {
             let to = Address::Topic(Self::topic(&topics, one.kind, one.topic));
             let route = Route::new(one.kind, to, one.command, true);
             (one.type_id, Arc::new(route))

@@ -60,16 +60,15 @@ fn wiring(seen: &Seen) -> dwell::Builder {
 }
 
 /// A broker of our own, and the URL of a bus on it.
-async fn broker(name: &str) -> (KafkaServer, String) {
-    let directory = std::env::temp_dir().join(format!("dwell-kafka-bus-{name}-{}", std::process::id()));
-    let server = KafkaServer::start(directory).await.unwrap();
+fn broker() -> (KafkaServer, String) {
+    let server = KafkaServer::start().unwrap();
     let url = format!("{}?partitions=1&ladder=1s,2s&session=3s", server.url());
     (server, url)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bus_on_kafka_handles_defers_and_delays_with_a_relay_of_its_own() {
-    let (_server, url) = broker("native").await;
+    let (_server, url) = broker();
     let seen = Seen::default();
     let bus = wiring(&seen).start(&url).await.unwrap();
     let asked = bus.publish(Placed { order: 42 }).after(Duration::from_millis(1500)).await.unwrap();
@@ -85,7 +84,7 @@ async fn a_bus_on_kafka_handles_defers_and_delays_with_a_relay_of_its_own() {
 #[cfg(feature = "sqlite")]
 #[tokio::test(flavor = "multi_thread")]
 async fn by_way_of_a_store_what_waits_for_kafka_is_listed_moved_and_cancelled() {
-    let (_server, url) = broker("store").await;
+    let (_server, url) = broker();
     let file = std::env::temp_dir().join(format!("dwell-kafka-bus-{}.db", std::process::id()));
     let seen = Seen::default();
     let wiring = wiring(&seen).delay(DelayMode::Scheduler).scheduler(format!("sqlite://{}", file.display()));

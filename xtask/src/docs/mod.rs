@@ -21,11 +21,12 @@ use crate::workspace::{self, Workspace};
 struct Generator {
     block: &'static str,
     package: &'static str,
-    binary: &'static str,
+    /// An example, because those are not installed.
+    example: &'static str,
 }
 
 const GENERATORS: &[Generator] =
-    &[Generator { block: "capabilities", package: "dwell-conformance", binary: "capabilities" }];
+    &[Generator { block: "capabilities", package: "dwell-server", example: "capabilities" }];
 
 /// A block of this name, followed by a path from the root, shows that file of Rust code.
 const PROGRAM: &str = "program ";
@@ -128,14 +129,15 @@ fn program(path: &Path) -> Result<String, String> {
 }
 
 fn output_of(name: &str, run: &mut dyn FnMut(Program) -> Result<Output, String>) -> Result<String, String> {
-    let Some(Generator { package, binary, .. }) = GENERATORS.iter().find(|generator| generator.block == name)
+    let Some(Generator { package, example, .. }) =
+        GENERATORS.iter().find(|generator| generator.block == name)
     else {
         let known: Vec<_> = GENERATORS.iter().map(|generator| generator.block).collect();
         let known = format!("{}, and `{PROGRAM}PATH`", known.join(", "));
         return Err(format!("nothing generates a block `{name}`; there is {known}"));
     };
-    Workspace::members()?.require(package, "bin", binary)?;
-    let program = Program::cargo(["run", "--quiet", "--package", package, "--bin", binary]);
+    Workspace::members()?.require(package, "example", example)?;
+    let program = Program::cargo(["run", "--quiet", "--package", package, "--example", example]);
     let output = run(program.machine_readable())?;
     if !output.ending.is_success() {
         return Err(output.problem());

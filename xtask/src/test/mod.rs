@@ -53,7 +53,7 @@ impl Options {
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     let screen = Screen::new();
     if options.install {
-        screen.print("nothing to install: the tests need a Rust toolchain and a C compiler alone");
+        screen.print("nothing to install here: beside a Rust toolchain and a C compiler, tests install the servers that they need");
     }
     let workspace = Workspace::members()?;
     let mut finished = Vec::new();

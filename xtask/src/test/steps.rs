@@ -1,5 +1,7 @@
 //! The steps, in their order: what is quick and often wrong first.
 
+use std::io::ErrorKind;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::artifacts::TestBinary;
@@ -21,11 +23,13 @@ pub(crate) struct Step {
 
 /// The package of the examples.
 const EXAMPLES: &str = "dwell-examples";
+/// Where each is told which broker to use.
+const EXAMPLE_URL: &str = "DWELL_EXAMPLE_URL";
 /// Each ends by itself within seconds: one that runs longer hangs.
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
 /// The features of `dwell` that are off by default. The package of examples asks for all of them, so that every step
 /// which builds its dependencies, such as tests and clippy, has them on; the pages of the documentation build none.
-const FEATURES: &str = "dwell/kafka,dwell/metrics,dwell/otel,dwell/sqlite";
+const FEATURES: &str = "dwell/axum,dwell/kafka,dwell/metrics,dwell/otel,dwell/redis,dwell/sqlite";
 
 /// The steps that the columns belong to.
 pub(crate) const CONFORMANCE: &str = "conformance";
@@ -106,17 +110,31 @@ fn doc(job: &mut Job<'_>) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// The programs that people learn from: each runs to its end, and checks what it shows.
+/// The programs that people learn from: each runs to its end, and checks what it shows, on one broker and on another.
 fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
     let names = job.workspace.targets(EXAMPLES, "example")?;
     job.check(Program::cargo(["build", "--package", EXAMPLES, "--examples"]))?;
     let mut outcome = Outcome::default();
+    let program = |name| {
+        Program::cargo(["run", "--quiet", "--package", EXAMPLES, "--example", name]).limit(EXAMPLE_LIMIT)
+    };
+    let files = job.workspace.target_directory.join("xtask").join("examples");
+    empty(&files)?;
     for name in &names {
-        let program = Program::cargo(["run", "--quiet", "--package", EXAMPLES, "--example", name]);
-        let output = job.run(program.limit(EXAMPLE_LIMIT))?;
-        outcome.add_harness(&output, None);
+        outcome.add_harness(&job.run(program(name))?, None);
+        let url = format!("sqlite://{}", files.join(format!("{name}.db")).display());
+        outcome.add_harness(&job.run(program(name).variable(EXAMPLE_URL, url))?, None);
     }
-    Ok(outcome.with_note(names.join(", ")))
+    Ok(outcome.with_note(format!("{}: each on memory:// and on sqlite://", names.join(", "))))
+}
+
+/// Makes a directory that has nothing in it.
+fn empty(path: &Path) -> Result<(), String> {
+    let made = match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => std::fs::create_dir_all(path),
+    };
+    made.map_err(|error| format!("cannot empty {}: {error}", path.display()))
 }
 
 fn conformance_suite(job: &mut Job<'_>) -> Result<Outcome, String> {

@@ -40,16 +40,21 @@ impl Fixture {
         let late = r#"{"bench":"engine","case":"late","p50_ms":0.5,"p99_ms":1.5,"max_ms":2,"early":0}"#;
         fixture.write("crates/dwell-engine/benches/engine.rs", &program(&[late], 0));
 
-        fixture.package("dwell-bench", "[[bench]]\nname = 'bus'\nharness = false\n");
+        fixture.package(
+            "dwell-bench",
+            "[[bench]]\nname = 'bus'\nharness = false\n[[bench]]\nname = 'jobs'\nharness = false\n",
+        );
         fixture.write("crates/dwell-bench/src/lib.rs", "");
         let send = r#"{"bench":"bus","case":"send","ours":3000000,"raw":2000000,"ratio":1.5,"unit":"/s"}"#;
         fixture.write("crates/dwell-bench/benches/bus.rs", &program(&[send], 0));
+        let jobs = r#"{"bench":"sqlite","case":"jobs","ours":25000,"raw":27000,"ratio":0.93,"unit":"/s"}"#;
+        fixture.write("crates/dwell-bench/benches/jobs.rs", &program(&[jobs], 0));
 
         let targets = "[[test]]\nname = 'memory'\nharness = false\n[[test]]\nname = 'log'\nharness = false\n";
         fixture.package("dwell-conformance", targets);
         fixture.write("crates/dwell-conformance/src/lib.rs", "");
         let table = ["| transport | delay |", "|---|---|", "| memory | native |"];
-        fixture.write("crates/dwell-conformance/src/bin/capabilities.rs", &program(&table, 0));
+        fixture.write("crates/dwell-server/examples/capabilities.rs", &program(&table, 0));
         fixture.column("memory", &[("ack removes", "pass"), ("release returns", "pass")]);
         fixture
             .column("log", &[("ack removes", "pass"), ("release returns", "refused"), ("kill", "skipped")]);
@@ -64,6 +69,18 @@ impl Fixture {
         fixture.column("sqlite", &[("ack removes", "pass")]);
         fixture.column("log+sqlite", &[("ack removes", "pass")]);
         fixture.kills(0);
+
+        let targets = ["conformance", "cluster", "faults"];
+        let targets = targets.map(|name| format!("[[test]]\nname = '{name}'\nharness = false\n"));
+        let targets = targets.concat() + "[[bench]]\nname = 'redis'\nharness = false\n";
+        fixture.package("dwell-redis", &targets);
+        fixture.write("crates/dwell-redis/src/lib.rs", "");
+        let ack = r#"{"bench":"redis","case":"ack","ours":30000,"raw":30000,"ratio":1,"unit":"/s"}"#;
+        fixture.write("crates/dwell-redis/benches/redis.rs", &program(&[ack], 0));
+        fixture.column("redis", &[("ack removes", "pass")]);
+        fixture.column("redis-cluster", &[("ack removes", "pass")]);
+        let kills = KILLS.replace("LOST", "0").replace("sqlite", "redis");
+        fixture.write("crates/dwell-redis/tests/faults.rs", &kills);
 
         let examples =
             ["farewell", "hello"].map(|name| format!("[[example]]\nname = '{name}'\npath = '{name}.rs'\n"));
@@ -98,6 +115,8 @@ impl Fixture {
         let file = match transport {
             "sqlite" => "dwell-sqlite/tests/conformance.rs",
             "log+sqlite" => "dwell-sqlite/tests/log.rs",
+            "redis" => "dwell-redis/tests/conformance.rs",
+            "redis-cluster" => "dwell-redis/tests/cluster.rs",
             model => &format!("dwell-conformance/tests/{model}.rs"),
         };
         self.write(&format!("crates/{file}"), &program(&lines, i32::from(failed)));

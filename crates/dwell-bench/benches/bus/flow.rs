@@ -1,6 +1,7 @@
 //! From publish through a pipeline of three steps to handled.
 
-use crate::{Scale, channel, other, ours, output::Output, two_threads};
+use crate::{Scale, channel, other, ours, two_threads};
+use dwell_bench::{Output, in_turns};
 
 pub(crate) fn run(output: &Output, scale: &Scale) {
     beside_others(output, scale, "1 producer", 1);
@@ -18,8 +19,10 @@ fn beside_others(output: &Output, scale: &Scale, label: &str, producers: usize) 
             others.push(other::rate(scale.messages, producers).await);
         });
     }
-    output.rates(&format!("publish, 3 steps, handled, {label} / channel with JSON"), &bus, &channels);
-    output.rates(&format!("publish, 3 steps, handled, {label} / apalis without JSON"), &bus, &others);
+    output
+        .rates(&format!("publish, 3 steps, handled, {label} / channel with JSON"), in_turns(&bus, &channels));
+    output
+        .rates(&format!("publish, 3 steps, handled, {label} / apalis without JSON"), in_turns(&bus, &others));
 }
 
 fn by_attributes(output: &Output, scale: &Scale) {
@@ -30,5 +33,5 @@ fn by_attributes(output: &Output, scale: &Scale) {
             built.push(ours::rate(scale.messages, 4, ours::built()).await);
         });
     }
-    output.rates("3 steps by attributes / by hand", &attributed, &built);
+    output.rates("3 steps by attributes / by hand", in_turns(&attributed, &built));
 }

@@ -1,18 +1,19 @@
 //! The bus in memory, beside the bare thing and beside another framework, in the same run.
 //!
-//! `cargo xtask bench bus` runs it; `--json` prints one object per line, `--smoke` only shows that it works.
+//! `cargo xtask bench bus` runs it; `--json` prints one object per line, `--smoke` only shows that it works. A word such
+//! as `jobs` runs that part alone.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod channel;
 mod flow;
+mod jobs;
 mod message;
 mod other;
 mod ours;
-mod output;
 mod sending;
 mod steps;
 
-use output::Output;
+use dwell_bench::Output;
 
 /// What the queue between producers and handler holds.
 const CAPACITY: usize = 10_000;
@@ -20,12 +21,19 @@ const CAPACITY: usize = 10_000;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
-    let output = Output { json: has("--json") };
+    let output = Output { bench: "bus", json: has("--json") };
     let scale = if has("--smoke") { Scale::SMOKE } else { Scale::FULL };
-    flow::run(&output, &scale);
-    steps::run(&output, &scale);
-    sending::run(&output, &scale);
+    let named = arguments.iter().any(|argument| !argument.starts_with("--"));
+    let parts: [(&str, Part); 4] =
+        [("flow", flow::run), ("steps", steps::run), ("sending", sending::run), ("jobs", jobs::run)];
+    for (part, run) in parts {
+        if !named || has(part) {
+            run(&output, &scale);
+        }
+    }
 }
+
+type Part = fn(&Output, &Scale);
 
 /// How much one round does.
 struct Scale {

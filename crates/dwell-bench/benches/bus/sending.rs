@@ -3,11 +3,10 @@
 use crate::{
     Scale,
     message::{Left, Place},
-    ours,
-    output::{Output, median},
-    two_threads,
+    ours, two_threads,
 };
 use dwell::{Builder, prelude::*};
+use dwell_bench::{Output, median};
 use std::time::Instant;
 
 const BATCH: usize = 100;
@@ -24,9 +23,9 @@ pub(crate) fn run(output: &Output, scale: &Scale) {
             inline.push(rate(scale.inline, send_one_by_one(bus, scale.inline)).await);
         });
     }
-    output.figure("send().await alone", median(&one_by_one), "messages/s");
-    output.figure("send_all of 100 alone", median(&in_batches), "messages/s");
-    output.figure("inline dispatch: send().await until handled", median(&inline), "messages/s");
+    output.figure("send().await alone", median(one_by_one), "messages/s");
+    output.figure("send_all of 100 alone", median(in_batches), "messages/s");
+    output.figure("inline dispatch: send().await until handled", median(inline), "messages/s");
 }
 
 async fn place(_: Place, State(left): State<Left>) {

@@ -4,9 +4,9 @@ use crate::{
     Scale,
     message::{Left, Placed},
     ours,
-    output::Output,
 };
 use dwell::{Cx, Next, Pipeline, Step};
+use dwell_bench::Output;
 use std::time::{Duration, Instant};
 
 pub(crate) fn run(output: &Output, scale: &Scale) {

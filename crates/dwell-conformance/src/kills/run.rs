@@ -28,9 +28,7 @@ pub(super) struct Options {
     pub(super) seed: u64,
 }
 
-/// One in so many kills is the broker's, where it is ours to restart.
-const BROKER: u64 = 15;
-/// By then a worker that came has opened what it needs.
+/// By then a member of a group that came has joined it.
 const SETTLED_IN: Duration = Duration::from_secs(5);
 /// How often the journals are looked through.
 const ROUND: Duration = Duration::from_millis(200);
@@ -134,16 +132,20 @@ impl Show<'_> {
         while self.kills < kills {
             self.start()?;
             clock.sleep(dice.millis(100, 700)).await;
-            if self.rig.abilities().restart && dice.below(BROKER) == 0 {
-                clock.sleep(SETTLED_IN).await;
+            // Sometimes several go at once, and sometimes one stays away for a while.
+            let at_once = if dice.chance(20) { 2 + dice.below(2) as usize } else { 1 };
+            // The server itself, where it is ours: everybody's calls fail, and what was confirmed must be there again.
+            if self.rig.abilities().restart && dice.chance(10) {
+                if self.checker.holding() == Holding::Session {
+                    clock.sleep(SETTLED_IN).await;
+                }
                 let from = clock.now().0;
                 self.rig.restart_broker().await?;
                 self.checker.broker_was_away(from, clock.now().0);
                 self.kills += 1;
+                self.look()?;
                 continue;
             }
-            // Sometimes several go at once, and sometimes one stays away for a while.
-            let at_once = if dice.chance(20) { 2 + dice.below(2) as usize } else { 1 };
             for _ in 0..at_once.min(kills - self.kills) {
                 let Some(name) = self.crew.kill(&dice)? else { break };
                 self.checker.killed(&name, clock.now().0);

@@ -2,16 +2,13 @@
 //!
 //! The jars come from Maven Central and are kept in the user's cache. It takes a Java runtime, and Maven the first time.
 
-use dwell_core::{Clock, Error, ErrorKind, Result, SystemClock};
+use super::{free_ports, keeper::Keeper, require, wait_until};
 use std::{
-    ffi::OsStr,
-    fmt,
-    fs::{self, File},
-    net::TcpListener,
-    os::unix::process::CommandExt as _,
+    ffi::OsString,
+    fs, io,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    time::Duration,
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 /// The version that is fetched and started.
@@ -23,18 +20,13 @@ pub const PASSWORD: &str = "dwell-test-password";
 
 /// What the log says when the server takes connections.
 const STARTED: &str = "Kafka Server started";
-const PATIENCE: Duration = Duration::from_secs(60);
-const STEP: Duration = Duration::from_millis(50);
-/// Starts what follows, and ends it, with no chance to say goodbye, when nobody holds our input any more: however this
-/// process ends, the server ends, too.
-const UNTIL_WE_END: &str = r#""$@" & server=$!; read -r _; kill -9 $server; wait $server 2>/dev/null"#;
 
-/// A server of our own. Dropping it ends it; its directory stays.
+/// A private server. Ended when it is dropped, or when this process ends.
+#[derive(Debug)]
 pub struct KafkaServer {
     directory: PathBuf,
     ports: Ports,
-    /// The shell that ends the server when we let go of its input.
-    shell: Option<Child>,
+    keeper: Option<Keeper>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,40 +37,52 @@ struct Ports {
 }
 
 impl KafkaServer {
-    /// Starts a server that keeps its data in `directory`, which is made, and that ends with this process.
-    pub async fn start(directory: impl Into<PathBuf>) -> Result<Self> {
-        let mut server = Self::prepare(directory.into())?;
-        server.run().await?;
+    /// Starts a server, and waits until it takes connections.
+    pub fn start() -> io::Result<Self> {
+        require("java", &["default-jre-headless"])?;
+        let libraries = libraries()?;
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("dwell-kafka-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir_all(&directory)?;
+        let [plain, password, controller] = free_ports()?;
+        let mut server = Self { directory, ports: Ports { plain, password, controller }, keeper: None };
+        server.format(&libraries)?;
+        server.resume()?;
         Ok(server)
     }
 
-    /// Starts a server that goes on when this process has ended. Returns it with the id of its process.
-    pub async fn start_for_good(directory: impl Into<PathBuf>) -> Result<(Self, u32)> {
-        let server = Self::prepare(directory.into())?;
-        let mut java = java();
-        // In a group of its own: a Ctrl-C in the terminal is not meant for it.
-        java.args(server.arguments(&libraries()?)).stdin(Stdio::null()).process_group(0);
-        let child = server.spawn(java)?;
-        server.wait_until_started().await?;
-        Ok((server, child.id()))
+    /// Starts it again, on the same ports and with the same data.
+    pub fn resume(&mut self) -> io::Result<()> {
+        self.kill();
+        // It begins anew with each start.
+        let _ = fs::remove_file(self.path("log"));
+        let mut command = vec![java().to_string_lossy().into_owned()];
+        command.extend(self.arguments(&libraries()?));
+        self.keeper = Some(Keeper::start(&self.directory, &command)?);
+        let _ = fs::remove_file(self.path("keep"));
+        let log = || fs::read(self.path("log")).unwrap_or_default();
+        let started =
+            wait_until("Kafka does not start", 60, || String::from_utf8_lossy(&log()).contains(STARTED));
+        started.map_err(|error| {
+            let log = log();
+            let log = String::from_utf8_lossy(&log);
+            let tail: Vec<_> = log.lines().rev().take(10).collect();
+            let tail: Vec<_> = tail.into_iter().rev().collect();
+            io::Error::new(error.kind(), format!("{error}; its last words:\n{}", tail.join("\n")))
+        })
     }
 
-    /// Ends the server as a crash does.
-    pub fn stop(&mut self) {
-        if let Some(mut shell) = self.shell.take() {
-            drop(shell.stdin.take());
-            let _ = shell.wait();
-        }
+    /// Ends it at once, as a power cut would end it for those connected.
+    pub fn kill(&mut self) {
+        let _ = fs::write(self.path("keep"), "");
+        self.keeper = None;
     }
 
-    /// Starts it again, on the same ports and data.
-    pub async fn run(&mut self) -> Result<()> {
-        self.stop();
-        let mut shell = Command::new("sh");
-        shell.args(["-c", UNTIL_WE_END, "sh"]).arg(java().get_program());
-        shell.args(self.arguments(&libraries()?)).stdin(Stdio::piped());
-        self.shell = Some(self.spawn(shell)?);
-        self.wait_until_started().await
+    /// Ends it, and starts it again.
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.kill();
+        self.resume()
     }
 
     /// Host and port, for clients that need no password.
@@ -96,23 +100,21 @@ impl KafkaServer {
         format!("kafka://{}", self.address())
     }
 
-    fn prepare(directory: PathBuf) -> Result<Self> {
-        let ports = Ports::free()?;
-        fs::create_dir_all(&directory).map_err(|error| cannot("make its directory", error))?;
-        let server = Self { directory, ports, shell: None };
-        let settings = server.path("server.properties");
-        fs::write(&settings, server.settings()).map_err(|error| cannot("write its settings", error))?;
-        let formatted = java()
-            .args(["-cp", &classpath(&libraries()?), "kafka.tools.StorageTool", "format", "--standalone"])
+    fn format(&self, libraries: &Path) -> io::Result<()> {
+        let settings = self.path("server.properties");
+        fs::write(&settings, self.settings())?;
+        let formatted = Command::new(java())
+            .args(["-cp", &classpath(libraries), "kafka.tools.StorageTool", "format", "--standalone"])
             .args(["-t", "ZHdlbGwtdGVzdC1zZXJ2ZQ", "-c"])
             .arg(&settings)
-            .output()
-            .map_err(|error| cannot("format its storage", error))?;
-        if !formatted.status.success() {
-            let said = String::from_utf8_lossy(&formatted.stderr);
-            return Err(unavailable(format!("Kafka did not format its storage: {said}")));
+            .output()?;
+        match formatted.status.success() {
+            true => Ok(()),
+            false => {
+                let said = String::from_utf8_lossy(&formatted.stderr);
+                Err(io::Error::other(format!("Kafka did not format its storage: {said}")))
+            }
         }
-        Ok(server)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -126,29 +128,6 @@ impl KafkaServer {
         let mut all: Vec<_> = quick.map(str::to_owned).into();
         all.extend(["-cp".to_owned(), classpath(libraries), "kafka.Kafka".to_owned(), settings]);
         all
-    }
-
-    /// Its log begins anew with each start.
-    fn spawn(&self, mut command: Command) -> Result<Child> {
-        let log = File::create(self.path("log.txt")).map_err(|error| cannot("write its log", error))?;
-        let both = log.try_clone().map_err(|error| cannot("write its log", error))?;
-        command.stdout(log).stderr(both).spawn().map_err(|error| cannot("start it", error))
-    }
-
-    async fn wait_until_started(&self) -> Result<()> {
-        let clock = SystemClock::new();
-        let start = clock.elapsed();
-        while clock.elapsed() - start < PATIENCE {
-            let log = fs::read(self.path("log.txt")).unwrap_or_default();
-            if String::from_utf8_lossy(&log).contains(STARTED) {
-                return Ok(());
-            }
-            clock.sleep(STEP).await;
-        }
-        let log = fs::read_to_string(self.path("log.txt")).unwrap_or_default();
-        let tail: Vec<_> = log.lines().rev().take(10).collect();
-        let tail: Vec<_> = tail.into_iter().rev().collect();
-        Err(unavailable(format!("Kafka did not start in {PATIENCE:?}; its last words:\n{}", tail.join("\n"))))
     }
 
     fn settings(&self) -> String {
@@ -188,32 +167,13 @@ impl KafkaServer {
 
 impl Drop for KafkaServer {
     fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-impl fmt::Debug for KafkaServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KafkaServer").field("directory", &self.directory).field("ports", &self.ports).finish()
-    }
-}
-
-impl Ports {
-    fn free() -> Result<Self> {
-        // All are held at once, so that they differ.
-        let open = || TcpListener::bind(("127.0.0.1", 0)).map_err(|error| cannot("find a free port", error));
-        let held = [open()?, open()?, open()?];
-        let mut ports = [0; 3];
-        for (port, listener) in ports.iter_mut().zip(&held) {
-            *port = listener.local_addr().map_err(|error| cannot("find a free port", error))?.port();
-        }
-        let [plain, password, controller] = ports;
-        Ok(Self { plain, password, controller })
+        self.keeper = None;
+        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
 /// Where the jars are, fetched if they are not there yet.
-pub fn libraries() -> Result<PathBuf> {
+fn libraries() -> io::Result<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
     let directory = cache.unwrap_or_else(std::env::temp_dir).join("dwell").join(format!("kafka-{VERSION}"));
@@ -221,8 +181,9 @@ pub fn libraries() -> Result<PathBuf> {
     if libraries.join(format!("kafka_2.13-{VERSION}.jar")).exists() {
         return Ok(libraries);
     }
-    fs::create_dir_all(&directory).map_err(|error| cannot("make a directory for its jars", error))?;
-    fs::write(directory.join("pom.xml"), project()).map_err(|error| cannot("write a pom.xml", error))?;
+    require("mvn", &["maven"])?;
+    fs::create_dir_all(&directory)?;
+    fs::write(directory.join("pom.xml"), project())?;
     // Fetched beside and then renamed, so that a fetch that broke off is not taken for the whole.
     let fresh = format!("libs-{}", std::process::id());
     let fetched = Command::new("mvn")
@@ -230,11 +191,10 @@ pub fn libraries() -> Result<PathBuf> {
         .arg(format!("-DoutputDirectory={fresh}"))
         .current_dir(&directory)
         .stdin(Stdio::null())
-        .output()
-        .map_err(|error| cannot("run `mvn`, which fetches it (install Maven)", error))?;
+        .output()?;
     if !fetched.status.success() {
         let said = String::from_utf8_lossy(&fetched.stdout);
-        return Err(unavailable(format!("Maven did not fetch Kafka {VERSION}: {said}")));
+        return Err(io::Error::other(format!("Maven did not fetch Kafka {VERSION}: {said}")));
     }
     if fs::rename(directory.join(&fresh), &libraries).is_err() {
         // Somebody else was faster.
@@ -262,16 +222,7 @@ fn classpath(libraries: &Path) -> String {
     libraries.join("*").display().to_string()
 }
 
-fn java() -> Command {
+fn java() -> OsString {
     let home = std::env::var_os("JAVA_HOME").map(|home| Path::new(&home).join("bin").join("java"));
-    let java = home.filter(|java| java.exists());
-    Command::new(java.as_deref().map_or_else(|| OsStr::new("java"), Path::as_os_str))
-}
-
-fn cannot(what: &str, error: std::io::Error) -> Error {
-    unavailable(format!("Kafka for tests: cannot {what}")).with_source(error)
-}
-
-fn unavailable(text: String) -> Error {
-    Error::new(ErrorKind::Unavailable, text)
+    home.filter(|java| java.exists()).map_or_else(|| "java".into(), PathBuf::into_os_string)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// A connection for an engine to close. To close what keeps nothing is not to leave it, but its end: there it stays open
 /// until the case has ended, as a server would that its client has left.
-pub(super) fn kept(transport: Arc<dyn Transport>) -> Arc<dyn Transport> {
+pub fn kept(transport: Arc<dyn Transport>) -> Arc<dyn Transport> {
     if transport.capabilities().durable { transport } else { Arc::new(Kept(transport)) }
 }
 

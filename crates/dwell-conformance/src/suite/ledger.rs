@@ -14,6 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Living, the_ledger_tells_where_each_message_stands, Waits, Ledger),
         case!(Living, the_ledger_keeps_the_result_of_what_is_done, Waits, Ledger, Results),
         case!(Living, the_ledger_counts, Waits, Ledger),
+        case!(Living, the_ledger_tells_which_is_the_oldest_that_is_ready, Waits, Ledger),
         case!(Living, the_ledger_filters, Waits, Ledger),
         case!(Living, pages_of_the_ledger_are_stable_while_more_comes, Waits, Ledger),
         case!(Living, the_ledger_cancels_and_reschedules_what_waits_and_nothing_else, Waits, Ledger),
@@ -150,6 +151,38 @@ async fn the_ledger_counts(stage: Stage) -> Outcome {
     let counts = book.ledger.counts().await?;
     let left = counts.iter().filter(|count| count.topic == orders && count.state == State::Processing);
     assert_eq!(left.count(), 0, "it is done: {counts:?}");
+    Ok(())
+}
+
+async fn the_ledger_tells_which_is_the_oldest_that_is_ready(stage: Stage) -> Outcome {
+    let bench = Bench::new(&stage).await?;
+    let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
+    let mail = stage.subscribe("orders", "mail").await?;
+    let delay = stage.pace().delay;
+    bench.send_after("orders", "waits", long(&stage)).await?;
+    // The later one is sent first.
+    let later = bench.send_after("orders", "later", delay * 2).await?.due;
+    let first = bench.send_after("orders", "first", delay).await?.due;
+    assert!(first < later, "{first:?} {later:?}");
+    stage.pass(delay * 3).await;
+    for id in ["first", "later"] {
+        for _ in 0..100 {
+            if ledger.get(&id.into()).await?.iter().any(|record| record.state == State::Ready) {
+                break;
+            }
+            stage.look().await;
+        }
+    }
+    let oldest = async |topic: Text| -> Result<Vec<_>, BoxError> {
+        let all = ledger.oldest_ready().await?.into_iter().filter(|oldest| oldest.topic == topic);
+        Ok(all.map(|oldest| (oldest.subscription, Some(oldest.due))).collect())
+    };
+    let of_mail = Some(Text::from("mail"));
+    assert_eq!(oldest(stage.topic("orders")).await?, [(of_mail.clone(), first)], "what waits is not ready");
+    let [taken] = mail.take().await?;
+    assert_eq!(&*taken.message.id.0, "first");
+    let left = oldest(stage.topic("orders")).await?;
+    assert_eq!(left, [(of_mail, later)], "what is in somebody's hands is not ready");
     Ok(())
 }
 

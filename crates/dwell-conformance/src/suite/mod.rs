@@ -33,6 +33,7 @@ mod waiting;
 mod worker;
 
 pub use command::main;
+pub use kept::kept;
 pub use report::{CaseReport, Group, Report, Verdict};
 pub use run::{Options, run_all};
 

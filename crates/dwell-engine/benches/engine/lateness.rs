@@ -1,6 +1,7 @@
 //! How late messages are handled that were due at a time, beside tokio's `DelayQueue`.
 
-use crate::{Scale, output::Output};
+use crate::Scale;
+use dwell_bench::Output;
 use dwell_core::{
     Address, BoxFuture, Due, Envelope, Message, Seams, SystemClock, Timestamp, Transport, ready,
 };

@@ -4,16 +4,15 @@
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod lateness;
-mod output;
 mod pending;
 mod throughput;
 
-use output::Output;
+use dwell_bench::Output;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
-    let output = Output { json: has("--json") };
+    let output = Output { bench: "core", json: has("--json") };
     let scale = if has("--smoke") { Scale::SMOKE } else { Scale::FULL };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build();
     let runtime = runtime.expect("a runtime can be started");

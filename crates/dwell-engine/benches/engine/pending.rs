@@ -1,6 +1,7 @@
 //! What one schedule or cancel costs with a great many pending, and what a pending message weighs.
 
-use crate::{Scale, output::Output};
+use crate::Scale;
+use dwell_bench::Output;
 use dwell_core::{
     Address, Due, Envelope, Message, OnMissing, Random, ScheduleId, Scheduler, Seams, SeededRandom, Topic,
     Transport,

@@ -1,10 +1,8 @@
 //! From send to handled, beside a bounded channel that moves the same struct between two tasks.
 
-use crate::{
-    Scale,
-    output::{Output, median},
-};
+use crate::Scale;
 use bytes::Bytes;
+use dwell_bench::{Output, median};
 use dwell_core::{Address, BoxFuture, Envelope, Message, Seams, ready};
 use dwell_engine::{
     Context, Engine, Handler, SubscriptionSettings, Verdict, Work,

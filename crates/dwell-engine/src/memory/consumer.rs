@@ -230,7 +230,8 @@ impl Consumer for MemoryConsumer {
         Box::pin(async move {
             let now = self.shared.now();
             let mut failed = Vec::new();
-            self.shared.with(|state| {
+            // Dropped only at the end, as the batch is.
+            let _gone = self.shared.with(|state| {
                 let mut released = Released::default();
                 for (index, settle) in batch.iter().enumerate() {
                     let result = match state.is_closed {
@@ -240,6 +241,7 @@ impl Consumer for MemoryConsumer {
                     failed.extend(result.err().map(|error| (index, error)));
                 }
                 state.put_back(self.queue, released);
+                state.finished.take_gone()
             });
             // The batch is dropped only here: its messages are the last of their kind, and freeing them takes time.
             if failed.is_empty() {

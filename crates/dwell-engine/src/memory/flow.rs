@@ -11,7 +11,7 @@ use super::{
     waiting::{Chosen, Waiting},
 };
 use crate::planted::{Bug, planted};
-use dwell_core::{Attempts, State as MessageState, Timestamp, Unclaimed, wheel::Key};
+use dwell_core::{Attempts, ScheduleId, State as MessageState, Timestamp, Unclaimed, wheel::Key};
 
 /// How much work is done under one hold of the lock, in messages: a million due at one instant do not keep others out.
 pub(super) const CHUNK: usize = 1000;
@@ -139,8 +139,10 @@ impl State {
         self.unheld(at, &waiting);
         let content = waiting.chosen.map(|chosen| chosen.content);
         let message = &waiting.item.message;
-        // Its sender knows no other name than the message's.
-        if message.attempts == Attempts::default() && waiting.id.id != message.id.0 {
+        // Its sender knows no other name than the message's. It fired under that before a worker could lose it.
+        let is_new =
+            message.attempts == Attempts::default() && !ScheduleId::is_of_lost(&waiting.id.id, &message.id.0);
+        if is_new && waiting.id.id != message.id.0 {
             let id = self.hasher.of(&message.id.0);
             self.ids.remember(at, id, Known { content: None, due: Some(due) });
         }

@@ -26,6 +26,8 @@ pub(super) struct LastRun {
     pub(super) outcome: Outcome,
     pub(super) error: Option<Text>,
     pub(super) worker: Text,
+    /// When it was handed out for it.
+    pub(super) started: Timestamp,
 }
 
 /// A message that comes to be now.

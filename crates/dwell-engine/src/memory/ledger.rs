@@ -3,16 +3,15 @@
 use super::{
     accept::is_same_content,
     item::{Item, new_item},
-    records::{Ending, Held, Place, present},
+    records::{Ending, Held, Place, history},
     shared::Shared,
     state::{QueueAt, State, Target, TopicAt},
 };
 use crate::planted::{Bug, planted};
 use bytes::Bytes;
 use dwell_core::{
-    Address, Answer, Attempts, BoxFuture, Change, Changed, Count, Cursor, Error, ErrorKind, Ledger, Message,
-    MessageId, Oldest, Page, Record, RecordQuery, Result, State as MessageState, Text, Timestamp, wheel::Key,
-    wire,
+    Address, Answer, BoxFuture, Change, Changed, Count, Cursor, Ledger, Message, MessageId, Oldest, Page,
+    Record, RecordQuery, Result, State as MessageState, Text, Timestamp, is_job_topic, wheel::Key, wire,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -92,11 +91,10 @@ impl State {
     fn records_of(&self, id: &MessageId, now: Timestamp, elapsed: Duration) -> Vec<Record> {
         let held = self.held_of(id).into_iter().map(|(_, held)| {
             let mut record = self.record(&held, now, elapsed);
-            record.history = present(&record);
+            record.history = history(&record, held.item().last_run.as_ref().map(|run| run.started));
             (held.item().serial, record)
         });
-        let finished = self.finished.iter().filter(|(_, record)| record.message.id == *id);
-        let finished = finished.map(|(serial, record)| (serial, record.clone()));
+        let finished = self.finished.of(id, &self.hasher);
         let mut records: Vec<_> = held.chain(finished).collect();
         records.sort_by_key(|(serial, record)| (record.created_at, *serial));
         records.into_iter().map(|(_, record)| record).collect()
@@ -181,6 +179,14 @@ impl State {
                     self.cancel(found.topic, key, now, Some(by.clone()));
                     true
                 }
+                // A job is called back as long as nobody has it.
+                (Change::Cancel, Spot::Ready) if !is_dead && is_job_topic(&found.home.0) => {
+                    let Some(item) = self.take_out(&found) else { continue };
+                    let ending = Ending::new(MessageState::Cancelled, now);
+                    let ending = Ending { by: Some(by.clone()), ..ending };
+                    self.finish(found.topic, found.queue, item, ending);
+                    true
+                }
                 (Change::Reschedule(due), Spot::Waiting(key)) if !is_dead => {
                     self.reschedule(found.topic, key, due.resolve(now), now);
                     true
@@ -228,16 +234,15 @@ impl State {
             serial: held.item().serial,
             message: held.item().message.clone(),
         });
-        let finished = self.finished.iter().filter(|(_, record)| record.message.id == *id);
-        let finished = finished.map(|(serial, record)| Found {
+        let finished = self.finished.of(id, &self.hasher).into_iter().map(|(serial, record)| Found {
             topic: TopicAt(0),
             queue: None,
             spot: Spot::Away,
-            home: (record.topic.clone(), record.subscription.clone()),
+            home: (record.topic, record.subscription),
             state: record.state,
             created_at: record.created_at,
             serial,
-            message: record.message.clone(),
+            message: record.message,
         });
         let is_asked = |found: &Found| subscription.is_none_or(|name| found.home.1.as_deref() == Some(name));
         let mut found: Vec<_> = held.chain(finished).filter(is_asked).collect();
@@ -259,9 +264,9 @@ impl State {
             if found.state != MessageState::Dead {
                 return Ok(None);
             }
-            let (topic, Some(name)) = found.home.clone() else { return Err(homeless(id)) };
+            let (topic, Some(name)) = found.home.clone() else { return Err(wire::homeless(id)) };
             if topic == self.topics[found.topic.0].name {
-                return Err(homeless(id));
+                return Err(wire::homeless(id));
             }
             let to = Address::Subscription { topic, name };
             self.target(&to).map(Some)
@@ -284,15 +289,7 @@ impl State {
 
     /// Starts a dead message anew.
     fn replay(&mut self, target: Target, item: Item, body: Option<Bytes>, now: Timestamp) {
-        let mut message = item.message;
-        for stamp in wire::REJECTION_STAMPS {
-            message.headers.take(stamp);
-        }
-        message.attempts = Attempts::default();
-        if let Some(body) = body {
-            message.body = body;
-        }
-        let mut anew = new_item(message, item.serial, now, now);
+        let mut anew = new_item(item.message.anew(body), item.serial, now, now);
         anew.created_at = item.created_at;
         let target = if planted(Bug::ReplayFansOut) { Target::Topic(target.topic()) } else { target };
         self.deliver(target, anew, now);
@@ -308,14 +305,6 @@ impl State {
             self.finish(at, queue, waiting.item, ending);
         }
     }
-}
-
-fn homeless(id: &MessageId) -> Error {
-    let (topic, subscription) = (wire::ORIGINAL_TOPIC, wire::SUBSCRIPTION);
-    let text = format!(
-        "the dead letter `{id}` does not say where it came from: it has no `{topic}` or no `{subscription}`"
-    );
-    Error::new(ErrorKind::Invalid, format!("{text}; send its content anew"))
 }
 
 /// The cursor behind a record.

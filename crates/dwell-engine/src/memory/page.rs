@@ -106,9 +106,7 @@ impl State {
         found
             .map(|candidate| match candidate.source {
                 Source::Held(held) => (candidate.rank.2, self.record(&held, now, elapsed)),
-                Source::Finished(record) => {
-                    (candidate.rank.2, Record { history: Vec::new(), ..record.clone() })
-                }
+                Source::Finished(record) => (candidate.rank.2, record.clone()),
             })
             .collect()
     }

@@ -6,10 +6,7 @@ use super::{
     state::{QueueAt, State, TopicAt},
     topic::Topic,
 };
-use dwell_core::{
-    Address, Error, ErrorKind, Result, Subscription, Text, Topic as DeclaredTopic, Unclaimed,
-    duration::format_duration,
-};
+use dwell_core::{Address, Error, ErrorKind, Result, Subscription, Text, Topic as DeclaredTopic, Unclaimed};
 use std::collections::BTreeMap;
 
 /// What is to be made, by name. Made in the order of the names, so that the same request gives the same transport.
@@ -58,15 +55,9 @@ impl State {
         let mut plan = Plan::default();
         for topic in topics {
             match self.unclaimed(&plan, &topic.name) {
-                Some(Claim { unclaimed, is_declared: true, .. }) if unclaimed != topic.unclaimed => {
-                    return Err(conflict(
-                        &format!("topic `{}`", topic.name),
-                        "unclaimed",
-                        &format!("{unclaimed:?}").to_lowercase(),
-                        &format!("{:?}", topic.unclaimed).to_lowercase(),
-                    ));
+                Some(Claim { unclaimed, is_declared: true, .. }) => {
+                    DeclaredTopic { name: topic.name.clone(), unclaimed }.check_same(topic)?;
                 }
-                Some(Claim { is_declared: true, .. }) => {}
                 // Not there, or there only because somebody subscribed to it, who said nothing about it.
                 before => {
                     let is_there = before.is_some_and(|claim| claim.is_there);
@@ -106,7 +97,7 @@ impl State {
 
     fn plan_subscription(&self, plan: &mut Plan, wanted: &Subscription, topic: &DeclaredTopic) -> Result<()> {
         if let Some(found) = self.declared(plan, &wanted.topic, &wanted.name) {
-            return check_same(found, wanted);
+            return found.check_same(wanted);
         }
         self.plan_topic(plan, topic);
         plan.subscriptions.push(wanted.clone());
@@ -205,29 +196,4 @@ impl State {
         }
         self.queues[to.0].adopt(items);
     }
-}
-
-fn check_same(found: &Subscription, wanted: &Subscription) -> Result<()> {
-    let channel = |address: &Option<Address>| address.as_ref().map_or("none".to_owned(), Address::to_string);
-    let settings = [
-        ("lease", format_duration(found.lease), format_duration(wanted.lease)),
-        ("ordered", found.ordered.to_string(), wanted.ordered.to_string()),
-        ("dead_letter", channel(&found.dead_letter), channel(&wanted.dead_letter)),
-        ("invalid", channel(&found.invalid), channel(&wanted.invalid)),
-    ];
-    match settings.into_iter().find(|(_, found, wanted)| found != wanted) {
-        None => Ok(()),
-        Some((setting, is, wanted)) => {
-            Err(conflict(&format!("subscription `{}`", found.address()), setting, &is, &wanted))
-        }
-    }
-}
-
-fn conflict(what: &str, setting: &str, is: &str, wanted: &str) -> Error {
-    Error::new(
-        ErrorKind::Conflict,
-        format!(
-            "the {what} is there with `{setting}` {is}, and not {wanted}: ask for what is there, or use another name"
-        ),
-    )
 }

@@ -1,6 +1,7 @@
 //! What the ledger shows: every message that is held, as a record.
 
 use super::{
+    finished::Entry,
     item::Item,
     leases::Lease,
     state::{QueueAt, State, TopicAt},
@@ -123,12 +124,15 @@ impl State {
 
     /// A message is gone: its record is kept if the settings say so.
     pub(super) fn finish(&mut self, topic: TopicAt, queue: Option<QueueAt>, item: Item, ending: Ending) {
-        if !self.finished.keeps_any() {
+        let (topic, subscription) = self.home(topic, queue, &item.message);
+        if !self.finished.keeps(&topic) {
             return;
         }
-        let (topic, subscription) = self.home(topic, queue, &item.message);
+        // What is done was handed out when it last changed.
+        let is_done = ending.state == MessageState::Done;
+        let started = is_done.then_some(item.updated_at);
         let last_run = item.last_run;
-        let mut record = Record {
+        let record = Record {
             topic,
             subscription,
             state: ending.state,
@@ -136,25 +140,35 @@ impl State {
             created_at: item.created_at,
             updated_at: ending.at,
             deliveries: item.deliveries,
-            worker: ending.by.clone().or_else(|| last_run.as_ref().map(|run| run.worker.clone())),
+            worker: ending.by.or_else(|| last_run.as_ref().map(|run| run.worker.clone())),
             lease_until: None,
-            error: ending.error.or_else(|| last_run.and_then(|run| run.error)),
+            error: ending.error.or_else(|| last_run.as_ref().and_then(|run| run.error.clone())),
             result: ending.result,
             history: Vec::new(),
             message: item.message,
         };
-        record.history = present(&record);
-        self.finished.push(item.serial, record);
+        let id = self.hasher.of(&record.message.id.0);
+        let started = started.or(last_run.map(|run| run.started));
+        self.finished.push(Entry::new(item.serial, id, record, started));
     }
 }
 
-/// The history that a memory transport keeps: how a message came to be what it is now, and nothing before.
-pub(super) fn present(record: &Record) -> Vec<Transition> {
-    vec![Transition {
+/// The history that a memory transport keeps: its last run, how the message came to be what it is now, and nothing
+/// before.
+pub(super) fn history(record: &Record, started: Option<Timestamp>) -> Vec<Transition> {
+    let run = started.map(|started| Transition {
+        at: started,
+        state: MessageState::Processing,
+        by: record.worker.clone(),
+        error: None,
+        attempts: record.message.attempts,
+    });
+    let present = Transition {
         at: record.updated_at,
         state: record.state,
         by: record.worker.clone(),
         error: record.error.clone(),
         attempts: record.message.attempts,
-    }]
+    };
+    run.into_iter().chain([present]).collect()
 }

@@ -25,11 +25,14 @@ pub struct MemorySettings {
     /// How many records of finished messages (done, discarded, cancelled) the ledger keeps, with their results; the
     /// oldest go first. None by default.
     pub keep_done: usize,
+    /// How many records of finished jobs (messages on `job.…`) it keeps beside them: a job's result is of no use if nobody
+    /// can ask for it. 10 000 by default.
+    pub keep_jobs: usize,
 }
 
 impl Default for MemorySettings {
     fn default() -> Self {
-        Self { capacity: 100_000, ids: 100_000, max_body: 16 * 1024 * 1024, keep_done: 0 }
+        Self { capacity: 100_000, ids: 100_000, max_body: 16 * 1024 * 1024, keep_done: 0, keep_jobs: 10_000 }
     }
 }
 
@@ -65,6 +68,7 @@ pub fn connect(url: &TransportUrl, seams: Seams) -> Result<Memory> {
         ids: options.number("ids")?.unwrap_or(default.ids),
         max_body: options.number("max_body")?.unwrap_or(default.max_body),
         keep_done: options.number("keep_done")?.unwrap_or(default.keep_done),
+        keep_jobs: options.number("keep_jobs")?.unwrap_or(default.keep_jobs),
     };
     options.finish()?;
     Ok(Memory::new(seams, settings))

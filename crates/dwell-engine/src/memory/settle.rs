@@ -56,7 +56,7 @@ impl State {
                 let id = (due > now).then(|| self.name_of_copy(target.topic(), &envelope));
                 let mut item = new_item(envelope.message, held.serial, due, now);
                 item.created_at = held.created_at;
-                item.last_run = Some(Box::new(last_run(note)));
+                item.last_run = Some(Box::new(last_run(note, held.updated_at)));
                 match id {
                     Some(id) => {
                         if let Some(key) = self.topics[target.topic().0].waiting.find(&id) {
@@ -129,8 +129,8 @@ impl State {
     }
 }
 
-fn last_run(note: &Note) -> LastRun {
-    LastRun { outcome: note.outcome, error: note.error.clone(), worker: note.worker.clone() }
+fn last_run(note: &Note, started: Timestamp) -> LastRun {
+    LastRun { outcome: note.outcome, error: note.error.clone(), worker: note.worker.clone(), started }
 }
 
 /// What an acked message became; `None` if it lives on as a copy. Who acks a dead letter drops it.

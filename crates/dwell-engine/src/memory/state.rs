@@ -110,7 +110,7 @@ impl State {
             hasher: IdHasher::default(),
             ids: Ids::new(settings.ids),
             dead: Tally::default(),
-            finished: Finished::new(settings.keep_done),
+            finished: Finished::new(settings.keep_done, settings.keep_jobs),
             next: 0,
             signals: Vec::new(),
             warnings: Vec::new(),

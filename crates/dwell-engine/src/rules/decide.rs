@@ -27,6 +27,8 @@ pub struct Rules {
     pub retry: RetryPolicies,
     /// What becomes of types that nobody here handles.
     pub on_unknown: OnUnknown,
+    /// How long a message waits that a worker lost, before it runs again.
+    pub recovery_delay: Duration,
     /// Who runs it, for the record.
     pub worker: Text,
 }
@@ -40,8 +42,22 @@ impl Rules {
             defer_delay: settings.defer_delay,
             retry: settings.retry_policies(),
             on_unknown: settings.on_unknown,
+            recovery_delay: settings.recovery_delay,
             worker: worker.into(),
         }
+    }
+
+    /// What is to become of a delivery before it is run: nothing, unless workers lost it without an outcome. Crashes are
+    /// counted apart from failures; so many of them as `quarantine` says are too many.
+    pub fn before_run(&self, delivery: &Delivery, quarantine: Option<u32>) -> Option<Verdict> {
+        // Most are handed out for the first time.
+        if delivery.deliveries.unwrap_or(1) <= 1 {
+            return None;
+        }
+        if quarantine.is_some_and(|limit| lost(delivery) >= limit) {
+            return Some(Verdict::Poison);
+        }
+        (!self.recovery_delay.is_zero()).then_some(Verdict::Lost)
     }
 
     /// The policy for a message: its own limit over its type's over the subscription's.
@@ -102,11 +118,19 @@ pub fn decide(delivery: Delivery, verdict: Verdict, rules: &Rules, now: Timestam
         Verdict::Poison => {
             let text = format!(
                 "handed out {} times without an outcome: its worker crashed or lost it each time",
-                case.delivery.deliveries.unwrap_or_default().saturating_sub(1)
+                lost(&case.delivery)
             );
             case.give_up(Rejection::Poison, Outcome::Poison, text.into())
         }
+        Verdict::Lost => case.lost(jitter),
     }
+}
+
+/// How often a message was handed out without an outcome, this time not included: since it was put where it is, and
+/// before it waited because of it.
+fn lost(delivery: &Delivery) -> u32 {
+    let before = delivery.message.headers.get_text(wire::LOST_COUNT).and_then(|count| count.parse().ok());
+    delivery.deliveries.unwrap_or(1).saturating_sub(1).saturating_add(before.unwrap_or(0))
 }
 
 struct Case<'a> {
@@ -126,8 +150,14 @@ impl Case<'_> {
         Decision { unacceptable: true, ..decide(self) }
     }
 
-    /// Again, to this subscription alone.
-    fn again(self, due: Due, outcome: Outcome, error: Option<Text>) -> Decision {
+    /// Again, after a run that came to an outcome. Its deliveries start anew there, and so does the count of those before.
+    fn again(mut self, due: Due, outcome: Outcome, error: Option<Text>) -> Decision {
+        self.delivery.message.headers.take(wire::LOST_COUNT);
+        self.back(due, outcome, error)
+    }
+
+    /// Back to this subscription alone.
+    fn back(self, due: Due, outcome: Outcome, error: Option<Text>) -> Decision {
         let mut to = self.rules.subscription.address();
         if planted(Bug::DeferralFansOut) && outcome == Outcome::Deferred {
             to = Address::Topic(self.rules.subscription.topic.clone());
@@ -159,6 +189,18 @@ impl Case<'_> {
         }
         let delay = policy.delay(failed - 1, jitter);
         self.again(Due::After(delay), Outcome::Failed, Some(error))
+    }
+
+    /// Again after a while: what took one worker down may take down the next. It uses up neither runs nor retries; its end
+    /// is the quarantine.
+    fn lost(mut self, jitter: f64) -> Decision {
+        let times = lost(&self.delivery);
+        let policy =
+            RetryPolicy { base_delay: self.rules.recovery_delay, ..self.rules.policy(&self.delivery) };
+        self.delivery.message.headers.set(wire::LOST_COUNT, times.to_string());
+        let text = format!("handed out {times} times without an outcome: its worker crashed or lost it");
+        let delay = policy.delay(times.saturating_sub(1), jitter);
+        self.back(Due::After(delay), Outcome::Released, Some(text.into()))
     }
 
     fn count_run(&mut self) -> u32 {

@@ -2,8 +2,7 @@
 
 use bytes::Bytes;
 use dwell_core::{
-    Action, Address, Attempts, Delivery, Due, Error, ErrorKind, Message, Note, Outcome, Result, Settle, Text,
-    Timestamp, wire,
+    Action, Address, Delivery, Due, Error, Message, Note, Outcome, Result, Settle, Text, Timestamp, wire,
 };
 
 /// Texts in headers are cut here, in bytes.
@@ -75,22 +74,10 @@ pub fn replay(
     by: impl Into<Text>,
 ) -> Result<Settle, Box<(Delivery, Error)>> {
     let Some(to) = came_from(&delivery.message) else {
-        let text = format!(
-            "the message {} has no `{}` and `{}` headers: it is not a dead letter that can be replayed",
-            delivery.message.id,
-            wire::ORIGINAL_TOPIC,
-            wire::SUBSCRIPTION
-        );
-        return Err(Box::new((delivery, Error::new(ErrorKind::Invalid, text))));
+        let error = wire::homeless(&delivery.message.id);
+        return Err(Box::new((delivery, error)));
     };
-    let message = &mut delivery.message;
-    for name in wire::REJECTION_STAMPS {
-        message.headers.take(name);
-    }
-    message.attempts = Attempts::default();
-    if let Some(body) = body {
-        message.body = body;
-    }
+    delivery.message = delivery.message.anew(body);
     let note = Note { outcome: Outcome::Released, error: None, worker: by.into(), moved_to: None };
     Ok(Settle { delivery, action: Action::Move { to, due: Due::NOW }, note })
 }

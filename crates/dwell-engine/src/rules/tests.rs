@@ -198,6 +198,48 @@ fn poison_goes_to_the_dead_letters_with_its_own_reason_and_no_budget_used() {
 }
 
 #[test]
+fn what_a_worker_lost_waits_longer_each_time_by_a_count_of_its_own_and_not_for_ever() {
+    let settings =
+        SubscriptionSettings { recovery_delay: SECOND, max_runs: MaxRuns::Limited(1), ..settings() };
+    let rules = Rules::new(&settings, "worker");
+    let mut next = Delivery { deliveries: Some(2), ..delivery(0, 0) };
+    for (wait, lost) in [(1, "1"), (2, "2"), (4, "3")] {
+        let verdict = rules.before_run(&next, Some(4)).unwrap();
+        assert_eq!(verdict, Verdict::Lost);
+        let decision = decided(&settings, next, verdict);
+        assert_eq!(decision.settle.action, again(Due::After(SECOND * wait)));
+        assert_eq!(header(&decision, wire::LOST_COUNT), Some(lost));
+        assert_eq!(counts(&decision), (0, 0), "a crash is neither a run nor a failure");
+        next = Delivery { deliveries: Some(2), ..decision.settle.delivery };
+    }
+    assert_eq!(rules.before_run(&next, Some(4)), Some(Verdict::Poison), "it crashed four times in all");
+    next.deliveries = Some(1);
+    assert_eq!(rules.before_run(&next, Some(4)), None, "after its wait, it runs");
+}
+
+#[test]
+fn an_outcome_starts_the_count_of_losses_anew() {
+    let settings = SubscriptionSettings { recovery_delay: SECOND, ..settings() };
+    let rules = Rules::new(&settings, "worker");
+    for verdict in [Verdict::defer(SECOND), Verdict::fail("boom")] {
+        let lost = Delivery { deliveries: Some(3), ..delivery(0, 0) };
+        let lost = decided(&settings, lost, Verdict::Lost).settle.delivery;
+        let decision = decided(&settings, Delivery { deliveries: Some(1), ..lost }, verdict);
+        assert_eq!(header(&decision, wire::LOST_COUNT), None);
+        let next = Delivery { deliveries: Some(2), ..decision.settle.delivery };
+        assert_eq!(rules.before_run(&next, Some(3)), Some(Verdict::Lost), "once since it ran");
+    }
+}
+
+#[test]
+fn without_a_recovery_delay_what_was_lost_runs_at_once() {
+    let rules = Rules::new(&settings(), "worker");
+    let lost = Delivery { deliveries: Some(3), ..delivery(0, 0) };
+    assert_eq!(rules.before_run(&lost, Some(3)), None);
+    assert_eq!(rules.before_run(&lost, Some(2)), Some(Verdict::Poison));
+}
+
+#[test]
 fn a_consumer_of_dead_letters_has_none_of_its_own_and_tries_again_at_the_longest_delay() {
     let settings = SubscriptionSettings {
         max_runs: MaxRuns::Limited(1),

@@ -31,6 +31,8 @@ pub enum Verdict {
     Unknown,
     /// Took its worker down too often to be tried again.
     Poison,
+    /// A worker lost it without an outcome: its next run waits a while. Uses up no retry.
+    Lost,
     /// The pipeline itself cannot work: the message goes back, and this performer stops.
     Misconfigured(Text),
 }

@@ -1,6 +1,7 @@
 //! Sends, and receives with their settlements.
 
-use crate::{Place, Scale, message, output::Output, raw};
+use crate::{Place, Scale, message, raw};
+use dwell_bench::Output;
 use dwell_core::{
     Action, Address, Consumer, Envelope, Message, Note, OnMissing, Outcome, Producer, Seams, Settle,
     Subscription, Transport,

@@ -1,6 +1,7 @@
 //! How late records are in their target, by the clock of whoever reads them there.
 
-use crate::{Place, Scale, message, output::Output};
+use crate::{Place, Scale, message};
+use dwell_bench::Output;
 use dwell_core::{Address, Due, Envelope, OnMissing, Seams, Subscription, Timestamp, Transport};
 use dwell_kafka::{Counts, Kafka};
 use std::{

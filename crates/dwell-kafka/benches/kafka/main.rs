@@ -6,26 +6,25 @@
 
 mod flow;
 mod lateness;
-mod output;
 mod raw;
 mod relay;
 mod waiting;
 
+use dwell_bench::Output;
 use dwell_conformance::servers::kafka::KafkaServer;
 use dwell_core::{Message, Seams};
 use dwell_kafka::{KafkaSettings, Ladder};
-use output::Output;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
-    let output = Output { json: has("--json") };
+    let output = Output { bench: "kafka", json: has("--json") };
     let scale = if has("--smoke") { Scale::SMOKE } else { Scale::FULL };
     let named = arguments.iter().any(|argument| !argument.starts_with("--"));
     let runs = |part: &str| !named || has(part);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     runtime.expect("a runtime can be started").block_on(async {
-        let place = Place::open().await;
+        let place = Place::open();
         if runs("sends") {
             flow::sends(&output, &scale, &place).await;
         }
@@ -52,12 +51,11 @@ struct Place {
 }
 
 impl Place {
-    async fn open() -> Self {
+    fn open() -> Self {
         if let Ok(url) = std::env::var("DWELL_TEST_KAFKA_URL") {
             return Self { address: url.trim_start_matches("kafka://").to_owned(), _server: None };
         }
-        let directory = std::env::temp_dir().join(format!("dwell-kafka-bench-{}", std::process::id()));
-        let server = KafkaServer::start(directory).await.expect("a broker can be started");
+        let server = KafkaServer::start().expect("a broker can be started");
         Self { address: server.address(), _server: Some(server) }
     }
 

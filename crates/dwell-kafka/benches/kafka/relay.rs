@@ -1,6 +1,7 @@
 //! The relay with a backlog of records that are due, beside a bare loop that consumes, produces and commits.
 
-use crate::{Place, Scale, message, output::Output, raw};
+use crate::{Place, Scale, message, raw};
+use dwell_bench::Output;
 use dwell_core::{Address, Due, Envelope, OnMissing, Seams, Topic, Transport};
 use dwell_kafka::{Counts, Kafka};
 use std::{

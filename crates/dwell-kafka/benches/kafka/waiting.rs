@@ -1,6 +1,7 @@
 //! What a relay takes while a great many records wait: the same, however many.
 
-use crate::{Place, Scale, message, output::Output};
+use crate::{Place, Scale, message};
+use dwell_bench::Output;
 use dwell_core::{Address, Due, Envelope, OnMissing, Seams, Topic, Transport};
 use dwell_kafka::{Counts, Kafka};
 use std::{sync::Arc, time::Duration};

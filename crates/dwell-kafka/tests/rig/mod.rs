@@ -31,10 +31,8 @@ pub(crate) struct Broker {
 
 impl Broker {
     /// Starts a broker of our own.
-    pub(crate) async fn start(name: &str) -> Result<Self> {
-        let directory = directory().join(name);
-        let _ = std::fs::remove_dir_all(&directory);
-        let server = kafka::KafkaServer::start(directory).await?;
+    pub(crate) fn start() -> Result<Self> {
+        let server = kafka::KafkaServer::start().map_err(unavailable)?;
         let (address, with_password) = (server.address(), Some(server.address_with_password()));
         let broker = Self { server: AsyncMutex::new(Some(server)), address, with_password };
         broker.relay();
@@ -53,9 +51,9 @@ impl Broker {
             server.as_mut().ok_or_else(|| Error::new(ErrorKind::Unsupported, "the broker is not ours"))?;
         // What was settled is committed a moment later; whether a broker that dies right then has it, is luck.
         SystemClock::new().sleep(Duration::from_millis(500)).await;
-        server.stop();
+        server.kill();
         SystemClock::new().sleep(SESSION + Duration::from_secs(2)).await;
-        server.run().await
+        server.resume().map_err(unavailable)
     }
 
     pub(crate) fn address(&self) -> &str {
@@ -90,10 +88,12 @@ impl Broker {
     }
 }
 
-/// The data of this process, and of those that it starts.
-pub(crate) fn directory() -> PathBuf {
-    std::env::temp_dir().join(format!("dwell-kafka-{}", std::process::id()))
+fn unavailable(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, error.to_string())
 }
+
+/// Where the shared broker asks for a password, if it is ours.
+static PASSWORD_ADDRESS: OnceLock<String> = OnceLock::new();
 
 /// Tells the processes that we start where the broker is.
 fn note_of(process: u32) -> PathBuf {
@@ -115,9 +115,12 @@ pub(crate) async fn broker() -> Result<Arc<Broker>> {
             broker.relay();
             broker
         }
-        _ => Broker::start("shared").await?,
+        _ => Broker::start()?,
     };
     let _ = std::fs::write(note_of(std::process::id()), opened.address());
+    if let Some(address) = &opened.with_password {
+        let _ = PASSWORD_ADDRESS.set(address.clone());
+    }
     let opened = Arc::new(opened);
     *broker = Some(opened.clone());
     Ok(opened)
@@ -218,8 +221,7 @@ impl Rig for KafkaRig {
 
     fn isolate(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let name = format!("own-{}", self.seams.incarnation);
-            let own = Arc::new(Broker::start(&name).await?);
+            let own = Arc::new(Broker::start()?);
             *self.own.lock().unwrap_or_else(PoisonError::into_inner) = Some(own);
             Ok(())
         })
@@ -263,7 +265,7 @@ impl Rig for KafkaRig {
             bad("nobody there", "kafka://127.0.0.1:1".to_owned(), ErrorKind::Unavailable, None),
             bad("encryption refused", format!("kafka://{address}?tls=true"), ErrorKind::Unavailable, None),
         ];
-        if let Some(address) = password_address() {
+        if let Some(address) = PASSWORD_ADDRESS.get() {
             let url = format!("kafka://dwell:hunter2-is-wrong@{address}");
             all.push(bad("wrong password", url, ErrorKind::Denied, Some("hunter2-is-wrong")));
         }
@@ -288,13 +290,6 @@ impl Drop for KafkaRig {
             }
         }
     }
-}
-
-/// Of the shared broker, if it is ours.
-fn password_address() -> Option<String> {
-    let log = std::fs::read_to_string(directory().join("shared").join("server.properties")).ok()?;
-    let listeners = log.lines().find_map(|line| line.strip_prefix("advertised.listeners="))?;
-    listeners.split(',').find_map(|listener| listener.strip_prefix("SASL_PLAINTEXT://")).map(str::to_owned)
 }
 
 /// With a client that knows nothing of Dwell but the documented layout.

@@ -1,4 +1,4 @@
-//! A tour of Dwell in the terminal: real messages through the real engine, on the memory transport.
+//! A tour of Dwell in the terminal: real messages through the real engine.
 //!
 //! The [`guide`](guide::Guide) plays the [`scenes`] in a small [`shop`]. What it shows comes from three sides: the
 //! handlers tell what they saw, the monitor what the engine knows, and the [`books`] hold both against what was sent.
@@ -6,6 +6,7 @@
 mod books;
 mod guide;
 mod mark;
+mod place;
 mod report;
 mod scenes;
 mod screen;
@@ -13,27 +14,26 @@ mod shop;
 mod summary;
 
 use dwell_core::{Result, Seams};
-use dwell_engine::{
-    Engine,
-    memory::{Memory, MemorySettings},
-};
+use dwell_engine::Engine;
 use guide::Guide;
+use place::Place;
 use report::Reporter;
 use screen::{Look, Screen};
 use shop::Shop;
-use std::{process::ExitCode, sync::Arc};
+use std::process::ExitCode;
 use tokio::sync::mpsc;
 
 /// Shows the tour. It fails if anything was early, lost, or otherwise not as promised.
-pub(crate) async fn run() -> ExitCode {
-    let mut guide = match open().await {
+pub(crate) async fn run(url: Option<String>) -> ExitCode {
+    let place = Place::of(url);
+    let mut guide = match open(&place).await {
         Ok(guide) => guide,
         Err(error) => {
             eprintln!("error: the tour cannot start: {error}");
             return ExitCode::FAILURE;
         }
     };
-    welcome(&guide.screen);
+    welcome(&guide.screen, &place);
     let played = scenes::play(&mut guide).await;
 
     let pumps = guide.engine.monitor().pumps();
@@ -49,20 +49,19 @@ pub(crate) async fn run() -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn open() -> Result<Guide> {
+async fn open(place: &Place) -> Result<Guide> {
     let seams = Seams::system("tour");
     let clock = seams.clock.clone();
-    let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
-    let engine = Engine::builder(memory, seams).build().await?;
+    let engine = Engine::builder(place.connect(&seams)?, seams).build().await?;
     let (to, told) = mpsc::unbounded_channel();
     let shop = Shop::open(&engine, Reporter { clock: clock.clone(), to }).await?;
     Ok(Guide::new(engine, shop, Screen::new(clock), told))
 }
 
-fn welcome(screen: &Screen) {
+fn welcome(screen: &Screen, place: &Place) {
     screen.print(&format!("\n  {}  any message, any broker, any delay", screen.paint(Look::Title, "Dwell")));
     screen.print("         never early, never lost, always visible\n");
-    let says = "A tour of a small shop on memory://, with real messages in real time.";
-    screen.print(&format!("  {}\n", screen.paint(Look::Faint, says)));
+    let says = format!("A tour of a small shop on {}://, with real messages in real time.", place.scheme());
+    screen.print(&format!("  {}\n", screen.paint(Look::Faint, &says)));
     screen.legend();
 }

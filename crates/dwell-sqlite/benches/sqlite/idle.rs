@@ -4,9 +4,9 @@ use crate::{
     Scale,
     disk::Place,
     ours::{self, Count},
-    output::Output,
     process::processor_time,
 };
+use dwell_bench::Output;
 use dwell_core::Seams;
 use std::time::{Duration, Instant};
 

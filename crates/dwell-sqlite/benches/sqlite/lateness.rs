@@ -4,8 +4,8 @@ use crate::{
     Scale,
     disk::{Place, syncs},
     ours::{self, envelope, send},
-    output::{Output, median},
 };
+use dwell_bench::{Output, median};
 use dwell_core::{BoxFuture, Due, Message, Seams, Timestamp, ready};
 use dwell_engine::{Context, Handler, Verdict};
 use std::{

@@ -9,14 +9,13 @@ mod idle;
 mod lateness;
 mod other;
 mod ours;
-mod output;
 mod pending;
 mod process;
 mod raw;
 mod receives;
 mod sends;
 
-use output::Output;
+use dwell_bench::Output;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -24,7 +23,7 @@ fn main() {
     if let Some(at) = arguments.iter().position(|argument| argument == pending::ALONE) {
         return runtime().block_on(pending::alone(&arguments[at + 1]));
     }
-    let output = Output { json: has("--json") };
+    let output = Output { bench: "sqlite", json: has("--json") };
     let scale = if has("--smoke") { Scale::SMOKE } else { Scale::FULL };
     let named = arguments.iter().any(|argument| !argument.starts_with("--"));
     let runs = |part: &str| !named || has(part);
@@ -64,7 +63,7 @@ struct Scale {
     /// In each round of sends, and of receives.
     messages: usize,
     /// Who send at the same time, one message each time.
-    senders: usize,
+    senders: [usize; 2],
     due_per_second: usize,
     seconds: usize,
     burst: usize,
@@ -80,7 +79,7 @@ impl Scale {
     const FULL: Self = Self {
         rounds: 9,
         messages: 40_000,
-        senders: 2_000,
+        senders: [100, 2_000],
         due_per_second: 1_000,
         seconds: 5,
         burst: 10_000,
@@ -92,7 +91,7 @@ impl Scale {
     const SMOKE: Self = Self {
         rounds: 1,
         messages: 2_000,
-        senders: 100,
+        senders: [10, 100],
         due_per_second: 200,
         seconds: 1,
         burst: 500,

@@ -6,8 +6,8 @@ use crate::{
     Scale,
     disk::Place,
     ours::{self, Count, TOPIC, envelopes},
-    output::Output,
 };
+use dwell_bench::Output;
 use dwell_core::{Envelope, OnMissing, Seams, Topic, Transport};
 use dwell_engine::{Engine, SubscriptionSettings, Work};
 use std::{

@@ -46,7 +46,7 @@ pub(crate) fn envelopes(seams: &Seams, count: usize) -> Vec<Envelope> {
 pub(crate) async fn engine(path: &Path, seams: &Seams, handler: Arc<dyn Handler>) -> Engine {
     let sqlite: Arc<dyn Transport> = Arc::new(open(path, seams));
     let engine = Engine::builder(sqlite, seams.clone()).build().await.expect("SQLite needs no store");
-    let settings = SubscriptionSettings { batch: 1000, ..SubscriptionSettings::new(TOPIC, TOPIC) };
+    let settings = SubscriptionSettings { batch: 10_000, ..SubscriptionSettings::new(TOPIC, TOPIC) };
     engine.subscribe(settings, Work::Async(handler)).await.expect("the settings are fine");
     engine
 }

@@ -4,10 +4,10 @@ use crate::{
     Scale,
     disk::Place,
     ours::{self, BODY, Count, KIND, TOPIC},
-    output::{Output, median},
     process::resident,
     receives::receive,
 };
+use dwell_bench::{Output, median};
 use dwell_core::{
     Address, Changed, Due, Envelope, Message, Query, Random, ScheduleId, Scheduler, Seams, SeededRandom,
     Transport,

@@ -41,7 +41,8 @@ impl Raw {
         connection.set_prepared_statement_cache_capacity(200);
         let layout = concat!(
             "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
-             PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY; PRAGMA journal_size_limit = 67108864;",
+             PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 4000;
+             PRAGMA journal_size_limit = 67108864;",
             include_str!("../../src/layout/1.sql")
         );
         connection.execute_batch(layout).expect("the layout is SQL");

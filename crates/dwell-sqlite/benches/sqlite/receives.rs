@@ -4,9 +4,9 @@ use crate::{
     Scale,
     disk::Place,
     ours::{self, envelopes},
-    output::Output,
     raw::Raw,
 };
+use dwell_bench::Output;
 use dwell_core::{Action, Consumer, Note, Outcome, Seams, Settle, Transport};
 use std::{
     sync::Arc,

@@ -4,9 +4,9 @@ use crate::{
     Scale,
     disk::Place,
     ours::{self, envelopes},
-    output::Output,
     raw::Raw,
 };
+use dwell_bench::Output;
 use dwell_core::{Envelope, Producer, Seams, Transport};
 use std::{sync::Arc, time::Instant};
 
@@ -17,21 +17,28 @@ const BATCH: usize = 500;
 const SENDERS: usize = 4;
 
 pub(crate) async fn run(output: &Output, scale: &Scale) {
-    let (mut single, mut batches) = (vec![], vec![]);
-    for _ in 0..scale.rounds {
-        single.push((ours(scale.messages, scale.senders, 1).await, raw(scale.messages)));
-        batches.push((ours(scale.messages, SENDERS, BATCH).await, raw(scale.messages)));
+    let messages = scale.messages;
+    for senders in scale.senders {
+        // Each has one message on its way: no group can have more.
+        let group = senders.min(GROUP);
+        let mut rounds = vec![];
+        for _ in 0..scale.rounds {
+            rounds.push((ours(messages, senders, 1).await, raw(messages, group)));
+        }
+        output.rates(&format!("durable sends, {senders} senders / bare, groups of {group}"), rounds);
     }
-    let senders = scale.senders;
-    output.rates(&format!("durable sends, {senders} senders / bare, groups of {GROUP}"), single);
-    output.rates(&format!("durable sends, batches of {BATCH} / bare, groups of {GROUP}"), batches);
+    let mut rounds = vec![];
+    for _ in 0..scale.rounds {
+        rounds.push((ours(messages, SENDERS, BATCH).await, raw(messages, GROUP)));
+    }
+    output.rates(&format!("durable sends, batches of {BATCH} / bare, groups of {GROUP}"), rounds);
 }
 
 async fn ours(messages: usize, senders: usize, batch: usize) -> f64 {
     let (place, seams) = (Place::new(), Seams::system("bench"));
     let (sqlite, _) = ours::open_subscribed(place.path(), &seams).await;
     let producer = sqlite.producer().await.expect("the file is open");
-    let shares: Vec<_> = (0..senders).map(|_| envelopes(&seams, messages / senders)).collect();
+    let shares = shares(envelopes(&seams, messages), senders, batch);
     let start = Instant::now();
     let senders = shares.into_iter().map(|share| tokio::spawn(send(producer.clone(), share, batch)));
     let senders: Vec<_> = senders.collect();
@@ -43,6 +50,15 @@ async fn ours(messages: usize, senders: usize, batch: usize) -> f64 {
     rate
 }
 
+/// Dealt in turns: ids are made when a message is sent, so that all senders are at about the same time in them.
+fn shares(all: Vec<Envelope>, senders: usize, batch: usize) -> Vec<Vec<Envelope>> {
+    let mut shares = vec![vec![]; senders];
+    for (at, envelope) in all.into_iter().enumerate() {
+        shares[at / batch % senders].push(envelope);
+    }
+    shares
+}
+
 async fn send(producer: Arc<dyn Producer>, share: Vec<Envelope>, batch: usize) {
     for batch in share.chunks(batch) {
         for sent in producer.send(batch).await {
@@ -51,12 +67,12 @@ async fn send(producer: Arc<dyn Producer>, share: Vec<Envelope>, batch: usize) {
     }
 }
 
-fn raw(messages: usize) -> f64 {
+fn raw(messages: usize, group: usize) -> f64 {
     let (place, seams) = (Place::new(), Seams::system("bench"));
     let mut raw = Raw::open(place.path());
     let all = envelopes(&seams, messages);
     let start = Instant::now();
-    for group in all.chunks(GROUP) {
+    for group in all.chunks(group) {
         raw.insert(group, seams.clock.now());
     }
     messages as f64 / start.elapsed().as_secs_f64()

@@ -74,15 +74,15 @@ CREATE TABLE message (
 );
 CREATE UNIQUE INDEX message_schedule ON message (schedule, topic) WHERE schedule IS NOT NULL;
 CREATE INDEX message_due ON message (topic, due, number, schedule) WHERE schedule IS NOT NULL;
-CREATE INDEX message_ready ON message (place, rank) WHERE phase = 1;
+CREATE INDEX message_ready ON message (place, rank, due) WHERE phase = 1;
 CREATE INDEX message_leased ON message (place, lease_until) WHERE phase = 3;
-CREATE INDEX message_aside ON message (place, key, rank) WHERE phase = 2;
+CREATE INDEX message_aside ON message (place, key, rank, due) WHERE phase = 2;
 CREATE INDEX message_held ON message (place, key) WHERE phase = 3 AND key IS NOT NULL;
 CREATE INDEX message_over ON message (updated_at) WHERE phase = 4;
 CREATE INDEX message_id ON message (id);
 CREATE INDEX message_key ON message (key) WHERE key IS NOT NULL;
 CREATE INDEX message_created ON message (created_at, id);
-CREATE INDEX message_state ON message (state, created_at, id) WHERE state <> 1 AND state <> 2 AND state <> 8;
+CREATE INDEX message_state ON message (state, created_at, id) WHERE state > 2 AND state <> 8;
 
 -- Bodies that are too large to be written again with every change of their message.
 CREATE TABLE payload (

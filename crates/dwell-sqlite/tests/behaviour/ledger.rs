@@ -1,6 +1,7 @@
 use super::*;
 use dwell_core::{
-    Answer, Attempts, Change, Changed, Count, Cursor, Ledger, MessageId, Record, RecordQuery, State, wire,
+    Answer, Attempts, BoxFuture, Change, Changed, Count, Cursor, Ledger, MessageId, Page, Record,
+    RecordQuery, State, Text, wire,
 };
 
 fn ledger(broker: &Broker) -> Arc<dyn Ledger> {
@@ -366,4 +367,67 @@ async fn an_ack_that_lives_on_as_a_copy_leaves_no_record_and_a_dead_letter_read_
     let reader = broker.sqlite.consumer(Subscription::new("orders.dlq", "orders.dlq")).await.unwrap();
     ack(&reader, one(&reader).await).await;
     assert_eq!(states(&broker, RecordQuery::default()).await, ["dead@orders/mail: discarded"]);
+}
+
+/// Looks for what is oldest among the records, as a ledger does that cannot look it up.
+struct Searched(Arc<dyn Ledger>);
+
+impl Ledger for Searched {
+    fn get<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Vec<Record>>> {
+        self.0.get(id)
+    }
+
+    fn list(&self, query: RecordQuery) -> BoxFuture<'_, Result<Page<Record>>> {
+        self.0.list(query)
+    }
+
+    fn counts(&self) -> BoxFuture<'_, Result<Vec<Count>>> {
+        self.0.counts()
+    }
+
+    fn change<'a>(
+        &'a self,
+        id: &'a MessageId,
+        subscription: Option<&'a str>,
+        change: Change,
+        by: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<Answer>>> {
+        self.0.change(id, subscription, change, by)
+    }
+}
+
+/// Looked up and searched for: both ways must find the same.
+async fn oldest(broker: &Broker) -> Vec<(String, Timestamp)> {
+    let looked_up = ledger(broker).oldest_ready().await.unwrap();
+    assert_eq!(Searched(ledger(broker)).oldest_ready().await.unwrap(), looked_up);
+    let name = |subscription: Option<Text>| subscription.map_or(String::new(), |name| name.to_string());
+    looked_up.into_iter().map(|of| (format!("{}/{}", of.topic, name(of.subscription)), of.due)).collect()
+}
+
+#[tokio::test]
+async fn the_oldest_that_is_ready_is_the_one_that_was_due_first_whenever_it_was_sent() {
+    let broker = Broker::new().await;
+    let start = broker.now();
+    let to_mail = |envelope: Envelope| Envelope { to: Address::subscription("orders", "mail"), ..envelope };
+    assert_eq!(oldest(&broker).await, []);
+    for seconds in [50, 20, 40, 10, 30] {
+        let envelope = keyed(&format!("after-{seconds}"), "same").due(after(SECOND * seconds));
+        broker.send(to_mail(envelope)).await.unwrap();
+    }
+    assert_eq!(oldest(&broker).await, [], "what waits is not ready");
+    broker.clock.advance(SECOND * 60).await;
+    assert_eq!(oldest(&broker).await, [("orders/mail".to_owned(), start.after(SECOND * 10))]);
+
+    broker.send(order("now")).await.unwrap();
+    let taken = broker.mail.receive(1, Duration::ZERO, None).await.unwrap();
+    let both = [
+        ("orders/mail".to_owned(), start.after(SECOND * 20)),
+        ("orders/stock".to_owned(), start.after(SECOND * 60)),
+    ];
+    assert_eq!(oldest(&broker).await, both, "what is in somebody's hands is not ready");
+    // Another one puts those aside whose key is taken: they are ready all the same.
+    assert_eq!(seen(&broker.another().await).await, ["now"]);
+    assert_eq!(oldest(&broker).await, both);
+    bury(&broker, taken.into_iter().next().unwrap()).await;
+    assert_eq!(oldest(&broker).await, both, "what is dead is not ready");
 }

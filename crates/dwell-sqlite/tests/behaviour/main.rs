@@ -7,6 +7,7 @@ mod foreign;
 mod history;
 mod inbox;
 mod ledger;
+mod mass;
 mod once;
 mod order;
 mod provisioning;

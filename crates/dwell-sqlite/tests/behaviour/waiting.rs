@@ -169,3 +169,25 @@ async fn a_backlog_does_not_keep_what_is_due_out() {
     broker.mail.receive(1, Duration::ZERO, None).await.unwrap();
     assert_eq!(broker.held().waiting, 0);
 }
+
+#[tokio::test]
+async fn who_asks_for_many_that_are_due_at_one_instant_gets_up_to_five_thousand_at_once_in_order() {
+    let broker = Broker::new().await;
+    let print = Subscription::new("bills", "print");
+    broker.sqlite.provision(&[], std::slice::from_ref(&print), OnMissing::Create).await.unwrap();
+    let bill = |n: usize| {
+        let message = Message::new(format!("{n:04}"), "bills.made", "{}");
+        Envelope::new(Address::topic("bills"), message).due(after(SECOND))
+    };
+    let batch: Vec<_> = (0..6000).map(bill).collect();
+    assert!(broker.sqlite.producer().await.unwrap().send(&batch).await.iter().all(Result::is_ok));
+    broker.clock.advance(SECOND).await;
+    let consumer = broker.sqlite.consumer(print).await.unwrap();
+    let mut seen = Vec::new();
+    for expected in [5000, 1000] {
+        let deliveries = consumer.receive(10_000, Duration::ZERO, None).await.unwrap();
+        assert_eq!(deliveries.len(), expected);
+        seen.extend(deliveries.into_iter().map(|delivery| delivery.message.id.to_string()));
+    }
+    assert!(seen.is_sorted(), "in the order in which they were sent");
+}

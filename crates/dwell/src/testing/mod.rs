@@ -31,7 +31,7 @@ use crate::{Builder, Bus, Message, codec::decode};
 use dwell_core::{Outcome, Query, Result, Seams, Timestamp, VirtualClock};
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-/// A started bus on `memory://` and virtual time. It is a [`Bus`], and knows what became of every message.
+/// A started bus on virtual time. It is a [`Bus`], and knows what became of every message.
 #[derive(Debug)]
 pub struct TestBus {
     bus: Bus,
@@ -41,10 +41,15 @@ pub struct TestBus {
 
 /// Starts it, on `memory://` and virtual time. Use it in a `#[tokio::test]`, which has one thread.
 pub async fn start(wiring: Builder) -> Result<TestBus> {
+    start_on(wiring, "memory://").await
+}
+
+/// The same on another transport that lives in this process, such as `sqlite://:memory:`.
+pub async fn start_on(wiring: Builder, url: &str) -> Result<TestBus> {
     let clock = VirtualClock::new();
     let records = Arc::new(Records::default());
     let seams = Seams::virtual_time(clock.clone(), 1);
-    let bus = wiring.seams(seams).observer(records.clone()).start("memory://").await?;
+    let bus = wiring.seams(seams).observer(records.clone()).start(url).await?;
     Ok(TestBus { bus, clock, records })
 }
 

@@ -4,6 +4,7 @@ use crate::{
     Bus, Cx, Message,
     bus::{Inner, Outlet},
     extract::States,
+    jobs::Book,
     route::Routes,
 };
 use dwell_core::{
@@ -101,6 +102,7 @@ impl TestCx {
             routes: Routes::default(),
             inline: None,
             inbox: None,
+            book: Book::default(),
             alone: false,
             runtime: tokio::runtime::Handle::try_current().ok(),
         });

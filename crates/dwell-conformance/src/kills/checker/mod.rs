@@ -118,6 +118,11 @@ impl Checker {
         self.lives.away.push((from, to));
     }
 
+    /// How long a hand-out is its holder's alone.
+    pub(super) fn holding(&self) -> Holding {
+        self.terms.holding
+    }
+
     /// Messages whose send was confirmed so far.
     pub(super) fn sent(&self) -> usize {
         self.messages.values().filter(|message| message.confirmed.is_some()).count()

@@ -147,8 +147,8 @@ async fn two_brokers_share_nothing() {
 fn a_url_sets_the_bounds_and_everything_else_in_it_is_refused() {
     let seams = || Seams::virtual_time(VirtualClock::new(), 1);
     let open = |url: &str| connect(&TransportUrl::parse(url).unwrap(), seams());
-    let memory = open("memory://?capacity=5&ids=6&max_body=7&keep_done=8").unwrap();
-    let expected = MemorySettings { capacity: 5, ids: 6, max_body: 7, keep_done: 8 };
+    let memory = open("memory://?capacity=5&ids=6&max_body=7&keep_done=8&keep_jobs=9").unwrap();
+    let expected = MemorySettings { capacity: 5, ids: 6, max_body: 7, keep_done: 8, keep_jobs: 9 };
     assert_eq!(memory.shared.settings, expected);
     assert_eq!(open("memory://").unwrap().shared.settings, MemorySettings::default());
     let refused = [

@@ -53,6 +53,8 @@ const WAIT: Duration = Duration::from_secs(24 * 3600);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// What may wait outside the handlers, before nothing more is received.
 const MOST_ASIDE: usize = 1000;
+/// If so many came at once there are probably more, and to start these takes a while: the broker may look meanwhile.
+const MANY: usize = 500;
 
 /// Why a performer ended.
 #[derive(Debug)]
@@ -166,6 +168,9 @@ impl Performer {
                 self.give_back_waiting();
                 self.next_start = None;
             }
+            if control == Control::Run && self.ending.is_none() && self.waiting.len() >= MANY {
+                self.receive_ahead().await;
+            }
             if control != Control::Pause || self.ending.is_some() {
                 self.start().await;
             }
@@ -256,6 +261,19 @@ impl Performer {
         self.receiving = Some(Box::pin(async move { consumer.receive(max, WAIT, None).await }));
     }
 
+    /// Asks for more before what has come is started, so that the broker hears of it before it hears how those ended.
+    async fn receive_ahead(&mut self) {
+        if self.receiving.is_some() {
+            return;
+        }
+        self.receive();
+        let Some(receiving) = &mut self.receiving else { return };
+        if let Poll::Ready(received) = poll!(receiving) {
+            self.receiving = None;
+            self.received(received);
+        }
+    }
+
     fn received(&mut self, received: Result<Vec<Delivery>>) {
         let now = self.elapsed();
         let batch = match received {
@@ -308,11 +326,8 @@ impl Performer {
                 });
                 continue;
             }
-            let deliveries = held.delivery.deliveries;
-            if let (Some(limit), Some(deliveries)) = (self.pump.quarantine, deliveries)
-                && deliveries > limit
-            {
-                self.decide(Finished { held, ran: None, verdict: Verdict::Poison, timed_out: false });
+            if let Some(verdict) = self.rules.before_run(&held.delivery, self.pump.quarantine) {
+                self.decide(Finished { held, ran: None, verdict, timed_out: false });
                 continue;
             }
             let Some(held) = self.claim_key(held) else { continue };

@@ -62,6 +62,7 @@ fn every_setting_can_be_written() {
         invalid = "orders.invalid"
         on_unknown = "skip"
         quarantine_after = 19
+        recovery_delay = "20s"
     "#;
     let charge = RetryOverride {
         max_retries: Some(10),
@@ -98,6 +99,7 @@ fn every_setting_can_be_written() {
         invalid: Some("orders.invalid".into()),
         on_unknown: OnUnknown::Skip,
         quarantine_after: Some(19),
+        recovery_delay: Duration::from_secs(20),
     };
     assert_eq!(overlay(text).apply(orders_mail()).unwrap(), expected);
 }

@@ -88,6 +88,7 @@ fn end_run(span: &Span, verdict: &Verdict) {
         Verdict::Invalid(_) | Verdict::Unknown => ("invalid", true),
         Verdict::Misconfigured(_) => ("misconfigured", true),
         Verdict::Poison => ("poison", true),
+        Verdict::Lost => ("lost", true),
     };
     match is_failure {
         true => failed(span, outcome, Failure::of(verdict.clone()).to_string()),

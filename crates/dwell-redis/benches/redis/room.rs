@@ -1,0 +1,91 @@
+//! How much room messages take on the server, and how long it is busy with what dead workers held.
+
+use crate::{BODY, Scale, ask, connect, envelopes, info, mail, send, server};
+use dwell_bench::Output;
+use dwell_core::{Action, Due, Note, Outcome, Seams, Settle, Transport, TransportUrl};
+use std::time::{Duration, Instant};
+
+pub(crate) async fn memory(output: &Output, scale: &Scale) {
+    for (options, what) in [("ledger=false", ""), ("ledger=true", ", with the ledger")] {
+        let (server, seams) = (server(), Seams::system("bench"));
+        let redis = connect(&server, options).await;
+        let before = info(&server, "memory", "used_memory_dataset");
+        let later = |n| Due::After(Duration::from_millis(3_600_000 + n as u64 * 7));
+        send(&redis, &envelopes(&seams, scale.pending, later)).await;
+        let used = info(&server, "memory", "used_memory_dataset").saturating_sub(before);
+        let each = used as f64 / scale.pending as f64 - BODY as f64;
+        output.figure(
+            &format!("memory for each of {} that wait, beside the body{what}", scale.pending),
+            each,
+            "bytes",
+        );
+    }
+}
+
+/// The stream is as small after a million messages as before.
+pub(crate) async fn growth(output: &Output, scale: &Scale) {
+    let (server, seams) = (server(), Seams::system("bench"));
+    let redis = connect(&server, "done=0s").await;
+    let consumer = redis.consumer(mail()).await.expect("it is there");
+    let mut left = scale.through;
+    while left > 0 {
+        let some = left.min(1000);
+        send(&redis, &envelopes(&seams, some, |_| Due::NOW)).await;
+        let mut done = 0;
+        while done < some {
+            let batch =
+                consumer.receive(1000, Duration::from_secs(1), None).await.expect("the server answers");
+            done += batch.len();
+            let settle = batch.into_iter().map(|delivery| {
+                let note =
+                    Note { outcome: Outcome::Handled, error: None, worker: "b".into(), moved_to: None };
+                Settle { delivery, action: Action::ACK, note }
+            });
+            assert!(consumer.settle(settle.collect()).await.is_empty());
+        }
+        left -= some;
+    }
+    let size = ask(&server, &["memory", "usage", "dwell:{orders}:ready:mail"]);
+    output.figure(&format!("the stream after {} messages", scale.through), size as f64, "bytes");
+}
+
+/// What dead workers held becomes ready again, a little at a time.
+pub(crate) async fn stuck(output: &Output, scale: &Scale) {
+    let (server, seams) = (server(), Seams::system("bench"));
+    let redis = connect(&server, "").await;
+    send(&redis, &envelopes(&seams, scale.stuck, |_| Due::NOW)).await;
+    let consumer = redis.consumer(mail()).await.expect("it is there");
+    let (mut held, lease) = (0, Duration::from_secs(20));
+    while held < scale.stuck {
+        held += consumer
+            .receive(1000, Duration::from_secs(1), Some(lease))
+            .await
+            .expect("the server answers")
+            .len();
+    }
+    // Their leases have run out.
+    for index in 0..scale.stuck.div_ceil(1000) {
+        let lua = "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], ARGV[1], ARGV[1] + 999)) do \
+                   redis.call('ZADD', KEYS[1], 1, e) end";
+        let first = (index * 1000).to_string();
+        let _ = server.cli(&["eval", lua, "1", "dwell:{orders}:leases:mail", &first]);
+    }
+    let _ = server.cli(&["slowlog", "reset"]);
+    let _ = server.cli(&["config", "set", "slowlog-log-slower-than", "10000"]);
+    let url = TransportUrl::parse(&server.url()).expect("it is a URL");
+    let start = Instant::now();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let promoter = tokio::spawn(async move {
+        let stop = Box::pin(async move { _ = stopped.await });
+        dwell_redis::promote(&url, Seams::system("bench"), stop).await
+    });
+    while ask(&server, &["zcard", "dwell:{orders}:leases:mail"]) > 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let took = start.elapsed().as_secs_f64();
+    drop(stop);
+    promoter.await.expect("it ends").expect("it ends well");
+    output.figure(&format!("recovery of {} that were stuck", scale.stuck), took, "s");
+    let slow = ask(&server, &["slowlog", "len"]);
+    output.figure("steps of that which kept the server busy for more than 10 ms", slow as f64, "steps");
+}

@@ -1,0 +1,334 @@
+//! The end that hands messages out.
+
+use crate::{
+    item::Item,
+    keys,
+    places::{list, number, text, to_millis},
+    promoter,
+    script::{CLAIM, EXTEND, GIVE_BACK},
+    settings::Promoter,
+    settle,
+    store::{Member, Store},
+    waiter::{self, Waiter},
+};
+use dwell_core::{
+    BoxFuture, Consumer, Delivery, Error, ErrorKind, LeaseId, Receipt, Result, Settle, Subscription, Text,
+    Timestamp, Unsettled,
+};
+use redis::Value;
+use std::{
+    pin::pin,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::{Notify, oneshot};
+
+/// The most that one `receive` hands out.
+const MOST: usize = 1000;
+
+/// How much is promoted, taken in and recovered beside, at most.
+const BESIDE: usize = 200;
+
+/// How many settlements or leases go into one script.
+pub(crate) const CHUNK: usize = 200;
+
+pub(crate) struct RedisConsumer {
+    pub(crate) store: Arc<Store>,
+    pub(crate) of: Subscription,
+    /// Its name in the stream's group: never given to another.
+    pub(crate) name: Text,
+    waiter: Waiter,
+    is_closed: AtomicBool,
+    closing: Notify,
+}
+
+/// What a look found.
+enum Look {
+    Found(Vec<Delivery>),
+    Again,
+    Nothing { wait: Option<Duration>, ready: String, wake: String },
+}
+
+/// What was handed out and is still on its way to the receiver. If that one is gone, it goes back.
+struct Handed {
+    look: Option<Look>,
+    store: Arc<Store>,
+    of: Subscription,
+    name: Text,
+}
+
+impl Handed {
+    fn take(mut self) -> Look {
+        self.look.take().unwrap_or(Look::Again)
+    }
+}
+
+impl Drop for Handed {
+    fn drop(&mut self) {
+        let Some(Look::Found(deliveries)) = self.look.take() else { return };
+        let leases: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.lease()).collect();
+        let (store, of, name) = (self.store.clone(), self.of.clone(), self.name.clone());
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            // If this fails, the leases run out by themselves.
+            runtime.spawn(async move {
+                let _ = give_back(&store, &of, &name, &leases).await;
+            });
+        }
+    }
+}
+
+/// An entry of a stream, which a receipt has room for: its time and its number within that millisecond.
+pub(crate) fn position(entry: &str) -> Option<u64> {
+    let (millis, sequence) = entry.split_once('-')?;
+    let (millis, sequence): (u64, u64) = (millis.parse().ok()?, sequence.parse().ok()?);
+    (millis < 1 << 44 && sequence < 1 << 20).then_some(millis << 20 | sequence)
+}
+
+/// The entry behind a receipt.
+pub(crate) fn entry(position: u64) -> String {
+    format!("{}-{}", position >> 20, position & 0xf_ffff)
+}
+
+/// Gives back what was handed out to somebody who has gone, as it came.
+async fn give_back(store: &Store, of: &Subscription, name: &Text, leases: &[LeaseId]) -> Result<()> {
+    for leases in leases.chunks(CHUNK) {
+        let topics = [of.topic.clone()];
+        store
+            .run(&GIVE_BACK, &topics, |_, command| {
+                command.arg(&*of.name).arg(&**name);
+                leases.iter().for_each(|lease| _ = command.arg(entry(lease.position)).arg(lease.fence));
+            })
+            .await?;
+    }
+    Ok(())
+}
+
+impl RedisConsumer {
+    pub(crate) async fn open(store: Arc<Store>, of: Subscription) -> Result<Arc<Self>> {
+        store.open()?;
+        // As it is now: a consumer is opened rarely.
+        store.places.forget(std::slice::from_ref(&of.topic));
+        let place = store.places.get(&store.link, &of.topic).await?;
+        if !place.feeds().contains(&of.name) {
+            if let Some(adopter) = place.adopter.as_ref().filter(|_| of.name == of.topic) {
+                let text = format!(
+                    "what `{}` kept for itself was adopted by its subscription `{adopter}`: consume that one",
+                    of.topic
+                );
+                return Err(Error::new(ErrorKind::NotFound, text));
+            }
+            return Err(place.missing(&of.name));
+        }
+        let name = format!(
+            "{}-{}-{:08x}",
+            store.seams.instance,
+            store.seams.incarnation,
+            store.seams.random.next() as u32
+        );
+        let consumer = Arc::new(Self {
+            waiter: Waiter::new(&store),
+            store: store.clone(),
+            of,
+            name: name.into(),
+            is_closed: AtomicBool::new(false),
+            closing: Notify::new(),
+        });
+        let member: Weak<dyn Member> = Arc::downgrade(&(consumer.clone() as Arc<dyn Member>));
+        store.add_member(member);
+        if store.link.settings.promoter == Promoter::Inside {
+            promoter::bring_from_shards(&store, &consumer.of.topic);
+        }
+        Ok(consumer)
+    }
+
+    fn check_open(&self) -> Result<()> {
+        self.store.open()?;
+        if self.is_closed.load(Ordering::SeqCst) {
+            let text = format!("this consumer of `{}` was closed: open another", self.of.address());
+            return Err(Error::new(ErrorKind::Closed, text));
+        }
+        Ok(())
+    }
+
+    async fn receive(&self, max: usize, wait: Duration, lease: Duration) -> Result<Vec<Delivery>> {
+        let clock = self.store.seams.clock.clone();
+        let deadline = clock.elapsed().saturating_add(wait);
+        loop {
+            let mut closing = pin!(self.closing.notified());
+            // Heard from now on.
+            let _ = futures_util::poll!(&mut closing);
+            self.check_open()?;
+            let (pause, ready, wake) = match self.look(max, lease).await? {
+                Look::Found(deliveries) => return Ok(deliveries),
+                Look::Again if max > 0 => continue,
+                Look::Again => (None, String::new(), String::new()),
+                Look::Nothing { wait, ready, wake } => (wait, ready, wake),
+            };
+            let left = deadline.saturating_sub(clock.elapsed());
+            if left.is_zero() {
+                return Ok(vec![]);
+            }
+            let pause = pause.unwrap_or(left).min(left);
+            let mut signals = waiter::of_topic(&self.store, &self.of.topic, &wake);
+            if self.store.link.settings.promoter != Promoter::Inside {
+                // What other programs put there is not ours to take in: a signal that nobody here heeds would never end.
+                signals.truncate(1);
+            }
+            let prefix = &self.store.link.settings.prefix;
+            let stream = keys::of_subscription(prefix, &self.of.topic, &self.of.name).swap_remove(0);
+            signals.push((stream, ready));
+            tokio::select! {
+                biased;
+                () = &mut closing => {}
+                () = self.waiter.wait(&self.store, &signals, pause) => {}
+            }
+        }
+    }
+
+    /// Runs by itself, so that what it hands out is not lost if nobody waits for it any more.
+    async fn look(&self, max: usize, lease: Duration) -> Result<Look> {
+        let (answer, answered) = oneshot::channel();
+        let (store, of, name) = (self.store.clone(), self.of.clone(), self.name.clone());
+        tokio::spawn(async move {
+            let look = look(&store, &of, &name, max.min(MOST), lease).await;
+            let handed = look.map(|look| Handed { look: Some(look), store, of, name });
+            // What was not heard is dropped, and so goes back.
+            let _ = answer.send(handed);
+        });
+        match answered.await {
+            Ok(handed) => handed.map(Handed::take),
+            Err(_) => Err(Error::new(ErrorKind::Unavailable, "the runtime is shutting down")),
+        }
+    }
+}
+
+async fn look(store: &Store, of: &Subscription, name: &Text, max: usize, lease: Duration) -> Result<Look> {
+    let topics = [of.topic.clone()];
+    let promotes = store.link.settings.promoter == Promoter::Inside;
+    let answer = store
+        .run(&CLAIM, &topics, |_, command| {
+            command
+                .arg(&*of.name)
+                .arg(max)
+                .arg(to_millis(lease))
+                .arg(&**name)
+                .arg(u8::from(promotes))
+                .arg(BESIDE);
+        })
+        .await?;
+    if answer.first().map(text).as_deref() == Some("gone") {
+        // Another one has adopted what it held: from now on there is nothing, whatever was there before.
+        return Ok(Look::Nothing { wait: None, ready: "$".to_owned(), wake: "$".to_owned() });
+    }
+    let mut answer = answer.into_iter();
+    let found = answer.next().map(list).unwrap_or_default();
+    if !found.is_empty() {
+        return Ok(Look::Found(found.into_iter().filter_map(read).collect()));
+    }
+    let rest: Vec<_> = answer.collect();
+    let [is_more, due, lease, ready, wake] = &rest[..] else { return Ok(Look::Again) };
+    if number(is_more) == 1 {
+        return Ok(Look::Again);
+    }
+    let times = [due, lease].into_iter().filter_map(|wait| u64::try_from(number(wait)).ok());
+    let wait = times.min().map(Duration::from_millis);
+    Ok(Look::Nothing { wait, ready: text(ready), wake: text(wake) })
+}
+
+fn read(value: Value) -> Option<Delivery> {
+    let mut parts = list(value).into_iter();
+    let (entry, fence, item) = (text(&parts.next()?), number(&parts.next()?), parts.next()?);
+    let mut item = Item::read(item, &entry);
+    let entered = entry.split('-').next().and_then(|millis| millis.parse().ok()).map(Timestamp);
+    Some(Delivery {
+        deliveries: Some(item.tries.saturating_add(1)),
+        due: item.due.or(entered),
+        problem: item.problem.take(),
+        message: item.message(),
+        receipt: Receipt::new(position(&entry)?, fence as u64),
+    })
+}
+
+impl Member for RedisConsumer {
+    fn leave(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            if self.is_closed.swap(true, Ordering::SeqCst) {
+                return Ok(());
+            }
+            self.closing.notify_waiters();
+            let topics = [self.of.topic.clone()];
+            loop {
+                let answer = self
+                    .store
+                    .run(&GIVE_BACK, &topics, |_, command| {
+                        command.arg(&*self.of.name).arg(&*self.name);
+                    })
+                    .await?;
+                if answer.first().map_or(0, number) == 0 {
+                    return Ok(());
+                }
+            }
+        })
+    }
+}
+
+impl Consumer for RedisConsumer {
+    fn receive(
+        &self,
+        max: usize,
+        wait: Duration,
+        lease: Option<Duration>,
+    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        Box::pin(self.receive(max, wait, lease.unwrap_or(self.of.lease)))
+    }
+
+    fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {
+        Box::pin(settle::settle(self, batch))
+    }
+
+    fn extend(&self, leases: Vec<LeaseId>, by: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
+        Box::pin(async move {
+            self.store.open()?;
+            let by = by.unwrap_or(self.of.lease);
+            let mut lost = vec![];
+            for leases in leases.chunks(CHUNK) {
+                let topics = [self.of.topic.clone()];
+                let answer = self
+                    .store
+                    .run(&EXTEND, &topics, |_, command| {
+                        command.arg(&*self.of.name).arg(&*self.name).arg(to_millis(by));
+                        leases
+                            .iter()
+                            .for_each(|lease| _ = command.arg(entry(lease.position)).arg(lease.fence));
+                    })
+                    .await?;
+                let words = answer.into_iter().next().map(list).unwrap_or_default();
+                let of = leases.iter().zip(&words).filter(|(_, word)| text(word) != "ok");
+                lost.extend(of.map(|(lease, _)| *lease));
+            }
+            Ok(lost)
+        })
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        self.leave()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receipt_holds_the_entry_of_a_stream() {
+        for written in ["1763200800000-0", "1763200800000-1048575", "0-1"] {
+            assert_eq!(entry(position(written).unwrap()), written);
+        }
+        assert_eq!(position("1763200800000-1048576"), None);
+        assert_eq!(position("99999999999999999-0"), None);
+        assert_eq!(position("nonsense"), None);
+    }
+}

@@ -1,0 +1,76 @@
+//! Effects once: what was handled, and what somebody is at. Each is a key of its own, which the server itself forgets.
+
+use crate::{
+    keys,
+    places::{text, to_millis},
+    script::{INBOX_ABANDON, INBOX_CLAIM},
+    store::Store,
+};
+use dwell_core::{BoxFuture, Claim, Inbox, MessageId, Result};
+use std::{sync::Arc, time::Duration};
+
+pub(crate) struct RedisInbox(pub(crate) Arc<Store>);
+
+impl RedisInbox {
+    fn key(&self, subscription: &str, id: &MessageId) -> String {
+        keys::inbox(&self.0.link.settings.prefix, subscription, &id.0)
+    }
+}
+
+/// The server takes no expiry of zero, nor one beyond what it can count.
+fn millis(duration: Duration) -> u64 {
+    to_millis(duration).clamp(1, 1 << 52)
+}
+
+impl Inbox for RedisInbox {
+    fn claim<'a>(
+        &'a self,
+        subscription: &'a str,
+        id: &'a MessageId,
+        fence: u64,
+        lease: Duration,
+    ) -> BoxFuture<'a, Result<Claim>> {
+        Box::pin(async move {
+            self.0.open()?;
+            let key = self.key(subscription, id);
+            let answer = self.0.link.run(&INBOX_CLAIM, |command| {
+                command.arg(1).arg(&key).arg(fence).arg(millis(lease));
+            });
+            Ok(match text(&answer.await?).as_str() {
+                "new" => Claim::New,
+                "done" => Claim::Done,
+                _ => Claim::Busy,
+            })
+        })
+    }
+
+    fn done<'a>(
+        &'a self,
+        subscription: &'a str,
+        id: &'a MessageId,
+        keep: Duration,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.0.open()?;
+            let key = self.key(subscription, id);
+            let mut command = redis::cmd("SET");
+            command.arg(&key).arg("done").arg("PX").arg(millis(keep));
+            self.0.link.query(&command).await?;
+            self.0.link.wait(&key).await
+        })
+    }
+
+    fn abandon<'a>(
+        &'a self,
+        subscription: &'a str,
+        id: &'a MessageId,
+        fence: u64,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.0.open()?;
+            let key = self.key(subscription, id);
+            let answer = self.0.link.run(&INBOX_ABANDON, |command| _ = command.arg(1).arg(&key).arg(fence));
+            answer.await.map(drop)
+        })
+    }
+}

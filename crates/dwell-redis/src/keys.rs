@@ -1,0 +1,85 @@
+//! The names of keys. All that belongs to one topic, its dead letters and what was invalid included, is in one hash slot.
+
+/// A topic, and the end of its name that makes it a channel of another one.
+pub(crate) fn split(topic: &str) -> (&str, &str) {
+    for end in [".dlq", ".invalid"] {
+        if let Some(base) = topic.strip_suffix(end).filter(|base| !base.is_empty()) {
+            return (base, end);
+        }
+    }
+    (topic, "")
+}
+
+/// The topics that share a slot with this one.
+pub(crate) fn family(base: &str) -> [String; 3] {
+    [base.to_owned(), format!("{base}.dlq"), format!("{base}.invalid")]
+}
+
+/// What all topics of one slot have in common, in the order in which scripts expect it.
+pub(crate) fn of_slot(prefix: &str, base: &str) -> Vec<String> {
+    let names = ["sequence", "records", "places", "ids", "over", "ended", "counts"];
+    names.iter().map(|name| format!("{prefix}:{{{base}}}:{name}")).collect()
+}
+
+/// What one topic has, in the order in which scripts expect it.
+pub(crate) fn of_topic(prefix: &str, topic: &str) -> Vec<String> {
+    let (base, end) = split(topic);
+    let names = ["topic", "waiting", "due", "wake", "known", "forget", "aliases", "incoming"];
+    // The slot's own keys and the topic's are told apart by their names.
+    names.iter().map(|name| format!("{prefix}:{{{base}}}{end}:{name}")).collect()
+}
+
+/// What one subscription has, in the order in which scripts expect it.
+pub(crate) fn of_subscription(prefix: &str, topic: &str, name: &str) -> Vec<String> {
+    let (base, end) = split(topic);
+    ["ready", "leases", "held"].iter().map(|what| format!("{prefix}:{{{base}}}{end}:{what}:{name}")).collect()
+}
+
+/// The names of all topics.
+pub(crate) fn topics(prefix: &str) -> String {
+    format!("{prefix}:topics")
+}
+
+/// What is known about one message of one subscription.
+pub(crate) fn inbox(prefix: &str, subscription: &str, id: &str) -> String {
+    format!("{prefix}:inbox:{{{subscription}:{id}}}")
+}
+
+/// The hash slot of a key: the CRC16 (XMODEM) of what stands between the first braces.
+pub(crate) fn slot(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    let tag = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
+    let crc = tag.bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
+            let shifted = crc << 1;
+            if crc & 0x8000 == 0 { shifted } else { shifted ^ 0x1021 }
+        })
+    });
+    crc % 16_384
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn slots_are_those_of_redis() {
+        // As `CLUSTER KEYSLOT` says.
+        assert_eq!([slot("foo"), slot("dwell:{foo}:due"), slot("123456789")], [12182, 12182, 12739]);
+    }
+
+    #[test]
+    fn a_topic_and_its_channels_share_a_slot_and_no_key() {
+        let tag = |key: &str| key[key.find('{').unwrap()..=key.find('}').unwrap()].to_owned();
+        let of = |topic: &str| [of_topic("dwell", topic), of_subscription("dwell", topic, "mail")].concat();
+        let all = [of("orders"), of("orders.dlq"), of("orders.invalid"), of_slot("dwell", "orders")].concat();
+        assert_eq!(
+            all.iter().map(|key| tag(key)).collect::<BTreeSet<_>>(),
+            BTreeSet::from(["{orders}".into()])
+        );
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+        assert_eq!(split("orders.dlq.invalid"), ("orders.dlq", ".invalid"));
+        assert_eq!(split(".dlq"), (".dlq", ""));
+    }
+}

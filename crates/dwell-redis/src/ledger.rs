@@ -1,0 +1,296 @@
+//! Every message that there is.
+
+use crate::{
+    change,
+    item::{Item, home, state},
+    keys,
+    places::{list, text},
+    scheduler::bases,
+    script::{PROMOTE, RECORDS},
+    settings::Promoter,
+    store::Store,
+};
+use dwell_core::{
+    Answer, Attempts, BoxFuture, Change, Count, Cursor, Ledger, MessageId, Page, Record, RecordQuery, Result,
+    State, Text, Timestamp, Transition,
+};
+use redis::Value;
+use std::{collections::BTreeMap, sync::Arc};
+
+/// How many records are looked at at a time.
+const WINDOW: usize = 200;
+
+pub(crate) struct RedisLedger(pub(crate) Arc<Store>);
+
+/// A record, and how to find it again.
+pub(crate) struct Found {
+    pub(crate) record: Record,
+    pub(crate) number: Text,
+    /// The slot that it lies in.
+    pub(crate) base: Text,
+    /// Nobody has it in hand.
+    pub(crate) is_free: bool,
+}
+
+impl Ledger for RedisLedger {
+    fn get<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Vec<Record>>> {
+        Box::pin(async move {
+            let found = find(&self.0, id).await?;
+            Ok(found.into_iter().map(|found| found.record).collect())
+        })
+    }
+
+    fn list(&self, query: RecordQuery) -> BoxFuture<'_, Result<Page<Record>>> {
+        Box::pin(page(&self.0, query))
+    }
+
+    fn counts(&self) -> BoxFuture<'_, Result<Vec<Count>>> {
+        Box::pin(counts(&self.0))
+    }
+
+    fn change<'a>(
+        &'a self,
+        id: &'a MessageId,
+        subscription: Option<&'a str>,
+        change: Change,
+        by: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<Answer>>> {
+        Box::pin(change::change(&self.0, id, subscription, change, by))
+    }
+}
+
+/// All slots. What is due by now is made ready first, so that what is looked at is as it should be even where no consumer
+/// is there to care.
+async fn slots(store: &Store) -> Result<Vec<Text>> {
+    store.open()?;
+    let topics = store.places.names(&store.link).await?;
+    if store.link.settings.promoter == Promoter::Inside {
+        crate::scheduler::in_each(store, &topics, &PROMOTE, |command| _ = command.arg(200)).await?;
+    }
+    Ok(bases(&store.places.names_and_shards(&store.link).await?))
+}
+
+/// Every record of one message, with their history.
+pub(crate) async fn find(store: &Store, id: &MessageId) -> Result<Vec<Found>> {
+    let bases = slots(store).await?;
+    let looks = bases.iter().map(|base| async move {
+        let topics = store.family(base).await?;
+        if topics.is_empty() {
+            return Ok(vec![]);
+        }
+        let answer = store.run(&RECORDS, &topics, |_, command| _ = command.arg("id").arg(&*id.0)).await?;
+        let records = answer.into_iter().next().map(list).unwrap_or_default();
+        Ok(records.into_iter().filter_map(|record| read(base, record, true)).collect::<Vec<_>>())
+    });
+    let mut found = vec![];
+    for of in futures_util::future::join_all(looks).await {
+        found.extend(of?);
+    }
+    found.sort_by_key(|found| (found.record.created_at, order(&found.number)));
+    Ok(found)
+}
+
+fn order(number: &str) -> u64 {
+    number.parse().unwrap_or(0)
+}
+
+fn read(base: &Text, value: Value, with_history: bool) -> Option<Found> {
+    let mut parts = list(value).into_iter();
+    let (place, topic, name, due) =
+        (text(&parts.next()?), text(&parts.next()?), text(&parts.next()?), text(&parts.next()?));
+    let (mut item, holder) = (Item::read(parts.next()?, ""), list(parts.next()?));
+    let is_dead = dwell_core::wire::is_dead_letter_topic(&topic);
+    let (born, from) = (item.born.unwrap_or(Timestamp(0)), item.from.take().filter(|_| is_dead));
+    let (home_topic, subscription) = match (&item.home, from) {
+        (Some(of), _) if place == "o" => home(of),
+        (_, Some(from)) => home(&from),
+        _ => (topic.as_str().into(), (!name.is_empty()).then(|| name.as_str().into())),
+    };
+    let (worker, since, until) = match &holder[..] {
+        [worker, at, until] => (
+            Some(Text::from(text(worker))),
+            text(at).parse().ok().map(Timestamp),
+            text(until).parse().ok().map(Timestamp),
+        ),
+        _ => (item.worker.take(), None, None),
+    };
+    let now = match place.as_str() {
+        "o" => item.state.unwrap_or(State::Done),
+        _ if is_dead => State::Dead,
+        "w" => item.state.unwrap_or(State::Scheduled),
+        _ if since.is_some() => State::Processing,
+        _ => State::Ready,
+    };
+    let message = item.message();
+    let mut history: Vec<Transition> = item.past.lines().filter_map(read_line).collect();
+    if history.is_empty() {
+        let before = if now == State::Processing { State::Ready } else { now };
+        history.push(Transition {
+            at: born,
+            state: before,
+            by: None,
+            error: None,
+            attempts: message.attempts,
+        });
+    }
+    if let (Some(at), Some(by)) = (since, &worker)
+        && !is_dead
+    {
+        let by = Some(by.clone());
+        history.push(Transition { at, state: now, by, error: None, attempts: message.attempts });
+    }
+    let updated = history.last().map_or(born, |last| last.at);
+    let record = Record {
+        topic: home_topic,
+        subscription,
+        state: now,
+        due: due.parse().ok().map(Timestamp).or(item.due),
+        created_at: born,
+        updated_at: updated.max(born),
+        deliveries: item.tries + u32::from(since.is_some()),
+        worker,
+        lease_until: until,
+        error: item.error.take(),
+        result: item.result.take(),
+        history: if with_history { history } else { vec![] },
+        message,
+    };
+    let is_free = place == "w" || (place == "r" && since.is_none());
+    Some(Found { record, number: item.number.take()?, base: base.clone(), is_free })
+}
+
+/// One step of a past, as scripts write it.
+fn read_line(line: &str) -> Option<Transition> {
+    let (at, name, by, handled, failed, error): (f64, String, String, u32, u32, String) =
+        serde_json::from_str(line).ok()?;
+    let given = |text: String| (!text.is_empty()).then(|| text.into());
+    Some(Transition {
+        at: Timestamp(at as i64),
+        state: state(&name)?,
+        by: given(by),
+        error: given(error),
+        attempts: Attempts { handled, failed },
+    })
+}
+
+/// Where a record stands in the order of all.
+fn rank(found: &Found) -> (Timestamp, MessageId, Text, u64) {
+    (found.record.created_at, found.record.message.id.clone(), found.base.clone(), order(&found.number))
+}
+
+async fn page(store: &Store, query: RecordQuery) -> Result<Page<Record>> {
+    let mut bases = slots(store).await?;
+    if let Some(topic) = &query.topic {
+        let (base, _) = keys::split(topic);
+        bases.retain(|of| of.split_once('#').map_or(&**of, |(of, _)| of) == base);
+    }
+    let after = match &query.after {
+        None => None,
+        Some(cursor) => {
+            let (number, base) = cursor.place.split_once('@').ok_or_else(|| {
+                let text = "this cursor is not one that this ledger gave: start from the first page";
+                dwell_core::Error::new(dwell_core::ErrorKind::Invalid, text)
+            })?;
+            Some((cursor.created_at, cursor.id.clone(), Text::from(base), order(number)))
+        }
+    };
+    // One more than asked for tells whether this page is the last.
+    let wanted = query.limit.saturating_add(1);
+    let scans = bases.iter().map(|base| scan(store, base, &query, after.as_ref(), wanted));
+    let mut found = vec![];
+    for of in futures_util::future::join_all(scans).await {
+        found.extend(of?);
+    }
+    found.sort_by_cached_key(rank);
+    let is_last = found.len() <= query.limit;
+    found.truncate(query.limit);
+    let next = found.last().filter(|_| !is_last).map(|last| Cursor {
+        created_at: last.record.created_at,
+        id: last.record.message.id.clone(),
+        place: format!("{}@{}", last.number, last.base).into(),
+    });
+    Ok(Page { items: found.into_iter().map(|found| found.record).collect(), next })
+}
+
+/// The first records of one slot that a query asks for.
+async fn scan(
+    store: &Store,
+    base: &Text,
+    query: &RecordQuery,
+    after: Option<&(Timestamp, MessageId, Text, u64)>,
+    wanted: usize,
+) -> Result<Vec<Found>> {
+    let topics = store.family(base).await?;
+    let mut found = vec![];
+    if topics.is_empty() {
+        return Ok(found);
+    }
+    // The same instant and id again, in any slot: what was there before is left out below.
+    let mut from = after.map_or((0, String::new()), |(at, id, ..)| (at.0, id.to_string()));
+    loop {
+        let write = |command: &mut redis::Cmd| _ = command.arg("page").arg(from.0).arg(&from.1).arg(WINDOW);
+        let mut answer = store.run(&RECORDS, &topics, |_, command| write(command)).await?.into_iter();
+        let records = answer.next().map(list).unwrap_or_default();
+        let records = records.into_iter().filter_map(|record| read(base, record, false));
+        let records = records.filter(|found| after.is_none_or(|after| rank(found) > *after));
+        found.extend(records.filter(|found| fits(&found.record, query)));
+        let end = answer.next().map(list).unwrap_or_default();
+        match &end[..] {
+            [at, member] if found.len() < wanted => from = (crate::places::number(at), text(member)),
+            _ => break,
+        }
+    }
+    found.sort_by_cached_key(rank);
+    found.truncate(wanted);
+    Ok(found)
+}
+
+fn fits(record: &Record, query: &RecordQuery) -> bool {
+    let message = &record.message;
+    let holds = |all: &[u8], part: &str| {
+        part.is_empty() || all.windows(part.len()).any(|window| window == part.as_bytes())
+    };
+    query.id.as_ref().is_none_or(|id| message.id == *id)
+        && query.key.as_ref().is_none_or(|key| message.key.as_ref() == Some(key))
+        && query.topic.as_ref().is_none_or(|topic| record.topic == *topic)
+        && query.subscription.as_ref().is_none_or(|name| record.subscription.as_ref() == Some(name))
+        && query.kind.as_ref().is_none_or(|kind| message.kind == *kind)
+        && (query.states.is_empty() || query.states.contains(&record.state))
+        && query
+            .error
+            .as_ref()
+            .is_none_or(|part| record.error.as_ref().is_some_and(|error| error.contains(&**part)))
+        && query.due_after.is_none_or(|from| record.due.is_some_and(|due| due >= from))
+        && query.due_before.is_none_or(|to| record.due.is_some_and(|due| due < to))
+        && query.text.as_ref().is_none_or(|part| {
+            let key = message.key.as_deref().unwrap_or_default();
+            [message.id.0.as_bytes(), message.kind.as_bytes(), key, &message.body]
+                .iter()
+                .any(|all| holds(all, part))
+        })
+}
+
+async fn counts(store: &Store) -> Result<Vec<Count>> {
+    let bases = slots(store).await?;
+    let prefix = &store.link.settings.prefix;
+    let looks = bases.iter().map(|base| {
+        let key = keys::of_slot(prefix, base).swap_remove(6);
+        async move { store.link.query(redis::cmd("HGETALL").arg(key)).await }
+    });
+    // Those of a topic and of its shards are counted together.
+    let mut counts: BTreeMap<(Text, Option<Text>, State), u64> = BTreeMap::new();
+    for of in futures_util::future::join_all(looks).await {
+        let mut pairs = list(of?).into_iter();
+        while let (Some(field), Some(count)) = (pairs.next(), pairs.next()) {
+            let field = text(&field);
+            let Some((of, name)) = field.rsplit_once('|') else { continue };
+            let ((topic, subscription), Some(state)) = (home(of), state(name)) else { continue };
+            let count = u64::try_from(crate::places::number(&count)).unwrap_or(0);
+            *counts.entry((topic, subscription, state)).or_default() += count;
+        }
+    }
+    let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+    Ok(counts
+        .map(|((topic, subscription, state), count)| Count { topic, subscription, state, count })
+        .collect())
+}

@@ -1,0 +1,295 @@
+//! Topics and subscriptions, as the server has them, kept at hand. Every script is told which version of them it was given,
+//! and refuses another one.
+
+use crate::{keys, link::Link};
+use dwell_core::{Address, Error, ErrorKind, Result, Subscription, Text, wire};
+use redis::{Cmd, Value};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// A topic as it is known, with all that scripts must be told about it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) topic: Text,
+    /// The topic that gives its slot the name.
+    pub(crate) base: Text,
+    /// What lies here was given up.
+    pub(crate) is_dead: bool,
+    /// Zero if it is not there.
+    pub(crate) version: u64,
+    /// Keeps what nobody subscribed to.
+    pub(crate) keeps: bool,
+    /// Whether somebody said so, or it only came with a subscription.
+    pub(crate) is_declared: bool,
+    /// Has taken over what was kept, and answers to the topic's own name as well.
+    pub(crate) adopter: Option<Text>,
+    /// Those that somebody asked for.
+    pub(crate) subscriptions: BTreeMap<Text, Subscription>,
+    keys: Vec<String>,
+    arguments: Vec<String>,
+}
+
+/// The name of one of the slots over which what waits for a topic is spread. No topic has such a name.
+pub(crate) fn shard(topic: &str, index: u16) -> Text {
+    format!("{topic}#{index}").into()
+}
+
+/// The settings of a subscription, as the server has them.
+#[derive(Serialize, Deserialize)]
+struct Written {
+    lease: u64,
+    ordered: bool,
+    dead_letter: Option<String>,
+    invalid: Option<String>,
+}
+
+/// A subscription, as JSON.
+pub(crate) fn written(of: &Subscription) -> String {
+    let channel = |address: &Option<Address>| address.as_ref().map(Address::to_string);
+    let settings = Written {
+        lease: to_millis(of.lease),
+        ordered: of.ordered,
+        dead_letter: channel(&of.dead_letter),
+        invalid: channel(&of.invalid),
+    };
+    serde_json::to_string(&settings).unwrap_or_default()
+}
+
+/// A duration as the server has it: rounded up.
+pub(crate) fn to_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(i64::MAX as u64)
+}
+
+fn read(topic: &Text, name: &str, json: &str) -> Option<Subscription> {
+    let Written { lease, ordered, dead_letter, invalid } = serde_json::from_str(json).ok()?;
+    let address = |text: String| match text.split_once('/') {
+        Some((topic, name)) => Address::subscription(topic, name),
+        None => Address::topic(text),
+    };
+    Some(Subscription {
+        lease: Duration::from_millis(lease),
+        ordered,
+        dead_letter: dead_letter.map(address),
+        invalid: invalid.map(address),
+        ..Subscription::new(topic.clone(), name)
+    })
+}
+
+impl Place {
+    fn new(prefix: &str, topic: &Text, fields: HashMap<String, String>) -> Self {
+        let (base, _) = keys::split(topic);
+        let is = |name: &str| fields.get(name).is_some_and(|value| value == "1");
+        let version = fields.get("version").and_then(|version| version.parse().ok()).unwrap_or(0);
+        let subscriptions: BTreeMap<Text, Subscription> = fields
+            .iter()
+            .filter_map(|(field, json)| {
+                let name = field.strip_prefix("subscription:")?;
+                Some((name.into(), read(topic, name, json)?))
+            })
+            .collect();
+        let mut place = Self {
+            topic: topic.clone(),
+            base: base.into(),
+            is_dead: wire::is_dead_letter_topic(topic),
+            version,
+            keeps: is("keep"),
+            is_declared: is("declared"),
+            adopter: fields.get("adopter").map(|name| Text::from(name.as_str())),
+            subscriptions,
+            keys: keys::of_topic(prefix, topic),
+            arguments: vec![],
+        };
+        let names = place.feeds();
+        place.arguments = vec![
+            topic.to_string(),
+            version.to_string(),
+            place.adopter.as_deref().unwrap_or_default().to_owned(),
+            u8::from(place.is_dead).to_string(),
+            names.len().to_string(),
+        ];
+        for name in &names {
+            place.keys.extend(keys::of_subscription(prefix, topic, name));
+            place.arguments.push(name.to_string());
+        }
+        place
+    }
+
+    /// A slot in which messages for this topic wait, and nothing else.
+    fn shard(prefix: &str, of: &Self, name: &Text) -> Self {
+        let arguments = [&*of.topic, "0", "", "2", "0"];
+        Self {
+            topic: of.topic.clone(),
+            base: name.clone(),
+            is_dead: false,
+            version: 0,
+            keeps: false,
+            is_declared: false,
+            adopter: None,
+            subscriptions: BTreeMap::new(),
+            keys: keys::of_topic(prefix, name),
+            arguments: arguments.map(str::to_owned).to_vec(),
+        }
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        self.version > 0
+    }
+
+    /// Who gets what is sent to the topic: those subscribed, or else the one that keeps what nobody wants.
+    pub(crate) fn feeds(&self) -> Vec<Text> {
+        if self.subscriptions.is_empty() && self.keeps {
+            return vec![self.topic.clone()];
+        }
+        self.subscriptions.keys().cloned().collect()
+    }
+
+    /// Whether there is a subscription of this name, or one that answers to it.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.feeds().iter().any(|feed| **feed == *name) || (*self.topic == *name && self.adopter.is_some())
+    }
+
+    /// The error for a subscription that is not there.
+    pub(crate) fn missing(&self, name: &str) -> Error {
+        let text = format!("there is no subscription `{name}` of the topic `{}`: provision it", self.topic);
+        Error::new(ErrorKind::NotFound, text)
+    }
+}
+
+/// All topics that were asked for.
+#[derive(Default)]
+pub(crate) struct Places(Mutex<HashMap<Text, Arc<Place>>>);
+
+impl Places {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Text, Arc<Place>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A topic; `NotFound` if it is not there.
+    pub(crate) async fn get(&self, link: &Link, topic: &Text) -> Result<Arc<Place>> {
+        let known = self.lock().get(topic).cloned();
+        if let Some(place) = known {
+            return Ok(place);
+        }
+        if let Some((of, index)) = topic.split_once('#') {
+            if index.parse::<u16>().is_err() {
+                return Err(Error::new(ErrorKind::NotFound, format!("there is no topic `{topic}`")));
+            }
+            // As long as the topic is there, so are its shards.
+            let of = Box::pin(self.get(link, &of.into())).await?;
+            let place = Arc::new(Place::shard(&link.settings.prefix, &of, topic));
+            self.lock().insert(topic.clone(), place.clone());
+            return Ok(place);
+        }
+        let place = self.load(link, topic).await?;
+        if place.is_there() {
+            return Ok(place);
+        }
+        let text = format!(
+            "there is no topic `{topic}` at {}: provision it, or a subscription of it",
+            link.settings.place()
+        );
+        Err(Error::new(ErrorKind::NotFound, text))
+    }
+
+    /// A topic as it is now, there or not.
+    pub(crate) async fn load(&self, link: &Link, topic: &Text) -> Result<Arc<Place>> {
+        let prefix = &link.settings.prefix;
+        let key = &keys::of_topic(prefix, topic)[0];
+        let fields = pairs(link.query(redis::cmd("HGETALL").arg(key)).await?);
+        let place = Arc::new(Place::new(prefix, topic, fields));
+        match place.is_there() {
+            true => self.lock().insert(topic.clone(), place.clone()),
+            false => self.lock().remove(topic),
+        };
+        Ok(place)
+    }
+
+    /// What is known of these is outdated.
+    pub(crate) fn forget(&self, topics: &[Text]) {
+        let mut known = self.lock();
+        topics.iter().for_each(|topic| drop(known.remove(topic)));
+    }
+
+    /// The names of all topics.
+    pub(crate) async fn names(&self, link: &Link) -> Result<Vec<Text>> {
+        let all = link.query(redis::cmd("SMEMBERS").arg(keys::topics(&link.settings.prefix))).await?;
+        let mut names: Vec<Text> = list(all).into_iter().map(|name| text(&name).into()).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// The names of all topics, and of all shards of theirs.
+    pub(crate) async fn names_and_shards(&self, link: &Link) -> Result<Vec<Text>> {
+        let topics = self.names(link).await?;
+        let shards = topics.iter().filter(|topic| !wire::is_dead_letter_topic(topic));
+        let shards = shards.flat_map(|topic| (0..link.settings.shards).map(|index| shard(topic, index)));
+        let shards: Vec<_> = shards.collect();
+        Ok([topics, shards].concat())
+    }
+}
+
+/// Writes what every script is told first: keys and arguments of one slot and of some topics in it.
+pub(crate) fn write_context(link: &Link, places: &[Arc<Place>], command: &mut Cmd) {
+    let settings = &link.settings;
+    let base = places.first().map_or("", |place| &place.base);
+    let slot = keys::of_slot(&settings.prefix, base);
+    let count = slot.len() + places.iter().map(|place| place.keys.len()).sum::<usize>();
+    command.arg(count).arg(&slot);
+    places.iter().for_each(|place| _ = command.arg(&place.keys));
+    command
+        .arg("")
+        .arg(u8::from(settings.ledger))
+        .arg(to_millis(settings.ids))
+        .arg(to_millis(settings.done))
+        .arg(places.len());
+    places.iter().for_each(|place| _ = command.arg(&place.arguments));
+}
+
+/// What a list holds.
+pub(crate) fn list(value: Value) -> Vec<Value> {
+    match value {
+        Value::Array(items) | Value::Set(items) => items,
+        Value::Map(pairs) => pairs.into_iter().flat_map(|(name, value)| [name, value]).collect(),
+        _ => vec![],
+    }
+}
+
+/// The bytes of a text.
+pub(crate) fn bytes(value: Value) -> Vec<u8> {
+    match value {
+        Value::BulkString(bytes) => bytes,
+        Value::SimpleString(text) => text.into_bytes(),
+        Value::Int(number) => number.to_string().into_bytes(),
+        Value::Okay => b"OK".to_vec(),
+        _ => vec![],
+    }
+}
+
+pub(crate) fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) => text.clone(),
+        Value::Int(number) => number.to_string(),
+        _ => String::new(),
+    }
+}
+
+pub(crate) fn number(value: &Value) -> i64 {
+    match value {
+        Value::Int(number) => *number,
+        other => text(other).parse().unwrap_or(0),
+    }
+}
+
+fn pairs(value: Value) -> HashMap<String, String> {
+    let mut items = list(value).into_iter();
+    let mut pairs = HashMap::new();
+    while let (Some(name), Some(value)) = (items.next(), items.next()) {
+        pairs.insert(text(&name), text(&value));
+    }
+    pairs
+}

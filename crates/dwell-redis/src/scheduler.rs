@@ -1,0 +1,177 @@
+//! Control over what waits.
+
+use crate::{
+    accept::{accept, write_due},
+    item::Item,
+    keys,
+    places::{list, number, text},
+    script::{CHANGE_WAITING, NAMED, PENDING, Script},
+    store::Store,
+};
+use dwell_core::{
+    Address, BoxFuture, Changed, Due, Envelope, ErrorKind, Pending, Query, Result, ScheduleId, Scheduler,
+    Sent, State, Text, Timestamp, wire,
+};
+use redis::{Cmd, Value};
+use std::sync::Arc;
+
+/// How many are looked at at a time.
+const WINDOW: usize = 200;
+
+pub(crate) struct RedisScheduler(pub(crate) Arc<Store>);
+
+impl Scheduler for RedisScheduler {
+    fn schedule(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>> {
+        Box::pin(async move { accept(&self.0, &entries.iter().collect::<Vec<_>>()).await })
+    }
+
+    fn cancel<'a>(&'a self, id: &'a ScheduleId) -> BoxFuture<'a, Result<Changed>> {
+        Box::pin(self.change(id, "cancel", Due::NOW))
+    }
+
+    fn reschedule<'a>(&'a self, id: &'a ScheduleId, due: Due) -> BoxFuture<'a, Result<Changed>> {
+        Box::pin(self.change(id, "reschedule", due))
+    }
+
+    fn pending(&self, query: Query) -> BoxFuture<'_, Result<Vec<Pending>>> {
+        Box::pin(self.list(query))
+    }
+}
+
+impl RedisScheduler {
+    /// Asks every topic at once, and gives the best answer.
+    async fn change(&self, id: &ScheduleId, what: &str, due: Due) -> Result<Changed> {
+        self.0.open()?;
+        let topics = self.0.places.names_and_shards(&self.0.link).await?;
+        let mut best = Changed::NotFound;
+        let answers = in_each(&self.0, &topics, &CHANGE_WAITING, |command| {
+            command.arg(&*id.0).arg(what);
+            write_due(command, due);
+            command.arg("");
+        });
+        for (_, answer) in answers.await? {
+            match answer.first().map(text).as_deref() {
+                Some("done") => best = Changed::Done,
+                Some("late") if best == Changed::NotFound => best = Changed::TooLate,
+                _ => {}
+            }
+        }
+        Ok(best)
+    }
+
+    async fn list(&self, query: Query) -> Result<Vec<Pending>> {
+        self.0.open()?;
+        let topics = self.topics(&query).await?;
+        let mut found = vec![];
+        if let Some(id) = &query.message {
+            let answers = in_each(&self.0, &topics, &NAMED, |command| _ = command.arg(&*id.0)).await?;
+            for (topic, answer) in answers {
+                let items = answer.into_iter().next().map(list).unwrap_or_default();
+                found.extend(items.into_iter().filter_map(|item| read(&topic, item)));
+            }
+            found.retain(|pending| fits(pending, &query));
+        } else {
+            for topic in topics {
+                found.extend(self.of_topic(&topic, &query).await?);
+            }
+        }
+        found.sort_by(|a, b| (a.due, &a.id).cmp(&(b.due, &b.id)));
+        found.truncate(query.limit);
+        Ok(found)
+    }
+
+    /// Which topics may have it: what waits for a forwarder lies in the forwarder's own.
+    async fn topics(&self, query: &Query) -> Result<Vec<Text>> {
+        let mut all = self.0.places.names_and_shards(&self.0.link).await?;
+        if let Some(to) = &query.to {
+            all.retain(|topic| {
+                let of = topic.split_once('#').map_or(&**topic, |(of, _)| of);
+                *of == **to.topic_name() || of.starts_with("dwell.")
+            });
+        }
+        Ok(all)
+    }
+
+    async fn of_topic(&self, topic: &Text, query: &Query) -> Result<Vec<Pending>> {
+        let (mut found, mut after) = (vec![], query.after.clone());
+        loop {
+            let (due, name) = match &after {
+                Some((due, name)) => (due.0.min((1 << 53) - 1), name.to_string()),
+                None => (0, String::new()),
+            };
+            let write = |command: &mut Cmd| _ = command.arg(due).arg(&name).arg(WINDOW);
+            let answer = in_each(&self.0, std::slice::from_ref(topic), &PENDING, write).await?;
+            let Some((_, answer)) = answer.into_iter().next() else { return Ok(found) };
+            let mut answer = answer.into_iter();
+            let items = answer.next().map(list).unwrap_or_default();
+            let window: Vec<_> = items.into_iter().filter_map(|item| read(topic, item)).collect();
+            let is_more = answer.next().is_some_and(|more| number(&more) == 1);
+            let Some(last) = window.last() else { return Ok(found) };
+            after = Some((last.due, last.id.clone()));
+            found.extend(window.into_iter().filter(|pending| fits(pending, query)));
+            if !is_more || found.len() >= query.limit {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+/// One script in each of these topics, all under way at once. A topic that is not there any more has no answer.
+pub(crate) async fn in_each(
+    store: &Store,
+    topics: &[Text],
+    script: &Script,
+    with: impl Fn(&mut Cmd),
+) -> Result<Vec<(Text, Vec<Value>)>> {
+    let with = &with;
+    let calls = topics.iter().map(|topic| async move {
+        (topic, store.run(script, std::slice::from_ref(topic), |_, command| with(command)).await)
+    });
+    let mut answers = vec![];
+    for (topic, answer) in futures_util::future::join_all(calls).await {
+        match answer {
+            Ok(answer) => answers.push((topic.clone(), answer)),
+            // Its name is written before it is.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(answers)
+}
+
+fn read(topic: &Text, value: Value) -> Option<Pending> {
+    let mut parts = list(value).into_iter();
+    // What waits in a shard waits for its topic.
+    let topic = topic.split_once('#').map_or_else(|| topic.clone(), |(of, _)| of.into());
+    let (name, due, item) = (text(&parts.next()?), number(&parts.next()?), parts.next()?);
+    let mut item = Item::read(item, &name);
+    let due = item.due.unwrap_or(Timestamp(due));
+    let to = match item.to.take() {
+        None => Address::Topic(topic.clone()),
+        Some(name) => Address::Subscription { topic: topic.clone(), name },
+    };
+    let envelope = Envelope {
+        to,
+        due: Due::At(due),
+        once: item.once,
+        copy: item.once.is_none() && item.state.is_some_and(|state| state != State::Scheduled),
+        message: item.message(),
+    };
+    Some(Pending { id: ScheduleId(name.into()), due, envelope })
+}
+
+fn fits(pending: &Pending, query: &Query) -> bool {
+    let message = &pending.envelope.message;
+    query.to.as_ref().is_none_or(|to| wire::final_destination(&pending.envelope) == *to)
+        && query.key.as_ref().is_none_or(|key| message.key.as_ref() == Some(key))
+        && query.message.as_ref().is_none_or(|id| message.id == *id)
+        && query.after.as_ref().is_none_or(|(due, id)| (pending.due, &pending.id) > (*due, id))
+}
+
+/// The topics that give slots their names, of these.
+pub(crate) fn bases(topics: &[Text]) -> Vec<Text> {
+    let mut bases: Vec<Text> = topics.iter().map(|topic| keys::split(topic).0.into()).collect();
+    bases.sort();
+    bases.dedup();
+    bases
+}

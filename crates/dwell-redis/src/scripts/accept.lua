@@ -1,0 +1,65 @@
+-- Takes in what users and copies send to one topic. Nine arguments for each: subscription, due (kind and value), what a
+-- known id means, content, name, state, where it came from, item. Answers one pair each: what became of it, and when it is due.
+local t = T[1]
+local answers = {}
+for a = A, #ARGV, 9 do
+  local to, mode, value, once = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
+  local content, name, state, from = ARGV[a + 4], ARGV[a + 5], ARGV[a + 6], ARGV[a + 7]
+  local item = cmsgpack.unpack(ARGV[a + 8])
+  local id = get(item, 'id')
+  local answer
+  local subs = destinations(t, to)
+  if not subs then
+    answer = { 'missing', '' }
+  else
+    local score, exact = resolve(mode, value)
+    -- In a shard, messages wait and do nothing else: who brings them to their topic looks at the time.
+    local waits = score > now or t.shard
+    local existing
+    if waits or once ~= '' then
+      existing = call('HGET', t.waiting, name)
+      existing = existing and unpack_item(existing)
+      if existing and once == '' and not is_same(existing, item) then
+        -- The id was sent anew with other content: a copy waits beside it.
+        name = name .. '&' .. content
+        existing = call('HGET', t.waiting, name)
+        existing = existing and unpack_item(existing)
+      end
+    end
+    if once == 'f' then
+      if existing then
+        local due = get(existing, 'due') or text(tonumber(call('ZSCORE', t.due, name)))
+        answer = { is_same(existing, item) and 'duplicate' or 'conflict', due }
+      else
+        local due, first = known(t, name)
+        if first and first ~= '' then answer = { first == content and 'duplicate' or 'conflict', due } end
+      end
+    end
+    if not answer then
+      if existing then
+        local old, its_id = unwait(t, name)
+        count(home(t, get(old, 'to'), old), shown(t, get(old, 'state') or 'scheduled'), -1)
+        forget(old, its_id)
+      end
+      if from ~= '' then put(item, 'from', from) end
+      enroll(item)
+      list(item, id)
+      if waits then
+        if to ~= '' then put(item, 'to', subs[1].name) end
+        if once ~= '' then put(item, 'once', once .. content) end
+        if state ~= 'scheduled' then put(item, 'state', state) end
+        count(home(t, to ~= '' and subs[1].name or '', item), shown(t, state), 1)
+        if t.shard then put(item, 'generation', text(call('INCR', S.seq))) end
+        wait(t, name, id, item, score, exact)
+        answer = { 'waits', exact or text(score) }
+      else
+        if once ~= '' then remember(t, name, nil, content) end
+        deliver(t, subs, item, id)
+        answer = { #subs == 0 and 'discarded' or 'sent', '' }
+      end
+    end
+  end
+  answers[#answers + 1] = answer
+end
+conclude()
+return { 'ok', answers }

@@ -1,0 +1,23 @@
+-- Takes in what has waited for one topic in one of its shards. Arguments: the shard, and then name, due, generation and item of each.
+-- One that has arrived before is known, and does not arrive again.
+local t, shard = T[1], ARGV[A]
+for a = A + 1, #ARGV, 4 do
+  local name, due, generation = ARGV[a], ARGV[a + 1], ARGV[a + 2]
+  local token = shard .. '/' .. name .. '/' .. generation
+  if call('HEXISTS', t.known, token) == 0 then
+    local item = unpack_item(ARGV[a + 3])
+    local id, state = get(item, 'id') or name, get(item, 'state') or 'scheduled'
+    for _, its_own in ipairs({ 'n', 'generation', 'state', 'once', 'to' }) do put(item, its_own, nil) end
+    put(item, 'id', id)
+    put(item, 'due', due)
+    became(item, state, now, 'ready')
+    enroll(item)
+    list(item, id)
+    -- Remembered for as long as ids are, and at least for a day: whoever brought it may have died before it left.
+    call('HSET', t.known, token, due .. ' ')
+    call('ZADD', t.forget, now + math.max(keep_ids, 86400000), token)
+    deliver(t, t.subs, item, id)
+  end
+end
+conclude()
+return { 'ok' }

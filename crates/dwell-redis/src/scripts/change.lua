@@ -1,0 +1,76 @@
+-- Changes one record. Arguments: id, number, what (`cancel`, `recall`, `reschedule`, `replay`, `discard`, `remove`), by whom,
+-- due (kind and value), and for a replay: topic, subscription, item. Answers `done`, or `late`. To recall is to cancel what
+-- nobody has in his hands, also if it is due.
+local id, n, what, by = ARGV[A], ARGV[A + 1], ARGV[A + 2], ARGV[A + 3]
+
+local is_control = what == 'cancel' or what == 'recall' or what == 'reschedule'
+
+local function cancel(item, of, state)
+  count(of, state, -1)
+  became(item, state, now, 'cancelled', by)
+  unlocate(item, id)
+  finish(item, id, of, 'cancelled')
+  conclude()
+  return { 'ok', 'done' }
+end
+
+-- Takes a dead item from where it lies.
+local function anew(item, t, name)
+  local of = home(t, name, item)
+  count(of, 'dead', -1)
+  if what == 'remove' then
+    forget(item, id)
+  elseif what == 'discard' then
+    became(item, 'dead', now, 'discarded', by)
+    unlocate(item, id)
+    finish(item, id, of, 'discarded')
+  else
+    local target = by_topic[ARGV[A + 6]]
+    local fresh = cmsgpack.unpack(ARGV[A + 8])
+    became(item, 'dead', now, 'ready', by)
+    unlocate(item, id)
+    for _, kept in ipairs({ 'n', 'born', 'past' }) do put(fresh, kept, get(item, kept)) end
+    add(target.names[ARGV[A + 7]], fresh, id)
+  end
+  conclude()
+  return { 'ok', 'done' }
+end
+
+if what == 'replay' then
+  local target = by_topic[ARGV[A + 6]]
+  if not target or not target.names[ARGV[A + 7]] then return { 'ok', 'missing' } end
+end
+
+local where = call('HGET', S.at, n)
+if where then
+  local topic, name, entry = string.match(where, '^r([^/]*)/([^/]*)/(.*)$')
+  local t = topic and by_topic[topic]
+  if not t or is_control == t.dead or (is_control and what ~= 'recall') then return { 'ok', 'late' } end
+  local s = t.names[name]
+  local item = s and read_entry(s, entry)
+  if not item or call('HEXISTS', s.held, entry) == 1 then return { 'ok', 'late' } end
+  take_out(s, entry)
+  if what == 'recall' then return cancel(item, home(t, s.name, item), 'ready') end
+  return anew(item, t, s.name)
+end
+
+for _, t in ipairs(T) do
+  for name in string.gmatch(id .. ' ' .. (call('HGET', t.aliases, id) or ''), '%S+') do
+    local raw = call('HGET', t.waiting, name)
+    local item = raw and unpack_item(raw)
+    if item and get(item, 'n') == n then
+      local score = tonumber(call('ZSCORE', t.due, name))
+      if (score <= now and what ~= 'recall') or is_control == t.dead then return { 'ok', 'late' } end
+      item = unwait(t, name)
+      if t.dead then return anew(item, t, get(item, 'to') or '') end
+      local state, of = get(item, 'state') or 'scheduled', home(t, get(item, 'to'), item)
+      if what ~= 'reschedule' then return cancel(item, of, state) end
+      local due, exact = resolve(ARGV[A + 4], ARGV[A + 5])
+      became(item, state, now, state, by)
+      wait(t, name, id, item, due, exact)
+      conclude()
+      return { 'ok', 'done' }
+    end
+  end
+end
+return { 'ok', 'late' }

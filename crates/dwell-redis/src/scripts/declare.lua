@@ -1,0 +1,25 @@
+-- Writes what a topic is: its settings and new subscriptions, if nobody was faster. Keys: settings, tally, and the streams,
+-- leases and holders of what was kept for nobody and of the one that adopts it. Arguments: topic, version, keep, declared,
+-- adopter, and then name and settings of each new subscription. Answers `ok` or `reload`.
+local call = redis.call
+local config, topic = KEYS[1], ARGV[1]
+if (call('HGET', config, 'version') or '0') ~= ARGV[2] then return 'reload' end
+call('HSET', config, 'topic', topic, 'keep', ARGV[3], 'declared', ARGV[4])
+call('HINCRBY', config, 'version', 1)
+for a = 6, #ARGV, 2 do call('HSET', config, 'subscription:' .. ARGV[a], ARGV[a + 1]) end
+local adopter = ARGV[5]
+if adopter ~= '' then
+  call('HSET', config, 'adopter', adopter)
+  for k = 3, 5 do
+    if call('EXISTS', KEYS[k]) == 1 then call('RENAME', KEYS[k], KEYS[k + 3]) end
+  end
+  local counts = call('HGETALL', KEYS[2])
+  local from = topic .. '/' .. topic .. '|'
+  for i = 1, #counts, 2 do
+    if string.sub(counts[i], 1, #from) == from then
+      call('HDEL', KEYS[2], counts[i])
+      call('HINCRBY', KEYS[2], topic .. '/' .. adopter .. '|' .. string.sub(counts[i], #from + 1), counts[i + 1])
+    end
+  end
+end
+return 'ok'

@@ -1,0 +1,13 @@
+-- What is due in one shard, as it lies there, up to so many: it stays until it has arrived. Answers name, due, generation and
+-- item of each; if there is none, how long until the next in milliseconds (-1 for never), and the last signal.
+local t, found = T[1], {}
+for _, name in ipairs(call('ZRANGEBYSCORE', t.due, '-inf', now, 'LIMIT', 0, ARGV[A])) do
+  local raw = call('HGET', t.waiting, name)
+  if raw then
+    local item = unpack_item(raw)
+    local due = get(item, 'due') or text(tonumber(call('ZSCORE', t.due, name)))
+    found[#found + 1] = { name, due, get(item, 'generation') or '', raw }
+  end
+end
+local signal = call('XREVRANGE', t.wake, '+', '-', 'COUNT', 1)
+return { 'ok', found, until_next(t.due), signal[1] and signal[1][1] or '0-0' }

@@ -1,0 +1,15 @@
+-- Renews leases of one subscription: its name, the owner, how long, and entry and fence of each. Answers one word each.
+local s, owner, by = T[1].names[ARGV[A]], ARGV[A + 1], tonumber(ARGV[A + 2])
+local answers = {}
+for a = A + 3, #ARGV, 2 do
+  local held = call('HGET', s.held, ARGV[a])
+  local token, holder
+  if held then token, holder = unpack(cmsgpack.unpack(held)) end
+  if token == tonumber(ARGV[a + 1]) and holder == owner then
+    call('ZADD', s.leases, later + by, ARGV[a])
+    answers[#answers + 1] = 'ok'
+  else
+    answers[#answers + 1] = 'stale'
+  end
+end
+return { 'ok', answers }

@@ -1,0 +1,12 @@
+-- What waits under one message id in one topic, whatever its names.
+local t, id = T[1], ARGV[A]
+local found = {}
+for name in string.gmatch(id .. ' ' .. (call('HGET', t.aliases, id) or ''), '%S+') do
+  local raw = call('HGET', t.waiting, name)
+  if raw then
+    local item = unpack_item(raw)
+    local score = tonumber(call('ZSCORE', t.due, name))
+    if (get(item, 'id') or name) == id and score > now then found[#found + 1] = { name, text(score), item } end
+  end
+end
+return { 'ok', found, 0 }

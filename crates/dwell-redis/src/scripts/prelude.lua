@@ -1,0 +1,484 @@
+-- What every script starts with: the time, the keys by name, and the few steps that all of them are made of.
+--
+-- An item is a message with its past, as a flat list of names and values. It lies in exactly one place: in the hash of
+-- what waits, in the stream of one subscription, or in the hash of what is over.
+local call = redis.call
+local LARGEST = 9007199254740991
+
+local seconds, micros
+if ARGV[1] == '' then
+  local time = call('TIME')
+  seconds, micros = tonumber(time[1]), tonumber(time[2])
+else
+  seconds, micros = math.floor(tonumber(ARGV[1]) / 1000), (tonumber(ARGV[1]) % 1000) * 1000
+end
+-- Rounded down to tell what is due, and up to resolve a delay: never early.
+local now = seconds * 1000 + math.floor(micros / 1000)
+local later = seconds * 1000 + math.ceil(micros / 1000)
+
+local has_ledger = ARGV[2] == '1'
+local keep_ids, keep_done = tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local S = {
+  seq = KEYS[1], made = KEYS[2], at = KEYS[3], ids = KEYS[4], over = KEYS[5], ended = KEYS[6], tally = KEYS[7],
+}
+local T, by_topic = {}, {}
+-- The first argument of the script itself.
+local A = 6
+do
+  local k = 8
+  for b = 1, tonumber(ARGV[5]) do
+    local t = { topic = ARGV[A], version = ARGV[A + 1], dead = ARGV[A + 3] == '1', shard = ARGV[A + 3] == '2', subs = {}, names = {} }
+    local adopter, count = ARGV[A + 2], tonumber(ARGV[A + 4])
+    A = A + 5
+    t.config, t.waiting, t.due, t.wake = KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
+    t.known, t.forget, t.aliases, t.incoming = KEYS[k + 4], KEYS[k + 5], KEYS[k + 6], KEYS[k + 7]
+    k = k + 8
+    for i = 1, count do
+      local s = { name = ARGV[A], t = t, ready = KEYS[k], leases = KEYS[k + 1], held = KEYS[k + 2] }
+      t.subs[i], t.names[s.name] = s, s
+      A, k = A + 1, k + 3
+    end
+    if adopter ~= '' and not t.names[t.topic] then t.names[t.topic] = t.names[adopter] end
+    if (call('HGET', t.config, 'version') or '0') ~= t.version then return { 'reload' } end
+    T[b], by_topic[t.topic] = t, t
+  end
+end
+
+-- A script that fails in the middle has done half of its work: what could make it fail is looked for first.
+do
+  local slot = { 'string', 'zset', 'hash', 'hash', 'hash', 'zset', 'hash' }
+  local topic = { 'hash', 'hash', 'zset', 'stream', 'hash', 'zset', 'hash', 'stream' }
+  local subscription = { 'stream', 'zset', 'hash' }
+  local k = 1
+  local function check(types)
+    for _, type in ipairs(types) do
+      local is = call('TYPE', KEYS[k])['ok']
+      if is ~= type and is ~= 'none' then return { err = 'WRONGTYPE ' .. KEYS[k] .. ' is not a ' .. type } end
+      k = k + 1
+    end
+  end
+  local problem = check(slot)
+  for _, t in ipairs(T) do
+    problem = problem or check(topic)
+    for _ = 1, #t.subs do problem = problem or check(subscription) end
+  end
+  if problem then return problem end
+end
+
+local function text(number) return string.format('%.0f', number) end
+
+local function get(item, name)
+  for i = 1, #item, 2 do
+    if item[i] == name then return item[i + 1] end
+  end
+end
+
+local function put(item, name, value)
+  for i = 1, #item, 2 do
+    if item[i] == name then
+      if value then
+        item[i + 1] = value
+      else
+        table.remove(item, i)
+        table.remove(item, i)
+      end
+      return
+    end
+  end
+  if value then
+    item[#item + 1] = name
+    item[#item + 1] = value
+  end
+end
+
+local function copy(item)
+  local other = {}
+  for i = 1, #item do other[i] = item[i] end
+  return other
+end
+
+-- What another program has written there, and is no item, is a message without anything but a body.
+local function unpack_item(raw)
+  local is_read, item = pcall(cmsgpack.unpack, raw)
+  if is_read and type(item) == 'table' then return item end
+  return { 'foreign', 'waiting', 'body', raw }
+end
+
+-- The same content: what makes two sends under one id the same send.
+local function is_same(a, b)
+  for _, name in ipairs({ 'type', 'key', 'content-type', 'body' }) do
+    if get(a, name) ~= get(b, name) then return false end
+  end
+  return true
+end
+
+-- When something is due: as a score, and exactly, in words. `a` is at a time, `r` is relative to now.
+local function resolve(mode, value)
+  local number = tonumber(value)
+  if mode == 'n' or (mode == 'r' and number <= 0) then return now, nil end
+  if mode == 'r' then
+    if number >= LARGEST - later then return LARGEST, '9223372036854775807' end
+    return later + number, nil
+  end
+  if number > LARGEST then return LARGEST, value end
+  return math.max(number, now), nil
+end
+
+---------------------------------------------------------------------------------------------------- the ledger
+
+local function home(t, name, item)
+  return (t.dead and get(item, 'from')) or (t.topic .. '/' .. (name or ''))
+end
+
+local function shown(t, state)
+  return t.dead and 'dead' or state
+end
+
+-- Counted together, and written when the script is done.
+local counted = {}
+
+local function count(of, state, by)
+  if not has_ledger then return end
+  local field = of .. '|' .. state
+  counted[field] = (counted[field] or 0) + by
+end
+
+local function line(at, state, by, item, error)
+  return cjson.encode({
+    at, state, by or '', tonumber(get(item, 'handled') or 0), tonumber(get(item, 'failed') or 0), error or '',
+  }) .. '\n'
+end
+
+-- Writes into an item what it became. How it came to be is told by its other fields as long as nothing else happened.
+local function became(item, before, at, state, by, error)
+  if not has_ledger then return end
+  local past = get(item, 'past') or line(tonumber(get(item, 'born') or now), before or state, nil, item, nil)
+  past = past .. line(at, state, by, item, error)
+  if #past > 16384 then past = string.sub(past, string.find(past, '\n', #past - 8192, true) + 1) end
+  put(item, 'past', past)
+end
+
+-- A number of its own for a new item.
+local function enroll(item)
+  if not has_ledger then return end
+  put(item, 'n', text(call('INCR', S.seq)))
+  if not get(item, 'born') then put(item, 'born', text(now)) end
+end
+
+local function list(item, id)
+  if not has_ledger then return end
+  call('ZADD', S.made, get(item, 'born'), id .. '/' .. get(item, 'n'))
+end
+
+local function words_with(words, word) return words and (words .. ' ' .. word) or word end
+
+local function words_without(words, word)
+  local kept
+  for other in string.gmatch(words or '', '%S+') do
+    if other ~= word then kept = words_with(kept, other) end
+  end
+  return kept
+end
+
+local function add_word(key, field, word)
+  call('HSET', key, field, words_with(call('HGET', key, field), word))
+end
+
+local function remove_word(key, field, word)
+  local kept = words_without(call('HGET', key, field), word)
+  if kept then call('HSET', key, field, kept) else call('HDEL', key, field) end
+end
+
+-- Tells where an item lies that does not wait.
+local function locate(item, id, where)
+  if not has_ledger then return end
+  local n = get(item, 'n')
+  if call('HSET', S.at, n, where) == 1 then add_word(S.ids, id, n) end
+end
+
+local function unlocate(item, id)
+  if not has_ledger then return end
+  local n = get(item, 'n')
+  if n and call('HDEL', S.at, n) == 1 then remove_word(S.ids, id, n) end
+end
+
+-- Nothing is left of an item but what is remembered of its id.
+local function forget(item, id)
+  if not has_ledger or not get(item, 'n') then return end
+  unlocate(item, id)
+  call('ZREM', S.made, id .. '/' .. get(item, 'n'))
+end
+
+-- What is over is kept for a while.
+local function finish(item, id, of, state, result)
+  if not has_ledger or not get(item, 'n') then return end
+  if keep_done <= 0 then return forget(item, id) end
+  put(item, 'id', id)
+  put(item, 'state', state)
+  put(item, 'home', of)
+  put(item, 'ended', text(now))
+  if result then put(item, 'result', result) end
+  local n = get(item, 'n')
+  call('HSET', S.over, n, cmsgpack.pack(item))
+  call('ZADD', S.ended, now, n)
+  locate(item, id, 'o')
+  count(of, state, 1)
+end
+
+-------------------------------------------------------------------------------------------------- what is known
+
+local function remember(t, name, due, content)
+  if keep_ids <= 0 then return end
+  if content or call('HSETNX', t.known, name, (due or '') .. ' ') == 0 then
+    -- What the content was is not forgotten by one who does not know.
+    content = content or string.match(call('HGET', t.known, name) or '', ' (.*)$') or ''
+    call('HSET', t.known, name, (due or '') .. ' ' .. content)
+  end
+  call('ZADD', t.forget, now + keep_ids, name)
+end
+
+-- What is known about a name: when it was due, and its content; either may be empty.
+local function known(t, name)
+  local found = call('HGET', t.known, name)
+  if not found then return nil end
+  local until_then = call('ZSCORE', t.forget, name)
+  if until_then and tonumber(until_then) <= now and not (has_ledger and call('HEXISTS', S.ids, name) == 1) then
+    return nil
+  end
+  return string.match(found, '^(%S*) (.*)$')
+end
+
+---------------------------------------------------------------------------------------------------- what waits
+
+local earliest = {}
+
+-- Puts an item among what waits. `id` is that of its message.
+local function wait(t, name, id, item, score, exact)
+  local first = call('ZRANGE', t.due, 0, 0, 'WITHSCORES')
+  if not first[2] or score < tonumber(first[2]) then earliest[t] = true end
+  put(item, 'due', exact)
+  if name == id then
+    put(item, 'id', nil)
+  else
+    put(item, 'id', id)
+    add_word(t.aliases, id, name)
+  end
+  call('HSET', t.waiting, name, cmsgpack.pack(item))
+  call('ZADD', t.due, score, name)
+end
+
+-- Takes an item from what waits.
+local function unwait(t, name)
+  local raw = call('HGET', t.waiting, name)
+  if not raw then return nil end
+  local item = unpack_item(raw)
+  local id = get(item, 'id')
+  call('HDEL', t.waiting, name)
+  local score = call('ZSCORE', t.due, name)
+  call('ZREM', t.due, name)
+  if id then
+    remove_word(t.aliases, id, name)
+  else
+    id = name
+    put(item, 'id', id)
+  end
+  return item, id, tonumber(score)
+end
+
+-- The end of every script that changes something: the counts are written, and whoever sleeps until the next due time is told
+-- of an earlier one.
+local function conclude()
+  for field, by in pairs(counted) do
+    if by ~= 0 and call('HINCRBY', S.tally, field, by) <= 0 then call('HDEL', S.tally, field) end
+  end
+  for t in pairs(earliest) do call('XADD', t.wake, 'MAXLEN', 1, '*', 'due', 'earlier') end
+end
+
+------------------------------------------------------------------------------------------------- what is ready
+
+-- Adds an item to the stream of one subscription.
+local function add(s, item, id)
+  if has_ledger and not get(item, 'n') then
+    -- It came while there was no ledger, or another program has put it there.
+    enroll(item)
+    list(item, id)
+  end
+  local entry = call('XADD', s.ready, '*', unpack(item))
+  if has_ledger then
+    locate(item, id, 'r' .. s.t.topic .. '/' .. s.name .. '/' .. entry)
+    count(home(s.t, s.name, item), shown(s.t, 'ready'), 1)
+  end
+end
+
+-- Where something for this topic goes that is due: `to` is a subscription, or empty for all. Nil if there is none of
+-- that name.
+local function destinations(t, to)
+  if to == '' then return t.subs end
+  local s = t.names[to]
+  return s and { s } or nil
+end
+
+-- Makes an item ready for these. What nobody wants is dropped, and counted.
+local function deliver(t, subs, item, id)
+  if #subs == 0 then
+    call('HINCRBY', t.config, 'discarded', 1)
+    if has_ledger then
+      if keep_done > 0 then
+        became(item, 'scheduled', now, 'discarded')
+        finish(item, id, t.topic .. '/', 'discarded')
+      else
+        forget(item, id)
+      end
+    end
+    return
+  end
+  for i, s in ipairs(subs) do
+    local of = item
+    if i > 1 and has_ledger then
+      of = copy(item)
+      enroll(of)
+      list(of, id)
+    end
+    add(s, of, id)
+  end
+end
+
+-- What has waited under this name is due.
+local function fire(t, name, score, item)
+  local id = get(item, 'id')
+  if id then
+    remove_word(t.aliases, id, name)
+  else
+    id = name
+    put(item, 'id', id)
+  end
+  local to, once, state = get(item, 'to') or '', get(item, 'once'), get(item, 'state') or 'scheduled'
+  local due = get(item, 'due') or text(tonumber(score))
+  -- Its sender knows no other name than the message's. It fired under that before a worker could lose it.
+  local was_lost = string.find(name, '~%d+[^#]*$', #id + 1)
+  local is_new = not was_lost and not get(item, 'handled') and not get(item, 'failed')
+  if id ~= name and is_new then remember(t, id, due) end
+  remember(t, name, due, once and string.sub(once, 2))
+  count(home(t, to, item), shown(t, state), -1)
+  put(item, 'to', nil)
+  put(item, 'once', nil)
+  put(item, 'state', nil)
+  put(item, 'due', due)
+  became(item, shown(t, state), now, shown(t, 'ready'))
+  -- Its subscription is there: subscriptions are never removed.
+  deliver(t, destinations(t, to) or {}, item, id)
+end
+
+-- Makes up to so many of what is due ready. Returns how many.
+local function promote(t, most)
+  local due = call('ZRANGEBYSCORE', t.due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
+  if #due == 0 then return 0 end
+  local names = {}
+  for i = 1, #due, 2 do names[#names + 1] = due[i] end
+  local items = call('HMGET', t.waiting, unpack(names))
+  call('ZREM', t.due, unpack(names))
+  call('HDEL', t.waiting, unpack(names))
+  for i, name in ipairs(names) do
+    if items[i] then fire(t, name, due[2 * i], unpack_item(items[i])) end
+  end
+  return #names
+end
+
+-- How long until the next is due, in milliseconds; -1 if nothing waits.
+local function until_next(key)
+  local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  if not first[2] then return -1 end
+  return math.max(0, tonumber(first[2]) - now)
+end
+
+-- Takes an entry out of its stream, whoever has it.
+local function take_out(s, entry)
+  call('XACK', s.ready, 'dwell', entry)
+  call('XDEL', s.ready, entry)
+  call('HDEL', s.held, entry)
+  call('ZREM', s.leases, entry)
+end
+
+local function read_entry(s, entry)
+  local found = call('XRANGE', s.ready, entry, entry)
+  return found[1] and found[1][2]
+end
+
+-- Puts back what somebody held, as it came. `is_counted` if that was not by his own will.
+local function put_back(s, entry, is_counted, by, error)
+  local item = read_entry(s, entry)
+  local held = call('HGET', s.held, entry)
+  take_out(s, entry)
+  if not item then return end
+  local id = get(item, 'id') or entry
+  put(item, 'id', id)
+  if is_counted then put(item, 'tries', text(tonumber(get(item, 'tries') or 0) + 1)) end
+  if not get(item, 'due') then put(item, 'due', string.match(entry, '^%d+')) end
+  if has_ledger then
+    if held then
+      local _, worker, at = unpack(cmsgpack.unpack(held))
+      count(home(s.t, s.name, item), shown(s.t, 'processing'), -1)
+      became(item, shown(s.t, 'ready'), at, shown(s.t, 'processing'), worker)
+      became(item, nil, now, shown(s.t, 'ready'), by, error)
+    else
+      count(home(s.t, s.name, item), shown(s.t, 'ready'), -1)
+    end
+  end
+  add(s, item, id)
+end
+
+-- Gives back what has run out, up to so many. Returns how many.
+local function recover(s, most)
+  local expired = call('ZRANGEBYSCORE', s.leases, '-inf', now, 'LIMIT', 0, most)
+  for _, entry in ipairs(expired) do put_back(s, entry, true) end
+  return #expired
+end
+
+-- Takes in what other programs have put into the stream of what comes in, up to so many. Returns how many.
+local function take_in(t, most)
+  local came = call('XRANGE', t.incoming, '-', '+', 'COUNT', most)
+  for _, found in ipairs(came) do
+    local entry, item = found[1], found[2]
+    call('XDEL', t.incoming, entry)
+    if #item > 1000 then
+      -- More than a script can pass on.
+      local first = {}
+      for i = 1, 1000 do first[i] = item[i] end
+      put(first, 'body', get(item, 'body'))
+      put(first, 'x-dwell-unreadable-headers', text(#item / 2 - 500) .. ' fields were left out')
+      item = first
+    end
+    local id = get(item, 'id') or get(item, 'x-dwell-id')
+    if not id or id == '' then id = 'in-' .. entry end
+    put(item, 'id', id)
+    put(item, 'foreign', entry)
+    for _, ours in ipairs({ 'n', 'born', 'past', 'tries', 'state', 'once', 'from', 'home', 'ended', 'result' }) do
+      put(item, ours, nil)
+    end
+    local to = get(item, 'to') or ''
+    local delay, at = tonumber(get(item, 'delay') or ''), tonumber(get(item, 'due') or '')
+    put(item, 'to', nil)
+    put(item, 'delay', nil)
+    put(item, 'due', nil)
+    enroll(item)
+    list(item, id)
+    local score, exact = now, nil
+    if delay then
+      score, exact = resolve('r', text(delay))
+    elseif at then
+      score, exact = resolve('a', text(at))
+    end
+    if not destinations(t, to) then to = '' end
+    if score > now then
+      if to ~= '' then put(item, 'to', to) end
+      local name = id
+      if call('HEXISTS', t.waiting, name) == 1 then name = id .. '&' .. entry end
+      count(home(t, to, item), shown(t, 'scheduled'), 1)
+      wait(t, name, id, item, score, exact)
+    else
+      deliver(t, destinations(t, to), item, id)
+    end
+  end
+  return #came
+end

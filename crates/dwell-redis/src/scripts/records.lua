@@ -1,0 +1,78 @@
+-- The records of one message, or one window of all of them, in the order in which they came to be. Arguments: `id` and an id,
+-- or `page`, a time, an id and how many. Answers place, topic, name, due, item and holder of each; of a page also where it
+-- ended.
+local found = {}
+
+local function waiting(t, name, n)
+  local raw = call('HGET', t.waiting, name)
+  if not raw then return end
+  local item = unpack_item(raw)
+  if n and get(item, 'n') ~= n then return end
+  local score = tonumber(call('ZSCORE', t.due, name))
+  if not get(item, 'id') then put(item, 'id', name) end
+  found[#found + 1] = { 'w', t.topic, get(item, 'to') or '', get(item, 'due') or text(score), item, {} }
+  return true
+end
+
+local function located(n)
+  local where = call('HGET', S.at, n)
+  if not where then return end
+  if where == 'o' then
+    local raw = call('HGET', S.over, n)
+    if raw then found[#found + 1] = { 'o', '', '', '', unpack_item(raw), {} } end
+    return true
+  end
+  local topic, name, entry = string.match(where, '^r([^/]*)/([^/]*)/(.*)$')
+  local t = by_topic[topic]
+  local s = t and t.names[name]
+  local item = s and read_entry(s, entry)
+  if item then
+    local held, holder = call('HGET', s.held, entry), {}
+    if held then
+      local _, worker, at = unpack(cmsgpack.unpack(held))
+      holder = { worker, text(at), text(tonumber(call('ZSCORE', s.leases, entry) or 0)) }
+    end
+    local due = get(item, 'due') or string.match(entry, '^%d+')
+    found[#found + 1] = { 'r', topic, s.name, due, item, holder, entry }
+  end
+  return true
+end
+
+local function record(id, n)
+  if located(n) then return end
+  for _, t in ipairs(T) do
+    if waiting(t, id, n) then return end
+    for name in string.gmatch(call('HGET', t.aliases, id) or '', '%S+') do
+      if waiting(t, name, n) then return end
+    end
+  end
+end
+
+if ARGV[A] == 'id' then
+  local id = ARGV[A + 1]
+  for n in string.gmatch(call('HGET', S.ids, id) or '', '%S+') do located(n) end
+  for _, t in ipairs(T) do
+    local raw = call('HGET', t.waiting, id)
+    if raw and not get(unpack_item(raw), 'id') then waiting(t, id) end
+    for name in string.gmatch(call('HGET', t.aliases, id) or '', '%S+') do waiting(t, name) end
+  end
+  return { 'ok', found }
+end
+
+local from, after, most = tonumber(ARGV[A + 1]), ARGV[A + 2], tonumber(ARGV[A + 3])
+local rank = call('ZCOUNT', S.made, '-inf', '(' .. text(from))
+local looked, last = 0, nil
+while looked < most do
+  local window = call('ZRANGE', S.made, rank, rank + most - 1, 'WITHSCORES')
+  for i = 1, #window, 2 do
+    local member, score = window[i], tonumber(window[i + 1])
+    if looked < most and (score > from or member > after) then
+      looked, last = looked + 1, { text(score), member }
+      local id, n = string.match(member, '^(.*)/(%d+)$')
+      if id then record(id, n) end
+    end
+  end
+  rank = rank + most
+  if #window < most * 2 then break end
+end
+return { 'ok', found, looked == most and last or {} }

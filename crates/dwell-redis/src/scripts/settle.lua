@@ -1,0 +1,96 @@
+-- Settles deliveries of one subscription, each by its entry, its fence and its owner. Fifteen arguments for each: entry,
+-- fence, action, worker, error, result, and for a move: topic, subscription, due (kind and value), name, content, state,
+-- where it came from, item. Answers one word each.
+local t = T[1]
+local s, owner = t.names[ARGV[A]], ARGV[A + 1]
+local answers = {}
+
+local function settle(a)
+  local entry, fence, action, worker = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
+  local error = ARGV[a + 4] ~= '' and ARGV[a + 4] or nil
+  local held = call('HGET', s.held, entry)
+  if not held then return 'stale' end
+  local token, holder, at = unpack(cmsgpack.unpack(held))
+  if token ~= fence or holder ~= owner then return 'stale' end
+
+  if action == 'release' then
+    put_back(s, entry, false, worker, error)
+    return 'ok'
+  end
+
+  local target, subs
+  if action == 'move' then
+    target = by_topic[ARGV[a + 6]]
+    subs = target and destinations(target, ARGV[a + 7])
+    if not subs then return 'missing' end
+  end
+  local old
+  if has_ledger or action == 'move' then old = read_entry(s, entry) end
+  take_out(s, entry)
+  local id = old and (get(old, 'id') or entry)
+  if has_ledger and old then
+    count(home(t, s.name, old), shown(t, 'processing'), -1)
+    became(old, shown(t, 'ready'), at, shown(t, 'processing'), holder)
+  end
+  if action ~= 'move' then
+    if keep_ids > 0 and id and call('HEXISTS', t.known, id) == 1 then
+      call('ZADD', t.forget, 'GT', now + keep_ids, id)
+    end
+    if not (has_ledger and old) then return 'ok' end
+    if action == 'gone' then
+      forget(old, id)
+    else
+      became(old, nil, now, action, worker, error)
+      if error then put(old, 'error', error) end
+      if worker ~= '' then put(old, 'worker', worker) end
+      local result = ARGV[a + 5]
+      finish(old, id, home(t, s.name, old), action, result ~= '' and string.sub(result, 2) or nil)
+    end
+    return 'ok'
+  end
+
+  local score, exact = resolve(ARGV[a + 8], ARGV[a + 9])
+  local name, content, state, from = ARGV[a + 10], ARGV[a + 11], ARGV[a + 12], ARGV[a + 13]
+  local item = cmsgpack.unpack(ARGV[a + 14])
+  local its_id = get(item, 'id')
+  if from ~= '' then put(item, 'from', from) end
+  if has_ledger and old then
+    if get(old, 'n') then
+      forget(old, id)
+      put(item, 'n', get(old, 'n'))
+      put(item, 'born', get(old, 'born'))
+      put(item, 'past', get(old, 'past'))
+    else
+      enroll(item)
+    end
+    put(item, 'error', error or get(old, 'error'))
+    if worker ~= '' then put(item, 'worker', worker) end
+    list(item, its_id)
+  end
+  if score > now then
+    local existing = call('HGET', target.waiting, name)
+    if existing and not is_same(unpack_item(existing), item) then
+      name = name .. '&' .. content
+      existing = call('HGET', target.waiting, name)
+    end
+    if existing then
+      local replaced, replaced_id = unwait(target, name)
+      count(home(target, get(replaced, 'to'), replaced), shown(target, get(replaced, 'state') or 'scheduled'), -1)
+      forget(replaced, replaced_id)
+    end
+    local to = ARGV[a + 7] ~= '' and subs[1].name or nil
+    put(item, 'to', to)
+    if state ~= 'scheduled' then put(item, 'state', state) end
+    became(item, nil, now, shown(target, state), worker, error)
+    count(home(target, to, item), shown(target, state), 1)
+    wait(target, name, its_id, item, score, exact)
+  else
+    became(item, nil, now, shown(target, 'ready'), worker, error)
+    deliver(target, subs, item, its_id)
+  end
+  return 'ok'
+end
+
+for a = A + 2, #ARGV, 15 do answers[#answers + 1] = settle(a) end
+conclude()
+return { 'ok', answers }

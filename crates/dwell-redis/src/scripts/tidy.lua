@@ -1,0 +1,54 @@
+-- Forgets what need not be kept, a little at a time: records of what is over, ids, and consumers that are gone; and gives back
+-- what somebody read from a stream by hand. Arguments: how much at most, how long a consumer may be idle, in milliseconds,
+-- and for how long an entry may be in hands that have no lease. Answers whether there is more.
+local limit, idle, stray = tonumber(ARGV[A]), tonumber(ARGV[A + 1]), tonumber(ARGV[A + 2])
+local is_more = false
+
+local over = call('ZRANGEBYSCORE', S.ended, '-inf', now - keep_done, 'LIMIT', 0, limit)
+for _, n in ipairs(over) do
+  local raw = call('HGET', S.over, n)
+  call('ZREM', S.ended, n)
+  call('HDEL', S.over, n)
+  if raw then
+    local item = cmsgpack.unpack(raw)
+    count(get(item, 'home'), get(item, 'state'), -1)
+    forget(item, get(item, 'id'))
+  end
+end
+is_more = #over == limit
+
+for _, t in ipairs(T) do
+  local old = call('ZRANGEBYSCORE', t.forget, '-inf', now, 'LIMIT', 0, limit)
+  for _, name in ipairs(old) do
+    if has_ledger and call('HEXISTS', S.ids, name) == 1 then
+      call('ZADD', t.forget, now + keep_ids, name)
+    else
+      call('ZREM', t.forget, name)
+      call('HDEL', t.known, name)
+    end
+  end
+  is_more = is_more or #old == limit
+  for _, s in ipairs(t.subs) do
+    local consumers = redis.pcall('XINFO', 'CONSUMERS', s.ready, 'dwell')
+    if not consumers.err then
+      -- Looked at and not claimed: what somebody holds stays his, however long he renews its lease.
+      local from = '-'
+      for _ = 1, 10 do
+        local found = call('XPENDING', s.ready, 'dwell', 'IDLE', stray, from, '+', limit)
+        for _, pending in ipairs(found) do
+          if call('HEXISTS', s.held, pending[1]) == 0 then put_back(s, pending[1], true) end
+          from = '(' .. pending[1]
+        end
+        if #found < limit then break end
+      end
+      for _, consumer in ipairs(consumers) do
+        -- name, its name, pending, how many, idle, how long
+        if consumer[4] == 0 and consumer[6] > idle then
+          call('XGROUP', 'DELCONSUMER', s.ready, 'dwell', consumer[2])
+        end
+      end
+    end
+  end
+end
+conclude()
+return { 'ok', is_more and 1 or 0 }

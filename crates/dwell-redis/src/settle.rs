@@ -1,0 +1,195 @@
+//! Settling what consumers hold: each settlement is part of one script, whatever it moves where within the slot.
+
+use crate::{
+    accept::{WEIGHT, content_of, write_due},
+    consumer::{CHUNK, RedisConsumer, entry},
+    item, keys,
+    places::{list, text},
+    script::SETTLE,
+};
+use bytes::Bytes;
+use dwell_core::{
+    Action, Address, Envelope, Error, ErrorKind, Outcome, Result, ScheduleId, Settle, State, Text, Unsettled,
+    wire,
+};
+use redis::Cmd;
+
+/// How many arguments each settlement has for its move.
+const MOVE: usize = 9;
+
+pub(crate) async fn settle(consumer: &RedisConsumer, batch: Vec<Settle>) -> Vec<Unsettled> {
+    let mut unsettled = vec![];
+    let mut rest = batch.into_iter().peekable();
+    while rest.peek().is_some() {
+        let (mut part, mut weight) = (vec![], 0);
+        while let Some(settle) = rest
+            .next_if(|settle| part.is_empty() || part.len() < CHUNK && weight + weight_of(settle) <= WEIGHT)
+        {
+            weight += weight_of(&settle);
+            part.push(settle);
+        }
+        let (chunk, refused) = sort_out(consumer, part).await;
+        unsettled.extend(refused);
+        match settle_chunk(consumer, &chunk).await {
+            Ok(words) => {
+                let mut words = words.into_iter();
+                unsettled.extend(chunk.into_iter().filter_map(|settle| {
+                    let error = judge(consumer, &settle, words.next().as_deref())?;
+                    Some(Unsettled { settle, error })
+                }));
+            }
+            Err(error) => {
+                unsettled.extend(chunk.into_iter().map(|settle| Unsettled { settle, error: error.again() }));
+            }
+        }
+    }
+    unsettled
+}
+
+/// How much of a settlement goes over the wire, in bytes that may be many.
+fn weight_of(settle: &Settle) -> usize {
+    match &settle.action {
+        Action::Ack { result } => result.as_ref().map_or(0, Bytes::len),
+        Action::Release => 0,
+        Action::Move { .. } => settle.delivery.message.body.len(),
+    }
+}
+
+/// Those that a script can be asked for, and those that it cannot.
+async fn sort_out(consumer: &RedisConsumer, batch: Vec<Settle>) -> (Vec<Settle>, Vec<Unsettled>) {
+    let (mut chunk, mut refused) = (vec![], vec![]);
+    for settle in batch {
+        match check(consumer, &settle.action).await {
+            Ok(()) => chunk.push(settle),
+            Err(error) => refused.push(Unsettled { settle, error }),
+        }
+    }
+    (chunk, refused)
+}
+
+async fn check(consumer: &RedisConsumer, action: &Action) -> Result<()> {
+    let store = &consumer.store;
+    match action {
+        Action::Ack { result: Some(_) } if !store.link.settings.ledger => Err(Error::new(
+            ErrorKind::Unsupported,
+            "there is no ledger to keep a result in: remove `ledger=false` from the URL",
+        )),
+        Action::Move { to, .. } => {
+            let (base, _) = keys::split(to.topic_name());
+            if base != keys::split(&consumer.of.topic).0 {
+                let text = format!(
+                    "a move from `{}` to `{to}` is not one step on Redis: it is copied and then acknowledged",
+                    consumer.of.topic
+                );
+                return Err(Error::new(ErrorKind::Unsupported, text));
+            }
+            // Looked for first: where there is nowhere to go, nothing moves.
+            store.places.get(&store.link, to.topic_name()).await.map(drop)
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn settle_chunk(consumer: &RedisConsumer, chunk: &[Settle]) -> Result<Vec<String>> {
+    if chunk.is_empty() {
+        return Ok(vec![]);
+    }
+    let store = &consumer.store;
+    store.open()?;
+    let mut topics: Vec<Text> = vec![consumer.of.topic.clone()];
+    for settle in chunk {
+        if let Action::Move { to, .. } = &settle.action
+            && !topics.contains(to.topic_name())
+        {
+            topics.push(to.topic_name().clone());
+        }
+    }
+    let is_dead = wire::is_dead_letter_topic(&consumer.of.topic);
+    let answer = store
+        .run(&SETTLE, &topics, |_, command| {
+            command.arg(&*consumer.of.name).arg(&*consumer.name);
+            chunk.iter().for_each(|settle| write(command, settle, is_dead));
+        })
+        .await?;
+    // It is done. If the server is lost with it before a replica has it, all of it is undone, and the message comes again:
+    // to say that it was not settled would have it settled twice.
+    let key = &keys::of_topic(&store.link.settings.prefix, &consumer.of.topic)[0];
+    if let Err(error) = store.link.wait(key).await {
+        tracing::warn!(topic = %consumer.of.topic, subscription = %consumer.of.name, %error, "settled on one server alone");
+    }
+    let words = answer.into_iter().next().map(list).unwrap_or_default();
+    Ok(words.iter().map(text).collect())
+}
+
+fn write(command: &mut Cmd, settle: &Settle, is_dead: bool) {
+    let (lease, note) = (settle.delivery.receipt.lease(), &settle.note);
+    let action = match &settle.action {
+        Action::Ack { .. } => match end_of(note.outcome, is_dead).filter(|_| note.moved_to.is_none()) {
+            Some(State::Done) => "done",
+            Some(_) => "discarded",
+            None => "gone",
+        },
+        Action::Release => "release",
+        Action::Move { .. } => "move",
+    };
+    command
+        .arg(entry(lease.position))
+        .arg(lease.fence)
+        .arg(action)
+        .arg(&*note.worker)
+        .arg(note.error.as_deref().unwrap_or_default());
+    match &settle.action {
+        Action::Ack { result: Some(result) } => command.arg([b"r", &result[..]].concat()),
+        _ => command.arg(""),
+    };
+    let Action::Move { to, due } = &settle.action else {
+        (0..MOVE).for_each(|_| _ = command.arg(""));
+        return;
+    };
+    let message = &settle.delivery.message;
+    command.arg(&**to.topic_name()).arg(to.subscription_name().map_or("", |name| name));
+    write_due(command, *due);
+    let envelope = Envelope::new(to.clone(), message.clone());
+    let state = State::of_waiting(message.attempts, Some(note.outcome));
+    command
+        .arg(ScheduleId::of(&envelope).to_string())
+        .arg(content_of(&envelope))
+        .arg(state.to_string())
+        .arg(item::from(message, to))
+        .arg(item::pack(message));
+}
+
+/// What an acked message became; `None` if it lives on as a copy. Who acks a dead letter drops it.
+fn end_of(outcome: Outcome, is_dead: bool) -> Option<State> {
+    match outcome {
+        Outcome::Deferred | Outcome::Failed | Outcome::Released => None,
+        Outcome::Handled | Outcome::Forwarded if !is_dead => Some(State::Done),
+        _ => Some(State::Discarded),
+    }
+}
+
+/// The error behind a word, if it is one.
+fn judge(consumer: &RedisConsumer, settle: &Settle, word: Option<&str>) -> Option<Error> {
+    let of = consumer.of.address();
+    match word {
+        Some("ok") => None,
+        Some("stale") => Some(Error::new(
+            ErrorKind::Stale,
+            format!(
+                "this delivery of `{of}` was settled before, given back, or its lease ran out: drop it, the message is in \
+                 other hands"
+            ),
+        )),
+        Some("missing") => {
+            let to = match &settle.action {
+                Action::Move { to, .. } => to.clone(),
+                _ => Address::topic(consumer.of.topic.clone()),
+            };
+            Some(Error::new(ErrorKind::NotFound, format!("there is no `{to}` to move to: provision it")))
+        }
+        _ => Some(Error::new(
+            ErrorKind::Timeout,
+            format!("the server did not answer for a delivery of `{of}`"),
+        )),
+    }
+}

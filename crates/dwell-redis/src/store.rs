@@ -1,0 +1,132 @@
+//! What all parts of one connection share.
+
+use crate::{
+    link::Link,
+    places::{Place, Places, list, text, write_context},
+    script::Script,
+};
+use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams, Text};
+use redis::{Cmd, Value};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+use tokio::sync::Notify;
+
+/// What a connection leaves with when it is closed.
+pub(crate) trait Member: Send + Sync {
+    fn leave(&self) -> BoxFuture<'_, Result<()>>;
+}
+
+pub(crate) struct Store {
+    pub(crate) link: Link,
+    pub(crate) places: Places,
+    pub(crate) seams: Seams,
+    /// What is confirmed survives a restart of the server.
+    pub(crate) is_durable: bool,
+    is_closed: AtomicBool,
+    /// Wakes whoever waits when this is closed.
+    pub(crate) closing: Notify,
+    members: Mutex<Vec<Weak<dyn Member>>>,
+    /// Topics whose shards are looked after by this connection.
+    pub(crate) sharded: Mutex<HashSet<Text>>,
+}
+
+/// How often something is tried again because a topic has changed meanwhile.
+const RELOADS: usize = 20;
+
+impl Store {
+    pub(crate) fn new(link: Link, seams: Seams, is_durable: bool) -> Arc<Self> {
+        Arc::new(Self {
+            link,
+            places: Places::default(),
+            seams,
+            is_durable,
+            is_closed: AtomicBool::new(false),
+            closing: Notify::new(),
+            members: Mutex::default(),
+            sharded: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn open(&self) -> Result<()> {
+        match self.is_closed.load(Ordering::SeqCst) {
+            false => Ok(()),
+            true => {
+                let text =
+                    format!("this connection to {} was closed: connect again", self.link.settings.place());
+                Err(Error::new(ErrorKind::Closed, text))
+            }
+        }
+    }
+
+    pub(crate) fn add_member(&self, member: Weak<dyn Member>) {
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.retain(|member| member.strong_count() > 0);
+        members.push(member);
+    }
+
+    pub(crate) async fn close(&self) -> Result<()> {
+        if self.is_closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.closing.notify_waiters();
+        let members = std::mem::take(&mut *self.members.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut left = Ok(());
+        for member in members.iter().filter_map(Weak::upgrade) {
+            left = left.and(member.leave().await);
+        }
+        left
+    }
+
+    /// One script on topics of one slot, all of which must be there. `with` writes its own arguments, and is told the topics.
+    /// Answers what comes behind `ok`.
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        topics: &[Text],
+        with: impl Fn(&[Arc<Place>], &mut Cmd),
+    ) -> Result<Vec<Value>> {
+        for _ in 0..RELOADS {
+            let mut places = Vec::with_capacity(topics.len());
+            for topic in topics {
+                places.push(self.places.get(&self.link, topic).await?);
+            }
+            let answer = self
+                .link
+                .run(script, |command| {
+                    write_context(&self.link, &places, command);
+                    with(&places, command);
+                })
+                .await?;
+            let mut answer = list(answer);
+            match answer.first().map(text).as_deref() {
+                Some("reload") => self.places.forget(topics),
+                Some("ok") => {
+                    answer.remove(0);
+                    return Ok(answer);
+                }
+                _ => return Ok(answer),
+            }
+        }
+        let text = format!("the topic `{}` changes faster than it can be used", topics.join("`, `"));
+        Err(Error::new(ErrorKind::Unavailable, text))
+    }
+
+    /// The topics of one slot that are there.
+    pub(crate) async fn family(&self, base: &str) -> Result<Vec<Text>> {
+        let mut there = vec![];
+        for topic in crate::keys::family(base) {
+            let topic = Text::from(topic);
+            match self.places.get(&self.link, &topic).await {
+                Ok(_) => there.push(topic),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(there)
+    }
+}

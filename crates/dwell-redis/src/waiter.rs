@@ -1,0 +1,171 @@
+//! Waiting for the server to say that there is something: a read that blocks, on a connection of its own. It is only a
+//! signal; whoever is woken looks for himself, and looks anyway after a while.
+//!
+//! The server ends a blocking read late, by up to a tenth of a second. So the time is kept here, and a read that is still
+//! under way when its time has come serves the next one who waits: as long as it is, there was nothing new.
+
+use crate::{keys, link::Door, places::to_millis, store::Store};
+use redis::{Cmd, Value, aio::MultiplexedConnection};
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Poll,
+    time::Duration,
+};
+
+/// How long the server is asked to hold an answer back. A connection that has died without a word is noticed soon after.
+const BLOCK: Duration = Duration::from_secs(2);
+
+/// How long after that the connection counts as dead.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// How long nobody tries to connect again after it has failed.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Streams, and the last entry of each that is known.
+pub(crate) type Signals = Vec<(String, String)>;
+
+/// The answer of the server; `false` if the connection is of no use.
+type Read = Pin<Box<dyn Future<Output = bool> + Send>>;
+
+pub(crate) struct Waiter {
+    line: Arc<Line>,
+    /// The read that is under way, and since when.
+    read: Mutex<Option<(Read, Duration)>>,
+}
+
+/// The connection, and the server that has the keys, as far as is known.
+struct Line {
+    door: Arc<Door>,
+    connection: Mutex<Option<MultiplexedConnection>>,
+    server: Mutex<(String, u16)>,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Waiter {
+    pub(crate) fn new(store: &Store) -> Self {
+        let door = store.link.door.clone();
+        let server = Mutex::new(door.settings.hosts[0].clone());
+        Self { line: Arc::new(Line { door, connection: Mutex::default(), server }), read: Mutex::default() }
+    }
+
+    /// Waits until one of the streams has more, or as long as that, or until it is time to look anyway. Trouble is no reason
+    /// to wait less.
+    pub(crate) async fn wait(&self, store: &Store, signals: &Signals, at_most: Duration) {
+        let clock = &store.seams.clock;
+        let now = clock.elapsed();
+        {
+            let mut read = lock(&self.read);
+            if read.as_ref().is_some_and(|(_, since)| now.saturating_sub(*since) > BLOCK + GRACE) {
+                *read = None;
+                *lock(&self.line.connection) = None;
+            }
+            if read.is_none() {
+                *read = Some((Box::pin(self.line.clone().read(signals.clone())), now));
+            }
+        }
+        // Left where it is when this is dropped: the server has been asked, and its answer must be taken.
+        let answered = poll_fn(|cx| {
+            let mut read = lock(&self.read);
+            let Some((asked, _)) = read.as_mut() else { return Poll::Ready(true) };
+            match asked.as_mut().poll(cx) {
+                Poll::Pending => Poll::Pending,
+                Poll::Ready(answer) => {
+                    *read = None;
+                    Poll::Ready(answer)
+                }
+            }
+        });
+        let at_most = at_most.min(BLOCK);
+        let is_useful = tokio::select! {
+            biased;
+            answer = answered => answer,
+            () = clock.sleep(at_most) => true,
+        };
+        if !is_useful {
+            *lock(&self.line.connection) = None;
+            clock.sleep(at_most.min(PAUSE)).await;
+        }
+    }
+}
+
+impl Line {
+    async fn read(self: Arc<Self>, signals: Signals) -> bool {
+        let Some(mut connection) = self.connect().await else { return false };
+        let mut command: Cmd = redis::cmd("XREAD");
+        command.arg("COUNT").arg(1).arg("BLOCK").arg(to_millis(BLOCK)).arg("STREAMS");
+        signals.iter().for_each(|(key, _)| _ = command.arg(key));
+        signals.iter().for_each(|(_, last)| _ = command.arg(last));
+        let Err(error) = command.query_async::<Value>(&mut connection).await else { return true };
+        // It names the server as `host:port`, and beside it the slot.
+        let asked = lock(&self.server).0.clone();
+        match error.redirect_node().and_then(|(address, _)| server(address, &asked)) {
+            Some(server) => *lock(&self.server) = server,
+            // That server may have gone for good: any other knows who has its slots.
+            None => self.next_server(),
+        }
+        false
+    }
+
+    async fn connect(&self) -> Option<MultiplexedConnection> {
+        let known = lock(&self.connection).clone();
+        if known.is_some() {
+            return known;
+        }
+        let (host, port) = lock(&self.server).clone();
+        match self.door.own(&host, port).await {
+            Ok(connection) => {
+                *lock(&self.connection) = Some(connection.clone());
+                Some(connection)
+            }
+            Err(_) => {
+                self.next_server();
+                None
+            }
+        }
+    }
+
+    fn next_server(&self) {
+        let hosts = &self.door.settings.hosts;
+        let mut server = lock(&self.server);
+        let next =
+            hosts.iter().position(|host| *host == *server).map_or(0, |index| (index + 1) % hosts.len());
+        *server = hosts[next].clone();
+    }
+}
+
+/// The server at this address; one that names no host is where we asked.
+fn server(address: &str, asked: &str) -> Option<(String, u16)> {
+    let (host, port) = address.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let host = if host.is_empty() { asked } else { host };
+    Some((host.to_owned(), port.parse().ok()?))
+}
+
+/// The streams that tell of changes in one topic, behind the last signal, to whoever makes ready what is due there and
+/// takes in what other programs have put there.
+pub(crate) fn of_topic(store: &Store, topic: &str, last: &str) -> Signals {
+    let keys = keys::of_topic(&store.link.settings.prefix, topic);
+    vec![(keys[3].clone(), last.to_owned()), (keys[7].clone(), "0-0".to_owned())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::server;
+
+    #[test]
+    fn a_redirection_leads_to_the_host_and_port_that_it_names() {
+        let leads = |address| server(address, "asked");
+        assert_eq!(leads("10.0.0.2:7001"), Some(("10.0.0.2".to_owned(), 7001)));
+        assert_eq!(leads("node-2.example:6379"), Some(("node-2.example".to_owned(), 6379)));
+        assert_eq!(leads("[::1]:7001"), Some(("::1".to_owned(), 7001)));
+        assert_eq!(leads("::1:7001"), Some(("::1".to_owned(), 7001)));
+        assert_eq!(leads(":7001"), Some(("asked".to_owned(), 7001)));
+        assert_eq!(leads("10.0.0.2"), None);
+        assert_eq!(leads("10.0.0.2:none"), None);
+    }
+}

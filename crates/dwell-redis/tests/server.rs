@@ -1,0 +1,341 @@
+//! Against a real server that misbehaves: each fault is survived, or is an error that says what to do; and nothing is lost.
+
+use dwell_conformance::servers::redis::{RedisCluster, RedisOptions, RedisServer};
+use dwell_core::{
+    Action, Address, Consumer, Delivery, Due, Envelope, ErrorKind, Message, Note, OnMissing, Outcome, Result,
+    Seams, Sent, Settle, Subscription, Transport, TransportUrl,
+};
+use dwell_redis::Redis;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn connect(url: &str) -> Result<Redis> {
+    dwell_redis::connect(&TransportUrl::parse(url)?, Seams::system("test")).await
+}
+
+fn mail() -> Subscription {
+    Subscription { lease: Duration::from_secs(2), ..Subscription::new("orders", "mail") }
+}
+
+async fn subscribed(redis: &Redis) -> Arc<dyn Consumer> {
+    redis.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
+    redis.consumer(mail()).await.unwrap()
+}
+
+async fn send(redis: &Redis, envelope: Envelope) -> Result<Sent> {
+    redis.producer().await?.send(&[envelope]).await.pop().unwrap()
+}
+
+fn order(id: &str) -> Envelope {
+    Envelope::new(Address::topic("orders"), Message::new(id, "orders.placed", id.to_owned()))
+}
+
+async fn settle(consumer: &Arc<dyn Consumer>, delivery: Delivery, action: Action) {
+    let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
+    let unsettled = consumer.settle(vec![Settle { delivery, action, note }]).await;
+    assert!(unsettled.is_empty(), "{unsettled:?}");
+}
+
+/// Receives and acknowledges so many, whatever happens meanwhile.
+async fn take(consumer: &Arc<dyn Consumer>, count: usize) -> BTreeSet<String> {
+    let (clock, mut seen) = (Seams::system("test").clock, BTreeSet::new());
+    let start = clock.elapsed();
+    while seen.len() < count {
+        assert!(clock.elapsed() - start < PATIENCE, "only {seen:?}");
+        let batch = match consumer.receive(10, Duration::from_millis(500), None).await {
+            Ok(batch) => batch,
+            Err(error) => {
+                assert!(error.is_retryable(), "{error:?}");
+                clock.sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        for delivery in batch {
+            seen.insert(delivery.message.id.to_string());
+            let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
+            consumer.settle(vec![Settle { delivery, action: Action::ACK, note }]).await;
+        }
+    }
+    seen
+}
+
+/// Sends until it is confirmed.
+async fn send_surely(redis: &Redis, envelope: Envelope) {
+    let clock = Seams::system("test").clock;
+    let start = clock.elapsed();
+    while let Err(error) = send(redis, envelope.clone()).await {
+        assert!(error.is_retryable() && clock.elapsed() - start < PATIENCE, "{error:?}");
+        clock.sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn server() -> RedisServer {
+    RedisServer::start(RedisOptions::default().with("appendfsync", "always")).unwrap()
+}
+
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_script_that_the_server_has_forgotten_is_told_again() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    send(&redis, order("a")).await.unwrap();
+    server.cli(&["script", "flush"]).unwrap();
+    send(&redis, order("b")).await.unwrap();
+    server.cli(&["script", "flush"]).unwrap();
+    assert_eq!(take(&consumer, 2).await, names(&["a", "b"]));
+}
+
+#[tokio::test]
+async fn a_server_without_memory_refuses_sends_and_what_is_there_is_still_handled() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    send(&redis, order("ready")).await.unwrap();
+    send(&redis, order("waits").due(Due::After(Duration::from_millis(300)))).await.unwrap();
+    server.cli(&["config", "set", "maxmemory", "1mb"]).unwrap();
+    let error = send(&redis, order("refused")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    assert!(error.to_string().contains("maxmemory"), "{error}");
+    assert_eq!(take(&consumer, 2).await, names(&["ready", "waits"]));
+    server.cli(&["config", "set", "maxmemory", "0"]).unwrap();
+    send(&redis, order("again")).await.unwrap();
+    assert_eq!(take(&consumer, 1).await, names(&["again"]));
+}
+
+#[tokio::test]
+async fn a_server_that_became_a_replica_is_unavailable_until_it_is_a_master_again() {
+    let (server, other) = (server(), server());
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    send(&redis, order("a")).await.unwrap();
+    // A copy of itself, so that nothing is thrown away.
+    other.cli(&["replicaof", "127.0.0.1", &server.port().to_string()]).unwrap();
+    let clock = Seams::system("test").clock;
+    while !String::from_utf8_lossy(&other.cli(&["info", "replication"]).unwrap().stdout)
+        .contains("link_status:up")
+    {
+        clock.sleep(Duration::from_millis(20)).await;
+    }
+    other.cli(&["replicaof", "no", "one"]).unwrap();
+    server.cli(&["replicaof", "127.0.0.1", &other.port().to_string()]).unwrap();
+    let error = send(&redis, order("refused")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("replica"), "{error}");
+    server.cli(&["replicaof", "no", "one"]).unwrap();
+    send_surely(&redis, order("b")).await;
+    assert_eq!(take(&consumer, 2).await, names(&["a", "b"]));
+}
+
+#[tokio::test]
+async fn a_key_of_another_program_in_the_way_is_said_and_nothing_is_half_done() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    server.cli(&["set", "dwell:{orders}:ready:mail", "mine"]).unwrap();
+    let error = send(&redis, order("a")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert!(error.to_string().contains("`prefix`"), "{error}");
+    server.cli(&["del", "dwell:{orders}:ready:mail"]).unwrap();
+    send(&redis, order("b")).await.unwrap();
+    assert_eq!(take(&consumer, 1).await, names(&["b"]));
+}
+
+#[tokio::test]
+async fn a_wrong_or_missing_password_is_denied_and_never_shown() {
+    let server = RedisServer::start(RedisOptions::default().with("requirepass", "correct-horse")).unwrap();
+    let at = server.url().replace("redis://", "");
+    for url in
+        [format!("redis://:hunter2@{at}"), format!("redis://someone:hunter2@{at}"), format!("redis://{at}")]
+    {
+        let error = connect(&url).await.map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
+        assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+    }
+    let redis = connect(&format!("redis://:correct-horse@{at}")).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    send(&redis, order("a")).await.unwrap();
+    assert_eq!(take(&consumer, 1).await, names(&["a"]));
+    assert!(!format!("{redis:?}").contains("correct-horse"));
+}
+
+#[tokio::test]
+async fn a_server_that_may_throw_messages_away_is_refused() {
+    let server = RedisServer::start(RedisOptions::default().with("maxmemory-policy", "allkeys-lru")).unwrap();
+    let error = connect(&server.url()).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("noeviction"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_no_log_is_not_declared_durable() {
+    let with = server();
+    assert!(connect(&with.url()).await.unwrap().capabilities().durable);
+    let without = RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap();
+    assert!(!connect(&without.url()).await.unwrap().capabilities().durable);
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_and_comes_back_loses_nothing() {
+    let mut server = RedisServer::start(RedisOptions::default().with("appendfsync", "always")).unwrap();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    send(&redis, order("ready")).await.unwrap();
+    send(&redis, order("waits").due(Due::After(Duration::from_millis(200)))).await.unwrap();
+    let held = consumer.receive(1, PATIENCE, None).await.unwrap();
+    assert_eq!(held.len(), 1);
+    server.kill();
+    let error = send(&redis, order("away")).await.unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+    server.resume().unwrap();
+    send_surely(&redis, order("after")).await;
+    drop(held);
+    assert_eq!(take(&consumer, 3).await, names(&["after", "ready", "waits"]));
+}
+
+#[tokio::test]
+async fn a_receiver_that_waits_hears_of_a_message_after_the_server_came_back() {
+    let mut server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    let waiting = tokio::spawn(async move { take(&consumer, 1).await });
+    server.restart().unwrap();
+    send_surely(&redis, order("a")).await;
+    assert_eq!(waiting.await.unwrap(), names(&["a"]));
+}
+
+#[tokio::test]
+async fn a_member_of_the_group_who_reads_by_hand_loses_nothing_for_others() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    send(&redis, order("a")).await.unwrap();
+    assert_eq!(take(&consumer, 1).await, names(&["a"]));
+    consumer.close().await.unwrap();
+    let consumers = server.cli(&["xinfo", "consumers", "dwell:{orders}:ready:mail", "dwell"]).unwrap();
+    assert!(
+        consumers.stdout.iter().all(u8::is_ascii_whitespace),
+        "a consumer that left leaves no name behind"
+    );
+    let length = server.cli(&["xlen", "dwell:{orders}:ready:mail"]).unwrap();
+    assert_eq!(String::from_utf8_lossy(&length.stdout).trim(), "0", "what is settled is removed");
+}
+
+#[tokio::test]
+async fn the_way_to_insert_a_message_that_the_documentation_shows_works() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    let page = include_str!("../../../docs/transports/redis.md");
+    let shown: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("redis-cli XADD ")).collect();
+    assert_eq!(shown.len(), 2, "the page shows a message that is due at once, and one that waits");
+    for line in shown {
+        let command = format!("redis-cli -e -p {} XADD {line}", server.port());
+        let ran = std::process::Command::new("sh").args(["-c", &command]).output().unwrap();
+        assert!(ran.status.success(), "{command}: {ran:?}");
+    }
+    let batch = consumer.receive(10, PATIENCE, None).await.unwrap();
+    let [first] = batch.try_into().expect("the one that is due");
+    assert_eq!((&*first.message.kind, &first.message.body[..]), ("orders.placed", &br#"{"order": 42}"#[..]));
+    settle(&consumer, first, Action::ACK).await;
+    let waiting = redis.scheduler().unwrap().pending(dwell_core::Query::default()).await.unwrap();
+    let [waiting] = &waiting[..] else { panic!("{waiting:?}") };
+    assert_eq!(&*waiting.envelope.message.id.0, "reminder:42");
+    assert_eq!(waiting.envelope.message.key.as_deref(), Some(&b"order-42"[..]));
+}
+
+/// How often the server was asked for more.
+fn reads(server: &RedisServer) -> u64 {
+    let stats = server.cli(&["info", "commandstats"]).unwrap();
+    let stats = String::from_utf8_lossy(&stats.stdout).into_owned();
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_xread:calls="));
+    calls.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
+}
+
+#[tokio::test]
+async fn what_nobody_here_may_take_in_does_not_keep_consumers_busy() {
+    let server = server();
+    let redis = connect(&format!("{}?promoter=elsewhere", server.url())).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    let put = ["xadd", "dwell:{orders}:incoming", "*", "type", "orders.placed", "body", "{}"];
+    assert!(server.cli(&put).unwrap().status.success());
+    let batch = consumer.receive(1, Duration::from_millis(500), None).await.unwrap();
+    assert!(batch.is_empty(), "nobody has taken it in");
+    assert!(reads(&server) < 20, "asked {} times", reads(&server));
+}
+
+#[tokio::test]
+async fn a_consumer_whose_messages_another_one_adopted_waits_in_peace() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    redis.provision(&[dwell_core::Topic::named("orders").keep()], &[], OnMissing::Create).await.unwrap();
+    let kept = redis.consumer(Subscription::new("orders", "orders")).await.unwrap();
+    let _adopter = subscribed(&redis).await;
+    // The stream of signals has an entry since something was scheduled.
+    send(&redis, order("a").due(Due::After(Duration::from_secs(3600)))).await.unwrap();
+    let before = reads(&server);
+    assert!(kept.receive(1, Duration::from_millis(500), None).await.unwrap().is_empty());
+    assert!(reads(&server) - before < 20, "asked {} times", reads(&server) - before);
+}
+
+#[tokio::test]
+async fn a_promoter_of_its_own_brings_what_is_due_to_consumers_that_do_not() {
+    let server = server();
+    let url = format!("{}?promoter=elsewhere", server.url());
+    let redis = connect(&url).await.unwrap();
+    assert!(redis.background(Box::pin(std::future::pending())).is_none());
+    let consumer = subscribed(&redis).await;
+    send(&redis, order("a").due(Due::After(Duration::from_millis(100)))).await.unwrap();
+    assert!(
+        consumer.receive(1, Duration::from_millis(400), None).await.unwrap().is_empty(),
+        "nobody promotes"
+    );
+
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let parsed = TransportUrl::parse(&url).unwrap();
+    let promoter = tokio::spawn(async move {
+        let stop = Box::pin(async move { _ = stopped.await });
+        dwell_redis::promote(&parsed, Seams::system("promoter"), stop).await
+    });
+    assert_eq!(take(&consumer, 1).await, names(&["a"]));
+    let clock = Seams::system("test").clock;
+    let start = clock.elapsed();
+    send(&redis, order("b").due(Due::After(Duration::from_millis(100)))).await.unwrap();
+    assert_eq!(take(&consumer, 1).await, names(&["b"]));
+    let waited = clock.elapsed() - start;
+    assert!(waited >= Duration::from_millis(100), "{waited:?}");
+    drop(stop);
+    promoter.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_survives_the_loss_of_a_master_and_what_its_replica_had_is_there() {
+    let quick = RedisOptions::default().with("cluster-node-timeout", "1000");
+    let mut cluster = RedisCluster::start_with(quick).unwrap();
+    let redis = connect(&format!("{}?replicas=1&timeout=3s", cluster.url())).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    send_surely(&redis, order("ready")).await;
+    send_surely(&redis, order("waits").due(Due::After(Duration::from_millis(500)))).await;
+    let master = cluster.master_of("dwell:{orders}:due").unwrap();
+    cluster.servers()[master].kill();
+    // The new master has no replica of its own: what it confirms, it confirms alone.
+    let alone = connect(&format!("{}?timeout=3s", cluster.url())).await;
+    let clock = Seams::system("test").clock;
+    let mut alone = alone;
+    for _ in 0..100 {
+        if alone.is_ok() {
+            break;
+        }
+        clock.sleep(Duration::from_millis(100)).await;
+        alone = connect(&format!("{}?timeout=3s", cluster.url())).await;
+    }
+    let alone = alone.unwrap();
+    send_surely(&alone, order("after")).await;
+    let next = alone.consumer(mail()).await.unwrap();
+    assert_eq!(take(&next, 3).await, names(&["after", "ready", "waits"]));
+    drop(consumer);
+}

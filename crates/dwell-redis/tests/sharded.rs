@@ -1,0 +1,9 @@
+//! The suite on a Redis cluster, with what waits spread over more slots than those of the topics.
+
+mod rig;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    dwell_conformance::main(|| rig::RedisRig::new("redis-sharded", true, "&shards=4"))
+}

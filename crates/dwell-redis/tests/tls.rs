@@ -1,0 +1,63 @@
+//! `rediss://`, with a certificate authority of the test's own.
+
+use dwell_conformance::servers::redis::{RedisOptions, RedisServer, TlsFiles};
+use dwell_core::{
+    Address, Envelope, ErrorKind, Message, OnMissing, Result, Seams, Subscription, Transport, TransportUrl,
+};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use std::{path::PathBuf, time::Duration};
+
+/// An authority, and a certificate for `localhost` that it has signed, as files.
+fn certificates(name: &str) -> TlsFiles {
+    let directory = std::env::temp_dir().join(format!("dwell-tls-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let write = |file: &str, text: String| -> PathBuf {
+        let path = directory.join(file);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let authority_key = KeyPair::generate().unwrap();
+    let mut authority = CertificateParams::new(vec![]).unwrap();
+    // Told apart from what it signs, which would else look as if it had signed itself.
+    authority.distinguished_name.push(DnType::CommonName, "an authority for tests");
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let certificate = authority.self_signed(&authority_key).unwrap();
+    let issuer = Issuer::new(authority, authority_key);
+    let key = KeyPair::generate().unwrap();
+    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let signed = CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+    TlsFiles {
+        ca: write("ca.pem", certificate.pem()),
+        certificate: write("server.pem", signed.pem()),
+        key: write("server.key", key.serialize_pem()),
+    }
+}
+
+async fn connect(url: &str) -> Result<dwell_redis::Redis> {
+    dwell_redis::connect(&TransportUrl::parse(url)?, Seams::system("test")).await
+}
+
+#[tokio::test]
+async fn a_server_whose_authority_we_trust_is_spoken_to_over_tls_and_no_other() {
+    let files = certificates("ours");
+    let options = RedisOptions { tls: Some(files.clone()), ..RedisOptions::default() };
+    let server = RedisServer::start(options).unwrap();
+    let trusted = format!("{}?ca={}", server.url(), files.ca.display());
+    let redis = connect(&trusted).await.unwrap();
+    let mail = Subscription::new("orders", "mail");
+    redis.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
+    let consumer = redis.consumer(mail).await.unwrap();
+    let waiting = tokio::spawn(async move { consumer.receive(1, Duration::from_secs(10), None).await });
+    let order = Envelope::new(Address::topic("orders"), Message::new("a", "orders.placed", "{}"));
+    redis.producer().await.unwrap().send(&[order]).await.pop().unwrap().unwrap();
+    let batch = waiting.await.unwrap().unwrap();
+    assert_eq!(&*batch[0].message.id.0, "a");
+
+    let stranger = certificates("stranger");
+    let plain = server.url().replace("rediss://", "redis://");
+    for url in [format!("{}?ca={}", server.url(), stranger.ca.display()), server.url(), plain] {
+        let error = connect(&url).await.map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{url}: {error:?}");
+        assert!(error.to_string().contains("TLS"), "{url}: {error}");
+    }
+}

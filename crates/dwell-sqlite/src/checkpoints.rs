@@ -1,0 +1,93 @@
+//! The thread that writes what is in the log into the file, while the one that writes goes on: nobody waits for it.
+
+use crate::{open, readers::Gate, settings::SqliteSettings};
+use std::{
+    io,
+    sync::{
+        Arc, PoisonError,
+        mpsc::{self, Receiver, SyncSender},
+    },
+    thread::{self, JoinHandle},
+};
+
+/// The way to that thread. It has let go of the file when this is dropped.
+pub(crate) struct Checkpoints {
+    /// `None` once it is to end.
+    queue: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Checkpoints {
+    pub(crate) fn start(settings: Arc<SqliteSettings>, gate: Gate) -> io::Result<Self> {
+        // Nobody is put in a queue: who asks too early asks again after the next commit.
+        let (queue, asked) = mpsc::sync_channel(0);
+        let thread = thread::Builder::new()
+            .name("dwell-sqlite-cp".to_owned())
+            .spawn(move || work(&asked, &settings, &gate))?;
+        Ok(Self { queue: Some(queue), thread: Some(thread) })
+    }
+
+    /// Has it done, unless it is being done.
+    pub(crate) fn ask(&self) {
+        if let Some(queue) = &self.queue {
+            let _ = queue.try_send(());
+        }
+    }
+}
+
+impl Drop for Checkpoints {
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whatever fails is tried anew the next time; the thread that writes sees to it that the log does not grow for ever.
+fn work(asked: &Receiver<()>, settings: &SqliteSettings, gate: &Gate) {
+    let Some(path) = settings.path() else { return };
+    let mut open = None;
+    for () in asked {
+        let _reading = gate.read().unwrap_or_else(PoisonError::into_inner);
+        if open.is_none() {
+            open = open::open_reader(path, settings).ok();
+        }
+        let done = open.as_ref().map(|connection| open::checkpoint(connection, "PASSIVE"));
+        if let Some(Err(_)) = done {
+            open = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open::{Log, checkpoint, open_writer};
+
+    #[test]
+    fn the_log_is_written_into_the_file_while_somebody_writes_and_the_file_is_let_go_at_the_end() {
+        let path = std::env::temp_dir().join(format!("dwell-checkpoints-{}.db", std::process::id()));
+        let log = std::path::PathBuf::from(format!("{}-wal", path.display()));
+        let settings = Arc::new(SqliteSettings::file(&path));
+        let (writer, other) = (open_writer(&settings).unwrap(), open_writer(&settings).unwrap());
+        writer
+            .execute_batch("CREATE TABLE extra (n); BEGIN IMMEDIATE; INSERT INTO extra VALUES (1)")
+            .unwrap();
+        let before = checkpoint(&other, "NOOP").unwrap();
+        assert!(before.pages > 0 && before.written < before.pages, "{before:?}");
+        let checkpoints = Checkpoints::start(settings, Gate::default()).unwrap();
+        while checkpoint(&other, "NOOP").unwrap().written < before.pages {
+            checkpoints.ask();
+            thread::yield_now();
+        }
+        writer.execute_batch("COMMIT").unwrap();
+        let after = checkpoint(&writer, "PASSIVE").unwrap();
+        assert_eq!(after, Log { pages: before.pages + 1, written: before.pages + 1 });
+        writer.execute_batch("INSERT INTO extra VALUES (2)").unwrap();
+        assert_eq!(checkpoint(&other, "NOOP").unwrap().pages, 1, "the log starts anew");
+        drop((checkpoints, other, writer));
+        assert!(path.exists() && !log.exists(), "the last one to let go leaves one file");
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,72 @@
+//! A great many messages at once.
+
+use super::*;
+use dwell_core::{Change, RecordQuery, Seams, State};
+use dwell_engine::{Engine, Tally};
+
+const MILLION: usize = 1_000_000;
+
+/// A million messages that wait for `mail`, all due at the same instant, written as the transport would.
+async fn fill(broker: &Broker) {
+    let to = Address::subscription("orders", "mail");
+    broker.send(Envelope { to, ..order("m-0") }.due(after(SECOND))).await.unwrap();
+    let sql = format!(
+        "BEGIN;
+         WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MILLION} - 1)
+         INSERT INTO message SELECT {MILLION} + i, topic, place, home, phase, state, born, {MILLION} + i, rank, 'm-' || i,
+             destination, due, created_at, updated_at, lease_until, holder, deliveries, changed_by, worker, error,
+             error_step, result, once, content, problem, 'm-' || i, type, key, content_type, sent_at, handled, failed,
+             headers, body FROM n, message WHERE id = 'm-0';
+         UPDATE counter SET next = 2 * {MILLION};
+         UPDATE tally SET messages = {MILLION} WHERE state = 0;
+         COMMIT;"
+    );
+    broker.file.connection().execute_batch(&sql).unwrap();
+}
+
+#[tokio::test]
+async fn a_million_due_at_one_instant_are_taken_in_bounded_steps_and_hold_up_nobody() {
+    let broker = Broker::new().await;
+    fill(&broker).await;
+    assert!(receive(&broker.mail).await.is_empty(), "nothing is early");
+    broker.clock.advance(SECOND).await;
+    broker.send(Envelope { to: Address::subscription("orders", "stock"), ..order("now") }).await.unwrap();
+    assert_eq!(seen(&broker.stock).await, ["now"], "what is not theirs does not wait for them");
+    let mut next = 0;
+    for _ in 0..5 {
+        let before = broker.held();
+        for delivery in broker.mail.receive(1000, Duration::ZERO, None).await.unwrap() {
+            assert_eq!(*delivery.message.id.0, *format!("m-{next}"), "in the order in which they were sent");
+            next += 1;
+            assert!(delivery.due.is_some_and(|due| due <= broker.now()));
+        }
+        assert!(before.waiting - broker.held().waiting <= 1000);
+    }
+    assert!(next >= 2500, "each step brings some hundreds: {next}");
+    let held = broker.held();
+    assert_eq!(held.waiting + held.ready + held.leased, MILLION + 1, "nothing is skipped: {held:?}");
+}
+
+#[tokio::test]
+async fn a_bulk_change_takes_all_that_a_filter_finds_and_its_past_says_who_asked() {
+    const COUNT: usize = 1200;
+    let broker = Broker::with(SqliteSettings { done: SECOND * 60, ..settings() }).await;
+    let seams = Seams::virtual_time(broker.clock.clone(), 1);
+    let engine = Engine::builder(Arc::new(broker.sqlite.share()), seams).build().await.unwrap();
+    for n in 0..COUNT {
+        let key = if n % 3 == 0 { "mine" } else { "theirs" };
+        broker.send(keyed(&format!("{n:04}"), key).due(after(SECOND * 100))).await.unwrap();
+    }
+    let mine =
+        RecordQuery { key: Some("mine".into()), states: vec![State::Scheduled], ..RecordQuery::default() };
+    let cancelled = engine.monitor().change_all(mine.clone(), Change::Cancel, "ada").await.unwrap();
+    assert_eq!(cancelled, Tally { changed: COUNT as u64 / 3, too_late: 0 });
+    assert_eq!(broker.held().waiting, COUNT - COUNT / 3, "what the filter does not find is left alone");
+    let again = engine.monitor().change_all(mine, Change::Cancel, "ada").await.unwrap();
+    assert_eq!(again, Tally::default());
+    let ledger = broker.sqlite.ledger().unwrap();
+    let record = ledger.get(&"0003".into()).await.unwrap().remove(0);
+    assert_eq!(record.state, State::Cancelled);
+    assert_eq!(record.history.last().unwrap().by.as_deref(), Some("ada"));
+    engine.shutdown().await.unwrap();
+}

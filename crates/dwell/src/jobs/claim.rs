@@ -1,0 +1,323 @@
+//! Taking jobs into one's own hands.
+
+use super::{Claimed, Jobs, check_kind};
+use dwell_core::{
+    BoxFuture, Delivery, Error, ErrorKind, LeaseId, Result, Subscription, Text, Timestamp, Topic,
+};
+use dwell_engine::{Decision, Engine, Gaps, Rules, SubscriptionSettings, Verdict, decide, settle_with_gaps};
+use futures_util::future::select_all;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{runtime::Handle, task::JoinHandle};
+
+/// The first pause before a settlement is tried again; doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// A claim of jobs that is being written. Nothing happens before it is awaited; then it is up to `max` jobs, or none if
+/// none was due within `wait`.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # use std::time::Duration;
+/// # async fn example(bus: &Bus) -> Result<(), dwell::Error> {
+/// let jobs = bus.jobs()?;
+/// for job in jobs.claim(["image.resize"]).max(10).wait(Duration::from_secs(20)).worker("w1").await? {
+///     println!("{} {}", job.id(), job.attempt());
+///     job.complete(&"done").await?;
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "nothing is claimed until it is awaited"]
+#[derive(Debug)]
+pub struct Claim {
+    jobs: Jobs,
+    kinds: Vec<Text>,
+    max: usize,
+    wait: Duration,
+    lease: Option<Duration>,
+    worker: Option<Text>,
+}
+
+impl Claim {
+    pub(super) fn new(jobs: Jobs, kinds: Vec<Text>) -> Self {
+        Self { jobs, kinds, max: 1, wait: Duration::ZERO, lease: None, worker: None }
+    }
+
+    /// At most so many; one unless set.
+    pub fn max(mut self, max: usize) -> Self {
+        self.max = max;
+        self
+    }
+
+    /// How long to wait for the first; not at all unless set.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// How long they are ours without a heartbeat; the lease of their type unless set.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// Who works on them, for the record. It should be a new name at each start; unless set, it is one.
+    pub fn worker(mut self, worker: impl Into<Text>) -> Self {
+        self.worker = Some(worker.into());
+        self
+    }
+
+    async fn claim(self) -> Result<Vec<Claimed>> {
+        let engine = self.jobs.engine()?;
+        let seams = engine.seams();
+        let clock = seams.clock.clone();
+        let default = || Text::from(format!("{}-{}", seams.instance, seams.incarnation));
+        let worker = self.worker.clone().unwrap_or_else(default);
+        let mut seats = vec![];
+        for kind in &self.kinds {
+            check_kind(kind)?;
+            let claimer = self.jobs.book().claimer(engine, kind).await?;
+            seats.push(claimer.seat(engine, &worker, self.lease).await?);
+        }
+        if seats.is_empty() || self.max == 0 {
+            return Ok(vec![]);
+        }
+        // A type with many jobs must not be in the way of the others.
+        let first = seams.random.next() as usize % seats.len();
+        seats.rotate_left(first);
+        let deadline = clock.elapsed().saturating_add(self.wait);
+        loop {
+            let left = deadline.saturating_sub(clock.elapsed());
+            let received = self.receive(&seats, left).await?;
+            let is_over = received.is_empty() && deadline <= clock.elapsed();
+            // What has to wait or is given up is not for the caller.
+            let (mut claimed, mut refused) = (vec![], vec![]);
+            for Received { hold, delivery } in received {
+                match hold.refuses(&delivery) {
+                    None => claimed.push(Claimed::new(self.jobs.clone(), hold, delivery)),
+                    Some(verdict) => refused.push((hold, delivery, verdict)),
+                }
+            }
+            let settled = settle_apart(engine, refused);
+            // Nothing is awaited while there is something for the caller: it would be lost with a caller who goes away.
+            if !claimed.is_empty() || is_over {
+                return Ok(claimed);
+            }
+            if let Some(settled) = settled {
+                let _ = settled.await;
+            }
+        }
+    }
+
+    /// What is due now, of any of them; else the first that comes.
+    async fn receive(&self, seats: &[Seat], wait: Duration) -> Result<Vec<Received>> {
+        let mut batch = Batch(vec![]);
+        for seat in seats {
+            match seat.receive(self.max - batch.0.len(), Duration::ZERO).await {
+                Ok(received) => batch.0.extend(received),
+                Err(error) if batch.0.is_empty() => return Err(error),
+                Err(error) => {
+                    let kind = seat.claimer.settings.topic.as_ref();
+                    tracing::warn!(target: "dwell", kind, %error, "jobs of one type could not be claimed, those of others were");
+                    break;
+                }
+            }
+            if batch.0.len() >= self.max {
+                break;
+            }
+        }
+        if !batch.0.is_empty() || wait.is_zero() {
+            return Ok(batch.finish());
+        }
+        let waiting = seats.iter().map(|seat| Box::pin(seat.receive(self.max, wait)));
+        select_all(waiting).await.0
+    }
+}
+
+/// Settles these in a task of their own, that a caller who goes away does not stop.
+fn settle_apart(engine: &Engine, all: Vec<(Hold, Delivery, Verdict)>) -> Option<JoinHandle<()>> {
+    if all.is_empty() {
+        return None;
+    }
+    // Without a runtime, they come back when their leases run out.
+    let runtime = Handle::try_current().ok()?;
+    let settle = async move {
+        for (hold, delivery, verdict) in all {
+            let id = delivery.message.id.clone();
+            if let Err(error) = hold.settle(delivery, verdict).await {
+                // Its lease runs out once more, and then this is tried again.
+                tracing::warn!(target: "dwell", %id, %error, "a job that was not handed out could not be put back");
+            }
+        }
+    };
+    Some(runtime.spawn(engine.seams().clock.track(Box::pin(settle))))
+}
+
+impl IntoFuture for Claim {
+    type Output = Result<Vec<Claimed>>;
+    type IntoFuture = BoxFuture<'static, Result<Vec<Claimed>>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.claim())
+    }
+}
+
+/// Who claims jobs of one type for this process.
+pub(crate) struct Claimer {
+    settings: SubscriptionSettings,
+    subscription: Subscription,
+    /// Consumers that nobody receives with at the moment: each serves one claim at a time, and what it received until it
+    /// is settled.
+    idle: Mutex<Vec<Arc<Gaps>>>,
+}
+
+impl Claimer {
+    pub(super) async fn open(engine: &Engine, settings: SubscriptionSettings) -> Result<Self> {
+        settings.validate(&engine.capabilities())?;
+        let what = format!("jobs on {}", settings.topic);
+        engine.check_delay(settings.longest_delay(), &what)?;
+        let topic = Topic::named(settings.topic.clone()).keep();
+        let subscription = settings.subscription();
+        let subscriptions = std::slice::from_ref(&subscription);
+        engine.transport().provision(&[topic], subscriptions, settings.on_missing).await?;
+        Ok(Self { settings, subscription, idle: Mutex::default() })
+    }
+
+    /// A consumer for `worker` to receive with.
+    async fn seat(self: Arc<Self>, engine: &Engine, worker: &Text, lease: Option<Duration>) -> Result<Seat> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let gaps = match idle {
+            Some(gaps) => gaps,
+            None => {
+                let consumer = engine.transport().consumer(self.subscription.clone()).await?;
+                Arc::new(engine.gaps(self.subscription.clone(), consumer))
+            }
+        };
+        let (engine, worker) = (engine.clone(), worker.clone());
+        Ok(Seat { claimer: self, gaps, engine, worker, lease })
+    }
+}
+
+/// A consumer in use. It goes back when this is dropped, with what it may have fetched for a claim that was given up.
+struct Seat {
+    claimer: Arc<Claimer>,
+    gaps: Arc<Gaps>,
+    engine: Engine,
+    worker: Text,
+    lease: Option<Duration>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.claimer.idle.lock().unwrap_or_else(PoisonError::into_inner).push(self.gaps.clone());
+    }
+}
+
+impl Seat {
+    async fn receive(&self, max: usize, wait: Duration) -> Result<Vec<Received>> {
+        let batch = self.gaps.consumer.receive(max, wait, self.lease).await?;
+        Ok(batch.into_iter().map(|delivery| Received { hold: self.hold(), delivery }).collect())
+    }
+
+    fn hold(&self) -> Hold {
+        let settings = &self.claimer.settings;
+        Hold {
+            gaps: self.gaps.clone(),
+            engine: self.engine.clone(),
+            rules: Rules::new(settings, self.worker.clone()),
+            quarantine: settings.quarantine(&self.engine.capabilities()),
+            lease: self.lease.unwrap_or(settings.lease),
+        }
+    }
+}
+
+/// A delivery, and what holds it.
+struct Received {
+    hold: Hold,
+    delivery: Delivery,
+}
+
+/// What was received so far. If the claim is given up before it is complete, it goes back: nobody has lost it.
+struct Batch(Vec<Received>);
+
+impl Batch {
+    fn finish(mut self) -> Vec<Received> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        let Some(engine) = self.0.first().map(|received| received.hold.engine.clone()) else { return };
+        let release = |Received { hold, delivery }| {
+            (hold, delivery, Verdict::Release("the claim was given up before it was complete".into()))
+        };
+        settle_apart(&engine, self.0.drain(..).map(release).collect());
+    }
+}
+
+/// What it takes to hold one job, and to say what became of it.
+pub(super) struct Hold {
+    gaps: Arc<Gaps>,
+    engine: Engine,
+    rules: Rules,
+    quarantine: Option<u32>,
+    lease: Duration,
+}
+
+impl Hold {
+    /// What is to become of it instead of a run: it cannot be read, or was lost by others before.
+    fn refuses(&self, delivery: &Delivery) -> Option<Verdict> {
+        match &delivery.problem {
+            Some(problem) => Some(Verdict::Invalid(problem.clone())),
+            None => self.rules.before_run(delivery, self.quarantine),
+        }
+    }
+
+    pub(super) fn worker(&self) -> &Text {
+        &self.rules.worker
+    }
+
+    pub(super) fn until(&self) -> Timestamp {
+        self.engine.seams().clock.now().after(self.lease)
+    }
+
+    /// Holds it for longer. `Stale` if it is somebody else's by now.
+    pub(super) async fn extend(&self, lease: LeaseId, by: Option<Duration>) -> Result<Timestamp> {
+        let by = by.unwrap_or(self.lease);
+        let lost = self.gaps.consumer.extend(vec![lease], Some(by)).await?;
+        match lost.is_empty() {
+            true => Ok(self.engine.seams().clock.now().after(by)),
+            false => {
+                let text =
+                    "this attempt was settled before, or its lease ran out: stop, the job is in other hands";
+                Err(Error::new(ErrorKind::Stale, text))
+            }
+        }
+    }
+
+    /// Carries out what the rule book says. A fault of the moment is tried again as long as the lease may last; then it is
+    /// an error, and the job comes back by itself.
+    pub(super) async fn settle(&self, delivery: Delivery, verdict: Verdict) -> Result<()> {
+        let seams = self.engine.seams();
+        let give_up = seams.clock.elapsed().saturating_add(self.lease);
+        let Decision { settle, .. } =
+            decide(delivery, verdict, &self.rules, seams.clock.now(), seams.random.symmetric());
+        let (mut settle, mut pause) = (settle, FIRST_PAUSE);
+        loop {
+            let Some(unsettled) = settle_with_gaps(&self.gaps, vec![settle]).await.pop() else {
+                return Ok(());
+            };
+            if !unsettled.error.is_retryable() || seams.clock.elapsed().saturating_add(pause) >= give_up {
+                return Err(unsettled.error);
+            }
+            settle = unsettled.settle;
+            seams.clock.sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}

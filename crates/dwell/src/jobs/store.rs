@@ -1,0 +1,203 @@
+//! The jobs of a bus.
+
+use super::{Book, Claim, Job, Submitted, Submitting, topic_of};
+use crate::{
+    bus::{Bus, Cancel},
+    message::Command,
+};
+use bytes::Bytes;
+use dwell_core::{
+    Change, Changed, ContentType, Error, ErrorKind, Ledger, MessageId, Record, Result, Text, is_job_topic,
+};
+use dwell_engine::Engine;
+use serde::Serialize;
+use std::{fmt, sync::Arc};
+
+/// The jobs of a bus: to submit, to ask for, to cancel. Cheap to clone. Made by [`Bus::jobs`].
+#[derive(Clone)]
+pub struct Jobs {
+    bus: Bus,
+    ledger: Arc<dyn Ledger>,
+}
+
+/// The answer to [`Jobs::retry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Retry {
+    /// It runs again, with its counts anew.
+    Retried,
+    /// It has not failed.
+    NotFailed,
+    /// Never known, or longer ago than finished jobs are kept.
+    NotFound,
+}
+
+impl Bus {
+    /// The jobs of this bus. An error where the transport has no ledger, which is where jobs are.
+    pub fn jobs(&self) -> Result<Jobs> {
+        let ledger = self.engine()?.transport().ledger().ok_or_else(no_ledger)?;
+        Ok(Jobs { bus: self.clone(), ledger })
+    }
+}
+
+/// What to use for jobs instead.
+pub(crate) fn no_ledger() -> Error {
+    let text = "jobs need a transport with a ledger, where their status and result are kept, and this one has none: use \
+                `memory://` or `sqlite://dwell.db` for a bus with jobs";
+    Error::new(ErrorKind::Config, text)
+}
+
+impl Jobs {
+    pub(super) fn bus(&self) -> &Bus {
+        &self.bus
+    }
+
+    pub(super) fn ledger(&self) -> &Arc<dyn Ledger> {
+        &self.ledger
+    }
+
+    pub(super) fn engine(&self) -> Result<&Engine> {
+        self.bus.engine()
+    }
+
+    pub(super) fn book(&self) -> &Book {
+        self.bus.book()
+    }
+
+    /// Submits a job, now or for later.
+    pub fn submit<M: Command>(&self, job: M) -> Submitting {
+        Submitting::of(self, &job)
+    }
+
+    /// Submits a job that has no Rust type here. Where its type has a handler here, its payload must be one that the
+    /// handler can read.
+    pub fn submit_raw(
+        &self,
+        kind: impl AsRef<str>,
+        content_type: impl Into<ContentType>,
+        payload: impl Into<Bytes>,
+    ) -> Submitting {
+        let (kind, content_type, payload) = (kind.as_ref(), content_type.into(), payload.into());
+        let checked = self.book().check(kind, &content_type, &payload);
+        Submitting::new(self, kind, content_type, checked.map(|()| payload))
+    }
+
+    /// Submits several in one call: one result each, in order; each fails alone.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct BuildReport { month: u32 }
+    /// # async fn example(bus: &Bus) -> Result<(), dwell::Error> {
+    /// let jobs = bus.jobs()?;
+    /// let year = (1..=12).map(|month| jobs.submit(BuildReport { month }).id(format!("report-{month}")));
+    /// for submitted in jobs.submit_all(year).await {
+    ///     println!("{}", submitted?.id);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn submit_all(&self, all: impl IntoIterator<Item = Submitting>) -> Vec<Result<Submitted>> {
+        Submitting::submit_all(&self.bus, all.into_iter().collect()).await
+    }
+
+    /// The types that this bus works on.
+    pub fn kinds(&self) -> impl Iterator<Item = &str> {
+        self.book().kinds().map(|kind| &**kind)
+    }
+
+    /// The largest payload, in bytes, that the transport carries.
+    pub fn max_payload(&self) -> usize {
+        self.engine().map_or(0, |engine| engine.capabilities().max_body)
+    }
+
+    /// The largest result, in bytes, that is kept.
+    pub fn max_result(&self) -> usize {
+        self.book().max_result()
+    }
+
+    /// The clock that jobs are timed by here.
+    #[cfg(feature = "axum")]
+    pub(crate) fn now(&self) -> dwell_core::Timestamp {
+        self.bus.seams().clock.now()
+    }
+
+    /// One job, with its past. `None` if it was never known, or is over for longer than finished jobs are kept.
+    pub async fn get(&self, id: impl Into<MessageId>) -> Result<Option<Job>> {
+        let (record, _) = self.find(&id.into()).await?;
+        Ok(record.and_then(|record| self.job(record)))
+    }
+
+    fn job(&self, record: Record) -> Option<Job> {
+        Job::of(record, |kind| self.book().max_retries(kind), self.bus.seams().clock.now())
+    }
+
+    /// The record of a job, and whether there are other messages with its id. An id that is submitted again after it was
+    /// forgotten has several: the last one counts.
+    async fn find(&self, id: &MessageId) -> Result<(Option<Record>, bool)> {
+        let records = self.ledger.get(id).await?;
+        let (mut jobs, others): (Vec<_>, Vec<_>) =
+            records.into_iter().partition(|record| is_job_topic(&record.topic));
+        Ok((jobs.pop(), !others.is_empty()))
+    }
+
+    /// Cancels a job that no worker has. One that runs or is over is `TooLate`.
+    pub async fn cancel(&self, id: impl Into<MessageId>) -> Result<Cancel> {
+        let id = id.into();
+        let (Some(record), is_shared) = self.find(&id).await? else {
+            return Ok(Cancel::NotFound);
+        };
+        if record.state == dwell_core::State::Cancelled {
+            return Ok(Cancel::Cancelled);
+        }
+        Ok(match self.change(&id, &record, is_shared, Change::Cancel).await? {
+            Changed::Done => Cancel::Cancelled,
+            Changed::TooLate => Cancel::TooLate,
+            Changed::NotFound => Cancel::NotFound,
+        })
+    }
+
+    /// Runs a failed job again, with its counts anew; its past stays.
+    pub async fn retry(&self, id: impl Into<MessageId>) -> Result<Retry> {
+        let id = id.into();
+        let (Some(record), is_shared) = self.find(&id).await? else { return Ok(Retry::NotFound) };
+        Ok(match self.change(&id, &record, is_shared, Change::Replay(None)).await? {
+            Changed::Done => Retry::Retried,
+            Changed::TooLate => Retry::NotFailed,
+            Changed::NotFound => Retry::NotFound,
+        })
+    }
+
+    async fn change(&self, id: &MessageId, of: &Record, is_shared: bool, change: Change) -> Result<Changed> {
+        let subscription = of.subscription.as_deref();
+        if is_shared && subscription.is_none() {
+            let text = format!(
+                "the id `{id}` is also that of a message that is no job: it cannot be changed by its id alone"
+            );
+            return Err(Error::new(ErrorKind::Conflict, text));
+        }
+        let by = &self.bus.seams().instance;
+        let answers = self.ledger.change(id, subscription, change, by).await?;
+        Ok(answers.into_iter().fold(Changed::NotFound, |best, answer| match (best, answer.changed) {
+            (Changed::Done, _) | (_, Changed::Done) => Changed::Done,
+            (Changed::TooLate, _) | (_, Changed::TooLate) => Changed::TooLate,
+            _ => Changed::NotFound,
+        }))
+    }
+
+    /// Takes jobs of these types into your own hands, for a worker that is no handler of this bus.
+    pub fn claim<K: Into<Text>>(&self, kinds: impl IntoIterator<Item = K>) -> Claim {
+        Claim::new(self.clone(), kinds.into_iter().map(Into::into).collect())
+    }
+
+    /// The topic that jobs of a type are on, for the ledger, the monitor and the configuration.
+    pub fn topic_of(kind: &str) -> Text {
+        topic_of(kind)
+    }
+}
+
+impl fmt::Debug for Jobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Jobs").finish_non_exhaustive()
+    }
+}

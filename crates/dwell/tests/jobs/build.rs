@@ -1,0 +1,116 @@
+//! What is refused when a bus is built, and how long finished jobs are kept.
+
+use crate::work::{Double, Floor, SECOND, double, worker};
+use dwell::{
+    ErrorKind,
+    extend::{Seams, VirtualClock},
+    jobs::Status,
+    prelude::*,
+};
+use dwell_conformance::log::{Log, LogBroker, LogSettings};
+use std::sync::Arc;
+
+#[tokio::test]
+async fn a_transport_without_a_ledger_is_an_error_that_names_what_to_use() {
+    let seams = Seams::virtual_time(VirtualClock::new(), 1);
+    let broker = LogBroker::new(LogSettings::default());
+    let connect = || Arc::new(Log::connect(&broker, seams.clone()).unwrap());
+    let error = Bus::builder()
+        .scheduler("memory://")
+        .allow_volatile()
+        .job(twice)
+        .start_on(connect(), seams.clone())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("sqlite://"), "{error}");
+
+    let bus = Bus::builder().start_on(connect(), seams.clone()).await.unwrap();
+    let error = bus.jobs().unwrap_err();
+    assert!(error.to_string().contains("ledger") && error.to_string().contains("memory://"), "{error}");
+}
+
+async fn twice(job: Double) -> Result<u64, Failure> {
+    Ok(job.number * 2)
+}
+
+#[tokio::test]
+async fn a_type_has_one_handler_of_jobs_and_may_be_a_command_as_well() {
+    let error = Bus::builder().job(twice).job(twice).start("memory://").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("two handlers"), "{error}");
+
+    async fn heard(_: Double, State(floor): State<Floor>) {
+        floor.ran.lock().unwrap().push(1000);
+    }
+    let floor = Floor::new(SECOND);
+    let t = dwell::testing::start(worker(&floor, 1).handle(heard)).await.unwrap();
+    t.send(double(1)).await.unwrap();
+    t.run_until_idle().await;
+    t.jobs().unwrap().submit(double(2)).await.unwrap();
+    t.run_until_idle().await;
+    assert_eq!(*floor.ran.lock().unwrap(), [1000, 2]);
+}
+
+#[tokio::test]
+async fn a_type_that_is_only_a_job_is_no_command() {
+    let t = dwell::testing::start(Bus::builder().job(twice)).await.unwrap();
+    assert_eq!(t.send(double(1)).await.unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn memory_keeps_as_many_finished_jobs_as_it_is_told_to() {
+    let bus = Bus::builder().inline().job(twice).start("memory://?keep_jobs=2").await.unwrap();
+    let jobs = bus.jobs().unwrap();
+    for number in 0..3 {
+        jobs.submit(double(number)).id(format!("job-{number}")).await.unwrap();
+    }
+    assert_eq!(jobs.get("job-0").await.unwrap(), None);
+    for id in ["job-1", "job-2"] {
+        assert_eq!(jobs.get(id).await.unwrap().map(|job| job.status), Some(Status::Completed), "{id}");
+    }
+}
+
+/// Doubles a number, unless there is nothing to double.
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+async fn odd(job: Double) -> Result<u64, Failure> {
+    if job.number == 0 { Err(Failure::reject("nothing to double")) } else { Ok(job.number * 2) }
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn sqlite_keeps_finished_jobs_for_as_long_as_it_is_told_to_and_failed_ones_for_good() {
+    let clock = VirtualClock::new();
+    let seams = Seams::virtual_time(clock.clone(), 1);
+    let wiring = Bus::builder().seams(seams).job(odd);
+    let bus = wiring.start("sqlite://:memory:?done=1h").await.unwrap();
+    let jobs = bus.jobs().unwrap();
+    jobs.submit(double(1)).id("done").await.unwrap();
+    jobs.submit(double(0)).id("failed").await.unwrap();
+    clock.advance(SECOND * 3000).await;
+    assert_eq!(jobs.get("done").await.unwrap().map(|job| job.status), Some(Status::Completed));
+    clock.advance(SECOND * 3600).await;
+    assert_eq!(jobs.get("done").await.unwrap(), None);
+    assert_eq!(jobs.get("failed").await.unwrap().map(|job| job.status), Some(Status::Failed));
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn redis_keeps_finished_jobs_for_as_long_as_it_is_told_to_and_failed_ones_for_good() {
+    let url = format!("{}&done=1s", crate::server::fresh_url());
+    let world = crate::world::World::redis_at(url);
+    let (_bus, jobs) = world.jobs(Bus::builder().job(odd)).await;
+    jobs.submit(double(1)).id("done").await.unwrap();
+    jobs.submit(double(0)).id("failed").await.unwrap();
+    let done = world.reaches(&jobs, "done", Status::Completed).await.completed_at.unwrap();
+    world.reaches(&jobs, "failed", Status::Failed).await;
+    // Now and then, and when a bus starts, they are looked for.
+    world.pass(SECOND).await;
+    let (_other, _) = world.jobs(Bus::builder()).await;
+    while jobs.get("done").await.unwrap().is_some() {
+        assert!(world.now() < done.after(SECOND * 60), "it is still there");
+        world.breathe().await;
+    }
+    assert!(world.now() >= done.after(SECOND));
+    assert_eq!(jobs.get("failed").await.unwrap().map(|job| job.status), Some(Status::Failed));
+}
