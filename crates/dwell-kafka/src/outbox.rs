@@ -1,6 +1,6 @@
 //! Sending records: many at a time, and each one confirmed by all replicas.
 
-use crate::{fault::fault, record::Outgoing, settings::KafkaSettings, trouble::Trouble};
+use crate::{fault::fault, group::Offsets, record::Outgoing, settings::KafkaSettings, trouble::Trouble};
 use dwell_core::{Clock, Error, ErrorKind, Result, Timestamp};
 use rdkafka::{
     ClientContext,
@@ -20,6 +20,8 @@ use tokio::sync::Notify;
 
 /// How long to wait while the library has no room for more.
 const ROOM: Duration = Duration::from_millis(2);
+/// How long one call about a transaction waits before it says so; it is then made again.
+const CALL: Duration = Duration::from_secs(5);
 /// How long a close waits for what is on its way.
 const FLUSH: Duration = Duration::from_secs(10);
 
@@ -34,7 +36,27 @@ pub(crate) struct Outbox {
     settings: KafkaSettings,
     client_id: String,
     clock: Arc<dyn Clock>,
+    transactions: Option<Transactions>,
     state: Mutex<State>,
+}
+
+/// That it sends within transactions alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Transactions {
+    /// Nobody else's.
+    pub(crate) id: String,
+    /// When the broker gives up one whose owner is gone.
+    pub(crate) timeout: Duration,
+}
+
+/// How a transaction ended, if that is known.
+pub(crate) enum Transaction {
+    /// All are there, and so are the offsets.
+    Committed,
+    /// Nothing is there: some records were refused, for these reasons; the others have none.
+    Refused(Vec<Option<Error>>),
+    /// Nothing is there, for a reason that lies in no record.
+    Undone(Error),
 }
 
 /// Opened on first use, and again after an error that the library cannot recover from.
@@ -46,7 +68,13 @@ enum State {
 
 impl Outbox {
     pub(crate) fn new(settings: KafkaSettings, client_id: String, clock: Arc<dyn Clock>) -> Self {
-        Self { settings, client_id, clock, state: Mutex::new(State::Unopened) }
+        Self { settings, client_id, clock, transactions: None, state: Mutex::new(State::Unopened) }
+    }
+
+    /// One for [`Self::transact`] alone.
+    pub(crate) fn with_transactions(mut self, transactions: Transactions) -> Self {
+        self.transactions = Some(transactions);
+        self
     }
 
     /// Sends, and waits until the broker has confirmed or refused each: one answer per record, in order.
@@ -55,22 +83,11 @@ impl Outbox {
             Ok(native) => native,
             Err(error) => return records.iter().map(|_| Err(error.again())).collect(),
         };
-        let batch = Batch::new(records.len());
-        for (index, record) in records.iter().enumerate() {
-            self.hand_over(&native, record, Report { batch: batch.clone(), index }).await;
-        }
-        batch.wait().await;
-        let reports = std::mem::take(&mut *lock(&batch.reports));
         let mut fatal = false;
-        let answers = records.iter().zip(reports).map(|(record, report)| match report {
-            Some(Ok(at)) => Ok(at),
-            Some(Err(error)) => {
-                fatal |= error.rdkafka_error_code() == Some(Code::Fatal);
-                Err(fault(&format!("send to `{}`", record.topic), error))
-            }
-            None => {
-                Err(Error::new(ErrorKind::Timeout, "Kafka did not confirm: it may or may not have happened"))
-            }
+        let reports = self.report(&native, records).await.into_iter();
+        let answers = reports.zip(records).map(|(report, record)| {
+            fatal |= matches!(&report, Err(error) if error.rdkafka_error_code() == Some(Code::Fatal));
+            report.map_err(|error| refused(record, error))
         });
         let answers = answers.collect();
         if fatal {
@@ -79,11 +96,96 @@ impl Outbox {
         answers
     }
 
+    /// Sends these and commits these offsets: both, or neither. One at a time. An error means that nobody knows which: the
+    /// group has to be joined anew, to hear it from the broker.
+    pub(crate) async fn transact(
+        &self,
+        records: &[Outgoing],
+        offsets: impl FnOnce() -> Option<Offsets> + Send + 'static,
+    ) -> Result<Transaction> {
+        let native = match self.begin().await {
+            Ok(native) => native,
+            Err(error) => return Ok(Transaction::Undone(error)),
+        };
+        let reports = self.report(&native, records).await;
+        if reports.iter().any(Result::is_err) {
+            self.abort(native).await;
+            let reasons = reports.into_iter().zip(records).map(|(report, record)| {
+                let error = report.err().filter(|error| !is_of_the_transaction(error));
+                error.map(|error| refused(record, error))
+            });
+            return Ok(Transaction::Refused(reasons.collect()));
+        }
+        let of = native.clone();
+        let ended = on_a_thread(move || {
+            let Some(Offsets { marks, member }) = offsets() else {
+                return Ended::Undone(Error::new(ErrorKind::Stale, "some of it is another relay's by now"));
+            };
+            let added = patiently(|| of.send_offsets_to_transaction(&marks, &member, CALL));
+            match added.and_then(|()| patiently(|| of.commit_transaction(CALL))) {
+                Ok(()) => Ended::Committed,
+                Err(error) if requires_abort(&error) => Ended::Undone(fault("commit a transaction", error)),
+                Err(error) => Ended::Unknown(fault("commit a transaction", error)),
+            }
+        });
+        match ended.await {
+            Ended::Committed => Ok(Transaction::Committed),
+            Ended::Undone(error) => {
+                self.abort(native).await;
+                Ok(Transaction::Undone(error))
+            }
+            Ended::Unknown(error) => Err(error),
+        }
+    }
+
+    /// What becomes of each.
+    async fn report(&self, native: &Native, records: &[Outgoing]) -> Vec<Reported> {
+        let batch = Batch::new(records.len());
+        for (index, record) in records.iter().enumerate() {
+            self.hand_over(native, record, Report { batch: batch.clone(), index }).await;
+        }
+        batch.wait().await;
+        let reports = std::mem::take(&mut *lock(&batch.reports));
+        let unsure = || Err(KafkaError::MessageProduction(Code::MessageTimedOut));
+        reports.into_iter().map(|report| report.unwrap_or_else(unsure)).collect()
+    }
+
+    /// Opens it if need be, and begins.
+    async fn begin(&self) -> Result<Arc<Native>> {
+        let is_new = matches!(*lock(&self.state), State::Unopened);
+        let native = self.native()?;
+        let of = native.clone();
+        let begun = on_a_thread(move || {
+            if is_new {
+                patiently(|| of.init_transactions(CALL))?;
+            }
+            of.begin_transaction()
+        });
+        begun.await.map(|()| native.clone()).map_err(|error| {
+            self.renew(&native);
+            fault("begin a transaction", error)
+        })
+    }
+
+    /// Nothing of it has happened. A producer that cannot say so is given up, and with it what it began.
+    async fn abort(&self, native: Arc<Native>) {
+        let of = native.clone();
+        if let Err(error) = on_a_thread(move || patiently(|| of.abort_transaction(CALL))).await {
+            tracing::warn!(%error, "a transaction was not given up in good order");
+            self.renew(&native);
+        }
+    }
+
     /// Waits for what is on its way, and sends no more. Idempotent.
     pub(crate) async fn close(&self) {
         let before = std::mem::replace(&mut *lock(&self.state), State::Closed);
         if let State::Open(native) = before {
+            let within_transactions = self.transactions.is_some();
             let closed = tokio::task::spawn_blocking(move || {
+                if within_transactions {
+                    // One that still runs would hold up those who read what is committed until the broker gives it up.
+                    let _ = native.abort_transaction(CALL);
+                }
                 if let Err(error) = native.flush(FLUSH) {
                     tracing::warn!(%error, "records were still on their way to Kafka when the producer was closed");
                 }
@@ -135,6 +237,11 @@ impl Outbox {
         config.set("partitioner", "murmur2_random");
         // A topic that is not there is known not to be before anything is sent to it.
         config.set("topic.metadata.propagation.max.ms", "10000");
+        if let Some(Transactions { id, timeout }) = &self.transactions {
+            config.set("transactional.id", id).set("transaction.timeout.ms", timeout.as_millis().to_string());
+            let patience = self.settings.send_timeout.min(*timeout);
+            config.set("message.timeout.ms", patience.as_millis().to_string());
+        }
         let config = self.settings.finish(config);
         config
             .create_with_context(Reports(Trouble::default()))
@@ -149,6 +256,57 @@ impl Outbox {
             *state = State::Unopened;
         }
     }
+}
+
+/// What is known of a transaction after the attempt to commit it.
+enum Ended {
+    Committed,
+    Undone(Error),
+    Unknown(Error),
+}
+
+/// A call to the library that waits.
+async fn on_a_thread<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(call).await {
+        Ok(answer) => answer,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// Calls again for as long as the library says that this may help: what it has begun it must be asked to finish.
+fn patiently(call: impl Fn() -> Result<(), KafkaError>) -> Result<(), KafkaError> {
+    loop {
+        match call() {
+            Err(KafkaError::Transaction(error)) if error.is_retriable() => {
+                tracing::warn!(%error, "a transaction takes its time");
+            }
+            answer => return answer,
+        }
+    }
+}
+
+fn requires_abort(error: &KafkaError) -> bool {
+    matches!(error, KafkaError::Transaction(error) if error.txn_requires_abort())
+}
+
+/// Whether a record was not sent because of the others, or of the whole.
+fn is_of_the_transaction(error: &KafkaError) -> bool {
+    let of_the_whole = [
+        Code::PurgeQueue,
+        Code::PurgeInflight,
+        Code::State,
+        Code::Fatal,
+        Code::Fenced,
+        Code::InvalidTransactionalState,
+        Code::InvalidProducerEpoch,
+        Code::InvalidProducerIdMapping,
+        Code::ProducerFenced,
+    ];
+    error.rdkafka_error_code().is_none_or(|code| of_the_whole.contains(&code))
+}
+
+fn refused(record: &Outgoing, error: KafkaError) -> Error {
+    fault(&format!("send to `{}`", record.topic), error)
 }
 
 /// Hears what became of each record.

@@ -170,6 +170,7 @@ impl KafkaSettings {
         }
         set(&mut relay.outage, options.duration("outage")?);
         set(&mut relay.absent_for, options.duration("absent_for")?);
+        relay.transactions = options.duration("transactions")?;
         options.finish()?;
         settings.check()?;
         Ok(settings)

@@ -87,6 +87,7 @@ impl Kafka {
             group,
             topics: topics.to_vec(),
             max_span: settings.max_span,
+            commits: true,
             prefetch: PREFETCH,
             epoch: self.seams.random.next(),
             clock: self.seams.clock.clone(),

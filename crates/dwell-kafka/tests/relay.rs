@@ -233,8 +233,44 @@ async fn a_target_that_comes_in_time_gets_what_waited_for_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_relays_share_the_work_and_one_that_leaves_takes_nothing_with_it() {
+    share_and_leave(Scene::new().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_relays_share_the_work_within_transactions_too() {
+    let mut scene = Scene::new().await;
+    scene.settings.relay.transactions = Some(SECOND * 5);
+    share_and_leave(scene).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn within_a_transaction_what_cannot_be_sent_on_is_parked_and_the_rest_goes_its_way() {
+    let mut scene = Scene::new().await;
+    scene.settings.relay.transactions = Some(SECOND * 5);
+    let target = scene.topic("orders").await;
+    let small = format!("small-{}", scene.mark);
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", &scene.address).create().unwrap();
+    let new = NewTopic::new(&small, 1, TopicReplication::Fixed(1)).set("max.message.bytes", "100");
+    admin.create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let relay = scene.relay();
+    let level = scene.delay_topic("1s");
+    wait_for(&scene, &level).await;
+    let at = scene.now() + 1_500;
+    for (target, body) in [(&target, "one"), (&small, &*"x".repeat(500)), (&target, "two")] {
+        let headers = [("x-target-topic", target.clone()), ("x-process-at", at.to_string())];
+        scene.write(&level, "k", &headers, body);
+    }
+    let read = scene.read(&target, 2).await;
+    assert!(read.iter().all(|(arrived, ..)| *arrived >= at), "early: {read:?}");
+    let parked = scene.read(&scene.delay_topic("parked"), 1).await;
+    assert_eq!(parked[0].3.len(), 500);
+    assert!(parked[0].2.contains("x-rejection-reason=unroutable"), "{}", parked[0].2);
+    relay.stop().await;
+}
+
+async fn share_and_leave(scene: Scene) {
     const COUNT: usize = 2_000;
-    let scene = Scene::new().await;
     let target = scene.topic("orders").await;
     let (one, two) = (scene.relay(), scene.relay());
     wait_for(&scene, &scene.delay_topic("due")).await;

@@ -1,11 +1,14 @@
 //! The partitions that a member has: what was taken from each, and what may be committed.
 
-use super::member::Watcher;
+use super::{
+    details::{self, REACH},
+    member::Watcher,
+};
 use crate::record::Record;
 use dwell_core::{Clock, Error, ErrorKind, LeaseId, LowWater, Result};
 use rdkafka::{Offset, TopicPartitionList, consumer::base_consumer::PartitionQueue, error::KafkaError};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -58,6 +61,8 @@ struct State {
     departures: u64,
     /// What the broker refuses us, to be told once.
     refused: Option<Error>,
+    /// The broker takes commits with nothing beside the mark.
+    terse: bool,
 }
 
 /// One partition, for as long as it is ours.
@@ -67,10 +72,16 @@ struct Lane {
     queue: Option<PartitionQueue<Watcher>>,
     /// What came before the partition had its own queue, and what was looked at and left for later.
     waiting: VecDeque<Record>,
+    /// The mark of whoever had it before us, and what is done above it; not known before the broker was asked.
+    done: Option<(u64, BTreeSet<u64>)>,
     /// From the first record on.
     tracker: Option<LowWater>,
-    /// The mark that the broker was last told, as far as we know.
-    committed: Option<u64>,
+    /// How many are being worked on.
+    busy: usize,
+    /// How many were done.
+    completed: u64,
+    /// What the broker was last told, as far as we know: the mark, and how many were done then.
+    committed: Option<(u64, u64)>,
     /// Being taken away: hands out no more.
     leaving: bool,
     /// That its span is full was said.
@@ -98,6 +109,7 @@ impl Lanes {
             committing: None,
             departures: 0,
             refused: None,
+            terse: false,
         };
         let (settled, stirred) = (Condvar::new(), Notify::new());
         Self { topics, max_span, clock, state: Mutex::new(state), settled, stirred }
@@ -146,18 +158,22 @@ impl Lanes {
         ready: &mut dyn FnMut(&Record) -> bool,
         batch: &mut Vec<Taken>,
     ) {
-        while batch.len() < max && !lane.leaving {
+        while batch.len() < max && !lane.leaving && lane.done.is_some() {
             if lane.tracker.as_ref().is_some_and(|tracker| tracker.span() >= self.max_span) {
                 lane.warn_full(&self.topics[key.0], key.1);
                 return;
             }
             let Some(record) = lane.next(&self.topics[key.0]) else { return };
+            if lane.skips(record.offset) {
+                continue;
+            }
             if !ready(&record) {
                 lane.waiting.push_front(record);
                 return;
             }
             let offset = record.offset;
             lane.tracker.get_or_insert_with(|| LowWater::starting_at(offset)).received(offset);
+            lane.busy += 1;
             let lease = LeaseId { position: position(key, offset), fence: lane.epoch };
             batch.push(Taken { topic: key.0, lease, record });
         }
@@ -168,16 +184,81 @@ impl Lanes {
         let mut state = self.lock();
         let (key, offset) = split(lease.position);
         let lane = state.lanes.get_mut(&key).filter(|lane| lane.epoch == lease.fence);
-        let Some(tracker) = lane.and_then(|lane| lane.tracker.as_mut()) else { return false };
+        let Some(lane) = lane else { return false };
+        let Some(tracker) = lane.tracker.as_mut() else { return false };
         let was_full = tracker.span() >= self.max_span;
         let completed = tracker.complete(offset);
-        if tracker.span() == 0 {
-            self.settled.notify_all();
+        if completed {
+            lane.completed += 1;
+            lane.let_go(&self.settled);
         }
         if was_full {
             self.stirred.notify_one();
         }
         completed
+    }
+
+    /// Lets go of it, so that nobody waits for it before its partition is given up: whoever gets it next does it. `false` if
+    /// it must not be let go of, because what is done in that partition is more than can be told of.
+    pub(crate) fn release(&self, lease: LeaseId) -> bool {
+        let mut state = self.lock();
+        let terse = state.terse;
+        let (key, _) = split(lease.position);
+        let lane = state.lanes.get_mut(&key).filter(|lane| lane.epoch == lease.fence);
+        let Some(lane) = lane else { return true };
+        let told = lane.tracker.as_ref().is_none_or(|tracker| tracker.span() <= REACH && !terse);
+        if told {
+            lane.let_go(&self.settled);
+        }
+        told
+    }
+
+    /// What is to be committed together with what these were turned into: all of them done. `None` if one of them is not
+    /// ours any more.
+    pub(crate) fn marks_after(&self, leases: &[LeaseId]) -> Option<TopicPartitionList> {
+        let state = self.lock();
+        let mut trackers: BTreeMap<Key, LowWater> = BTreeMap::new();
+        for lease in leases {
+            let (key, offset) = split(lease.position);
+            let lane = state.lanes.get(&key).filter(|lane| lane.epoch == lease.fence)?;
+            let tracker = lane.tracker.as_ref().filter(|tracker| tracker.is_open(offset))?;
+            trackers.entry(key).or_insert_with(|| tracker.clone()).complete(offset);
+        }
+        let mut list = TopicPartitionList::new();
+        for (key, tracker) in &trackers {
+            add(&mut list, &self.topics[key.0], key.1, tracker, state.terse);
+        }
+        Some(list)
+    }
+
+    /// Partitions whose former owner may have done more than its mark says.
+    pub(super) fn unknown(&self) -> Option<TopicPartitionList> {
+        let state = self.lock();
+        let mut list = TopicPartitionList::new();
+        for (key, _) in state.lanes.iter().filter(|(_, lane)| lane.done.is_none()) {
+            list.add_partition(&self.topics[key.0], key.1);
+        }
+        (list.count() > 0).then_some(list)
+    }
+
+    /// What was committed for them, and what was said beside it.
+    pub(super) fn learn(&self, committed: &TopicPartitionList) {
+        let mut state = self.lock();
+        for element in committed.elements() {
+            let topic = self.topics.iter().position(|known| known == element.topic());
+            let lane = topic.and_then(|topic| state.lanes.get_mut(&(topic, element.partition())));
+            let mark = element.offset().to_raw().and_then(|offset| u64::try_from(offset).ok());
+            if let Some(lane) = lane {
+                let done = mark.map(|mark| (mark, details::read(mark, element.metadata())));
+                lane.done = Some(done.unwrap_or_default());
+            }
+        }
+        self.stirred.notify_one();
+    }
+
+    /// The broker has no room for what is said beside the mark: only the mark from now on.
+    pub(super) fn be_terse(&self) {
+        self.lock().terse = true;
     }
 
     /// Whether it is still ours to settle.
@@ -205,7 +286,8 @@ impl Lanes {
     pub(super) fn is_busy(&self) -> bool {
         let moved = |lane: &Lane| {
             let tracker = lane.tracker.as_ref();
-            tracker.is_some_and(|tracker| tracker.span() > 0 || lane.committed != Some(tracker.commit()))
+            lane.busy > 0
+                || tracker.is_some_and(|tracker| lane.committed != Some((tracker.commit(), lane.completed)))
         };
         self.lock().lanes.values().any(moved)
     }
@@ -222,7 +304,10 @@ impl Lanes {
                     epoch,
                     queue: None,
                     waiting: VecDeque::new(),
+                    done: None,
                     tracker: None,
+                    busy: 0,
+                    completed: 0,
                     committed: None,
                     leaving: false,
                     warned: false,
@@ -263,11 +348,7 @@ impl Lanes {
         state.departures += 1;
         self.stirred.notify_one();
         let busy = |state: &mut State| {
-            !state.hurried
-                && keys.iter().any(|key| {
-                    let tracker = state.lanes.get(key).and_then(|lane| lane.tracker.as_ref());
-                    tracker.is_some_and(|tracker| tracker.span() > 0)
-                })
+            !state.hurried && keys.iter().any(|key| state.lanes.get(key).is_some_and(|lane| lane.busy > 0))
         };
         let waited = self.settled.wait_timeout_while(state, patience, busy);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
@@ -284,21 +365,21 @@ impl Lanes {
         self.stirred.notify_one();
     }
 
-    /// What is to be committed: the marks that have moved. They count as committed unless [`Self::uncommitted`] says
+    /// What is to be committed: the marks that have moved, and those above which something was done. They count as committed unless [`Self::uncommitted`] says
     /// otherwise.
     pub(super) fn marks(&self, of: Option<&TopicPartitionList>) -> Option<TopicPartitionList> {
         let of = of.map(|partitions| self.keys(partitions));
         let mut list = TopicPartitionList::new();
         let mut state = self.lock();
+        let terse = state.terse;
         for (key, lane) in &mut state.lanes {
-            let Some(mark) = lane.tracker.as_ref().map(LowWater::commit) else { continue };
-            let start = lane.committed.get_or_insert(0);
-            if *start == mark || of.as_ref().is_some_and(|of| !of.contains(key)) {
+            let Some(tracker) = &lane.tracker else { continue };
+            let now = (tracker.commit(), lane.completed);
+            if lane.committed == Some(now) || of.as_ref().is_some_and(|of| !of.contains(key)) {
                 continue;
             }
-            let offset = Offset::Offset(i64::try_from(mark).unwrap_or(i64::MAX));
-            if list.add_partition_offset(&self.topics[key.0], key.1, offset).is_ok() {
-                *start = mark;
+            if add(&mut list, &self.topics[key.0], key.1, tracker, terse) {
+                lane.committed = Some(now);
             }
         }
         if list.count() == 0 {
@@ -364,6 +445,30 @@ impl Lanes {
 }
 
 impl Lane {
+    /// Whether it was done by whoever had the partition before us.
+    fn skips(&mut self, offset: u64) -> bool {
+        let Some((mark, done)) = &mut self.done else { return false };
+        if offset < *mark {
+            // Somebody has set the group back, or the topic was made anew: what was done then is no longer of interest.
+            done.clear();
+        }
+        let skips = done.remove(&offset);
+        if skips {
+            let tracker = self.tracker.get_or_insert_with(|| LowWater::starting_at(offset));
+            tracker.received(offset);
+            tracker.complete(offset);
+        }
+        skips
+    }
+
+    /// One less is being worked on.
+    fn let_go(&mut self, settled: &Condvar) {
+        self.busy = self.busy.saturating_sub(1);
+        if self.busy == 0 {
+            settled.notify_all();
+        }
+    }
+
     fn next(&mut self, topic: &str) -> Option<Record> {
         if let Some(record) = self.waiting.pop_front() {
             return Some(record);
@@ -389,6 +494,20 @@ impl Lane {
             );
         }
     }
+}
+
+/// Adds the mark of a partition, and what is done above it.
+fn add(list: &mut TopicPartitionList, topic: &str, partition: i32, tracker: &LowWater, terse: bool) -> bool {
+    let mark = tracker.commit();
+    let offset = Offset::Offset(i64::try_from(mark).unwrap_or(i64::MAX));
+    if list.add_partition_offset(topic, partition, offset).is_err() {
+        return false;
+    }
+    let text = if terse { String::new() } else { details::write(mark, tracker.settled()) };
+    if let Some(mut element) = list.find_partition(topic, partition).filter(|_| !text.is_empty()) {
+        element.set_metadata(text);
+    }
+    true
 }
 
 fn position((topic, partition): Key, offset: u64) -> u64 {
@@ -428,6 +547,7 @@ mod tests {
     fn lanes_at(clock: VirtualClock, counts: [u64; 2]) -> Lanes {
         let lanes = Lanes::new(vec!["orders".into(), "retries".into()], 5, 100, Arc::new(clock));
         lanes.assigned(&partitions(&[0, 1]));
+        lanes.learn(&partitions(&[0, 1]));
         for (partition, count) in counts.into_iter().enumerate() {
             (10..10 + count).for_each(|offset| lanes.came_early("orders", record(partition as i32, offset)));
         }
@@ -473,6 +593,8 @@ mod tests {
         assert!(!lanes.is_open(gone[0]) && lanes.is_open(kept[0]));
         lanes.assigned(&partitions(&[0]));
         lanes.came_early("orders", record(0, 10));
+        assert_eq!(take(&lanes, 10), [], "nobody has said yet what is done of it");
+        lanes.learn(&partitions(&[0]));
         let again = take(&lanes, 10);
         assert_eq!(again[0].position, gone[0].position);
         assert!(!lanes.complete(gone[0]) && lanes.complete(again[0]));
@@ -525,6 +647,55 @@ mod tests {
         assert_eq!(take(&lanes, 1).len(), 0);
         lanes.committed();
         assert_eq!(take(&lanes, 1).len(), 1);
+    }
+
+    #[test]
+    fn what_is_done_above_the_mark_is_said_with_it_and_not_done_again() {
+        let one = lanes([4, 0]);
+        let taken = take(&one, 10);
+        assert!(one.complete(taken[1]) && one.complete(taken[3]));
+        let said = one.marks(None).unwrap();
+        assert_eq!(said.elements()[0].metadata(), "dwell1:5");
+        let two = lanes([4, 0]);
+        two.learn(&said);
+        let again: Vec<_> = take(&two, 10).into_iter().map(|lease| split(lease.position).1).collect();
+        assert_eq!(again, [10, 12]);
+        assert!(two.complete(LeaseId { position: position((0, 0), 10), fence: take_fence(&two) }));
+        assert_eq!(marks(&two), [(0, Offset::Offset(12))]);
+    }
+
+    #[test]
+    fn what_was_done_counts_for_nothing_when_the_group_was_set_back() {
+        let lanes = lanes([4, 0]);
+        let mut said = TopicPartitionList::new();
+        said.add_partition_offset("orders", 0, Offset::Offset(11)).unwrap();
+        said.find_partition("orders", 0).unwrap().set_metadata("dwell1:4");
+        lanes.learn(&said);
+        assert_eq!(take(&lanes, 10).len(), 4);
+    }
+
+    fn take_fence(lanes: &Lanes) -> u64 {
+        lanes.lock().lanes[&(0, 0)].epoch
+    }
+
+    #[test]
+    fn what_goes_into_a_transaction_is_done_in_its_marks_and_not_before() {
+        let lanes = lanes([3, 0]);
+        let taken = take(&lanes, 10);
+        let after = lanes.marks_after(&taken[..2]).unwrap();
+        assert_eq!(after.elements()[0].offset(), Offset::Offset(12));
+        assert!(lanes.is_open(taken[0]));
+        assert!(lanes.complete(taken[0]));
+        assert!(lanes.marks_after(&taken[..2]).is_none(), "one of them is done already");
+    }
+
+    #[test]
+    fn nobody_waits_for_what_was_let_go_of() {
+        let lanes = lanes([2, 0]);
+        let taken = take(&lanes, 10);
+        assert!(lanes.complete(taken[1]) && lanes.release(taken[0]));
+        lanes.leave(&partitions(&[0]), Duration::from_secs(600));
+        assert_eq!(lanes.marks(None).unwrap().elements()[0].metadata(), "dwell1:4");
     }
 
     #[test]

@@ -6,14 +6,16 @@ use dwell_core::{BoxFuture, Clock, LeaseId, Result};
 use rdkafka::{
     ClientContext, TopicPartitionList,
     config::RDKafkaLogLevel,
-    consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, RebalanceProtocol},
+    consumer::{
+        BaseConsumer, CommitMode, Consumer as _, ConsumerContext, ConsumerGroupMetadata, RebalanceProtocol,
+    },
     error::{KafkaError, RDKafkaErrorCode as Code},
     message::Message as _,
     types::RDKafkaRespErr,
 };
 use std::{
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU8, Ordering},
     },
     thread,
@@ -26,6 +28,9 @@ const POLL: Duration = Duration::from_millis(100);
 /// How long it waits while something is: what is settled is committed after about this.
 const BUSY_POLL: Duration = Duration::from_millis(10);
 
+/// How long the broker may take to say what is committed.
+const LEARN: Duration = Duration::from_secs(5);
+
 /// How a member is set up.
 pub(crate) struct MemberSettings<'a> {
     pub(crate) connection: &'a KafkaSettings,
@@ -34,6 +39,8 @@ pub(crate) struct MemberSettings<'a> {
     /// Two at most.
     pub(crate) topics: Vec<String>,
     pub(crate) max_span: usize,
+    /// Whether it commits what was completed by itself; else whoever completes it does, in a transaction.
+    pub(crate) commits: bool,
     /// Records and bytes that the library may fetch ahead.
     pub(crate) prefetch: (usize, usize),
     /// A random number: see [`Lanes::new`].
@@ -53,6 +60,7 @@ mod wish {
 /// A member of a group. Dropping it is a crash: nothing more is committed, and its partitions go to others.
 pub(crate) struct Member {
     lanes: Arc<Lanes>,
+    consumer: Weak<BaseConsumer<Watcher>>,
     wish: Arc<AtomicU8>,
     ended: watch::Receiver<bool>,
     clock: Arc<dyn Clock>,
@@ -61,8 +69,17 @@ pub(crate) struct Member {
 impl Member {
     /// Joins. The partitions come later, by themselves.
     pub(crate) fn join(settings: MemberSettings<'_>) -> Result<Self> {
-        let MemberSettings { connection, client_id, group, topics, max_span, prefetch, epoch, clock } =
-            settings;
+        let MemberSettings {
+            connection,
+            client_id,
+            group,
+            topics,
+            max_span,
+            commits,
+            prefetch,
+            epoch,
+            clock,
+        } = settings;
         let mut config = connection.client(client_id);
         let session = connection.session;
         let heartbeat = (session / 10).clamp(Duration::from_millis(100), Duration::from_secs(3));
@@ -92,6 +109,7 @@ impl Member {
             trouble: Trouble::default(),
             lanes: lanes.clone(),
             wish: wish.clone(),
+            commits,
             patience: connection.revoke_wait,
         };
         let consumer: BaseConsumer<Watcher> =
@@ -99,7 +117,9 @@ impl Member {
         let topics: Vec<_> = topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics).map_err(|error| fault(&what, error))?;
         let (end, ended) = watch::channel(false);
-        let thread = Poller { consumer: Arc::new(consumer), lanes: lanes.clone(), wish: wish.clone() };
+        let consumer = Arc::new(consumer);
+        let seen = Arc::downgrade(&consumer);
+        let thread = Poller { consumer, lanes: lanes.clone(), wish: wish.clone(), commits };
         let started = thread::Builder::new().name(format!("kafka {group}")).spawn(move || {
             thread.run();
             let _ = end.send(true);
@@ -108,7 +128,7 @@ impl Member {
             dwell_core::Error::new(dwell_core::ErrorKind::Unavailable, "no thread for a Kafka consumer")
                 .with_source(error)
         })?;
-        Ok(Self { lanes, wish, ended, clock })
+        Ok(Self { lanes, consumer: seen, wish, ended, clock })
     }
 
     /// See [`Lanes::take`].
@@ -124,6 +144,19 @@ impl Member {
     /// See [`Lanes::is_open`].
     pub(crate) fn is_open(&self, lease: LeaseId) -> bool {
         self.lanes.is_open(lease)
+    }
+
+    /// See [`Lanes::release`].
+    pub(crate) fn release(&self, lease: LeaseId) -> bool {
+        self.lanes.release(lease)
+    }
+
+    /// What a transaction needs to complete these: who we are in the group, and its marks. `None` if one of them is not ours
+    /// any more. For a thread that may wait.
+    pub(crate) fn offsets(&self, leases: &[LeaseId]) -> Option<Offsets> {
+        // In this order: should the partition go in between, the broker knows that we are somebody of the past.
+        let member = self.consumer.upgrade()?.group_metadata()?;
+        Some(Offsets { member, marks: self.lanes.marks_after(leases)? })
     }
 
     /// See [`Lanes::departures`].
@@ -164,11 +197,18 @@ impl Drop for Member {
     }
 }
 
+/// What is committed within a transaction.
+pub(crate) struct Offsets {
+    pub(crate) member: ConsumerGroupMetadata,
+    pub(crate) marks: TopicPartitionList,
+}
+
 /// The thread that keeps the membership.
 struct Poller {
     consumer: Arc<BaseConsumer<Watcher>>,
     lanes: Arc<Lanes>,
     wish: Arc<AtomicU8>,
+    commits: bool,
 }
 
 impl Poller {
@@ -180,13 +220,25 @@ impl Poller {
                 None => {}
             }
             self.lanes.open(|topic, partition| self.split(topic, partition));
-            commit(&self.consumer, &self.lanes, None);
+            self.learn();
+            if self.commits {
+                commit(&self.consumer, &self.lanes, None);
+            }
         }
-        if self.wish.load(Ordering::SeqCst) == wish::LEAVE {
+        if self.wish.load(Ordering::SeqCst) == wish::LEAVE && self.commits {
             commit(&self.consumer, &self.lanes, None);
         }
         // The queues of the partitions first: the client cannot go before them. Then it leaves the group.
         self.lanes.close();
+    }
+
+    /// What was done in partitions that are new to us. Until that is known, nothing of them is handed out.
+    fn learn(&self) {
+        let Some(unknown) = self.lanes.unknown() else { return };
+        match self.consumer.committed_offsets(unknown, LEARN) {
+            Ok(committed) => self.lanes.learn(&committed),
+            Err(error) => tracing::warn!(%error, "Kafka does not say what is committed: asking again"),
+        }
     }
 
     fn split(
@@ -227,6 +279,9 @@ fn commit(consumer: &BaseConsumer<Watcher>, lanes: &Lanes, of: Option<&TopicPart
     match consumer.commit(&marks, CommitMode::Sync) {
         Ok(()) => lanes.committed(),
         Err(error) => {
+            if error.rdkafka_error_code() == Some(Code::OffsetMetadataTooLarge) {
+                lanes.be_terse();
+            }
             tracing::warn!(%error, "a commit to Kafka failed: it is tried again while the partitions are ours");
             lanes.uncommitted(&marks);
         }
@@ -238,6 +293,7 @@ pub(super) struct Watcher {
     trouble: Trouble,
     lanes: Arc<Lanes>,
     wish: Arc<AtomicU8>,
+    commits: bool,
     /// How long a partition that is taken away waits for its handlers.
     patience: Duration,
 }
@@ -294,6 +350,8 @@ impl Watcher {
     /// Finish, then commit: whoever gets them next begins behind what was handled here.
     fn let_go(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList) {
         self.lanes.leave(partitions, self.patience);
-        commit(consumer, &self.lanes, Some(partitions));
+        if self.commits {
+            commit(consumer, &self.lanes, Some(partitions));
+        }
     }
 }

@@ -5,11 +5,13 @@
 //! receiver holds no more than the library's prefetch. Partitions come and go by cooperative rebalancing:
 //!
 //! * taken away: nothing more is handed out, what is being worked on is waited for, up to a limit, and the mark is
-//!   committed before the partition is let go;
+//!   committed before the partition is let go, together with what is done above it;
 //! * lost, because the broker has given up on us: dropped without a commit, since it is somebody else's by now.
 
+mod details;
 mod lanes;
 mod member;
 
+pub(crate) use details::REACH;
 pub(crate) use lanes::Taken;
-pub(crate) use member::{Member, MemberSettings};
+pub(crate) use member::{Member, MemberSettings, Offsets};

@@ -21,8 +21,8 @@ pub(crate) use topics::provision;
 
 use crate::{
     cluster::Cluster,
-    group::{Member, MemberSettings},
-    outbox::Outbox,
+    group::{Member, MemberSettings, REACH},
+    outbox::{Outbox, Transactions},
     settings::KafkaSettings,
 };
 use dwell_core::{BoxFuture, Result, Seams};
@@ -80,7 +80,12 @@ impl Relay {
         let mut workers = FuturesUnordered::new();
         for level in topics::levels(&settings.relay) {
             let member = Arc::new(self.join(&client_id, &level)?);
-            workers.push(Worker::new(shared.clone(), member, level).run(told.clone()));
+            let transactions = settings.relay.transactions.map(|timeout| {
+                let id = format!("{}-{}-{}", settings.relay.group, level.topic, self.seams.incarnation);
+                let outbox = Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone());
+                Arc::new(outbox.with_transactions(Transactions { id, timeout }))
+            });
+            workers.push(Worker::new(shared.clone(), member, level, transactions).run(told.clone()));
         }
         let mut result = Ok(());
         let mut stop = Some(stop);
@@ -108,12 +113,15 @@ impl Relay {
 
     fn join(&self, client_id: &str, level: &Level) -> Result<Member> {
         let settings = self.cluster.settings();
+        let transactional = settings.relay.transactions.is_some();
         Member::join(MemberSettings {
             connection: settings,
             client_id,
             group: format!("{}-{}", settings.relay.group, level.topic),
             topics: vec![level.topic.clone()],
-            max_span: settings.relay.read_ahead.0,
+            // Within transactions, all that is done above the mark must be told.
+            max_span: settings.relay.read_ahead.0.min(if transactional { REACH } else { usize::MAX }),
+            commits: !transactional,
             prefetch: if level.wait.is_some() { LEVEL_PREFETCH } else { DUE_PREFETCH },
             epoch: self.seams.random.next(),
             clock: self.seams.clock.clone(),

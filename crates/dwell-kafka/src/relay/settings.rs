@@ -23,6 +23,9 @@ pub struct RelaySettings {
     pub allow_targets: Option<String>,
     /// Records that may wait in memory for their last stretch, and their bytes.
     pub read_ahead: (usize, usize),
+    /// A record is sent on in one transaction with the offset that says so, so that whoever reads only what is committed
+    /// never sees it twice. This is how long the transaction of a relay that was killed may hold up such readers.
+    pub transactions: Option<Duration>,
 }
 
 impl Default for RelaySettings {
@@ -36,6 +39,7 @@ impl Default for RelaySettings {
             absent_for: Duration::from_secs(30),
             allow_targets: None,
             read_ahead: (100_000, 64 << 20),
+            transactions: None,
         }
     }
 }
@@ -78,6 +82,10 @@ impl RelaySettings {
                     format!("`{name}` of the delay topics must be 1 to 100 letters, digits, `_`, `.` or `-`");
                 return Err(Error::new(ErrorKind::Config, text));
             }
+        }
+        if self.transactions.is_some_and(|timeout| timeout < Duration::from_secs(1)) {
+            let text = "`transactions` is how long one may take, and is below 1s: 10s is a good start";
+            return Err(Error::new(ErrorKind::Config, text));
         }
         Ok(())
     }

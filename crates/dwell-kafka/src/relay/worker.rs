@@ -5,9 +5,12 @@
 //! and never not at all. Nothing is waited for in line: what is for one target goes by itself, and a target that is away
 //! has its records put back on a shelf, so that they hold up neither the commit nor the memory.
 //!
-//! On the last stretch records leave in another order than they came in, and the commit stays behind the first that still
-//! waits. So before a partition goes to another relay, or this one stops, what still waits is written to the topic anew:
-//! otherwise the next relay would send again what was sent already.
+//! On the last stretch records leave in another order than they came in, and the mark stays behind the first that still
+//! waits; what was sent above it is said beside the mark, so that the next relay does not send it again. Where that is more
+//! than can be said there, what still waits is written to the topic anew before its partition goes to another relay.
+//!
+//! Within transactions, a record and the offset that says where it went become visible together. There is one transaction
+//! at a time for each delay topic.
 
 use super::{
     Counts, RelaySettings,
@@ -18,7 +21,7 @@ use super::{
 use crate::{
     cluster::Cluster,
     group::{Member, Taken},
-    outbox::Outbox,
+    outbox::{Outbox, Transaction},
     record::{Outgoing, Record},
 };
 use dwell_core::{BoxFuture, Clock, ErrorKind, LeaseId, Result, Text, Timestamp, wheel::Wheel};
@@ -56,9 +59,13 @@ pub(super) struct Worker {
     held_bytes: usize,
     /// The partitions that were taken away, as far as that was looked after.
     departures: u64,
-    on_their_way: FuturesUnordered<BoxFuture<'static, usize>>,
-    /// How many those are.
+    on_their_way: FuturesUnordered<BoxFuture<'static, Result<usize>>>,
+    /// How many those are, and those that are queued.
     sending: usize,
+    /// Who sends within transactions, if that is wanted.
+    transactions: Option<Arc<Outbox>>,
+    /// What is for the next transaction.
+    queued: Vec<Step>,
 }
 
 /// A record that waits in memory.
@@ -84,7 +91,12 @@ enum Kind {
 }
 
 impl Worker {
-    pub(super) fn new(shared: Arc<Shared>, member: Arc<Member>, level: Level) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        member: Arc<Member>,
+        level: Level,
+        transactions: Option<Arc<Outbox>>,
+    ) -> Self {
         let on_their_way = FuturesUnordered::new();
         Self {
             shared,
@@ -95,6 +107,8 @@ impl Worker {
             departures: 0,
             on_their_way,
             sending: 0,
+            transactions,
+            queued: vec![],
         }
     }
 
@@ -115,7 +129,10 @@ impl Worker {
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => break Ok(()),
-                Some(sent) = self.on_their_way.next(), if !self.on_their_way.is_empty() => self.sending -= sent,
+                Some(sent) = self.on_their_way.next(), if !self.on_their_way.is_empty() => match sent {
+                    Ok(sent) => self.sending -= sent,
+                    Err(error) => break Err(error),
+                },
                 () = self.member.stirred() => {}
                 () = until => {}
             }
@@ -129,6 +146,9 @@ impl Worker {
                 () = &mut patience => break,
             }
         }
+        if let Some(outbox) = &self.transactions {
+            outbox.close().await;
+        }
         self.member.close().await;
         result
     }
@@ -140,6 +160,11 @@ impl Worker {
     /// Sends on all that may go now. Returns when the next one may.
     fn look(&mut self) -> Result<Option<Timestamp>> {
         let now = self.shared.clock.now();
+        let departures = self.member.departures();
+        if std::mem::replace(&mut self.departures, departures) != departures {
+            self.give_back(Member::is_leaving);
+        }
+        self.transact();
         match self.level.wait {
             Some(wait) => self.look_at_level(wait, now),
             None => self.look_at_due(now),
@@ -184,10 +209,6 @@ impl Worker {
 
     /// Records wait in memory, as many as may; the rest stays in the topic.
     fn look_at_due(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
-        let departures = self.member.departures();
-        if std::mem::replace(&mut self.departures, departures) != departures {
-            self.give_back(Member::is_leaving);
-        }
         let (most, most_bytes) = self.settings().read_ahead;
         let (mut count, mut bytes) = (self.wheel.len() + self.sending, self.held_bytes);
         let taken = self.member.take(BATCH, &mut |record: &Record| {
@@ -229,8 +250,13 @@ impl Worker {
         Ok(if more { Some(now) } else { next })
     }
 
-    /// Writes what still waits to the topic anew, and so lets go of it.
+    /// Lets go of what still waits, for the next relay; what that one could not tell from what was sent already is written
+    /// to the topic anew.
     fn give_back(&mut self, of: impl Fn(&Member, LeaseId) -> bool) {
+        for step in self.queued.extract_if(.., |step| of(&self.member, step.lease)) {
+            self.sending -= 1;
+            self.member.release(step.lease);
+        }
         let leaving = self.wheel.iter().filter(|(_, _, waiting)| of(&self.member, waiting.lease));
         let keys: Vec<_> = leaving.map(|(key, ..)| key).collect();
         let waiting: Vec<_> = keys.into_iter().filter_map(|key| self.wheel.cancel(key)).collect();
@@ -238,7 +264,7 @@ impl Worker {
         for Waiting { lease, plan, size } in waiting.into_iter().map(|waiting| *waiting) {
             self.held_bytes -= size;
             // What was lost meanwhile is another relay's.
-            if self.member.is_open(lease) {
+            if self.member.is_open(lease) && !self.member.release(lease) {
                 let outgoing = plan.shelve(self.settings().due_topic());
                 steps.push(Step { lease, from: self.level.topic.clone(), outgoing, kind: Kind::Shelve });
             }
@@ -266,8 +292,13 @@ impl Worker {
         self.shared.give_up(lease, record, &self.level.topic, reason, now)
     }
 
-    /// Sends on, each destination by itself.
+    /// Sends on, each destination by itself, or what there is in one transaction.
     fn send(&mut self, steps: Vec<Step>) {
+        if self.transactions.is_some() {
+            self.sending += steps.len();
+            self.queued.extend(steps);
+            return self.transact();
+        }
         let mut groups: BTreeMap<Text, Vec<Step>> = BTreeMap::new();
         for step in steps {
             groups.entry(step.outgoing.topic.clone()).or_default().push(step);
@@ -278,9 +309,24 @@ impl Worker {
             self.on_their_way.push(Box::pin(async move {
                 let count = group.len();
                 shared.pass_on(&member, group).await;
-                count
+                Ok(count)
             }));
         }
+    }
+
+    /// Begins the next transaction, if none runs.
+    fn transact(&mut self) {
+        let Some(outbox) = self.transactions.clone() else { return };
+        if self.queued.is_empty() || !self.on_their_way.is_empty() {
+            return;
+        }
+        let steps: Vec<_> = self.queued.drain(..self.queued.len().min(BATCH)).collect();
+        let (shared, member) = (self.shared.clone(), self.member.clone());
+        self.on_their_way.push(Box::pin(async move {
+            let count = steps.len();
+            shared.pass_on_at_once(&member, &outbox, steps).await?;
+            Ok(count)
+        }));
     }
 }
 
@@ -298,6 +344,60 @@ impl Shared {
             }
             steps.retain(|step| member.is_open(step.lease));
         }
+    }
+
+    /// The same, all or nothing each time.
+    async fn pass_on_at_once(
+        &self,
+        member: &Arc<Member>,
+        outbox: &Outbox,
+        mut steps: Vec<Step>,
+    ) -> Result<()> {
+        loop {
+            steps.retain(|step| member.is_open(step.lease));
+            if steps.is_empty() {
+                return Ok(());
+            }
+            steps = self.turn_away_all_absent(steps).await;
+            let outgoing: Vec<_> = steps.iter().map(|step| step.outgoing.clone()).collect();
+            let leases: Vec<_> = steps.iter().map(|step| step.lease).collect();
+            let of = member.clone();
+            let ended = outbox.transact(&outgoing, move || of.offsets(&leases)).await?;
+            let now = self.clock.now();
+            match ended {
+                Transaction::Committed => {
+                    steps.drain(..).for_each(|step| self.done(member, step, now));
+                    return Ok(());
+                }
+                Transaction::Refused(reasons) => {
+                    let judged = steps.into_iter().zip(reasons).map(|(step, reason)| match reason {
+                        Some(error) => self.failed(step, &error, now),
+                        None => step,
+                    });
+                    steps = judged.collect();
+                    if !steps.iter().any(|step| matches!(step.kind, Kind::Hold | Kind::Park)) {
+                        self.clock.sleep(PAUSE).await;
+                    }
+                }
+                Transaction::Undone(error) => {
+                    tracing::warn!(%error, "a transaction came to nothing: trying again");
+                    self.clock.sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// The same as [`Self::turn_away_absent`], for any number of targets.
+    async fn turn_away_all_absent(&self, steps: Vec<Step>) -> Vec<Step> {
+        let mut groups: BTreeMap<Text, Vec<Step>> = BTreeMap::new();
+        for step in steps {
+            groups.entry(step.outgoing.topic.clone()).or_default().push(step);
+        }
+        let mut steps = vec![];
+        for group in groups.into_values() {
+            steps.extend(self.turn_away_absent(group).await);
+        }
+        steps
     }
 
     /// Returns what is left to do.

@@ -215,6 +215,11 @@ impl Rig for KafkaRig {
         }
     }
 
+    /// They join groups and leave them, and wait for the rest.
+    fn at_once(&self) -> (usize, usize) {
+        (24, 4)
+    }
+
     fn abilities(&self) -> Abilities {
         Abilities::default().with_restart().with_foreign().with_processes()
     }
