@@ -88,6 +88,7 @@ impl Kafka {
             topics: topics.to_vec(),
             max_span: settings.max_span,
             commits: true,
+            measures_lag: false,
             prefetch: PREFETCH,
             epoch: self.seams.random.next(),
             clock: self.seams.clock.clone(),

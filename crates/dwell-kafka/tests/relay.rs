@@ -222,7 +222,7 @@ async fn a_target_that_comes_in_time_gets_what_waited_for_it() {
     let target = format!("slow-{}", scene.mark);
     let headers = [("x-target-topic", target.clone()), ("x-process-at", scene.now().to_string())];
     scene.write(&level, "a", &headers, "patient");
-    while relay.counts.tally().held == 0 {
+    while relay.counts.tally().put_back == 0 {
         scene.clock.sleep(SECOND / 10).await;
     }
     assert_eq!(scene.topic("slow").await, target);

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::artifacts::TestBinary;
+use crate::artifacts::{FEATURES, TestBinary};
 use crate::columns::Column;
 use crate::process::Program;
 use crate::{artifacts, bench, columns, conformance, docs, faults, licences, simulate, workspace};
@@ -27,10 +27,6 @@ const EXAMPLES: &str = "dwell-examples";
 const EXAMPLE_URL: &str = "DWELL_EXAMPLE_URL";
 /// Each ends by itself within seconds: one that runs longer hangs.
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
-/// The features of `dwell` that are off by default. The package of examples asks for all of them, so that every step
-/// which builds its dependencies, such as tests and clippy, has them on; the pages of the documentation build none.
-const FEATURES: &str = "dwell/axum,dwell/kafka,dwell/metrics,dwell/otel,dwell/redis,dwell/sqlite";
-
 /// The steps that the columns belong to.
 pub(crate) const CONFORMANCE: &str = "conformance";
 pub(crate) const KILLS: &str = "faults";
@@ -69,7 +65,9 @@ fn format(job: &mut Job<'_>) -> Result<Outcome, String> {
 }
 
 fn clippy(job: &mut Job<'_>) -> Result<Outcome, String> {
-    job.check(Program::cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    let arguments =
+        ["clippy", "--workspace", "--features", FEATURES, "--all-targets", "--", "-D", "warnings"];
+    job.check(Program::cargo(arguments))?;
     Ok(Outcome::passed())
 }
 
@@ -97,7 +95,8 @@ fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
 /// The examples in the documentation, and the documentation itself.
 fn doc(job: &mut Job<'_>) -> Result<Outcome, String> {
     let mut outcome = Outcome::default();
-    let examples = job.run(Program::cargo(["test", "--workspace", "--doc", "--no-fail-fast"]))?;
+    let examples =
+        job.run(Program::cargo(["test", "--workspace", "--features", FEATURES, "--doc", "--no-fail-fast"]))?;
     let counted = examples.stdout.iter().filter_map(|line| Tally::of_line(line)).sum();
     outcome.add_harness(&examples, Some(counted));
 

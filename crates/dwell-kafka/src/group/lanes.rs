@@ -9,7 +9,7 @@ use dwell_core::{Clock, Error, ErrorKind, LeaseId, LowWater, Result};
 use rdkafka::{Offset, TopicPartitionList, consumer::base_consumer::PartitionQueue, error::KafkaError};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
 use tokio::sync::Notify;
@@ -42,6 +42,8 @@ pub(crate) struct Lanes {
     settled: Condvar,
     /// Told when there may be something to take, or no more ever.
     pub(crate) stirred: Notify,
+    /// What lies in the partitions and is not committed, as the library last said.
+    pub(super) lag: AtomicU64,
 }
 
 struct State {
@@ -112,7 +114,7 @@ impl Lanes {
             terse: false,
         };
         let (settled, stirred) = (Condvar::new(), Notify::new());
-        Self { topics, max_span, clock, state: Mutex::new(state), settled, stirred }
+        Self { topics, max_span, clock, state: Mutex::new(state), settled, stirred, lag: AtomicU64::new(0) }
     }
 
     /// Up to `max` records that are `ready`. One that is not is looked at again next time, and holds back those behind it

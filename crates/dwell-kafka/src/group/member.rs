@@ -11,6 +11,7 @@ use rdkafka::{
     },
     error::{KafkaError, RDKafkaErrorCode as Code},
     message::Message as _,
+    statistics::Statistics,
     types::RDKafkaRespErr,
 };
 use std::{
@@ -28,6 +29,8 @@ const POLL: Duration = Duration::from_millis(100);
 /// How long it waits while something is: what is settled is committed after about this.
 const BUSY_POLL: Duration = Duration::from_millis(10);
 
+/// How often the library says how much there is to do.
+const STATISTICS: Duration = Duration::from_secs(2);
 /// How long the broker may take to say what is committed.
 const LEARN: Duration = Duration::from_secs(5);
 
@@ -41,6 +44,8 @@ pub(crate) struct MemberSettings<'a> {
     pub(crate) max_span: usize,
     /// Whether it commits what was completed by itself; else whoever completes it does, in a transaction.
     pub(crate) commits: bool,
+    /// Whether [`Member::lag`] is looked after.
+    pub(crate) measures_lag: bool,
     /// Records and bytes that the library may fetch ahead.
     pub(crate) prefetch: (usize, usize),
     /// A random number: see [`Lanes::new`].
@@ -76,6 +81,7 @@ impl Member {
             topics,
             max_span,
             commits,
+            measures_lag,
             prefetch,
             epoch,
             clock,
@@ -101,6 +107,9 @@ impl Member {
         ];
         for (name, value) in properties {
             config.set(name, value);
+        }
+        if measures_lag {
+            config.set("statistics.interval.ms", STATISTICS.as_millis().to_string());
         }
         let what = format!("join the group `{group}`");
         let lanes = Arc::new(Lanes::new(topics.clone(), max_span, epoch, clock.clone()));
@@ -157,6 +166,11 @@ impl Member {
         // In this order: should the partition go in between, the broker knows that we are somebody of the past.
         let member = self.consumer.upgrade()?.group_metadata()?;
         Some(Offsets { member, marks: self.lanes.marks_after(leases)? })
+    }
+
+    /// What lies in its partitions and is not committed.
+    pub(crate) fn lag(&self) -> u64 {
+        self.lanes.lag.load(Ordering::Relaxed)
     }
 
     /// See [`Lanes::departures`].
@@ -305,6 +319,18 @@ impl ClientContext for Watcher {
 
     fn error(&self, error: KafkaError, reason: &str) {
         self.trouble.error(error, reason);
+    }
+
+    fn stats(&self, said: Statistics) {
+        let partitions = said.topics.values().flat_map(|topic| topic.partitions.values());
+        let ours = partitions.filter(|partition| partition.desired);
+        let lag = ours.map(|partition| {
+            // Where nothing was committed yet, all that is there.
+            let all = partition.hi_offset - partition.lo_offset;
+            let lag = if partition.consumer_lag < 0 { all } else { partition.consumer_lag };
+            u64::try_from(lag).unwrap_or(0)
+        });
+        self.lanes.lag.store(lag.sum(), Ordering::Relaxed);
     }
 }
 

@@ -26,8 +26,8 @@ use crate::{
     settings::KafkaSettings,
 };
 use dwell_core::{BoxFuture, Result, Seams};
-use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use std::sync::Arc;
+use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use std::{sync::Arc, time::Duration};
 use targets::Targets;
 use tokio::sync::watch;
 use topics::Level;
@@ -38,9 +38,12 @@ const LEVEL_PREFETCH: (usize, usize) = (1_000, 1 << 20);
 /// The same for the last stretch, which takes in all it may.
 const DUE_PREFETCH: (usize, usize) = (10_000, 16 << 20);
 
+/// How long a relay that failed stays away.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// Runs a relay until `stop` completes: what a bus does in the background, for a process that does nothing else. Ends with
 /// an error if the brokers cannot be reached at the start, or if a delay topic has settings under which a record could be
-/// lost or come early.
+/// lost or come early; what may pass is tried again.
 pub async fn relay(
     settings: KafkaSettings,
     seams: Seams,
@@ -50,7 +53,21 @@ pub async fn relay(
     settings.check()?;
     let client_id = format!("{}-{}", seams.instance, seams.incarnation);
     let cluster = Cluster::connect(settings, client_id, seams.clock.clone()).await?;
-    Relay { cluster, seams, counts }.run(stop).await
+    topics::check(&cluster).await?;
+    let stop = stop.shared();
+    loop {
+        let relay = Relay { cluster: cluster.clone(), seams: seams.clone(), counts: counts.clone() };
+        match relay.run(Box::pin(stop.clone())).await {
+            Err(error) if error.is_retryable() => {
+                tracing::error!(%error, "the relay failed: it starts again")
+            }
+            ended => return ended,
+        }
+        tokio::select! {
+            () = stop.clone() => return Ok(()),
+            () = seams.clock.sleep(PAUSE) => {}
+        }
+    }
 }
 
 /// A relay that is yet to run.
@@ -122,6 +139,7 @@ impl Relay {
             // Within transactions, all that is done above the mark must be told.
             max_span: settings.relay.read_ahead.0.min(if transactional { REACH } else { usize::MAX }),
             commits: !transactional,
+            measures_lag: true,
             prefetch: if level.wait.is_some() { LEVEL_PREFETCH } else { DUE_PREFETCH },
             epoch: self.seams.random.next(),
             clock: self.seams.clock.clone(),

@@ -165,6 +165,7 @@ impl Worker {
             self.give_back(Member::is_leaving);
         }
         self.transact();
+        self.shared.counts.lags(&self.level.topic, self.member.lag());
         match self.level.wait {
             Some(wait) => self.look_at_level(wait, now),
             None => self.look_at_due(now),
@@ -245,7 +246,7 @@ impl Worker {
             }
         }
         self.send(steps);
-        self.shared.counts.waiting(self.wheel.len());
+        self.shared.counts.holds(self.wheel.len());
         let next = if self.sending >= ON_THEIR_WAY { None } else { self.wheel.next_due() };
         Ok(if more { Some(now) } else { next })
     }
@@ -423,7 +424,7 @@ impl Shared {
                 self.targets.succeeded(&plan.target);
             }
             Kind::Shelve => self.counts.shelved(),
-            Kind::Hold => self.counts.held(),
+            Kind::Hold => self.counts.put_back(),
             Kind::Park => self.counts.parked(),
         }
         member.complete(step.lease);
