@@ -27,11 +27,13 @@ pub(crate) const FAULTS: &[Column] = &[
     Column { name: "sqlite", package: "dwell-sqlite", target: "faults" },
     Column { name: "redis", package: "dwell-redis", target: "faults" },
     Column { name: "kafka", package: "dwell-kafka", target: "faults" },
+    Column { name: "kafka", package: "dwell-kafka", target: "transactions" },
 ];
 
-/// The names a person may give.
+/// The names a person may give. One name may stand for several columns, one after the other.
 pub(crate) fn names_of(columns: &'static [Column]) -> impl Iterator<Item = &'static str> {
-    columns.iter().map(|column| column.name)
+    let is_first = |index: usize| index == 0 || columns[index - 1].name != columns[index].name;
+    columns.iter().enumerate().filter(move |(index, _)| is_first(*index)).map(|(_, column)| column.name)
 }
 
 /// The named columns in their order, or all where none is named.

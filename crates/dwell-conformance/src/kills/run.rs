@@ -23,9 +23,11 @@ use std::{
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Options {
-    pub(super) kills: usize,
-    pub(super) seed: u64,
+pub struct Options {
+    /// How many to kill.
+    pub kills: usize,
+    /// What the plan is made of.
+    pub seed: u64,
 }
 
 /// By then a member of a group that came has joined it.

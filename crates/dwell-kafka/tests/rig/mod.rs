@@ -61,14 +61,7 @@ impl Broker {
     }
 
     pub(crate) fn settings(&self) -> KafkaSettings {
-        let mut settings = KafkaSettings::at(&self.address);
-        settings.partitions = 2;
-        settings.session = SESSION;
-        settings.revoke_wait = Duration::from_secs(3);
-        settings.send_timeout = Duration::from_secs(10);
-        settings.relay_inside = false;
-        settings.relay.ladder = Ladder::new([1, 2].map(Duration::from_secs).to_vec()).unwrap();
-        settings
+        settings(&self.address)
     }
 
     /// One relay for all that waits, on a thread of its own, which ends with the process.
@@ -86,6 +79,18 @@ impl Broker {
             eprintln!("the relay has ended: {ended:?}");
         });
     }
+}
+
+/// At this broker, with a ladder that can be waited for.
+pub(crate) fn settings(address: &str) -> KafkaSettings {
+    let mut settings = KafkaSettings::at(address);
+    settings.partitions = 2;
+    settings.session = SESSION;
+    settings.revoke_wait = Duration::from_secs(3);
+    settings.send_timeout = Duration::from_secs(10);
+    settings.relay_inside = false;
+    settings.relay.ladder = Ladder::new([1, 2].map(Duration::from_secs).to_vec()).unwrap();
+    settings
 }
 
 fn unavailable(error: std::io::Error) -> Error {
