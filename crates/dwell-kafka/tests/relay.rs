@@ -2,7 +2,7 @@
 
 mod rig;
 
-use dwell_conformance::Foreign;
+use dwell_conformance::{Foreign, servers::require};
 use dwell_core::{
     Address, Clock, Due, Envelope, ErrorKind, Headers, Message, OnMissing, Seams, Subscription, SystemClock,
     Timestamp, Topic, Transport,
@@ -49,6 +49,7 @@ impl Running {
 
 impl Scene {
     async fn new() -> Self {
+        require("kcat", &["kcat"]).unwrap();
         let broker = rig::broker().await.unwrap();
         let seams = Seams::system("relay-test");
         let mark = seams.incarnation.to_string();
@@ -88,7 +89,7 @@ impl Scene {
         for (name, value) in headers {
             kcat.args(["-H", &format!("{name}={value}")]);
         }
-        let mut child = kcat.stdin(Stdio::piped()).spawn().expect("install kcat");
+        let mut child = kcat.stdin(Stdio::piped()).spawn().expect("it was installed");
         child.stdin.take().unwrap().write_all(format!("{key}|{body}\n").as_bytes()).unwrap();
         assert!(child.wait().unwrap().success());
     }
@@ -363,7 +364,7 @@ async fn wait_for(scene: &Scene, topic: &str) {
         let out = Command::new("kcat")
             .args(["-b", &scene.address, "-L", "-t", topic])
             .output()
-            .expect("install kcat");
+            .expect("it was installed");
         !String::from_utf8_lossy(&out.stdout).contains("Unknown topic")
     };
     while !here() {

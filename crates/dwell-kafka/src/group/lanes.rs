@@ -146,6 +146,10 @@ impl Lanes {
         Ok(batch)
     }
 
+    pub(super) fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+
     /// When to look again, whatever is heard.
     pub(super) fn sweep(&self) -> Duration {
         let (taken, now) = (self.lock().taken, self.clock.elapsed());
@@ -338,22 +342,27 @@ impl Lanes {
         self.stirred.notify_one();
     }
 
-    /// These are taken away: hands out no more of them, and waits until what was is settled, at most `patience`.
-    pub(super) fn leave(&self, partitions: &TopicPartitionList, patience: Duration) {
-        let keys = self.keys(partitions);
+    /// These are about to be taken away: hands out no more of them.
+    pub(super) fn leave(&self, partitions: &TopicPartitionList) {
         let mut state = self.lock();
-        for key in &keys {
-            if let Some(lane) = state.lanes.get_mut(key) {
+        for key in self.keys(partitions) {
+            if let Some(lane) = state.lanes.get_mut(&key) {
                 lane.leaving = true;
             }
         }
         state.departures += 1;
         self.stirred.notify_one();
+    }
+
+    /// Waits until nobody works on them any more, at most so long. Whether that is so.
+    pub(super) fn wait_for(&self, partitions: &TopicPartitionList, patience: Duration) -> bool {
+        let keys = self.keys(partitions);
         let busy = |state: &mut State| {
             !state.hurried && keys.iter().any(|key| state.lanes.get(key).is_some_and(|lane| lane.busy > 0))
         };
-        let waited = self.settled.wait_timeout_while(state, patience, busy);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        let waited = self.settled.wait_timeout_while(self.lock(), patience, busy);
+        let (_state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        !waited.timed_out()
     }
 
     /// These are no longer ours: whatever was handed out from them is stale.
@@ -369,15 +378,14 @@ impl Lanes {
 
     /// What is to be committed: the marks that have moved, and those above which something was done. They count as committed unless [`Self::uncommitted`] says
     /// otherwise.
-    pub(super) fn marks(&self, of: Option<&TopicPartitionList>) -> Option<TopicPartitionList> {
-        let of = of.map(|partitions| self.keys(partitions));
+    pub(super) fn marks(&self) -> Option<TopicPartitionList> {
         let mut list = TopicPartitionList::new();
         let mut state = self.lock();
         let terse = state.terse;
         for (key, lane) in &mut state.lanes {
             let Some(tracker) = &lane.tracker else { continue };
             let now = (tracker.commit(), lane.completed);
-            if lane.committed == Some(now) || of.as_ref().is_some_and(|of| !of.contains(key)) {
+            if lane.committed == Some(now) {
                 continue;
             }
             if add(&mut list, &self.topics[key.0], key.1, tracker, terse) {
@@ -386,9 +394,7 @@ impl Lanes {
         }
         if list.count() == 0 {
             // What was left to commit may have gone with its partition.
-            if of.is_none() {
-                state.committing = None;
-            }
+            state.committing = None;
             return None;
         }
         state.committing.get_or_insert_with(|| self.clock.elapsed());
@@ -561,7 +567,7 @@ mod tests {
     }
 
     fn marks(lanes: &Lanes) -> Vec<(i32, Offset)> {
-        let marks = lanes.marks(None).unwrap_or_default();
+        let marks = lanes.marks().unwrap_or_default();
         marks.elements().iter().map(|element| (element.partition(), element.offset())).collect()
     }
 
@@ -630,7 +636,8 @@ mod tests {
         assert!(!lanes.is_leaving(first));
         taken.into_iter().for_each(|lease| assert!(lanes.complete(lease)));
         assert_eq!(lanes.departures(), 0);
-        lanes.leave(&partitions(&[0]), Duration::from_secs(60));
+        lanes.leave(&partitions(&[0]));
+        assert!(lanes.wait_for(&partitions(&[0]), Duration::from_secs(60)));
         assert_eq!((take(&lanes, 10).len(), lanes.departures()), (0, 1));
         assert!(lanes.is_leaving(first));
         assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
@@ -656,7 +663,7 @@ mod tests {
         let one = lanes([4, 0]);
         let taken = take(&one, 10);
         assert!(one.complete(taken[1]) && one.complete(taken[3]));
-        let said = one.marks(None).unwrap();
+        let said = one.marks().unwrap();
         assert_eq!(said.elements()[0].metadata(), "dwell1:5");
         let two = lanes([4, 0]);
         two.learn(&said);
@@ -696,8 +703,9 @@ mod tests {
         let lanes = lanes([2, 0]);
         let taken = take(&lanes, 10);
         assert!(lanes.complete(taken[1]) && lanes.release(taken[0]));
-        lanes.leave(&partitions(&[0]), Duration::from_secs(600));
-        assert_eq!(lanes.marks(None).unwrap().elements()[0].metadata(), "dwell1:4");
+        lanes.leave(&partitions(&[0]));
+        assert!(lanes.wait_for(&partitions(&[0]), Duration::from_secs(600)));
+        assert_eq!(lanes.marks().unwrap().elements()[0].metadata(), "dwell1:4");
     }
 
     #[test]

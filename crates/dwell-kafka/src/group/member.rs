@@ -236,11 +236,11 @@ impl Poller {
             self.lanes.open(|topic, partition| self.split(topic, partition));
             self.learn();
             if self.commits {
-                commit(&self.consumer, &self.lanes, None);
+                commit(&self.consumer, &self.lanes);
             }
         }
         if self.wish.load(Ordering::SeqCst) == wish::LEAVE && self.commits {
-            commit(&self.consumer, &self.lanes, None);
+            commit(&self.consumer, &self.lanes);
         }
         // The queues of the partitions first: the client cannot go before them. Then it leaves the group.
         self.lanes.close();
@@ -288,8 +288,8 @@ impl Poller {
 
 /// Tells the broker how far partitions are, where that has moved. Waits for its answer: that of a commit that is not
 /// waited for is never heard.
-fn commit(consumer: &BaseConsumer<Watcher>, lanes: &Lanes, of: Option<&TopicPartitionList>) {
-    let Some(marks) = lanes.marks(of) else { return };
+fn commit(consumer: &BaseConsumer<Watcher>, lanes: &Lanes) {
+    let Some(marks) = lanes.marks() else { return };
     match consumer.commit(&marks, CommitMode::Sync) {
         Ok(()) => lanes.committed(),
         Err(error) => {
@@ -373,11 +373,20 @@ impl ConsumerContext for Watcher {
 }
 
 impl Watcher {
-    /// Finish, then commit: whoever gets them next begins behind what was handled here.
+    /// Finish, then commit: whoever gets them next begins behind what was handled here. What others work on is committed
+    /// meanwhile, as ever.
     fn let_go(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList) {
-        self.lanes.leave(partitions, self.patience);
-        if self.commits {
-            commit(consumer, &self.lanes, Some(partitions));
+        self.lanes.leave(partitions);
+        let clock = self.lanes.clock();
+        let start = clock.elapsed();
+        loop {
+            let done = self.lanes.wait_for(partitions, BUSY_POLL);
+            if self.commits {
+                commit(consumer, &self.lanes);
+            }
+            if done || clock.elapsed().saturating_sub(start) >= self.patience {
+                return;
+            }
         }
     }
 }
