@@ -20,7 +20,7 @@ const TOPIC_BIT: u64 = 1 << 63;
 
 /// A commit that takes longer than this means that the broker is away. What is handled from then on may have to be handled
 /// again by another member, so nothing more is handed out.
-const COMMIT_PATIENCE: Duration = Duration::from_secs(1);
+const COMMIT_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The library does not tell of every queue that is no longer empty. So whoever waits looks again by himself: often while
 /// records flow, and else now and then.
