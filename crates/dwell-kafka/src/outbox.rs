@@ -1,7 +1,7 @@
 //! Sending records: many at a time, and each one confirmed by all replicas.
 
 use crate::{fault::fault, group::Offsets, record::Outgoing, settings::KafkaSettings, trouble::Trouble};
-use dwell_core::{Clock, Error, ErrorKind, Result, Timestamp};
+use dwell_core::{Clock, Error, ErrorKind, Result, Text, Timestamp};
 use rdkafka::{
     ClientContext,
     config::RDKafkaLogLevel,
@@ -79,21 +79,20 @@ impl Outbox {
 
     /// Sends, and waits until the broker has confirmed or refused each: one answer per record, in order.
     pub(crate) async fn send(&self, records: &[Outgoing]) -> Vec<Confirmed> {
-        let native = match self.native() {
-            Ok(native) => native,
+        let mut sending = match self.sending(records.len()) {
+            Ok(sending) => sending,
             Err(error) => return records.iter().map(|_| Err(error.again())).collect(),
         };
-        let mut fatal = false;
-        let reports = self.report(&native, records).await.into_iter();
-        let answers = reports.zip(records).map(|(report, record)| {
-            fatal |= matches!(&report, Err(error) if error.rdkafka_error_code() == Some(Code::Fatal));
-            report.map_err(|error| refused(record, error))
-        });
-        let answers = answers.collect();
-        if fatal {
-            self.renew(&native);
+        for record in records {
+            sending.hand_over(record).await;
         }
-        answers
+        sending.wait().await
+    }
+
+    /// The same, one by one: each is on its way while the next is made ready.
+    pub(crate) fn sending(&self, count: usize) -> Result<Sending<'_>> {
+        let native = self.native()?;
+        Ok(Sending { outbox: self, native, batch: Batch::new(), topics: Vec::with_capacity(count) })
     }
 
     /// Sends these and commits these offsets: both, or neither. One at a time. An error means that nobody knows which: the
@@ -112,7 +111,7 @@ impl Outbox {
             self.abort(native).await;
             let reasons = reports.into_iter().zip(records).map(|(report, record)| {
                 let error = report.err().filter(|error| !is_of_the_transaction(error));
-                error.map(|error| refused(record, error))
+                error.map(|error| refused(&record.topic, error))
             });
             return Ok(Transaction::Refused(reasons.collect()));
         }
@@ -140,14 +139,11 @@ impl Outbox {
 
     /// What becomes of each.
     async fn report(&self, native: &Native, records: &[Outgoing]) -> Vec<Reported> {
-        let batch = Batch::new(records.len());
+        let batch = Batch::new();
         for (index, record) in records.iter().enumerate() {
             self.hand_over(native, record, Report { batch: batch.clone(), index }).await;
         }
-        batch.wait().await;
-        let reports = std::mem::take(&mut *lock(&batch.reports));
-        let unsure = || Err(KafkaError::MessageProduction(Code::MessageTimedOut));
-        reports.into_iter().map(|report| report.unwrap_or_else(unsure)).collect()
+        batch.wait(records.len()).await
     }
 
     /// Opens it if need be, and begins.
@@ -305,8 +301,8 @@ fn is_of_the_transaction(error: &KafkaError) -> bool {
     error.rdkafka_error_code().is_none_or(|code| of_the_whole.contains(&code))
 }
 
-fn refused(record: &Outgoing, error: KafkaError) -> Error {
-    fault(&format!("send to `{}`", record.topic), error)
+fn refused(topic: &str, error: KafkaError) -> Error {
+    fault(&format!("send to `{topic}`"), error)
 }
 
 /// Hears what became of each record.
@@ -336,23 +332,64 @@ impl ProducerContext for Reports {
     }
 }
 
+/// Records on their way.
+pub(crate) struct Sending<'a> {
+    outbox: &'a Outbox,
+    native: Arc<Native>,
+    batch: Arc<Batch>,
+    /// Where each goes.
+    topics: Vec<Text>,
+}
+
+impl Sending<'_> {
+    pub(crate) async fn hand_over(&mut self, record: &Outgoing) {
+        let report = Report { batch: self.batch.clone(), index: self.topics.len() };
+        self.topics.push(record.topic.clone());
+        self.outbox.hand_over(&self.native, record, report).await;
+    }
+
+    /// Until the broker has confirmed or refused each: one answer per record, in order.
+    pub(crate) async fn wait(self) -> Vec<Confirmed> {
+        let reports = self.batch.wait(self.topics.len()).await;
+        let mut fatal = false;
+        let answers = reports.into_iter().zip(&self.topics).map(|(report, topic)| {
+            fatal |= matches!(&report, Err(error) if error.rdkafka_error_code() == Some(Code::Fatal));
+            report.map_err(|error| refused(topic, error))
+        });
+        let answers = answers.collect();
+        if fatal {
+            self.outbox.renew(&self.native);
+        }
+        answers
+    }
+}
+
 /// The records of one send, and what became of them: counted, and waited for together.
 struct Batch {
-    reports: Mutex<Vec<Option<Reported>>>,
-    left: AtomicUsize,
+    /// What there is to say but that a record was confirmed, by its index.
+    said: Mutex<Vec<(usize, Reported)>>,
+    heard: AtomicUsize,
+    /// How many are waited for, once that is known.
+    wanted: AtomicUsize,
     done: Notify,
 }
 
 impl Batch {
-    fn new(count: usize) -> Arc<Self> {
-        let reports = Mutex::new((0..count).map(|_| None).collect());
-        Arc::new(Self { reports, left: AtomicUsize::new(count), done: Notify::new() })
+    fn new() -> Arc<Self> {
+        let (said, heard) = Default::default();
+        Arc::new(Self { said, heard, wanted: AtomicUsize::new(usize::MAX), done: Notify::new() })
     }
 
-    async fn wait(&self) {
-        while self.left.load(Ordering::Acquire) > 0 {
+    async fn wait(&self, count: usize) -> Vec<Reported> {
+        self.wanted.store(count, Ordering::SeqCst);
+        while self.heard.load(Ordering::SeqCst) < count {
             self.done.notified().await;
         }
+        let mut reports: Vec<_> = (0..count).map(|_| Ok(None)).collect();
+        for (index, report) in lock(&self.said).drain(..) {
+            reports[index] = report;
+        }
+        reports
     }
 }
 
@@ -364,10 +401,14 @@ struct Report {
 
 impl Report {
     fn say(&self, result: Reported) {
-        lock(&self.batch.reports)[self.index] = Some(result);
-        if self.batch.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let Batch { said, heard, wanted, done } = &*self.batch;
+        // Mostly there is nothing to add.
+        if !matches!(result, Ok(None)) {
+            lock(said).push((self.index, result));
+        }
+        if heard.fetch_add(1, Ordering::SeqCst) + 1 >= wanted.load(Ordering::SeqCst) {
             // Keeps for a waiter that has looked and not yet gone to sleep.
-            self.batch.done.notify_one();
+            done.notify_one();
         }
     }
 }

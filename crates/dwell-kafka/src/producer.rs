@@ -26,21 +26,24 @@ impl Producer for KafkaProducer {
         Box::pin(async move {
             let now = self.clock.now();
             let mut results: Vec<Option<Result<Sent>>> = batch.iter().map(|_| None).collect();
-            let (mut places, mut records) = (vec![], vec![]);
+            let mut sending = match self.outbox.sending(batch.len()) {
+                Ok(sending) => sending,
+                Err(error) => return batch.iter().map(|_| Err(error.again())).collect(),
+            };
+            let mut places = Vec::with_capacity(batch.len());
             // Most batches are for one place: it is looked for once.
             let mut place = None;
             for (index, envelope) in batch.iter().enumerate() {
                 match self.record(envelope, &mut place, now).await {
                     Ok(record) => {
-                        places.push(index);
-                        records.push(record);
+                        sending.hand_over(&record).await;
+                        places.push((index, record.topic));
                     }
                     Err(error) => results[index] = Some(Err(error)),
                 }
             }
-            let answers = self.outbox.send(&records).await;
-            for ((index, record), answer) in places.into_iter().zip(&records).zip(answers) {
-                results[index] = Some(self.answer(&batch[index], record, answer, now));
+            for ((index, topic), answer) in places.into_iter().zip(sending.wait().await) {
+                results[index] = Some(self.answer(&batch[index], &topic, answer, now));
             }
             let unsure = || Err(Error::new(ErrorKind::Timeout, "Kafka did not confirm"));
             results.into_iter().map(|result| result.unwrap_or_else(unsure)).collect()
@@ -126,7 +129,7 @@ impl KafkaProducer {
     fn answer(
         &self,
         envelope: &Envelope,
-        record: &Outgoing,
+        topic: &str,
         answer: Result<Option<Timestamp>>,
         now: Timestamp,
     ) -> Result<Sent> {
@@ -138,7 +141,7 @@ impl KafkaProducer {
             }
             Err(error) => {
                 if error.kind() == ErrorKind::NotFound {
-                    self.cluster.forget(&record.topic);
+                    self.cluster.forget(topic);
                 }
                 Err(error)
             }

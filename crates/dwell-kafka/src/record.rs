@@ -92,8 +92,8 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     /// A message, for a topic at once.
     pub(crate) fn of(message: &Message, topic: Text) -> Self {
-        let headers = wire::to_headers(message);
-        let headers = headers.iter().map(|(name, value)| (name.clone(), Some(value.clone()))).collect();
+        let headers =
+            wire::to_headers(message).into_iter().map(|(name, value)| (name, Some(value))).collect();
         Self { topic, key: message.key.clone(), headers, body: Some(message.body.clone()) }
     }
 

@@ -45,16 +45,21 @@ impl Kafka {
     pub async fn connect(settings: KafkaSettings, seams: Seams) -> Result<Self> {
         settings.check()?;
         let client_id = format!("{}-{}", seams.instance, seams.incarnation);
-        let capabilities = Capabilities {
-            delay: Duration::MAX,
-            key_order: true,
-            max_body: settings.max_body(),
-            ..Capabilities::LEAST
-        };
+        let capabilities = Self::declared(&settings);
         let cluster = Cluster::connect(settings.clone(), client_id.clone(), seams.clock.clone()).await?;
         let outbox = Arc::new(Outbox::new(settings, client_id.clone(), seams.clock.clone()));
         let (members, closed) = Default::default();
         Ok(Self { cluster, outbox, seams, client_id, capabilities, members, closed })
+    }
+
+    /// What it can do, with these settings.
+    pub fn declared(settings: &KafkaSettings) -> Capabilities {
+        Capabilities {
+            delay: Duration::MAX,
+            key_order: true,
+            max_body: settings.max_body(),
+            ..Capabilities::LEAST
+        }
     }
 
     fn open(&self) -> Result<()> {

@@ -8,12 +8,14 @@ mod flow;
 mod lateness;
 mod raw;
 mod relay;
+mod stopped;
 mod waiting;
 
 use dwell_bench::Output;
 use dwell_conformance::servers::kafka::KafkaServer;
 use dwell_core::{Message, Seams};
 use dwell_kafka::{KafkaSettings, Ladder};
+use std::time::Duration;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -36,6 +38,9 @@ fn main() {
         }
         if runs("lateness") {
             lateness::run(&output, &scale, &place).await;
+        }
+        if runs("stopped") {
+            stopped::run(&output, &scale, &place).await;
         }
         if runs("waiting") {
             waiting::run(&output, &scale, &place).await;
@@ -86,6 +91,8 @@ struct Scale {
     seconds: usize,
     burst: usize,
     waiting: usize,
+    /// How long a relay is away.
+    stopped: Duration,
 }
 
 impl Scale {
@@ -96,7 +103,15 @@ impl Scale {
         seconds: 5,
         burst: 10_000,
         waiting: 1_000_000,
+        stopped: Duration::from_secs(60),
     };
-    const SMOKE: Self =
-        Self { rounds: 1, messages: 2_000, due_per_second: 200, seconds: 1, burst: 500, waiting: 5_000 };
+    const SMOKE: Self = Self {
+        rounds: 1,
+        messages: 2_000,
+        due_per_second: 200,
+        seconds: 1,
+        burst: 500,
+        waiting: 5_000,
+        stopped: Duration::from_secs(3),
+    };
 }
