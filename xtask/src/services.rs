@@ -5,8 +5,8 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
@@ -86,6 +86,27 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A server for one step of the tests, which ends when this is dropped.
+pub(crate) struct Held {
+    pub(crate) url: String,
+    holder: Child,
+}
+
+impl Held {
+    /// Starts it; built and kept where cargo builds.
+    pub(crate) fn start(name: &str, target_directory: &Path) -> Result<Self, String> {
+        let (url, holder) = Place(target_directory.to_owned()).spawn(name)?;
+        Ok(Self { url, holder })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
 /// Where cargo builds, and where we keep what we know of the servers.
 struct Place(PathBuf);
 
@@ -100,6 +121,17 @@ impl Place {
     }
 
     fn start(&self, service: &Service) -> Result<(String, u32), String> {
+        let (url, holder) = self.spawn(service.name)?;
+        let started = (url, holder.id());
+        let state = self.state(service);
+        let kept = fs::create_dir_all(self.0.join("services"))
+            .and_then(|()| fs::write(&state, format!("{} {}", started.0, started.1)));
+        kept.map_err(|error| format!("cannot write `{}`: {error}", state.display()))?;
+        Ok(started)
+    }
+
+    /// The URL of a new server, and the process that it belongs to.
+    fn spawn(&self, name: &str) -> Result<(String, Child), String> {
         let build = ["build", "--quiet", "--package", "dwell-conformance", "--bin", HOLDER];
         let built = Program::cargo(build).sharing_stderr().run(&mut |_| ())?;
         if !built.ending.is_success() {
@@ -107,26 +139,21 @@ impl Place {
         }
         // In a group of its own: a Ctrl-C in the terminal is not meant for it.
         let mut holder = Command::new(self.0.join("debug").join(HOLDER))
-            .arg(service.name)
+            .arg(name)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .process_group(0)
             .spawn()
-            .map_err(|error| format!("cannot start `{HOLDER} {}`: {error}", service.name))?;
+            .map_err(|error| format!("cannot start `{HOLDER} {name}`: {error}"))?;
         let mut url = String::new();
         if let Some(stdout) = holder.stdout.take() {
             let said = BufReader::new(stdout).read_line(&mut url);
-            said.map_err(|error| format!("cannot hear from `{HOLDER} {}`: {error}", service.name))?;
+            said.map_err(|error| format!("cannot hear from `{HOLDER} {name}`: {error}"))?;
         }
-        if url.trim().is_empty() {
-            return Err(format!("{} did not start", service.name));
+        match url.trim() {
+            "" => Err(format!("{name} did not start")),
+            url => Ok((url.to_owned(), holder)),
         }
-        let started = (url.trim().to_owned(), holder.id());
-        let state = self.state(service);
-        let kept = fs::create_dir_all(self.0.join("services"))
-            .and_then(|()| fs::write(&state, format!("{} {}", started.0, started.1)));
-        kept.map_err(|error| format!("cannot write `{}`: {error}", state.display()))?;
-        Ok(started)
     }
 
     fn down(&self, service: &Service) -> Result<(), String> {

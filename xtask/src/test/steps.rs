@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::artifacts::{FEATURES, TestBinary};
 use crate::columns::Column;
 use crate::process::Program;
+use crate::services::Held;
 use crate::{artifacts, bench, columns, conformance, docs, faults, licences, simulate, workspace};
 
 use super::job::Job;
@@ -27,6 +28,10 @@ const EXAMPLES: &str = "dwell-examples";
 const EXAMPLE_URL: &str = "DWELL_EXAMPLE_URL";
 /// Each ends by itself within seconds: one that runs longer hangs.
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
+/// A broker that some of them run on as well: those that ask for nothing that a log cannot do.
+const KAFKA: &str = "kafka";
+const ON_KAFKA: [&str; 4] = ["hello", "first-program", "backstops", "bounded-contexts"];
+
 /// The steps that the columns belong to.
 pub(crate) const CONFORMANCE: &str = "conformance";
 pub(crate) const KILLS: &str = "faults";
@@ -114,7 +119,7 @@ fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
     let names = job.workspace.targets(EXAMPLES, "example")?;
     job.check(Program::cargo(["build", "--package", EXAMPLES, "--examples"]))?;
     let mut outcome = Outcome::default();
-    let program = |name| {
+    let program = |name: &str| {
         Program::cargo(["run", "--quiet", "--package", EXAMPLES, "--example", name]).limit(EXAMPLE_LIMIT)
     };
     let files = job.workspace.target_directory.join("xtask").join("examples");
@@ -124,7 +129,18 @@ fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
         let url = format!("sqlite://{}", files.join(format!("{name}.db")).display());
         outcome.add_harness(&job.run(program(name).variable(EXAMPLE_URL, url))?, None);
     }
-    Ok(outcome.with_note(format!("{}: each on memory:// and on sqlite://", names.join(", "))))
+    let (columns, _) = job.options.selection().columns(CONFORMANCE);
+    let on_kafka = !job.options.quick && columns.iter().any(|column| column.name == KAFKA);
+    if on_kafka {
+        let server = Held::start(KAFKA, &job.workspace.target_directory)?;
+        for name in ON_KAFKA {
+            let url = format!("{}?partitions=1&ladder=1s,2s&session=3s&prefix={name}-", server.url);
+            outcome.add_harness(&job.run(program(name).variable(EXAMPLE_URL, url))?, None);
+        }
+    }
+    let note = format!("{}: each on memory:// and on sqlite://", names.join(", "));
+    let kafka = if on_kafka { format!("; on kafka://: {}", ON_KAFKA.join(", ")) } else { String::new() };
+    Ok(outcome.with_note(note + &kafka))
 }
 
 /// Makes a directory that has nothing in it.
