@@ -1,7 +1,13 @@
 //! Sending records: many at a time, and each one confirmed by all replicas.
 
-use crate::{fault::fault, group::Offsets, record::Outgoing, settings::KafkaSettings, trouble::Trouble};
-use dwell_core::{Clock, Error, ErrorKind, Result, Text, Timestamp};
+use crate::{
+    fault::fault,
+    group::Offsets,
+    record::{Outgoing, native_headers},
+    settings::KafkaSettings,
+    trouble::Trouble,
+};
+use dwell_core::{Clock, Error, ErrorKind, Message, Result, Text, Timestamp};
 use rdkafka::{
     ClientContext,
     config::RDKafkaLogLevel,
@@ -26,6 +32,7 @@ const CALL: Duration = Duration::from_secs(5);
 const FLUSH: Duration = Duration::from_secs(10);
 
 type Native = ThreadedProducer<Reports>;
+type NativeRecord<'a> = BaseRecord<'a, [u8], [u8], Box<Report>>;
 /// What the library says of one record.
 type Reported = Result<Option<Timestamp>, KafkaError>;
 /// When it was appended, where the topic keeps that time.
@@ -141,7 +148,8 @@ impl Outbox {
     async fn report(&self, native: &Native, records: &[Outgoing]) -> Vec<Reported> {
         let batch = Batch::new();
         for (index, record) in records.iter().enumerate() {
-            self.hand_over(native, record, Report { batch: batch.clone(), index }).await;
+            let report = Box::new(Report { batch: batch.clone(), index });
+            self.hand_over(native, record.native(report)).await;
         }
         batch.wait(records.len()).await
     }
@@ -191,11 +199,7 @@ impl Outbox {
     }
 
     /// Gives a record to the library, waiting while it has no room.
-    async fn hand_over(&self, native: &Native, record: &Outgoing, report: Report) {
-        let mut outgoing = BaseRecord::with_opaque_to(&record.topic, Box::new(report));
-        outgoing.key = record.key.as_deref();
-        outgoing.payload = record.body.as_deref();
-        outgoing.headers = Some(record.native_headers());
+    async fn hand_over(&self, native: &Native, mut outgoing: NativeRecord<'_>) {
         loop {
             match native.send(outgoing) {
                 Ok(()) => return,
@@ -305,6 +309,15 @@ fn refused(topic: &str, error: KafkaError) -> Error {
     fault(&format!("send to `{topic}`"), error)
 }
 
+impl Outgoing {
+    fn native(&self, report: Box<Report>) -> NativeRecord<'_> {
+        let mut record = BaseRecord::with_opaque_to(&self.topic, report);
+        (record.key, record.payload) = (self.key.as_deref(), self.body.as_deref());
+        record.headers = Some(self.native_headers());
+        record
+    }
+}
+
 /// Hears what became of each record.
 struct Reports(Trouble);
 
@@ -343,9 +356,21 @@ pub(crate) struct Sending<'a> {
 
 impl Sending<'_> {
     pub(crate) async fn hand_over(&mut self, record: &Outgoing) {
-        let report = Report { batch: self.batch.clone(), index: self.topics.len() };
-        self.topics.push(record.topic.clone());
-        self.outbox.hand_over(&self.native, record, report).await;
+        let report = self.report(&record.topic);
+        self.outbox.hand_over(&self.native, record.native(report)).await;
+    }
+
+    /// A message as it is.
+    pub(crate) async fn hand_over_message(&mut self, message: &Message, topic: &Text) {
+        let mut record = BaseRecord::with_opaque_to(topic, self.report(topic));
+        (record.key, record.payload) = (message.key.as_deref(), Some(&message.body[..]));
+        record.headers = Some(native_headers(message));
+        self.outbox.hand_over(&self.native, record).await;
+    }
+
+    fn report(&mut self, topic: &Text) -> Box<Report> {
+        self.topics.push(topic.clone());
+        Box::new(Report { batch: self.batch.clone(), index: self.topics.len() - 1 })
     }
 
     /// Until the broker has confirmed or refused each: one answer per record, in order.

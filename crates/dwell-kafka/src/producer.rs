@@ -34,7 +34,19 @@ impl Producer for KafkaProducer {
             // Most batches are for one place: it is looked for once.
             let mut place = None;
             for (index, envelope) in batch.iter().enumerate() {
-                match self.record(envelope, &mut place, now).await {
+                let target = match self.place(envelope, &mut place).await {
+                    Ok(target) => target,
+                    Err(error) => {
+                        results[index] = Some(Err(error));
+                        continue;
+                    }
+                };
+                if envelope.due.wait(now).is_zero() {
+                    sending.hand_over_message(&envelope.message, &target).await;
+                    places.push((index, target));
+                    continue;
+                }
+                match self.delayed(envelope, target, now).await {
                     Ok(record) => {
                         sending.hand_over(&record).await;
                         places.push((index, record.topic));
@@ -52,28 +64,21 @@ impl Producer for KafkaProducer {
 }
 
 impl KafkaProducer {
-    async fn record<'a>(
+    /// Where it is for, if it may be sent there.
+    async fn place<'a>(
         &self,
         envelope: &'a Envelope,
         place: &mut Option<(&'a Address, Text)>,
-        now: Timestamp,
-    ) -> Result<Outgoing> {
+    ) -> Result<Text> {
         self.check(envelope)?;
-        let target = match place {
-            Some((to, target)) if **to == envelope.to => target.clone(),
-            _ => self.target(&envelope.to).await?,
-        };
+        if let Some((to, target)) = place
+            && **to == envelope.to
+        {
+            return Ok(target.clone());
+        }
+        let target = self.target(&envelope.to).await?;
         *place = Some((&envelope.to, target.clone()));
-        let wait = envelope.due.wait(now);
-        let record = Outgoing::of(&envelope.message, target.clone());
-        if wait.is_zero() {
-            return Ok(record);
-        }
-        let delayed = self.delayed(record, target, envelope.due, now);
-        if self.cluster.partitions(&delayed.topic).await?.is_none() {
-            return Err(not_found(&format!("delay topic `{}`", delayed.topic)));
-        }
-        Ok(delayed)
+        Ok(target)
     }
 
     /// The topic that an address is written to, which must be there.
@@ -88,18 +93,22 @@ impl KafkaProducer {
         }))
     }
 
-    /// The same record, in the delay topic that it waits in first. How long, is said in two ways: the relay counts a
-    /// duration from the moment that the broker appended it, whatever our own clock says.
-    fn delayed(&self, mut record: Outgoing, target: Text, due: Due, now: Timestamp) -> Outgoing {
-        let relay = &self.cluster.settings().relay;
-        record.topic = relay.shelf(due.wait(now)).into();
+    /// A record in the delay topic that it waits in first. How long, is said in two ways: the relay counts a duration from
+    /// the moment that the broker appended it, whatever our own clock says.
+    async fn delayed(&self, envelope: &Envelope, target: Text, now: Timestamp) -> Result<Outgoing> {
+        let due = envelope.due;
+        let shelf = Text::from(self.cluster.settings().relay.shelf(due.wait(now)));
+        if self.cluster.partitions(&shelf).await?.is_none() {
+            return Err(not_found(&format!("delay topic `{shelf}`")));
+        }
+        let mut record = Outgoing::of(&envelope.message, shelf);
         set(&mut record.headers, TARGET_TOPIC, target);
         set(&mut record.headers, PROCESS_AT, due.resolve(now).0);
         set(&mut record.headers, ORIGINAL_TIMESTAMP, now.0);
         if let Due::After(_) = due {
             set(&mut record.headers, AFTER, due.resolve(Timestamp(0)).0);
         }
-        record
+        Ok(record)
     }
 
     fn check(&self, envelope: &Envelope) -> Result<()> {

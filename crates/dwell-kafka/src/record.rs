@@ -4,7 +4,11 @@ use crate::names::position_id;
 use bytes::Bytes;
 use dwell_core::{Headers, Message, Text, Timestamp, wire};
 use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    fmt,
+    io::Write as _,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 /// The topic that a record in a delay topic is for. Known to other clients.
 pub(crate) const TARGET_TOPIC: &str = "x-target-topic";
@@ -105,6 +109,34 @@ impl Outgoing {
     }
 }
 
+/// What [`wire::to_headers`] makes of a message, in the library's own memory: most of what is sent goes this way.
+pub(crate) fn native_headers(message: &Message) -> OwnedHeaders {
+    let (mut buffers, attempts) = ([[0; 20]; 3], message.attempts);
+    let [sent_at, handled, failed] = &mut buffers;
+    let sent_at = message.sent_at.map(|at| (wire::SENT_AT, decimal(at.0, sent_at)));
+    let counts = [
+        (wire::HANDLED_COUNT, decimal(attempts.handled, handled)),
+        (wire::FAILED_COUNT, decimal(attempts.failed, failed)),
+    ];
+    let texts = [
+        (wire::ID, message.id.0.as_bytes()),
+        (wire::TYPE, message.kind.as_bytes()),
+        (wire::CONTENT_TYPE, message.content_type.as_bytes()),
+    ];
+    let own = texts.into_iter().chain(sent_at).chain(counts);
+    let others = message.headers.iter().map(|(name, value)| (&**name, &value[..]));
+    let empty = OwnedHeaders::new_with_capacity(6 + message.headers.len());
+    own.chain(others).fold(empty, |all, (key, value)| all.insert(Header { key, value: Some(value) }))
+}
+
+fn decimal(number: impl fmt::Display, buffer: &mut [u8; 20]) -> &[u8] {
+    let mut rest = &mut buffer[..];
+    // Twenty digits and signs are enough for any number here.
+    let _ = write!(rest, "{number}");
+    let left = rest.len();
+    &buffer[..20 - left]
+}
+
 /// The first value of a header, names compared without case.
 pub(crate) fn header<'a>(headers: &'a RawHeaders, name: &str) -> Option<&'a Bytes> {
     let found = headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
@@ -125,4 +157,24 @@ pub(crate) fn set(headers: &mut RawHeaders, name: &'static str, value: impl ToSt
 /// A number in ASCII decimal.
 pub(crate) fn number(value: &Bytes) -> Option<i64> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_to_write_the_headers_of_a_message_say_the_same() {
+        let message = Message::new("order-42", "orders.placed", "{}").with(|message| {
+            message.sent_at = Some(Timestamp(i64::MIN));
+            message.attempts.handled = u32::MAX;
+            message.attempts.failed = 3;
+            message.headers = Headers::from_iter([("tag", "one"), ("x-dwell-id", "two"), ("tag", "")]);
+        });
+        let native = native_headers(&message);
+        let native = native
+            .iter()
+            .map(|header| (Text::from(header.key), Bytes::copy_from_slice(header.value.unwrap())));
+        assert_eq!(native.collect::<Headers>(), wire::to_headers(&message));
+    }
 }

@@ -30,7 +30,7 @@ const EXAMPLE_URL: &str = "DWELL_EXAMPLE_URL";
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
 /// A broker that some of them run on as well: those that ask for nothing that a log cannot do.
 const KAFKA: &str = "kafka";
-const ON_KAFKA: [&str; 4] = ["hello", "first-program", "backstops", "bounded-contexts"];
+const ON_KAFKA: [&str; 3] = ["first-program", "blocking-handlers", "observability"];
 
 /// The steps that the columns belong to.
 pub(crate) const CONFORMANCE: &str = "conformance";
