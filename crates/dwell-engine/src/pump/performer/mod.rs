@@ -172,7 +172,11 @@ impl Performer {
                 self.receive_ahead().await;
             }
             if control != Control::Pause || self.ending.is_some() {
-                poll_fn(|task| Poll::Ready(self.start(task))).await;
+                poll_fn(|task| {
+                    self.start(task);
+                    Poll::Ready(())
+                })
+                .await;
             }
             self.give_back_released();
             let settled = self.lanes.flush(self.elapsed()).await;
