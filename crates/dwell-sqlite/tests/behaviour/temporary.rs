@@ -80,12 +80,20 @@ impl Temporary {
              )",
         );
         none(
-            "what waits has a name, and nothing else has",
-            "SELECT number FROM message WHERE (phase = 0) <> (schedule IS NOT NULL)",
+            "nothing has a name to wait under that does not wait, or waits under its id",
+            "SELECT number FROM message WHERE schedule IS NOT NULL AND (phase <> 0 OR schedule = id)",
         );
         none(
             "what is in somebody's hands has an end, and nothing else has",
             "SELECT number FROM message WHERE (phase = 3) <> (lease_until IS NOT NULL AND holder IS NOT NULL)",
+        );
+        none(
+            "what waits under one name in one topic is one",
+            "SELECT 1 FROM message WHERE phase = 0 GROUP BY coalesce(schedule, id), topic HAVING count(*) > 1",
+        );
+        none(
+            "nothing that waits has fired under its id",
+            "SELECT number FROM message WHERE fired = 1 AND phase = 0",
         );
         none("no past without a message", "SELECT message FROM history EXCEPT SELECT number FROM message");
         none("no body without a message", "SELECT message FROM payload EXCEPT SELECT number FROM message");
