@@ -40,7 +40,7 @@ impl Tx<'_> {
             "SELECT CASE WHEN once IS NOT NULL THEN content END, due, updated_at FROM message INDEXED BY message_id
              WHERE id = ?1 AND topic = ?2 AND fired = 1 ORDER BY number DESC",
         )?;
-        let rows = statement.query_map((id, topic), |row| read(row))?.collect::<Sql<Vec<_>>>()?;
+        let rows = statement.query_map((id, topic), read)?.collect::<Sql<Vec<_>>>()?;
         let last = rows.iter().map(|(_, updated_at)| *updated_at).max();
         let newest = rows.first().map(|(known, _)| *known);
         Ok(newest.zip(last.map(|last| last.after(self.settings.ids))))
@@ -48,7 +48,7 @@ impl Tx<'_> {
 
     fn known_by_name(&self, topic: i64, id: &str) -> Sql<Option<(Known, Timestamp)>> {
         self.sql("SELECT content, due, until FROM known WHERE id = ?1 AND topic = ?2")?
-            .query_row((id, topic), |row| read(row))
+            .query_row((id, topic), read)
             .optional()
     }
 

@@ -1,12 +1,10 @@
-//! A directory that goes with its test.
+//! A file that goes with its test.
 
+use super::directory::Directory;
 use dwell_core::{Result, Seams, VirtualClock};
 use dwell_sqlite::{Location, Sqlite, SqliteSettings};
 use rusqlite::Connection;
-use std::{
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::path::{Path, PathBuf};
 
 /// How many messages there are that are not over, as the file itself says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,17 +21,14 @@ impl Held {
 }
 
 pub(crate) struct Temporary {
-    directory: PathBuf,
     path: PathBuf,
+    _directory: Directory,
 }
 
 impl Temporary {
     pub(crate) fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("dwell-sqlite-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&directory).unwrap();
-        Self { path: directory.join("dwell.db"), directory }
+        let directory = Directory::new();
+        Self { path: directory.path().join("dwell.db"), _directory: directory }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -106,11 +101,5 @@ impl Temporary {
     /// A client that knows nothing of Dwell.
     pub(crate) fn connection(&self) -> Connection {
         Connection::open(&self.path).unwrap()
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
