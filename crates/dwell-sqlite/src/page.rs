@@ -67,7 +67,7 @@ struct Filter {
 impl Filter {
     fn of(query: &RecordQuery) -> Self {
         let mut filter = Self::default();
-        let text = |text: &Arc<str>| Value::Text(text.to_string());
+        let text = |text: &str| Value::Text(text.to_owned());
         if let Some(id) = &query.id {
             filter.add("id = :message", ":message", text(&id.0));
         }

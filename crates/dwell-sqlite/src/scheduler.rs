@@ -162,8 +162,8 @@ fn of_topic(connection: &Connection, query: &Query, topic: i64, now: Timestamp) 
     list(connection, pending!("message_due WHERE topic = :of"), &topic, query, now)
 }
 
-fn of_message(connection: &Connection, query: &Query, id: &Text, now: Timestamp) -> Sql<Vec<Pending>> {
-    list(connection, pending!("message_id WHERE id = :of"), &&**id, query, now)
+fn of_message(connection: &Connection, query: &Query, id: &str, now: Timestamp) -> Sql<Vec<Pending>> {
+    list(connection, pending!("message_id WHERE id = :of"), &id, query, now)
 }
 
 fn list(
