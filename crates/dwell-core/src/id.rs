@@ -269,6 +269,20 @@ mod tests {
     }
 
     #[test]
+    fn an_id_reads_the_same_whether_it_is_kept_in_place_or_not() {
+        let texts: Vec<String> =
+            [0, 1, 36, SHORT - 1, SHORT, SHORT + 1, 128].map(|length| "x".repeat(length)).into();
+        for text in texts.iter().chain([&"größe".to_owned()]) {
+            let id = MessageId::from(text);
+            assert_eq!((&*id.0, &*Text::from(&id.0), id.to_string()), (&**text, &**text, text.clone()));
+            assert_eq!(serde_json::to_string(&id).unwrap(), format!("{text:?}"));
+            assert_eq!(serde_json::from_str::<MessageId>(&format!("{text:?}")).unwrap(), id);
+        }
+        let ids: Vec<_> = texts.iter().map(MessageId::from).collect();
+        assert!(ids.is_sorted(), "ordered as their texts are");
+    }
+
+    #[test]
     fn two_subscriptions_that_defer_one_message_never_share_a_schedule_id() {
         let mut envelope = Envelope::new(Address::topic("orders"), Message::new("a", "t", ""))
             .due(Due::After(Duration::MAX));
