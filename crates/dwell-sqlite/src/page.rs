@@ -154,7 +154,7 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
                 rest.push(code.to_string());
             }
             State::Scheduled => {
-                scans.push(Scan::new("message_schedule", format!("schedule IS NOT NULL AND {only}"), false));
+                scans.push(Scan::new("message_due", format!("phase = 0 AND {only}"), false));
             }
             State::Ready => scans.extend([
                 Scan::new("message_ready", format!("phase = 1 AND {only}"), false),
