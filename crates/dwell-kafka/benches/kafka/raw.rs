@@ -45,10 +45,18 @@ pub(crate) fn producer(address: &str) -> (Native, Count) {
 fn send(producer: &Native, count: &Count, topic: &str, batch: &[Message]) {
     let before = count.0.load(Ordering::Relaxed);
     for message in batch {
-        let headers = wire::to_headers(message);
+        let sent_at = message.sent_at.map_or(0, |at| at.0).to_string();
+        let headers = [
+            (wire::ID, &*message.id.0),
+            (wire::TYPE, &message.kind),
+            (wire::CONTENT_TYPE, &message.content_type),
+            (wire::SENT_AT, &sent_at),
+            (wire::HANDLED_COUNT, "0"),
+            (wire::FAILED_COUNT, "0"),
+        ];
         let headers =
             headers.iter().fold(OwnedHeaders::new_with_capacity(headers.len()), |all, (key, value)| {
-                all.insert(Header { key, value: Some(&value[..]) })
+                all.insert(Header { key, value: Some(*value) })
             });
         hand_over(producer, BaseRecord::<[u8], [u8]>::to(topic).payload(&message.body).headers(headers));
     }
