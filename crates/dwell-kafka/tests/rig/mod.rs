@@ -97,12 +97,12 @@ fn unavailable(error: std::io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, error.to_string())
 }
 
-/// Where the shared broker asks for a password, if it is ours.
-static PASSWORD_ADDRESS: OnceLock<String> = OnceLock::new();
+/// Where the shared broker is, and where it asks for a password, if it is ours.
+static SHARED: OnceLock<(String, Option<String>)> = OnceLock::new();
 
-/// Tells the processes that we start where the broker is.
+/// Tells the processes that we start where the broker is: a file beside its data, which goes with it.
 fn note_of(process: u32) -> PathBuf {
-    std::env::temp_dir().join(format!("dwell-kafka-{process}.address"))
+    std::env::temp_dir().join(format!("dwell-kafka-{process}-0")).join("address")
 }
 
 /// The broker of this process: the one that a variable names, the one of whoever started us, or one of our own.
@@ -120,12 +120,13 @@ pub(crate) async fn broker() -> Result<Arc<Broker>> {
             broker.relay();
             broker
         }
-        _ => Broker::start()?,
+        _ => {
+            let broker = Broker::start()?;
+            std::fs::write(note_of(std::process::id()), broker.address()).map_err(unavailable)?;
+            broker
+        }
     };
-    let _ = std::fs::write(note_of(std::process::id()), opened.address());
-    if let Some(address) = &opened.with_password {
-        let _ = PASSWORD_ADDRESS.set(address.clone());
-    }
+    let _ = SHARED.set((opened.address.clone(), opened.with_password.clone()));
     let opened = Arc::new(opened);
     *broker = Some(opened.clone());
     Ok(opened)
@@ -222,7 +223,7 @@ impl Rig for KafkaRig {
 
     /// They join groups and leave them, and wait for the rest.
     fn at_once(&self) -> (usize, usize) {
-        (24, 4)
+        (16, 4)
     }
 
     fn abilities(&self) -> Abilities {
@@ -253,8 +254,8 @@ impl Rig for KafkaRig {
 
     fn bad_urls(&self) -> Vec<BadUrl> {
         let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let note = std::fs::read_to_string(note_of(std::process::id())).ok();
-        let address = own.map(|own| own.address().to_owned()).or(note).unwrap_or_default();
+        let shared = || SHARED.get().map(|(address, _)| address.clone());
+        let address = own.map(|own| own.address().to_owned()).or_else(shared).unwrap_or_default();
         let bad = |what: &str, url: String, expect, secret: Option<&str>| BadUrl {
             what: what.to_owned(),
             url,
@@ -275,7 +276,7 @@ impl Rig for KafkaRig {
             bad("nobody there", "kafka://127.0.0.1:1".to_owned(), ErrorKind::Unavailable, None),
             bad("encryption refused", format!("kafka://{address}?tls=true"), ErrorKind::Unavailable, None),
         ];
-        if let Some(address) = PASSWORD_ADDRESS.get() {
+        if let Some(address) = SHARED.get().and_then(|(_, with_password)| with_password.as_ref()) {
             let url = format!("kafka://dwell:hunter2-is-wrong@{address}");
             all.push(bad("wrong password", url, ErrorKind::Denied, Some("hunter2-is-wrong")));
         }
