@@ -29,6 +29,8 @@ const POLL: Duration = Duration::from_millis(100);
 /// How long it waits while something is: what is settled is committed after about this.
 const BUSY_POLL: Duration = Duration::from_millis(10);
 
+/// How long whoever closes a member waits for its last commit.
+const LEAVE: Duration = Duration::from_secs(10);
 /// How often the library says how much there is to do.
 const STATISTICS: Duration = Duration::from_secs(2);
 /// How long the broker may take to say what is committed.
@@ -192,14 +194,19 @@ impl Member {
         }
     }
 
-    /// Commits what is settled, gives back the rest, and leaves. Idempotent.
+    /// Commits what is settled, gives back the rest, and leaves. Does not wait for a broker that is away: the library does,
+    /// without a limit, on the thread that it is left to. Idempotent.
     pub(crate) fn close(&self) -> BoxFuture<'static, ()> {
         let _ = self.wish.compare_exchange(wish::GO_ON, wish::LEAVE, Ordering::SeqCst, Ordering::SeqCst);
         self.lanes.hurry();
-        let mut ended = self.ended.clone();
+        let (mut ended, patience) = (self.ended.clone(), self.clock.sleep(LEAVE));
         Box::pin(async move {
-            // It ends with its thread, whichever way.
-            let _ = ended.wait_for(|ended| *ended).await;
+            tokio::select! {
+                biased;
+                // It ends with its thread, whichever way.
+                _ = ended.wait_for(|ended| *ended) => {}
+                () = patience => tracing::warn!("a Kafka consumer could not commit in time: what it did may come again"),
+            }
         })
     }
 }

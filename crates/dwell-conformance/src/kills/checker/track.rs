@@ -180,7 +180,8 @@ impl Track {
             }
             Holding::Session => {
                 let between = before.since..=run.received;
-                if !lives.changes.iter().any(|change| between.contains(change)) {
+                let came_or_went = lives.changes.iter().any(|change| between.contains(change));
+                if !came_or_went && !self.may_be_two(run, terms, lives, message) {
                     return Err(format!("{} held it, and no member came or went", before.name));
                 }
                 before.received
