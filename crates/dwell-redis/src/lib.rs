@@ -22,8 +22,10 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod calls;
 mod change;
 mod consumer;
+mod entries;
 mod fault;
 mod inbox;
 mod item;

@@ -1,7 +1,7 @@
 //! Topics and subscriptions, as the server has them, kept at hand. Every script is told which version of them it was given,
 //! and refuses another one.
 
-use crate::{keys, link::Link};
+use crate::{calls::Call, keys, link::Link};
 use dwell_core::{Address, Error, ErrorKind, Result, Subscription, Text, wire};
 use redis::{Cmd, Value};
 use serde::{Deserialize, Serialize};
@@ -232,11 +232,19 @@ impl Places {
     }
 }
 
-/// Writes what every script is told first: keys and arguments of one slot and of some topics in it.
-pub(crate) fn write_context(link: &Link, places: &[Arc<Place>], command: &mut Cmd) {
+/// Writes what every script is told first: keys and arguments of one slot and of some topics in it, and which call it is of which
+/// link, if it must not be done twice.
+pub(crate) fn write_context(
+    link: &Link,
+    calls: &str,
+    call: Option<&Call>,
+    places: &[Arc<Place>],
+    command: &mut Cmd,
+) {
     let settings = &link.settings;
     let base = places.first().map_or("", |place| &place.base);
-    let slot = keys::of_slot(&settings.prefix, base);
+    let mut slot = keys::of_slot(&settings.prefix, base);
+    slot.push(keys::calls(&settings.prefix, base, calls));
     let count = slot.len() + places.iter().map(|place| place.keys.len()).sum::<usize>();
     command.arg(count).arg(&slot);
     places.iter().for_each(|place| _ = command.arg(&place.keys));
@@ -246,6 +254,10 @@ pub(crate) fn write_context(link: &Link, places: &[Arc<Place>], command: &mut Cm
         .arg(to_millis(settings.ids))
         .arg(to_millis(settings.done))
         .arg(places.len());
+    match call {
+        Some(call) => command.arg(call.lane).arg(call.serial),
+        None => command.arg("").arg(""),
+    };
     places.iter().for_each(|place| _ = command.arg(&place.arguments));
 }
 

@@ -72,15 +72,21 @@ async fn look(store: &Arc<Store>, tidies: bool) -> Result<()> {
 async fn tidy(store: &Store) -> Result<()> {
     for base in bases(&store.places.names_and_shards(&store.link).await?) {
         let family = store.family(&base).await?;
+        let mut behind: Vec<String> = vec![];
         while !family.is_empty() {
             let answer = store
                 .run(&TIDY, &family, |_, command| {
                     command.arg(CHUNK).arg(GONE.as_millis() as u64).arg(STRAY.as_millis() as u64);
+                    command.arg(&behind);
                 })
                 .await?;
-            if answer.first().map_or(0, number) == 0 {
+            let mut answer = answer.into_iter();
+            if answer.next().map_or(0, |more| number(&more)) == 0 {
                 break;
             }
+            // A pair of nothing says that everything was looked at before.
+            behind = vec![String::new(), String::new()];
+            behind.extend(answer.next().map(list).unwrap_or_default().iter().map(text));
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! What all parts of one connection share.
 
 use crate::{
+    calls::{Call, Calls},
     link::Link,
     places::{Place, Places, list, text, write_context},
     script::Script,
@@ -24,6 +25,7 @@ pub(crate) trait Member: Send + Sync {
 pub(crate) struct Store {
     pub(crate) link: Link,
     pub(crate) places: Places,
+    pub(crate) calls: Calls,
     pub(crate) seams: Seams,
     /// What is confirmed survives a restart of the server.
     pub(crate) is_durable: bool,
@@ -43,6 +45,7 @@ impl Store {
         Arc::new(Self {
             link,
             places: Places::default(),
+            calls: Calls::new(&seams),
             seams,
             is_durable,
             is_closed: AtomicBool::new(false),
@@ -90,6 +93,18 @@ impl Store {
         topics: &[Text],
         with: impl Fn(&[Arc<Place>], &mut Cmd),
     ) -> Result<Vec<Value>> {
+        let call = script.is_remembered.then(|| self.calls.begin());
+        self.run_as(call.as_ref(), script, topics, with).await
+    }
+
+    /// The same, as a call that the caller has begun.
+    pub(crate) async fn run_as(
+        &self,
+        call: Option<&Call>,
+        script: &Script,
+        topics: &[Text],
+        with: impl Fn(&[Arc<Place>], &mut Cmd),
+    ) -> Result<Vec<Value>> {
         for _ in 0..RELOADS {
             let mut places = Vec::with_capacity(topics.len());
             for topic in topics {
@@ -98,7 +113,7 @@ impl Store {
             let answer = self
                 .link
                 .run(script, |command| {
-                    write_context(&self.link, &places, command);
+                    write_context(&self.link, &self.calls.name, call, &places, command);
                     with(&places, command);
                 })
                 .await?;

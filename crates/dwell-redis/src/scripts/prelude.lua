@@ -21,12 +21,15 @@ local keep_ids, keep_done = tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local S = {
   seq = KEYS[1], made = KEYS[2], at = KEYS[3], ids = KEYS[4], over = KEYS[5], ended = KEYS[6], tally = KEYS[7],
+  calls = KEYS[8],
 }
+-- Which call this is of the link that `calls` belongs to; empty where it does no harm if it comes twice.
+local lane, serial = ARGV[6], ARGV[7]
 local T, by_topic = {}, {}
 -- The first argument of the script itself.
-local A = 6
+local A = 8
 do
-  local k = 8
+  local k = 9
   for b = 1, tonumber(ARGV[5]) do
     local t = { topic = ARGV[A], version = ARGV[A + 1], dead = ARGV[A + 3] == '1', shard = ARGV[A + 3] == '2', subs = {}, names = {} }
     local adopter, count = ARGV[A + 2], tonumber(ARGV[A + 4])
@@ -47,7 +50,7 @@ end
 
 -- A script that fails in the middle has done half of its work: what could make it fail is looked for first.
 do
-  local slot = { 'string', 'zset', 'hash', 'hash', 'hash', 'zset', 'hash' }
+  local slot = { 'string', 'zset', 'hash', 'hash', 'hash', 'zset', 'hash', 'hash' }
   local topic = { 'hash', 'hash', 'zset', 'stream', 'hash', 'zset', 'hash', 'stream' }
   local subscription = { 'stream', 'zset', 'hash' }
   local k = 1
@@ -123,6 +126,35 @@ local function resolve(mode, value)
   end
   if number > LARGEST then return LARGEST, value end
   return math.max(number, now), nil
+end
+
+------------------------------------------------------------------------------------------- calls that come twice
+
+-- The last call in a lane, and how it was answered.
+local function last_call(of)
+  local found = call('HGET', S.calls, of)
+  if not found then return nil end
+  local number, answer = string.match(found, '^(%d+)\n(.*)$')
+  return number, cmsgpack.unpack(answer)
+end
+
+local function remember_call(of, number, answer)
+  call('HSET', S.calls, of, number .. '\n' .. cmsgpack.pack(answer))
+  -- The link of a process that is gone leaves nothing behind.
+  call('PEXPIRE', S.calls, 3600000)
+end
+
+-- How this call was answered if it has come before. One that was given up, and comes later than the next of its lane, is refused.
+local function answered()
+  local number, answer = last_call(lane)
+  if number == serial then return answer end
+  if number and tonumber(number) > tonumber(serial) then return { 'outdated' } end
+end
+
+-- The end of a script that must not run twice.
+local function answer_once(with)
+  remember_call(lane, serial, with)
+  return with
 end
 
 ---------------------------------------------------------------------------------------------------- the ledger
