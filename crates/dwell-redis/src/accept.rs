@@ -1,14 +1,16 @@
 //! Taking in what users and copies send: one script for many of one topic.
 
 use crate::{
+    buckets,
     calls::{Before, Call},
+    fault::replaced,
     item, keys,
-    places::{bytes, list, shard, text},
+    places::{bytes, list, text},
     script::ACCEPT,
     store::Store,
 };
 use dwell_core::{
-    Due, Envelope, Error, ErrorKind, OnConflict, Result, ScheduleId, Sent, State, Text, Timestamp, wire,
+    Due, Envelope, Error, ErrorKind, OnConflict, Result, ScheduleId, Sent, State, Text, Timestamp,
 };
 use redis::{Cmd, Value};
 use std::collections::BTreeMap;
@@ -41,7 +43,7 @@ pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sen
     let mut rooms: BTreeMap<Text, Vec<Vec<Sending>>> = BTreeMap::new();
     let most = store.link.settings.max_body;
     let mut weights: BTreeMap<Text, usize> = BTreeMap::new();
-    let before = store.calls.before(batch);
+    let (before, now) = (store.calls.before(batch), store.seams.clock.now());
     for ((index, envelope), before) in batch.iter().enumerate().zip(before) {
         let size = envelope.message.body.len();
         if size > most {
@@ -50,7 +52,7 @@ pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sen
         }
         let room = match &before {
             Some(before) => before.room.clone(),
-            None => room(envelope, store.link.settings.shards),
+            None => buckets::room(envelope, &store.link.settings, now),
         };
         let chunks = rooms.entry(room.clone()).or_default();
         let weight = weights.entry(room).or_default();
@@ -85,46 +87,32 @@ pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sen
     results.into_iter().map(|result| result.unwrap_or_else(unanswered)).collect()
 }
 
-/// Where a message is taken in: in its topic's own slot, or, if it waits for all of a topic that is spread over shards, in one
-/// of those, chosen by its id. An id that a sender chose is looked for in one place alone, so it stays there.
-fn room(envelope: &Envelope, shards: u16) -> Text {
-    let topic = envelope.to.topic_name();
-    let is_plain = envelope.once.is_none() && envelope.to.subscription_name().is_none();
-    if shards == 0 || envelope.due == Due::NOW || !is_plain || wire::is_dead_letter_topic(topic) {
-        return topic.clone();
-    }
-    let hash = envelope.message.id.0.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    shard(topic, (hash % u64::from(shards)) as u16)
-}
-
 async fn accept_chunk(store: &Store, room: &Text, chunk: Vec<Sending<'_>>) -> Result<Vec<Result<Sent>>> {
     store.open()?;
+    buckets::enter(store, room).await?;
     let call = store.calls.begin();
-    let accepted = store
-        .run_as(Some(&call), &ACCEPT, std::slice::from_ref(room), |_, command| {
-            chunk.iter().for_each(|sending| write(command, sending));
-        })
-        .await;
-    let confirmed = match accepted {
-        Ok(answers) => confirm(store, room, &call).await.map(|()| answers),
-        Err(error) => Err(error),
+    let stored = async {
+        let answers = store
+            .run_as(Some(&call), &ACCEPT, std::slice::from_ref(room), |_, command| {
+                chunk.iter().for_each(|sending| write(command, sending));
+            })
+            .await?;
+        confirm(store, room, &call).await?;
+        let answers = answers.into_iter().next().map(list).unwrap_or_default();
+        let sent = chunk.iter().zip(answers).map(|(sending, answer)| read(sending.envelope, answer));
+        let sent: Vec<_> = sent.collect();
+        buckets::correct(store, room, sent.iter().filter_map(|sent| sent.as_ref().ok()?.due)).await?;
+        Ok(sent)
     };
-    match confirmed {
-        Ok(answers) => {
-            let answers = answers.into_iter().next().map(list).unwrap_or_default();
-            Ok(chunk.iter().zip(answers).map(|(sending, answer)| read(sending.envelope, answer)).collect())
-        }
-        Err(error) => {
-            // Nobody knows whether it is stored, and for good. If it comes again, it is not stored twice.
-            if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) {
-                let chunk = chunk.into_iter().map(|sending| (sending.envelope, sending.before));
-                store.calls.keep(store.seams.clock.elapsed(), room, chunk, call);
-            }
-            Err(error)
-        }
+    let stored: Result<_> = stored.await;
+    // Nobody knows whether it is stored, and for good. If it comes again, it is not stored twice.
+    if let Err(error) = &stored
+        && matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
+    {
+        let chunk = chunk.into_iter().map(|sending| (sending.envelope, sending.before));
+        store.calls.keep(store.seams.clock.elapsed(), room, chunk, call);
     }
+    stored
 }
 
 /// Waits until as many replicas have it as were asked for. A server that took over meanwhile may not have heard of the call: then
@@ -140,11 +128,7 @@ async fn confirm(store: &Store, room: &Text, call: &Call) -> Result<()> {
     if bytes(last).starts_with(format!("{}\n", call.serial).as_bytes()) {
         return Ok(());
     }
-    let text = format!(
-        "the Redis server at {} was replaced by one that does not have what was sent: send it again",
-        store.link.settings.place()
-    );
-    Err(Error::new(ErrorKind::Unavailable, text))
+    Err(replaced(&store.link.settings))
 }
 
 fn write(command: &mut Cmd, sending: &Sending) {

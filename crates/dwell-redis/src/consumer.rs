@@ -1,11 +1,11 @@
 //! The end that hands messages out.
 
 use crate::{
+    buckets,
     entries::Entries,
     item::Item,
     keys,
     places::{list, number, text, to_millis},
-    promoter,
     script::{CLAIM, EXTEND, GIVE_BACK},
     settings::Promoter,
     settle,
@@ -141,7 +141,7 @@ impl RedisConsumer {
         let member: Weak<dyn Member> = Arc::downgrade(&(consumer.clone() as Arc<dyn Member>));
         store.add_member(member);
         if store.link.settings.promoter == Promoter::Inside {
-            promoter::bring_from_shards(&store, &consumer.of.topic);
+            buckets::watch(&store, &consumer.of.topic);
         }
         Ok(consumer)
     }

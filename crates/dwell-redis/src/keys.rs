@@ -41,6 +41,11 @@ pub(crate) fn calls(prefix: &str, base: &str, link: &str) -> String {
     format!("{prefix}:{{{base}}}:calls:{link}")
 }
 
+/// The register of the buckets of a topic.
+pub(crate) fn buckets(prefix: &str, topic: &str) -> String {
+    format!("{prefix}:{{{topic}}}:buckets")
+}
+
 /// The names of all topics.
 pub(crate) fn topics(prefix: &str) -> String {
     format!("{prefix}:topics")

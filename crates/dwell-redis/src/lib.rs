@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod buckets;
 mod calls;
 mod change;
 mod consumer;

@@ -48,6 +48,7 @@ scripts! {
     DUE = "no-writes", false, "scripts/due.lua";
     ARRIVE = "allow-oom", false, "scripts/arrive.lua";
     DEPART = "allow-oom", false, "scripts/depart.lua";
+    CLOSE = "allow-oom", false, "scripts/close.lua";
     PENDING = "no-writes", false, "scripts/pending.lua";
     NAMED = "no-writes", false, "scripts/named.lua";
     RECORDS = "no-writes", false, "scripts/records.lua";
@@ -56,6 +57,12 @@ scripts! {
 /// Works on no topic that is there, so it has no prelude.
 pub(crate) static DECLARE: LazyLock<Script> =
     LazyLock::new(|| Script::new("", false, &[include_str!("scripts/declare.lua")]));
+
+pub(crate) static REGISTER: LazyLock<Script> =
+    LazyLock::new(|| Script::new("", false, &[include_str!("scripts/register.lua")]));
+
+pub(crate) static BUCKETS: LazyLock<Script> =
+    LazyLock::new(|| Script::new("no-writes", false, &[include_str!("scripts/buckets.lua")]));
 
 pub(crate) static INBOX_CLAIM: LazyLock<Script> =
     LazyLock::new(|| Script::new("", false, &[include_str!("scripts/inbox_claim.lua")]));

@@ -1,19 +1,17 @@
 //! What all parts of one connection share.
 
 use crate::{
+    buckets::{self, Buckets},
     calls::{Call, Calls},
     link::Link,
     places::{Place, Places, list, text, write_context},
     script::Script,
 };
-use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams, Text};
+use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams, Text, wire};
 use redis::{Cmd, Value};
-use std::{
-    collections::HashSet,
-    sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex, PoisonError, Weak,
+    atomic::{AtomicBool, Ordering},
 };
 use tokio::sync::Notify;
 
@@ -33,8 +31,7 @@ pub(crate) struct Store {
     /// Wakes whoever waits when this is closed.
     pub(crate) closing: Notify,
     members: Mutex<Vec<Weak<dyn Member>>>,
-    /// Topics whose shards are looked after by this connection.
-    pub(crate) sharded: Mutex<HashSet<Text>>,
+    pub(crate) buckets: Buckets,
 }
 
 /// How often something is tried again because a topic has changed meanwhile.
@@ -51,7 +48,7 @@ impl Store {
             is_closed: AtomicBool::new(false),
             closing: Notify::new(),
             members: Mutex::default(),
-            sharded: Mutex::default(),
+            buckets: Buckets::default(),
         })
     }
 
@@ -129,6 +126,19 @@ impl Store {
         }
         let text = format!("the topic `{}` changes faster than it can be used", topics.join("`, `"));
         Err(Error::new(ErrorKind::Unavailable, text))
+    }
+
+    /// The names of all topics, and of all buckets of theirs.
+    pub(crate) async fn rooms(&self) -> Result<Vec<Text>> {
+        let mut rooms = self.places.names(&self.link).await?;
+        if self.link.settings.shards > 0 {
+            let topics = rooms.iter().filter(|topic| !wire::is_dead_letter_topic(topic));
+            let all = topics.map(|topic| buckets::all(self, topic));
+            for of in futures_util::future::join_all(all).await {
+                rooms.extend(of?);
+            }
+        }
+        Ok(rooms)
     }
 
     /// The topics of one slot that are there.

@@ -1,6 +1,10 @@
 //! How much room messages take on the server, and how long it is busy with what dead workers held.
 
-use crate::{BODY, Scale, ask, connect, envelopes, info, mail, send, server};
+use crate::{
+    BODY, Scale, ask, connect, envelopes, info, mail,
+    raw::{self, Raw},
+    send, server,
+};
 use dwell_bench::Output;
 use dwell_core::{Action, Due, Note, Outcome, Seams, Settle, Transport, TransportUrl};
 use std::time::{Duration, Instant};
@@ -22,14 +26,14 @@ pub(crate) async fn memory(output: &Output, scale: &Scale) {
     }
 }
 
-/// The stream is as small after a million messages as before.
+/// The stream is as small after a million messages as after a thousand.
 pub(crate) async fn growth(output: &Output, scale: &Scale) {
     let (server, seams) = (server(), Seams::system("bench"));
     let redis = connect(&server, "done=0s").await;
     let consumer = redis.consumer(mail()).await.expect("it is there");
-    let mut left = scale.through;
-    while left > 0 {
-        let some = left.min(1000);
+    let mut through = 0;
+    while through < scale.through {
+        let some = 1000.min(scale.through - through);
         send(&redis, &envelopes(&seams, some, |_| Due::NOW)).await;
         let mut done = 0;
         while done < some {
@@ -43,10 +47,17 @@ pub(crate) async fn growth(output: &Output, scale: &Scale) {
             });
             assert!(consumer.settle(settle.collect()).await.is_empty());
         }
-        left -= some;
+        through += some;
+        if through == 1000 || through == scale.through {
+            let after = format!("after {through} messages");
+            let length = ask(&server, &["xlen", "dwell:{orders}:ready:mail"]);
+            output.figure(&format!("entries of the stream {after}"), length as f64, "entries");
+            let size = ask(&server, &["memory", "usage", "dwell:{orders}:ready:mail"]);
+            output.figure(&format!("memory of the stream {after}"), size as f64, "bytes");
+            let all = info(&server, "memory", "used_memory_dataset");
+            output.figure(&format!("memory of all data {after}"), all as f64, "bytes");
+        }
     }
-    let size = ask(&server, &["memory", "usage", "dwell:{orders}:ready:mail"]);
-    output.figure(&format!("the stream after {} messages", scale.through), size as f64, "bytes");
 }
 
 /// What dead workers held becomes ready again, a little at a time.
@@ -70,8 +81,10 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
         let first = (index * 1000).to_string();
         let _ = server.cli(&["eval", lua, "1", "dwell:{orders}:leases:mail", &first]);
     }
+    // The server writes down every step from now on.
+    let _ = server.cli(&["config", "set", "slowlog-max-len", "1000000"]);
+    let _ = server.cli(&["config", "set", "slowlog-log-slower-than", "0"]);
     let _ = server.cli(&["slowlog", "reset"]);
-    let _ = server.cli(&["config", "set", "slowlog-log-slower-than", "10000"]);
     let url = TransportUrl::parse(&server.url()).expect("it is a URL");
     let start = Instant::now();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -86,6 +99,12 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
     drop(stop);
     promoter.await.expect("it ends").expect("it ends well");
     output.figure(&format!("recovery of {} that were stuck", scale.stuck), took, "s");
-    let slow = ask(&server, &["slowlog", "len"]);
-    output.figure("steps of that which kept the server busy for more than 10 ms", slow as f64, "steps");
+    let slow = redis::cmd("SLOWLOG").arg("GET").arg(-1).to_owned();
+    let steps = raw::list(Raw::connect(&server).await.run(&slow).await);
+    let took = |step| match raw::list(step).get(2) {
+        Some(redis::Value::Int(micros)) => *micros,
+        _ => 0,
+    };
+    let longest = steps.into_iter().map(took).max().unwrap_or(0);
+    output.figure("the longest step of that, by the server's own slow log", longest as f64 / 1000.0, "ms");
 }

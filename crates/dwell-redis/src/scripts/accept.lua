@@ -35,8 +35,8 @@ for a = A, #ARGV, 10 do
     answer = { 'missing', '' }
   else
     local score, exact = resolve(mode, value)
-    -- In a shard, messages wait and do nothing else: who brings them to their topic looks at the time.
-    local waits = score > now or t.shard
+    -- In a bucket, messages wait and do nothing else: who brings them to their topic looks at the time.
+    local waits = score > now or t.bucket
     local existing
     if waits or once ~= '' then
       existing = call('HGET', t.waiting, name)
@@ -71,7 +71,8 @@ for a = A, #ARGV, 10 do
         if once ~= '' then put(item, 'once', once .. content) end
         if state ~= 'scheduled' then put(item, 'state', state) end
         count(home(t, to ~= '' and subs[1].name or '', item), shown(t, state), 1)
-        if t.shard then put(item, 'generation', text(call('INCR', S.seq))) end
+        -- Also in a bucket that was there before, and is again.
+        if t.bucket then put(item, 'generation', text(now) .. '.' .. text(call('INCR', S.seq))) end
         wait(t, name, id, item, score, exact)
         answer = { 'waits', exact or text(score) }
       else

@@ -2,7 +2,7 @@
 -- to make ready what is due, how much to do beside, and how many bytes to hand out at most; one message is always handed out.
 local t = T[1]
 local name, most, lease, consumer = ARGV[A], tonumber(ARGV[A + 1]), tonumber(ARGV[A + 2]), ARGV[A + 3]
-local promotes, limit, bytes = ARGV[A + 4] == '1', tonumber(ARGV[A + 5]), tonumber(ARGV[A + 6])
+local promotes, bytes = ARGV[A + 4] == '1', tonumber(ARGV[A + 6])
 local s = t.names[name]
 -- What was kept for nobody was adopted under another name.
 if not s or s.name ~= name then return { 'gone' } end
@@ -23,10 +23,11 @@ if again then
   return { 'ok', handed }
 end
 
-local is_more = recover(s, limit) == limit
+left = tonumber(ARGV[A + 5])
+local is_more = some(recover, s)
 if promotes then
-  is_more = take_in(t, limit) == limit or is_more
-  is_more = promote(t, limit) == limit or is_more
+  is_more = some(take_in, t) or is_more
+  is_more = some(promote, t) or is_more
 end
 
 local function read(most)

@@ -1,4 +1,4 @@
--- What is due in one shard, as it lies there, up to so many: it stays until it has arrived. Answers name, due, generation and
+-- What is due in one bucket, as it lies there, up to so many: it stays until it has arrived. Answers name, due, generation and
 -- item of each; if there is none, how long until the next in milliseconds (-1 for never), and the last signal.
 local t, found = T[1], {}
 for _, name in ipairs(call('ZRANGEBYSCORE', t.due, '-inf', now, 'LIMIT', 0, ARGV[A])) do

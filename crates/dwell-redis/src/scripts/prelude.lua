@@ -31,7 +31,7 @@ local A = 8
 do
   local k = 9
   for b = 1, tonumber(ARGV[5]) do
-    local t = { topic = ARGV[A], version = ARGV[A + 1], dead = ARGV[A + 3] == '1', shard = ARGV[A + 3] == '2', subs = {}, names = {} }
+    local t = { topic = ARGV[A], version = ARGV[A + 1], dead = ARGV[A + 3] == '1', bucket = ARGV[A + 3] == '2', subs = {}, names = {} }
     local adopter, count = ARGV[A + 2], tonumber(ARGV[A + 4])
     A = A + 5
     t.config, t.waiting, t.due, t.wake = KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
@@ -402,10 +402,26 @@ local function fire(t, name, score, item)
   deliver(t, destinations(t, to) or {}, item, id)
 end
 
--- Makes up to so many of what is due ready. Returns how many.
+-- How much may still be done in this script. Whoever waits for the server meanwhile does not wait long.
+local left = 0
+
+-- Does some of what there is to do: `what` is told how much at most, and says how much it did and whether there is more.
+local function some(what, of)
+  local done, is_more = what(of, math.max(left, 10))
+  left = left - done
+  return is_more
+end
+
+-- How many go to all subscriptions of a topic, where so much may be done.
+local function share(t, most)
+  return math.ceil(most / math.max(#t.subs, 1))
+end
+
+-- Makes some of what is due ready.
 local function promote(t, most)
+  most = share(t, most)
   local due = call('ZRANGEBYSCORE', t.due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
-  if #due == 0 then return 0 end
+  if #due == 0 then return 0, false end
   local names = {}
   for i = 1, #due, 2 do names[#names + 1] = due[i] end
   local items = call('HMGET', t.waiting, unpack(names))
@@ -414,7 +430,7 @@ local function promote(t, most)
   for i, name in ipairs(names) do
     if items[i] then fire(t, name, due[2 * i], unpack_item(items[i])) end
   end
-  return #names
+  return #names * math.max(#t.subs, 1), #names == most
 end
 
 -- How long until the next is due, in milliseconds; -1 if nothing waits.
@@ -460,15 +476,16 @@ local function put_back(s, entry, is_counted, by, error)
   add(s, item, id)
 end
 
--- Gives back what has run out, up to so many. Returns how many.
+-- Gives back some of what has run out.
 local function recover(s, most)
   local expired = call('ZRANGEBYSCORE', s.leases, '-inf', now, 'LIMIT', 0, most)
   for _, entry in ipairs(expired) do put_back(s, entry, true) end
-  return #expired
+  return #expired, #expired == most
 end
 
--- Takes in what other programs have put into the stream of what comes in, up to so many. Returns how many.
+-- Takes in some of what other programs have put into the stream of what comes in.
 local function take_in(t, most)
+  most = share(t, most)
   local came = call('XRANGE', t.incoming, '-', '+', 'COUNT', most)
   for _, found in ipairs(came) do
     local entry, item = found[1], found[2]
@@ -512,5 +529,5 @@ local function take_in(t, most)
       deliver(t, destinations(t, to), item, id)
     end
   end
-  return #came
+  return #came * math.max(#t.subs, 1), #came == most
 end
