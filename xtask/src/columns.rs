@@ -24,6 +24,7 @@ pub(crate) const COLUMNS: &[Column] = &[
 pub(crate) const FAULTS: &[Column] = &[
     Column { name: "sqlite", package: "dwell-sqlite", target: "faults" },
     Column { name: "redis", package: "dwell-redis", target: "faults" },
+    Column { name: "redis-promoters", package: "dwell-redis", target: "promoters" },
 ];
 
 /// The names a person may give.

@@ -4,6 +4,8 @@
 -- what waits, in the stream of one subscription, or in the hash of what is over.
 local call = redis.call
 local LARGEST = 9007199254740991
+-- How many bytes of messages are shown at once, beside the last one.
+local ENOUGH = 4194304
 
 local seconds, micros
 if ARGV[1] == '' then

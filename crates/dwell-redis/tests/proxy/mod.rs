@@ -1,5 +1,6 @@
 //! A line to a server that can be made to break at a chosen moment.
 
+use dwell_core::{Clock, SystemClock};
 use std::{
     sync::{
         Arc,
@@ -97,7 +98,7 @@ impl Line {
                         }
                         Some(Trouble::BreakBefore) => return,
                         Some(Trouble::Late) => {
-                            tokio::time::sleep(A_WHILE).await;
+                            SystemClock::new().sleep(A_WHILE).await;
                             drop(client);
                             self.let_go.notified().await;
                             let _ = server.write_all(&request[..length]).await;
@@ -108,7 +109,7 @@ impl Line {
                         Some(trouble) => {
                             let _ = server.write_all(&request[..length]).await;
                             let _ = server.read(&mut answer).await;
-                            if trouble == Trouble::Silence { tokio::time::sleep(A_WHILE).await }
+                            if trouble == Trouble::Silence { SystemClock::new().sleep(A_WHILE).await }
                             return;
                         }
                     }
