@@ -97,7 +97,8 @@ async fn what_waits_in_many_buckets_comes_once_and_never_early_to_the_millisecon
         assert!(at >= due, "{id} was due at {due:?} and came at {at:?}");
     }
     let mut came: Vec<_> = taken.drain(..).map(|(id, due, _)| (id, due)).collect();
-    (came.sort(), sent.sort());
+    came.sort();
+    sent.sort();
     assert_eq!(came, sent, "each once, and due at the very millisecond that its sender was told");
     assert!(consumer.receive(1, Duration::from_millis(300), None).await.unwrap().is_empty());
 }
