@@ -81,10 +81,8 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
         let first = (index * 1000).to_string();
         let _ = server.cli(&["eval", lua, "1", "dwell:{orders}:leases:mail", &first]);
     }
-    // The server writes down every step from now on.
-    let _ = server.cli(&["config", "set", "slowlog-max-len", "1000000"]);
-    let _ = server.cli(&["config", "set", "slowlog-log-slower-than", "0"]);
-    let _ = server.cli(&["slowlog", "reset"]);
+    // From now on the server writes down the longest step, from a millisecond on.
+    let _ = server.cli(&["config", "set", "latency-monitor-threshold", "1"]);
     let url = TransportUrl::parse(&server.url()).expect("it is a URL");
     let start = Instant::now();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -99,12 +97,14 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
     drop(stop);
     promoter.await.expect("it ends").expect("it ends well");
     output.figure(&format!("recovery of {} that were stuck", scale.stuck), took, "s");
-    let slow = redis::cmd("SLOWLOG").arg("GET").arg(-1).to_owned();
-    let steps = raw::list(Raw::connect(&server).await.run(&slow).await);
-    let took = |step| match raw::list(step).get(2) {
-        Some(redis::Value::Int(micros)) => *micros,
-        _ => 0,
-    };
-    let longest = steps.into_iter().map(took).max().unwrap_or(0);
-    output.figure("the longest step of that, by the server's own slow log", longest as f64 / 1000.0, "ms");
+    let latest = redis::cmd("LATENCY").arg("LATEST").to_owned();
+    let events = raw::list(Raw::connect(&server).await.run(&latest).await);
+    // Name, when it was last so, how long that took, and the longest, in milliseconds.
+    let longest = events.into_iter().find_map(|event| match &raw::list(event)[..] {
+        [redis::Value::BulkString(name), _, _, redis::Value::Int(longest), ..] if name == b"command" => {
+            Some(*longest)
+        }
+        _ => None,
+    });
+    output.figure("the longest step of that, as the server saw it", longest.unwrap_or(0) as f64, "ms");
 }
