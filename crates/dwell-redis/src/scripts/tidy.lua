@@ -40,9 +40,10 @@ for _, t in ipairs(T) do
       local from = behind[s.ready] or (is_first and '-')
       for page = 1, 5 do
         if not from then break end
-        local found = call('XPENDING', s.ready, 'dwell', 'IDLE', stray, from, '+', limit)
+        -- Not with `IDLE`: the server would look through all of them for the first.
+        local found = call('XPENDING', s.ready, 'dwell', from, '+', limit)
         for _, pending in ipairs(found) do
-          if call('HEXISTS', s.held, pending[1]) == 0 then put_back(s, pending[1], true) end
+          if pending[3] >= stray and call('HEXISTS', s.held, pending[1]) == 0 then put_back(s, pending[1], true) end
           from = '(' .. pending[1]
         end
         if #found < limit then break end
