@@ -1,14 +1,111 @@
 //! Names of messages and of what waits, and the seam that makes new ones.
 
 use crate::{Clock, Envelope, Random, Text, Timestamp, wire};
-use serde::{Deserialize, Serialize};
-use std::{fmt, sync::Arc};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    ops::Deref,
+    sync::Arc,
+};
 
 /// Names a message. Stable over every retry and copy. The caller's own, or a UUIDv7; for a foreign message without
 /// one, derived from its position, so that a redelivery has the same id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct MessageId(pub Text);
+pub struct MessageId(pub IdText);
+
+/// The text of an id. As long as a UUID or shorter it is kept in place: most messages have one of their own, which costs
+/// no allocation then.
+#[derive(Clone)]
+pub struct IdText(Repr);
+
+/// As much as fits beside the length, a UUID among it.
+const SHORT: usize = 38;
+
+#[derive(Clone)]
+enum Repr {
+    Short(u8, [u8; SHORT]),
+    Long(Text),
+}
+
+impl Deref for IdText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match &self.0 {
+            Repr::Short(length, bytes) => {
+                str::from_utf8(&bytes[..usize::from(*length)]).expect("it was made from text")
+            }
+            Repr::Long(text) => text,
+        }
+    }
+}
+
+impl From<&str> for IdText {
+    fn from(text: &str) -> Self {
+        if text.len() > SHORT {
+            return Self(Repr::Long(text.into()));
+        }
+        let mut bytes = [0; SHORT];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        Self(Repr::Short(text.len() as u8, bytes))
+    }
+}
+
+impl From<&IdText> for Text {
+    fn from(id: &IdText) -> Self {
+        match &id.0 {
+            Repr::Short(..) => (**id).into(),
+            Repr::Long(text) => text.clone(),
+        }
+    }
+}
+
+impl PartialEq for IdText {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for IdText {}
+
+impl PartialOrd for IdText {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for IdText {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (**self).cmp(&**other)
+    }
+}
+
+impl Hash for IdText {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
+impl fmt::Debug for IdText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+impl Serialize for IdText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for IdText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| text.as_str().into())
+    }
+}
 
 /// Names an entry that waits. Not the message's id: two subscriptions may defer one message at the same time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -39,7 +136,7 @@ impl ScheduleId {
             );
         }
         match message.headers.get_text(wire::TO_TOPIC) {
-            None => Self(message.id.0.clone()),
+            None => Self((&message.id.0).into()),
             Some(topic) => Self(format!("{}@{topic}", message.id).into()),
         }
     }
@@ -64,7 +161,7 @@ macro_rules! text_id {
         }
         impl From<String> for $name {
             fn from(text: String) -> Self {
-                Self(text.into())
+                Self(text.as_str().into())
             }
         }
         impl From<&String> for $name {
@@ -136,13 +233,14 @@ static DIGITS: [[u8; 2]; 256] = {
 };
 
 /// A UUID as people write it. By hand: every message pays for it.
-fn hyphenated(uuid: u128) -> Text {
+fn hyphenated(uuid: u128) -> IdText {
     const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
-    let mut text = [b'-'; 36];
+    const LENGTH: usize = 36;
+    let mut text = [b'-'; SHORT];
     for (place, byte) in PLACES.into_iter().zip(uuid.to_be_bytes()) {
         text[place..place + 2].copy_from_slice(&DIGITS[usize::from(byte)]);
     }
-    Text::from(str::from_utf8(&text).expect("digits and hyphens are text"))
+    IdText(Repr::Short(LENGTH as u8, text))
 }
 
 #[cfg(test)]
@@ -168,6 +266,20 @@ mod tests {
             assert!(*id < later);
         }
         assert_eq!(first.iter().collect::<std::collections::BTreeSet<_>>().len(), 1000);
+    }
+
+    #[test]
+    fn an_id_reads_the_same_whether_it_is_kept_in_place_or_not() {
+        let texts: Vec<String> =
+            [0, 1, 36, SHORT - 1, SHORT, SHORT + 1, 128].map(|length| "x".repeat(length)).into();
+        for text in texts.iter().chain([&"größe".to_owned()]) {
+            let id = MessageId::from(text);
+            assert_eq!((&*id.0, &*Text::from(&id.0), id.to_string()), (&**text, &**text, text.clone()));
+            assert_eq!(serde_json::to_string(&id).unwrap(), format!("{text:?}"));
+            assert_eq!(serde_json::from_str::<MessageId>(&format!("{text:?}")).unwrap(), id);
+        }
+        let ids: Vec<_> = texts.iter().map(MessageId::from).collect();
+        assert!(ids.is_sorted(), "ordered as their texts are");
     }
 
     #[test]

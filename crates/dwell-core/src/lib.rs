@@ -10,7 +10,7 @@
 mod address;
 mod capabilities;
 mod clock;
-mod content_type;
+mod constant;
 mod delivery;
 pub mod duration;
 mod error;
@@ -40,12 +40,12 @@ pub mod wire;
 pub use address::Address;
 pub use capabilities::{AtomicMove, Capabilities, Lease};
 pub use clock::{Busy, Clock, SystemClock, VirtualClock};
-pub use content_type::ContentType;
+pub use constant::{ContentType, TypeName};
 pub use delivery::{Action, Delivery, LeaseId, Note, Outcome, Receipt, Settle, Unsettled};
 pub use duration::{format_duration, parse_duration};
 pub use error::{BoxError, Error, ErrorKind, Result};
 pub use headers::{Headers, MAX_HEADER_NAME, MAX_HEADER_VALUE};
-pub use id::{Ids, MessageId, ScheduleId, UuidIds};
+pub use id::{IdText, Ids, MessageId, ScheduleId, UuidIds};
 pub use inbox::{Claim, Inbox};
 pub use ledger::{
     Answer, Change, Count, Cursor, Ledger, Oldest, Page, Record, RecordQuery, State, Transition,
@@ -61,7 +61,7 @@ pub use secret::Secret;
 pub use subscription::{OnMissing, Subscription, Topic, Unclaimed};
 pub use suggest::suggest;
 pub use time::{Due, Timestamp};
-pub use transport::{BoxFuture, Consumer, Producer, Transport, ready};
+pub use transport::{BoxFuture, Consumer, Producer, SendAtOnce, Transport, ready};
 pub use url::{Options, TransportUrl};
 
 /// Shared text. Names repeat, so a clone is a reference count.

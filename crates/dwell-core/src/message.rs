@@ -1,6 +1,6 @@
 //! The values that travel: cheap to clone, plain to read.
 
-use crate::{Address, ContentType, Due, Headers, MessageId, OnConflict, Text, Timestamp, wire};
+use crate::{Address, ContentType, Due, Headers, MessageId, OnConflict, Timestamp, TypeName, wire};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -39,7 +39,7 @@ pub struct MessageFields {
     /// Stable over every retry and copy.
     pub id: MessageId,
     /// The stable type name, such as `payments.charge`.
-    pub kind: Text,
+    pub kind: TypeName,
     /// Business key, and the key that order is kept by.
     pub key: Option<Bytes>,
     /// What `body` is, such as `application/json`.
@@ -56,7 +56,7 @@ pub struct MessageFields {
 
 impl Message {
     /// A message of JSON that was never handled.
-    pub fn new(id: impl Into<MessageId>, kind: impl Into<Text>, body: impl Into<Bytes>) -> Self {
+    pub fn new(id: impl Into<MessageId>, kind: impl Into<TypeName>, body: impl Into<Bytes>) -> Self {
         Self::from(MessageFields {
             id: id.into(),
             kind: kind.into(),

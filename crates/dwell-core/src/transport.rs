@@ -79,6 +79,17 @@ pub trait Producer: Send + Sync {
     ///   (topic, id), atomically. Where it is not declared: `Unsupported`.
     /// * Broker-side deduplication gets a fresh id each time: it would swallow the copy of a retry, and confirm it.
     fn send<'a>(&'a self, batch: &'a [Envelope]) -> BoxFuture<'a, Vec<Result<Sent>>>;
+
+    /// This producer, if it never has to wait for anything: then one message costs no future, and is not shared.
+    fn at_once(&self) -> Option<&dyn SendAtOnce> {
+        None
+    }
+}
+
+/// A producer that never has to wait, because what it puts messages into is in this process.
+pub trait SendAtOnce: Send + Sync {
+    /// The same as [`Producer::send`], for one message.
+    fn send_at_once(&self, envelope: Envelope) -> Result<Sent>;
 }
 
 /// One member of one subscription. One that is dropped without `close` has crashed: what it held is redelivered when its

@@ -12,8 +12,8 @@ use crate::{
 };
 use dwell_core::{
     Capabilities, Changed, Consumer, Due, Envelope, Error, ErrorKind, MessageId, OnMissing, Pending,
-    Producer, Query, Result, ScheduleId, Scheduler, Seams, Sent, Subscription, Text, Timestamp, Topic,
-    Transport, check_id, check_topic, is_job_topic, wire,
+    Producer, Query, Result, ScheduleId, Scheduler, Seams, SendAtOnce, Sent, Subscription, Text, Timestamp,
+    Topic, Transport, check_id, check_topic, is_job_topic, wire,
 };
 use futures_util::future::join_all;
 use std::{
@@ -223,6 +223,25 @@ impl Engine {
         results
     }
 
+    /// Whether [`Engine::send_at_once`] can send this one: nobody has to be waited for.
+    pub fn sends_at_once(&self, envelope: &Envelope) -> bool {
+        self.immediate().is_some() && matches!(self.route(envelope), Ok(Route::Now | Route::Native))
+    }
+
+    /// The same as [`Engine::send`] for one envelope that [`Engine::sends_at_once`] accepts.
+    pub fn send_at_once(&self, envelope: Envelope) -> Result<Sent> {
+        self.check(&envelope)?;
+        let Some(producer) = self.immediate() else { return Err(unconfirmed()) };
+        let Some(observer) = &self.0.observer else { return producer.send_at_once(envelope) };
+        let sent = producer.send_at_once(envelope.clone());
+        sent.iter().for_each(|sent| watch(|| observer.sent(&envelope, sent)));
+        sent
+    }
+
+    fn immediate(&self) -> Option<&dyn SendAtOnce> {
+        self.0.producer.get()?.at_once()
+    }
+
     async fn send_all(&self, batch: &[Envelope]) -> Vec<Result<Sent>> {
         let checked = |envelope: &Envelope| self.check(envelope).and_then(|()| self.route(envelope));
         if batch.iter().all(|envelope| matches!(checked(envelope), Ok(Route::Now | Route::Native))) {
@@ -390,7 +409,7 @@ impl Engine {
             // The name under which a user's own send waits, too: what is no longer pending may be remembered.
             let mut names: Vec<_> =
                 scheduler.pending(query).await?.into_iter().map(|pending| pending.id).collect();
-            names.push(ScheduleId(id.0.clone()));
+            names.push(ScheduleId::from(&*id.0));
             names.sort();
             names.dedup();
             for name in names {

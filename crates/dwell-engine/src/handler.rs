@@ -2,7 +2,11 @@
 
 use crate::{pump::BlockingRun, rules::Verdict};
 use dwell_core::{BoxFuture, LeaseId, Message, Text, Timestamp};
-use std::sync::Arc;
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Context as TaskContext, Poll},
+};
 
 /// Where runs take place: the same for all that one worker does.
 #[derive(Clone, Debug)]
@@ -40,8 +44,35 @@ pub struct Context {
 /// });
 /// ```
 pub trait Handler: Send + Sync + 'static {
-    /// One run.
-    fn handle(&self, message: Message, context: Context) -> BoxFuture<'static, Verdict>;
+    /// Begins one run, and goes as far as it can without waiting.
+    fn begin(&self, message: Message, context: Context, task: &mut TaskContext<'_>) -> Begun;
+}
+
+/// How far a run came without waiting. Most are done, and never need to be kept anywhere.
+pub enum Begun {
+    /// It is over.
+    Done(Verdict),
+    /// It waits for something, and will wake the task that it was begun in.
+    Waits(BoxFuture<'static, Verdict>),
+}
+
+impl Begun {
+    /// Polls a run for the first time.
+    pub fn of(mut run: BoxFuture<'static, Verdict>, task: &mut TaskContext<'_>) -> Self {
+        match run.as_mut().poll(task) {
+            Poll::Ready(verdict) => Self::Done(verdict),
+            Poll::Pending => Self::Waits(run),
+        }
+    }
+}
+
+impl fmt::Debug for Begun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done(verdict) => f.debug_tuple("Done").field(verdict).finish(),
+            Self::Waits(_) => f.write_str("Waits"),
+        }
+    }
 }
 
 impl<F, R> Handler for F
@@ -49,8 +80,8 @@ where
     F: Fn(Message, Context) -> R + Send + Sync + 'static,
     R: Future<Output = Verdict> + Send + 'static,
 {
-    fn handle(&self, message: Message, context: Context) -> BoxFuture<'static, Verdict> {
-        Box::pin(self(message, context))
+    fn begin(&self, message: Message, context: Context, task: &mut TaskContext<'_>) -> Begun {
+        Begun::of(Box::pin(self(message, context)), task)
     }
 }
 

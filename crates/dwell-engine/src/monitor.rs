@@ -7,7 +7,7 @@ use crate::pump::{Pump, PumpShared, slots::Slot};
 use bytes::Bytes;
 use dwell_core::{
     Answer, Change, Changed, Clock, Count, Error, ErrorKind, Ledger, MessageId, Oldest, Record, RecordQuery,
-    Result, State, Text, Timestamp, wire,
+    Result, State, Text, Timestamp, TypeName, wire,
 };
 use serde::Serialize;
 use std::{
@@ -47,7 +47,7 @@ pub struct Seen {
     /// The message.
     pub id: MessageId,
     /// Its type.
-    pub kind: Text,
+    pub kind: TypeName,
     /// Its topic.
     pub topic: Text,
     /// Its subscription; `None` for a publish that waits.

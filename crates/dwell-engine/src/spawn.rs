@@ -29,7 +29,7 @@ pub(crate) async fn yield_now() {
 
 /// Lets other tasks run now and then: whoever calls what never has to wait, over and over, would keep a thread to itself.
 /// It wakes at once, too.
-pub(crate) async fn take_turns() {
+pub async fn take_turns() {
     let mut turn = pin!(consume_budget());
     poll_fn(|cx| {
         let turn = turn.as_mut().poll(cx);

@@ -101,7 +101,7 @@ impl Item {
             item.read_field(&mut fields, field, value);
         }
         let id = fields.id.take().unwrap_or_else(|| name.into());
-        let (message, problem) = fields.into_message(MessageId(id));
+        let (message, problem) = fields.into_message(MessageId::from(&*id));
         (item.message, item.problem) = (Some(message), problem);
         item
     }
@@ -173,7 +173,7 @@ impl Fields {
                 Attempts { handled: count(&self.handled, "handled"), failed: count(&self.failed, "failed") };
             let message = MessageFields {
                 id,
-                kind: self.kind.unwrap_or_default(),
+                kind: self.kind.unwrap_or_default().into(),
                 key: self.key,
                 content_type: self.content_type.map_or(ContentType::JSON, Into::into),
                 sent_at: self.sent.and_then(|sent| sent.parse().ok()).map(Timestamp),
@@ -201,7 +201,7 @@ impl Fields {
         let (mut message, unreadable) = wire::from_headers(headers, self.key, self.body, || id.clone());
         message.id = id;
         if let Some(kind) = self.kind {
-            message.kind = kind;
+            message.kind = kind.into();
         }
         if !has_type && serde_json::from_slice::<serde::de::IgnoredAny>(&message.body).is_ok() {
             message.content_type = ContentType::JSON;

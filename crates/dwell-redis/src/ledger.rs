@@ -254,7 +254,7 @@ fn fits(record: &Record, query: &RecordQuery) -> bool {
         && query.key.as_ref().is_none_or(|key| message.key.as_ref() == Some(key))
         && query.topic.as_ref().is_none_or(|topic| record.topic == *topic)
         && query.subscription.as_ref().is_none_or(|name| record.subscription.as_ref() == Some(name))
-        && query.kind.as_ref().is_none_or(|kind| message.kind == *kind)
+        && query.kind.as_ref().is_none_or(|kind| *message.kind == **kind)
         && (query.states.is_empty() || query.states.contains(&record.state))
         && query
             .error

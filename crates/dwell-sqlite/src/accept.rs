@@ -78,6 +78,7 @@ impl Tx<'_> {
             return Ok(Sent { due: Some(due), duplicate: false });
         }
         if let (Some(name), Some(chosen)) = (&name, chosen) {
+            self.forget_rows(topic, &name.0)?;
             self.remember(topic, &name.0, Known { content: Some(chosen.content), due: None })?;
         }
         self.deliver_new(target, chosen, problem, &written)?;
@@ -98,12 +99,15 @@ impl Tx<'_> {
         }
     }
 
-    /// What waits under this name.
+    /// What waits under this name: that of its id, or one of its own.
     pub(crate) fn waiting(&self, topic: i64, name: &ScheduleId) -> Sql<Option<Held>> {
         self.sql(concat!(
             "SELECT ",
             held!(),
-            " FROM message INDEXED BY message_schedule WHERE schedule = ?1 AND topic = ?2"
+            " FROM message INDEXED BY message_id WHERE id = ?1 AND topic = ?2 AND phase = 0 AND schedule IS NULL
+             UNION ALL SELECT ",
+            held!(),
+            " FROM message INDEXED BY message_schedule WHERE schedule = ?1 AND topic = ?2 LIMIT 1"
         ))?
         .query_row((&*name.0, topic), Held::read)
         .optional()

@@ -106,11 +106,11 @@ impl Tx<'_> {
             " FROM message INDEXED BY message_id WHERE id = ?1 ORDER BY created_at, number"
         ))?;
         let found = statement.query_map([&*order.id.0], |row| {
-            let subscription: Text = row.get(14)?;
+            let subscription: Text = row.get(Held::COLUMNS + 1)?;
             Ok(Found {
                 held: Held::read(row)?,
-                home: (row.get(13)?, (!subscription.is_empty()).then_some(subscription)),
-                message: read_message(row, 15)?,
+                home: (row.get(Held::COLUMNS)?, (!subscription.is_empty()).then_some(subscription)),
+                message: read_message(row, Held::COLUMNS + 2)?,
             })
         })?;
         let mut found = found.collect::<Sql<Vec<_>>>()?;

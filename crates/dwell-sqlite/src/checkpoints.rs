@@ -63,11 +63,13 @@ fn work(asked: &Receiver<()>, settings: &SqliteSettings, gate: &Gate) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::directory::Directory;
     use crate::open::{Log, checkpoint, open_writer};
 
     #[test]
     fn the_log_is_written_into_the_file_while_somebody_writes_and_the_file_is_let_go_at_the_end() {
-        let path = std::env::temp_dir().join(format!("dwell-checkpoints-{}.db", std::process::id()));
+        let directory = Directory::new();
+        let path = directory.path().join("dwell.db");
         let log = std::path::PathBuf::from(format!("{}-wal", path.display()));
         let settings = Arc::new(SqliteSettings::file(&path));
         let (writer, other) = (open_writer(&settings).unwrap(), open_writer(&settings).unwrap());
@@ -88,6 +90,5 @@ mod tests {
         assert_eq!(checkpoint(&other, "NOOP").unwrap().pages, 1, "the log starts anew");
         drop((checkpoints, other, writer));
         assert!(path.exists() && !log.exists(), "the last one to let go leaves one file");
-        std::fs::remove_file(&path).unwrap();
     }
 }

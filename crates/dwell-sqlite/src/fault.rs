@@ -1,7 +1,7 @@
 //! What SQLite says, in words that a caller can act on.
 
 use dwell_core::{Error, ErrorKind};
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, ffi};
 
 /// What SQLite returns.
 pub(crate) type Sql<T> = rusqlite::Result<T>;
@@ -11,9 +11,11 @@ pub(crate) fn code(error: &rusqlite::Error) -> Option<ErrorCode> {
     error.sqlite_error_code()
 }
 
-/// Whether there was no room left.
+/// Whether there was no room left: on the disk, or under a quota or a limit, for which SQLite has no word of its own.
 pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
-    code(error) == Some(ErrorCode::DiskFull)
+    const BEYOND_A_LIMIT: [i32; 2] = [ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_SHMSIZE];
+    let extended = error.sqlite_error().map(|error| error.extended_code);
+    code(error) == Some(ErrorCode::DiskFull) || extended.is_some_and(|code| BEYOND_A_LIMIT.contains(&code))
 }
 
 /// Whether another process was in the way.
@@ -59,6 +61,14 @@ pub(crate) fn fault(file: &str, error: rusqlite::Error) -> Error {
         Some(ErrorCode::TooBig) => {
             (ErrorKind::TooLarge, "SQLite takes nothing over a billion bytes: send less".to_owned())
         }
+        Some(ErrorCode::SystemIoFailure) if is_full(&error) => (
+            ErrorKind::StorageFull,
+            format!(
+                "nothing more can be written to `{file}` ({error}): its disk is full, its quota or its limit is reached, \
+                 or the disk does not work, as the system's log says; nothing in it is lost, and it goes on as soon as \
+                 it can be written"
+            ),
+        ),
         Some(ErrorCode::SystemIoFailure) => (
             ErrorKind::Unavailable,
             format!("the disk under `{file}` does not work ({error}): see the system's log"),

@@ -18,7 +18,8 @@ pub(crate) const CHUNK: usize = 1000;
 /// One that is due.
 pub(crate) struct Due {
     pub(crate) held: Held,
-    schedule: Text,
+    /// The name that it waited under, if that is not its id.
+    schedule: Option<Text>,
     is_new: bool,
     is_chosen: bool,
     content: Option<u128>,
@@ -34,15 +35,15 @@ pub(crate) use due;
 
 impl Due {
     /// How many columns it has.
-    pub(crate) const COLUMNS: usize = 17;
+    pub(crate) const COLUMNS: usize = Held::COLUMNS + 4;
 
     pub(crate) fn read(row: &Row<'_>) -> Sql<Self> {
-        let content: Option<[u8; 16]> = row.get(16)?;
+        let content: Option<[u8; 16]> = row.get(Held::COLUMNS + 3)?;
         Ok(Self {
             held: Held::read(row)?,
-            schedule: row.get(13)?,
-            is_new: row.get(14)?,
-            is_chosen: row.get(15)?,
+            schedule: row.get(Held::COLUMNS)?,
+            is_new: row.get(Held::COLUMNS + 1)?,
+            is_chosen: row.get(Held::COLUMNS + 2)?,
             content: content.map(u128::from_be_bytes),
         })
     }
@@ -52,9 +53,7 @@ impl Tx<'_> {
     /// When the first message of this topic is due.
     pub(crate) fn next_due(&self, topic: i64) -> Sql<Option<Timestamp>> {
         let due: Option<i64> = self
-            .sql(
-                "SELECT min(due) FROM message INDEXED BY message_due WHERE topic = ?1 AND schedule IS NOT NULL",
-            )?
+            .sql("SELECT min(due) FROM message INDEXED BY message_due WHERE topic = ?1 AND phase = 0")?
             .query_row([topic], |row| row.get(0))?;
         Ok(due.map(Timestamp))
     }
@@ -66,7 +65,7 @@ impl Tx<'_> {
         let due = self.due(topic, most)?;
         let is_more = due.len() == most;
         for due in due {
-            self.fire(&due)?;
+            self.fire(due)?;
         }
         Ok(is_more && self.next_due(topic)?.is_some_and(|due| due <= self.now))
     }
@@ -88,15 +87,14 @@ impl Tx<'_> {
             "SELECT ",
             due!(),
             " FROM message INDEXED BY message_due
-             WHERE topic = ?1 AND schedule IS NOT NULL AND due <= ?2 ORDER BY due, number LIMIT ?3"
+             WHERE topic = ?1 AND phase = 0 AND due <= ?2 ORDER BY due, number LIMIT ?3"
         ))?;
         let due = statement.query_map((topic, self.now.0, most as i64), Due::read)?;
         due.collect()
     }
 
-    fn fire(&mut self, due: &Due) -> Sql<()> {
-        self.remember_fired(due)?;
-        let held = &due.held;
+    fn fire(&mut self, due: Due) -> Sql<()> {
+        let held = &self.fired(due)?;
         let target = match held.place == held.topic {
             true => Target::Topic(held.topic),
             false => Target::Queue(held.topic, held.place),
@@ -104,16 +102,21 @@ impl Tx<'_> {
         self.deliver(held, target, None)
     }
 
-    /// Remembers the names of what is due.
-    pub(crate) fn remember_fired(&self, due: &Due) -> Sql<()> {
-        let held = &due.held;
+    /// Remembers the names of what is due. Under its own id, its row does so.
+    pub(crate) fn fired(&self, due: Due) -> Sql<Held> {
+        let mut held = due.held;
+        let Some(schedule) = due.schedule else {
+            held.has_fired = true;
+            return Ok(held);
+        };
         let fired = |content| Known { content, due: Some(held.due) };
         // Its sender knows no other name than the message's. It fired under that before a worker could lose it.
-        let is_new = due.is_new && !ScheduleId::is_of_lost(&due.schedule, &held.id);
-        if is_new && *due.schedule != *held.id {
+        let is_new = due.is_new && !ScheduleId::is_of_lost(&schedule, &held.id);
+        if is_new {
             self.remember(held.topic, &held.id, fired(None))?;
         }
-        self.remember(held.topic, &due.schedule, fired(due.content.filter(|_| due.is_chosen)))
+        self.remember(held.topic, &schedule, fired(due.content.filter(|_| due.is_chosen)))?;
+        Ok(held)
     }
 
     /// Makes a message that is there ready, for one subscription or for all that there are.

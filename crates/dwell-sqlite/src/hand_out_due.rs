@@ -42,7 +42,6 @@ impl Tx<'_> {
             if !is_for_it || is_ordered && held.key.is_some() {
                 break;
             }
-            self.remember_fired(&whole.due)?;
             deliveries.push(self.lease_due(ask, whole)?);
         }
         Ok(deliveries)
@@ -63,31 +62,22 @@ impl Tx<'_> {
             ", problem, ",
             message!(),
             " FROM message INDEXED BY message_due
-             WHERE topic = ?1 AND schedule IS NOT NULL AND due <= ?2 ORDER BY due, number LIMIT ?3"
+             WHERE topic = ?1 AND phase = 0 AND due <= ?2 ORDER BY due, number LIMIT ?3"
         ))?;
         let whole = statement.query_map((topic, self.now.0, most as i64), Whole::read)?;
         whole.collect()
     }
 
-    /// From waiting into a consumer's hands. That it was ready in between is part of its past all the same.
+    /// From waiting into a consumer's hands. That it was ready in between need not be written to be told.
     fn lease_due(&mut self, ask: &Ask, whole: Whole) -> Sql<Delivery> {
-        let Whole { due: Due { held, .. }, problem, message } = whole;
-        let (ready, fence) = (self.next(), self.next());
+        let Whole { due, problem, message } = whole;
+        let held = self.fired(due)?;
+        let fence = self.next();
         self.leave(&held)?;
-        if !self.is_frugal {
-            self.sql("INSERT INTO history VALUES (?1, ?2, ?3, ?4, NULL, NULL, ?5, ?6)")?.execute((
-                held.number,
-                ready,
-                self.now.0,
-                code(State::Ready),
-                message.attempts.handled,
-                message.attempts.failed,
-            ))?;
-        }
         self.sql(
-            "UPDATE message SET place = ?2, home = ?2, phase = 3, state = ?3, step = ?4, rank = ?5, schedule = NULL,
-                destination = NULL, updated_at = ?6, lease_until = ?7, holder = ?8, deliveries = deliveries + 1,
-                changed_by = ?9, worker = ?9
+            "UPDATE message SET place = ?2, home = ?2, phase = 3, state = ?3, step = ?4, rank = ?4, schedule = NULL,
+                destination = NULL, updated_at = ?5, lease_until = ?6, holder = ?7, deliveries = deliveries + 1,
+                changed_by = ?8, worker = ?8, fired = ?9
              WHERE number = ?1",
         )?
         .execute((
@@ -95,11 +85,11 @@ impl Tx<'_> {
             ask.place,
             code(State::Processing),
             fence,
-            ready,
             self.now.0,
             self.now.after(ask.lease).0,
             ask.consumer,
             &*ask.worker,
+            held.fired_code(),
         ))?;
         self.tally(ask.place, State::Processing, 1, 0);
         Ok(Delivery {

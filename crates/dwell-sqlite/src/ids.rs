@@ -1,8 +1,12 @@
 //! The ids that are remembered: those that a sender chose, and those under which something waited and fired.
 
-use crate::{fault::Sql, tx::Tx};
+use crate::{
+    fault::Sql,
+    row::{Held, Phase},
+    tx::Tx,
+};
 use dwell_core::Timestamp;
-use rusqlite::OptionalExtension;
+use rusqlite::{OptionalExtension, Row};
 
 /// What is known about an id of a topic.
 #[derive(Clone, Copy, Debug)]
@@ -16,19 +20,36 @@ pub(crate) struct Known {
 impl Tx<'_> {
     /// What is known about this id. What is not over is known however long ago it was sent.
     pub(crate) fn known(&self, topic: i64, id: &str) -> Sql<Option<Known>> {
-        let found = self
-            .sql("SELECT content, due, until FROM known WHERE id = ?1 AND topic = ?2")?
-            .query_row((id, topic), |row| {
-                let content: Option<[u8; 16]> = row.get(0)?;
-                let due: Option<i64> = row.get(1)?;
-                let known = Known { content: content.map(u128::from_be_bytes), due: due.map(Timestamp) };
-                Ok((known, row.get::<_, i64>(2)?))
-            })
-            .optional()?;
+        let found = match (self.known_by_row(topic, id)?, self.known_by_name(topic, id)?) {
+            // A row that stands for it is the newer one.
+            (Some((row, row_until)), Some((name, until))) => {
+                let known = Known { content: row.content.or(name.content), ..row };
+                Some((known, until.max(row_until)))
+            }
+            (row, name) => row.or(name),
+        };
         match found {
-            Some((known, until)) if until > self.now.0 || self.lives(id)? => Ok(Some(known)),
+            Some((known, until)) if until > self.now || self.lives(id)? => Ok(Some(known)),
             _ => Ok(None),
         }
+    }
+
+    /// What the rows say that have fired under this id, and until when.
+    fn known_by_row(&self, topic: i64, id: &str) -> Sql<Option<(Known, Timestamp)>> {
+        let mut statement = self.sql(
+            "SELECT CASE WHEN once IS NOT NULL THEN content END, due, updated_at FROM message INDEXED BY message_id
+             WHERE id = ?1 AND topic = ?2 AND fired = 1 ORDER BY number DESC",
+        )?;
+        let rows = statement.query_map((id, topic), read)?.collect::<Sql<Vec<_>>>()?;
+        let last = rows.iter().map(|(_, updated_at)| *updated_at).max();
+        let newest = rows.first().map(|(known, _)| *known);
+        Ok(newest.zip(last.map(|last| last.after(self.settings.ids))))
+    }
+
+    fn known_by_name(&self, topic: i64, id: &str) -> Sql<Option<(Known, Timestamp)>> {
+        self.sql("SELECT content, due, until FROM known WHERE id = ?1 AND topic = ?2")?
+            .query_row((id, topic), read)
+            .optional()
     }
 
     /// Whether a message of this id is not over.
@@ -54,10 +75,43 @@ impl Tx<'_> {
         Ok(())
     }
 
+    /// The row of a message that has fired is about to go, or to become another: what it said is written down, unless that is
+    /// over for long enough.
+    pub(crate) fn remember_row(&self, held: &Held) -> Sql<()> {
+        let since = if held.phase == Phase::Over { held.updated_at } else { self.now };
+        let until = since.after(self.settings.ids);
+        if held.has_fired && until > self.now {
+            self.sql(
+                "INSERT INTO known
+                 SELECT id, topic, CASE WHEN once IS NOT NULL THEN content END, due, ?2 FROM message WHERE number = ?1
+                 ON CONFLICT (id, topic) DO UPDATE
+                 SET content = coalesce(excluded.content, content), due = excluded.due, until = max(until, excluded.until)",
+            )?
+            .execute((held.number, until.0))?;
+        }
+        Ok(())
+    }
+
+    /// An id is sent again: rows that have fired under it say no more about it.
+    pub(crate) fn forget_rows(&self, topic: i64, id: &str) -> Sql<()> {
+        self.sql(
+            "UPDATE message INDEXED BY message_id SET fired = NULL WHERE id = ?1 AND topic = ?2 AND fired = 1",
+        )?
+        .execute((id, topic))?;
+        Ok(())
+    }
+
     /// A message of this id is over: from now on it is remembered for as long as the settings say.
     pub(crate) fn remember_longer(&self, id: &str) -> Sql<()> {
         let until = self.now.after(self.settings.ids);
         self.sql("UPDATE known SET until = max(until, ?2) WHERE id = ?1")?.execute((id, until.0))?;
         Ok(())
     }
+}
+
+fn read(row: &Row<'_>) -> Sql<(Known, Timestamp)> {
+    let content: Option<[u8; 16]> = row.get(0)?;
+    let due: Option<i64> = row.get(1)?;
+    let known = Known { content: content.map(u128::from_be_bytes), due: due.map(Timestamp) };
+    Ok((known, Timestamp(row.get(2)?)))
 }

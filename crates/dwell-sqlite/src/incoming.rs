@@ -102,7 +102,7 @@ impl Tx<'_> {
             message.id = MessageId::from(id);
         }
         if let Some(kind) = incoming.kind {
-            message.kind = kind;
+            message.kind = kind.into();
         }
         if let Some(content_type) = incoming.content_type {
             message.content_type = content_type.into();

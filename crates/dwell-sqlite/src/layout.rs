@@ -126,17 +126,10 @@ fn migrate(connection: &Connection, steps: &[&str], from: usize) -> Sql<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::directory::Directory;
 
     const OLD: &[&str] = &["CREATE TABLE note (text TEXT); INSERT INTO note VALUES ('kept')"];
     const NEW: &[&str] = &[OLD[0], "ALTER TABLE note ADD COLUMN author TEXT DEFAULT 'nobody'"];
-
-    fn file(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("dwell-layout-{}-{name}.db", std::process::id()));
-        for end in ["", "-wal", "-shm", ".layout-1"] {
-            let _ = std::fs::remove_file(format!("{}{end}", path.display()));
-        }
-        path
-    }
 
     fn text(connection: &Connection) -> String {
         connection.query_row("SELECT group_concat(text) FROM note", [], |row| row.get(0)).unwrap()
@@ -144,7 +137,8 @@ mod tests {
 
     #[test]
     fn an_older_file_is_migrated_after_a_copy_and_a_newer_one_is_refused() {
-        let path = file("older");
+        let directory = Directory::new();
+        let path = directory.path().join("dwell.db");
         let connection = Connection::open(&path).unwrap();
         check_with(&connection, &path, OLD).unwrap();
         check_with(&connection, &path, NEW).unwrap();
@@ -160,7 +154,8 @@ mod tests {
 
     #[test]
     fn a_step_that_fails_leaves_the_file_as_it_was() {
-        let path = file("failing");
+        let directory = Directory::new();
+        let path = directory.path().join("dwell.db");
         let connection = Connection::open(&path).unwrap();
         check_with(&connection, &path, OLD).unwrap();
         let broken = [OLD[0], "INSERT INTO note VALUES ('half'); CREATE TABLE note (again TEXT)"];
@@ -174,7 +169,8 @@ mod tests {
 
     #[test]
     fn the_database_of_another_program_is_left_alone() {
-        let path = file("foreign");
+        let directory = Directory::new();
+        let path = directory.path().join("dwell.db");
         let connection = Connection::open(&path).unwrap();
         connection.execute_batch("CREATE TABLE bookmarks (url TEXT)").unwrap();
         let error = check_with(&connection, &path, OLD).unwrap_err();

@@ -35,6 +35,9 @@ mod background;
 mod change;
 mod checkpoints;
 mod consumer;
+#[cfg(test)]
+#[path = "../tests/rig/directory.rs"]
+mod directory;
 mod fault;
 mod file;
 mod flow;

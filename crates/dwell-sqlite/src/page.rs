@@ -67,7 +67,7 @@ struct Filter {
 impl Filter {
     fn of(query: &RecordQuery) -> Self {
         let mut filter = Self::default();
-        let text = |text: &Arc<str>| Value::Text(text.to_string());
+        let text = |text: &str| Value::Text(text.to_owned());
         if let Some(id) = &query.id {
             filter.add("id = :message", ":message", text(&id.0));
         }
@@ -154,7 +154,7 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
                 rest.push(code.to_string());
             }
             State::Scheduled => {
-                scans.push(Scan::new("message_schedule", format!("schedule IS NOT NULL AND {only}"), false));
+                scans.push(Scan::new("message_due", format!("phase = 0 AND {only}"), false));
             }
             State::Ready => scans.extend([
                 Scan::new("message_ready", format!("phase = 1 AND {only}"), false),

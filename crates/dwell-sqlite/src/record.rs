@@ -5,7 +5,7 @@ use crate::{
     row::{read_bytes, read_message},
     tx::state,
 };
-use dwell_core::{Attempts, Record, Text, Timestamp, Transition};
+use dwell_core::{Attempts, Record, State, Text, Timestamp, Transition};
 use rusqlite::{Connection, Row};
 
 /// The columns of a [`Found`], in its order.
@@ -90,7 +90,22 @@ impl Found {
             error: record.error.clone().filter(|_| self.error_step == Some(self.step)),
             attempts: record.message.attempts,
         });
-        record.history = [birth].into_iter().chain(past).chain(present).collect();
+        for step in [birth].into_iter().chain(past).chain(present) {
+            if let Some(before) = record.history.last()
+                && waits(before.state)
+                && step.state == State::Processing
+            {
+                // It was ready at the moment when somebody took it, and that was not written.
+                let attempts = before.attempts;
+                let ready = Transition { at: step.at, state: State::Ready, by: None, error: None, attempts };
+                record.history.push(ready);
+            }
+            record.history.push(step);
+        }
         Ok(record)
     }
+}
+
+fn waits(state: State) -> bool {
+    matches!(state, State::Scheduled | State::Deferred | State::Retrying)
 }

@@ -94,13 +94,13 @@ fn fill(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::directory::Directory;
 
     #[test]
     fn room_is_let_go_once_and_taken_again_after_a_while() {
-        let directory = std::env::temp_dir().join(format!("dwell-reserve-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        let path = directory.join("dwell.db");
-        let length = || fs::metadata(directory.join("dwell.db-reserve")).map_or(0, |file| file.len());
+        let directory = Directory::new();
+        let path = directory.path().join("dwell.db");
+        let length = || fs::metadata(directory.path().join("dwell.db-reserve")).map_or(0, |file| file.len());
         let mut reserve = Reserve::beside(Some(&path));
         assert!(reserve.is_taken() && length() == SIZE);
         assert!(reserve.release() && !reserve.release());
@@ -110,7 +110,7 @@ mod tests {
         reserve.take_again(AGAIN);
         assert!(reserve.is_taken() && length() == SIZE);
         assert!(Reserve::beside(Some(&path)).is_taken(), "it is one for all processes");
-        fs::remove_dir_all(&directory).unwrap();
+        fs::remove_dir_all(directory.path()).unwrap();
         reserve.check();
         assert!(!reserve.is_taken());
         reserve.take_again(AGAIN * 2);

@@ -53,6 +53,14 @@ pub(crate) struct New<'a> {
     pub(crate) content: &'a Content<'a>,
 }
 
+impl<'a> New<'a> {
+    /// The name that it waits under, if it waits and that is not its id.
+    fn schedule(&self) -> Option<&'a str> {
+        let waits = self.phase == Phase::Waits;
+        self.schedule.filter(|name| waits && **name != *self.content.message.id.0)
+    }
+}
+
 /// What a user said about an id of the user's own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chosen {
@@ -102,8 +110,11 @@ pub(crate) struct Held {
     pub(crate) deliveries: u32,
     pub(crate) key: Option<Bytes>,
     pub(crate) id: Text,
+    pub(crate) updated_at: Timestamp,
     /// Its sender chose its id.
     pub(crate) is_chosen: bool,
+    /// It waited under its id, and was due: that this id is known is said by this row alone.
+    pub(crate) has_fired: bool,
     /// Its body lies in a table of its own.
     is_large: bool,
 }
@@ -111,13 +122,16 @@ pub(crate) struct Held {
 /// The columns of [`Held`], in its order.
 macro_rules! held {
     () => {
-        "number, topic, place, home, phase, state, step, due, deliveries, key, id, content IS NOT NULL,
-         body IS NULL"
+        "number, topic, place, home, phase, state, step, due, deliveries, key, id, updated_at, content IS NOT NULL,
+         fired IS NOT NULL, body IS NULL"
     };
 }
 pub(crate) use held;
 
 impl Held {
+    /// How many columns it has.
+    pub(crate) const COLUMNS: usize = 15;
+
     pub(crate) fn read(row: &Row<'_>) -> Sql<Self> {
         Ok(Self {
             number: row.get(0)?,
@@ -131,9 +145,16 @@ impl Held {
             deliveries: row.get(8)?,
             key: read_bytes(row, 9)?,
             id: row.get(10)?,
-            is_chosen: row.get(11)?,
-            is_large: row.get(12)?,
+            updated_at: Timestamp(row.get(11)?),
+            is_chosen: row.get(12)?,
+            has_fired: row.get(13)?,
+            is_large: row.get(14)?,
         })
+    }
+
+    /// As the column `fired` has it.
+    pub(crate) fn fired_code(&self) -> Option<u8> {
+        self.has_fired.then_some(1)
     }
 }
 
@@ -155,8 +176,8 @@ pub(crate) fn read_message(row: &Row<'_>, at: usize) -> Sql<Message> {
         })?,
     };
     Ok(Message::from(MessageFields {
-        id: MessageId(row.get(at)?),
-        kind: row.get(at + 1)?,
+        id: MessageId::from(row.get_ref(at)?.as_str()?),
+        kind: row.get_ref(at + 1)?.as_str()?.into(),
         key: read_bytes(row, at + 2)?,
         content_type: ContentType::from(row.get_ref(at + 3)?.as_str()?),
         sent_at: row.get::<_, Option<i64>>(at + 4)?.map(Timestamp),
@@ -204,11 +225,11 @@ impl Tx<'_> {
         let number = self.next();
         let (content, message) = (new.content, new.content.message);
         let rank = (new.phase == Phase::Ready).then_some(number);
-        let schedule = new.schedule.filter(|_| new.phase == Phase::Waits);
+        let schedule = new.schedule();
         let destination = content.destination.as_deref().filter(|_| new.phase == Phase::Waits);
         self.sql(
             "INSERT INTO message VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?1, ?7, ?8, ?9, ?10, ?11, ?11, NULL, NULL, 0, NULL,
-             NULL, NULL, NULL, NULL, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
+             NULL, NULL, NULL, NULL, ?12, ?13, NULL, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
         )?
         .execute(params![
             number,
@@ -225,8 +246,8 @@ impl Tx<'_> {
             new.chosen.map(|chosen| once_code(chosen.on_conflict)),
             new.chosen.map(|chosen| chosen.content.to_be_bytes()),
             new.problem,
-            message.id.0,
-            message.kind,
+            &*message.id.0,
+            &*message.kind,
             message.key.as_deref(),
             &*message.content_type,
             message.sent_at.map(|at| at.0),
@@ -255,7 +276,7 @@ impl Tx<'_> {
         self.sql(
             "INSERT INTO message SELECT ?1, ?2, ?3, ?4, 1, ?5, born, ?6, ?6, NULL, NULL, due, created_at, updated_at, NULL,
                 NULL, 0, changed_by, worker, error, CASE error_step WHEN step THEN ?6 ELSE error_step END, NULL, once,
-                content, problem, id, type, key, content_type, sent_at, handled, failed, headers, body
+                content, fired, problem, id, type, key, content_type, sent_at, handled, failed, headers, body
              FROM message WHERE number = ?7",
         )?
         .execute((number, topic, place, home, code(shown), step, of))?;
@@ -313,6 +334,7 @@ impl Tx<'_> {
 
     /// Removes a message without a trace.
     pub(crate) fn remove(&mut self, held: &Held) -> Sql<()> {
+        self.remember_row(held)?;
         self.uncount(held)?;
         self.sql("DELETE FROM message WHERE number = ?1")?.execute([held.number])?;
         if held.step != held.number {
@@ -337,10 +359,20 @@ impl Tx<'_> {
         self.leave(held)?;
         self.sql(
             "UPDATE message SET topic = ?2, place = ?3, home = ?4, phase = 1, state = ?5, step = ?6, rank = ?6,
-                schedule = NULL, destination = NULL, updated_at = ?7, changed_by = ?8
+                schedule = NULL, destination = NULL, updated_at = ?7, changed_by = ?8, fired = ?9
              WHERE number = ?1",
         )?
-        .execute((held.number, topic, place, home, code(shown), step, self.now.0, by))?;
+        .execute((
+            held.number,
+            topic,
+            place,
+            home,
+            code(shown),
+            step,
+            self.now.0,
+            by,
+            held.fired_code(),
+        ))?;
         self.enter(held.number, home, shown)
     }
 
@@ -352,7 +384,8 @@ impl Tx<'_> {
 
     /// A message is over: its record is kept if the settings say so.
     pub(crate) fn end(&mut self, held: &Held, ended: State, because: Because<'_>) -> Sql<()> {
-        if held.is_chosen {
+        // One that has fired says itself when it was over.
+        if held.is_chosen && !held.has_fired {
             self.remember_longer(&held.id)?;
         }
         if self.settings.done.is_zero() || self.is_frugal {
@@ -363,7 +396,8 @@ impl Tx<'_> {
         self.sql(
             "UPDATE message SET phase = 4, state = ?2, step = ?3, rank = NULL, schedule = NULL, destination = NULL,
                 updated_at = ?4, lease_until = NULL, holder = NULL, changed_by = ?5, worker = coalesce(?6, worker),
-                error = coalesce(?7, error), error_step = CASE WHEN ?7 IS NULL THEN error_step ELSE ?3 END, result = ?8
+                error = coalesce(?7, error), error_step = CASE WHEN ?7 IS NULL THEN error_step ELSE ?3 END, result = ?8,
+                fired = ?9
              WHERE number = ?1",
         )?
         .execute((
@@ -375,6 +409,7 @@ impl Tx<'_> {
             because.worker,
             because.error,
             because.result,
+            held.fired_code(),
         ))?;
         self.tally(held.home, ended, 1, 0);
         Ok(())
@@ -383,6 +418,7 @@ impl Tx<'_> {
     /// Writes a message anew, as it stands, into the row that it had, and puts it where it goes.
     pub(crate) fn rewrite(&mut self, held: &Held, new: &New<'_>, because: Because<'_>) -> Sql<()> {
         let (content, message) = (new.content, new.content.message);
+        self.remember_row(held)?;
         self.leave(held)?;
         let is_same = content.is_large()
             && self
@@ -402,7 +438,7 @@ impl Tx<'_> {
             "UPDATE message SET topic = ?2, place = ?3, home = ?4, phase = ?5, state = ?6, step = ?7, rank = ?8,
                 schedule = ?9, destination = ?10, due = ?11, updated_at = ?12, lease_until = NULL, holder = NULL,
                 deliveries = 0, changed_by = ?13, worker = coalesce(?14, worker), error = ?15, error_step = ?16,
-                result = NULL, once = NULL, problem = NULL, id = ?17, type = ?18, key = ?19, content_type = ?20,
+                result = NULL, once = NULL, fired = NULL, problem = NULL, id = ?17, type = ?18, key = ?19, content_type = ?20,
                 sent_at = ?21, handled = ?22, failed = ?23, headers = ?24, body = ?25
              WHERE number = ?1",
         )?
@@ -415,7 +451,7 @@ impl Tx<'_> {
             code(new.state),
             step,
             (!waits).then_some(step),
-            new.schedule.filter(|_| waits),
+            new.schedule(),
             content.destination.as_deref().filter(|_| waits),
             new.due.0,
             self.now.0,
@@ -423,8 +459,8 @@ impl Tx<'_> {
             because.worker,
             because.error,
             because.error.map(|_| step),
-            message.id.0,
-            message.kind,
+            &*message.id.0,
+            &*message.kind,
             message.key.as_deref(),
             &*message.content_type,
             message.sent_at.map(|at| at.0),

@@ -59,7 +59,10 @@ impl Tx<'_> {
             let mut statement = self.sql(concat!(
                 "SELECT ",
                 held!(),
-                " FROM message INDEXED BY message_schedule WHERE schedule = ?1 ORDER BY topic"
+                " FROM message INDEXED BY message_id WHERE id = ?1 AND phase = 0 AND schedule IS NULL
+                 UNION ALL SELECT ",
+                held!(),
+                " FROM message INDEXED BY message_schedule WHERE schedule = ?1"
             ))?;
             let waiting = statement.query_map([&*id.0], Held::read)?;
             waiting.collect::<Sql<_>>()?
@@ -82,7 +85,10 @@ impl Tx<'_> {
 
     fn is_known(&self, id: &ScheduleId) -> Sql<bool> {
         let topics: Vec<i64> = {
-            let mut statement = self.sql("SELECT topic FROM known WHERE id = ?1")?;
+            let mut statement = self.sql(
+                "SELECT topic FROM known WHERE id = ?1
+                 UNION SELECT topic FROM message INDEXED BY message_id WHERE id = ?1 AND fired = 1",
+            )?;
             let topics = statement.query_map([&*id.0], |row| row.get(0))?;
             topics.collect::<Sql<_>>()?
         };
@@ -137,17 +143,17 @@ fn pending(connection: &Connection, query: &Query, now: Timestamp) -> Sql<Vec<Pe
 macro_rules! pending {
     ($found:expr) => {
         concat!(
-            "SELECT schedule, due, once, state, (SELECT topic FROM place WHERE place.id = message.place),
+            "SELECT coalesce(schedule, id), due, once, state, (SELECT topic FROM place WHERE place.id = message.place),
                 (SELECT subscription FROM place WHERE place.id = message.place), ",
             message!(),
             " FROM message WHERE number IN (SELECT number FROM message INDEXED BY ",
             $found,
-            " AND schedule IS NOT NULL AND (due, schedule) > (:after, :name) AND (:key IS NULL OR key = :key)
+            " AND phase = 0 AND (due, coalesce(schedule, id)) > (:after, :name) AND (:key IS NULL OR key = :key)
               AND (:to IS NULL OR coalesce(destination, (
                   SELECT CASE p.subscription WHEN '' THEN p.topic ELSE p.topic || '/' || p.subscription END
                   FROM place p WHERE p.id = message.place
               )) = :to)
-              ORDER BY due, schedule LIMIT :limit)"
+              ORDER BY due, coalesce(schedule, id) LIMIT :limit)"
         )
     };
 }
@@ -156,8 +162,8 @@ fn of_topic(connection: &Connection, query: &Query, topic: i64, now: Timestamp) 
     list(connection, pending!("message_due WHERE topic = :of"), &topic, query, now)
 }
 
-fn of_message(connection: &Connection, query: &Query, id: &Text, now: Timestamp) -> Sql<Vec<Pending>> {
-    list(connection, pending!("message_id WHERE id = :of"), &&**id, query, now)
+fn of_message(connection: &Connection, query: &Query, id: &str, now: Timestamp) -> Sql<Vec<Pending>> {
+    list(connection, pending!("message_id WHERE id = :of"), &id, query, now)
 }
 
 fn list(

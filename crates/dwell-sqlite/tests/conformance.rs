@@ -138,5 +138,5 @@ impl SqliteRig {
 }
 
 fn main() -> ExitCode {
-    dwell_conformance::main(SqliteRig::new)
+    rig::run(|| dwell_conformance::main(SqliteRig::new))
 }

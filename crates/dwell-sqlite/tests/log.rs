@@ -67,5 +67,5 @@ impl Rig for LogRig {
 }
 
 fn main() -> ExitCode {
-    dwell_conformance::main(LogRig::new)
+    rig::run(|| dwell_conformance::main(LogRig::new))
 }

@@ -1,7 +1,11 @@
 //! Several real processes on one file, in real time: they share the work, and one that is killed loses nothing.
 //!
-//! A process is this test again, told by its environment what to do.
+//! A process is the first of these tests again, told by its environment what to do.
 
+#[path = "rig/directory.rs"]
+mod directory;
+
+use directory::Directory;
 use dwell_core::{
     Action, Address, Clock, Consumer, Envelope, Message, Note, OnMissing, Outcome, Seams, Settle,
     Subscription, SystemClock, Transport,
@@ -10,7 +14,7 @@ use dwell_sqlite::{Sqlite, SqliteSettings};
 use std::{
     collections::BTreeSet,
     io::{BufRead, BufReader, Write},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Stdio},
     sync::{
         Arc,
@@ -21,6 +25,8 @@ use std::{
 
 const ROLE: &str = "DWELL_SQLITE_TEST_ROLE";
 const FILE: &str = "DWELL_SQLITE_TEST_FILE";
+/// The test that a process enters by.
+const ENTRY: &str = "what_a_killed_process_had_confirmed_is_there";
 /// Longer than a busy machine takes for ten acknowledgements.
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -82,18 +88,14 @@ async fn work(path: &Path) {
     sqlite.close().await.unwrap();
 }
 
-#[test]
-#[ignore = "a process of another test"]
-fn process() {
-    let (Ok(role), Ok(path)) = (std::env::var(ROLE), std::env::var(FILE)) else { return };
-    let path = PathBuf::from(path);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(async {
-        match role.as_str() {
-            "send" => send_for_ever(&path).await,
-            _ => work(&path).await,
-        }
-    });
+/// What this process was started for, if another test has started it.
+async fn act() -> bool {
+    let (Ok(role), Ok(path)) = (std::env::var(ROLE), std::env::var(FILE)) else { return false };
+    match role.as_str() {
+        "send" => send_for_ever(Path::new(&path)).await,
+        _ => work(Path::new(&path)).await,
+    }
+    true
 }
 
 struct Process {
@@ -104,7 +106,7 @@ struct Process {
 impl Process {
     fn start(role: &str, path: &Path) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "process", "--ignored", "--nocapture"])
+            .args(["--exact", ENTRY, "--nocapture"])
             .env(ROLE, role)
             .env(FILE, path)
             .stdout(Stdio::piped())
@@ -139,18 +141,14 @@ impl Process {
     }
 }
 
-fn directory(name: &str) -> PathBuf {
-    let directory = std::env::temp_dir().join(format!("dwell-sqlite-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
-    std::fs::create_dir_all(&directory).unwrap();
-    directory
-}
-
 #[tokio::test]
 async fn what_a_killed_process_had_confirmed_is_there() {
     const KILLS: u64 = 5;
-    let directory = directory("killed");
-    let path = directory.join("dwell.db");
+    if act().await {
+        return;
+    }
+    let directory = Directory::new();
+    let path = directory.path().join("dwell.db");
     let (clock, mut confirmed) = (SystemClock::new(), BTreeSet::new());
     for round in 0..KILLS {
         let sender = Process::start("send", &path);
@@ -168,14 +166,13 @@ async fn what_a_killed_process_had_confirmed_is_there() {
         .query_row("PRAGMA integrity_check", [], |row| row.get(0))
         .unwrap();
     assert_eq!(check, "ok");
-    let _ = std::fs::remove_dir_all(directory);
 }
 
 #[tokio::test]
 async fn processes_share_the_work_each_message_goes_to_one_and_a_killed_worker_loses_nothing() {
     const COUNT: usize = 600;
-    let directory = directory("shared");
-    let path = directory.join("dwell.db");
+    let directory = Directory::new();
+    let path = directory.path().join("dwell.db");
     let (sqlite, consumer) = open(&path).await;
     let producer = sqlite.producer().await.unwrap();
     // One that dies with messages in its hands.
@@ -195,5 +192,4 @@ async fn processes_share_the_work_each_message_goes_to_one_and_a_killed_worker_l
     let unique: BTreeSet<_> = all.iter().collect();
     assert_eq!((all.len(), unique.len()), (COUNT + 10, COUNT + 10), "each of them once");
     sqlite.close().await.unwrap();
-    let _ = std::fs::remove_dir_all(directory);
 }

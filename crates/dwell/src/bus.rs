@@ -283,6 +283,31 @@ impl Bus {
         }
     }
 
+    /// Sends without waiting for anything; gives back what cannot be sent so.
+    pub(crate) fn send_at_once(&self, mut draft: Draft) -> std::result::Result<Result<Sent>, Draft> {
+        let Inner { outlet: Outlet::Engine(engine), inline: None, .. } = &**self.inner() else {
+            return Err(draft);
+        };
+        let is_there = draft.route.is_none();
+        let can = |envelope: &Envelope| {
+            envelope.once != Some(OnConflict::Replace) && engine.sends_at_once(envelope)
+        };
+        if !is_there || !draft.seal(self).is_ok_and(can) {
+            return Err(draft);
+        }
+        let departure = Departure::of(&mut draft, true);
+        let sent = draft.envelope.and_then(|envelope| {
+            let (topic, id) = (envelope.to.topic_name().clone(), envelope.message.id.clone());
+            let sent = match departure.span() {
+                Some(span) => span.in_scope(|| engine.send_at_once(envelope)),
+                None => engine.send_at_once(envelope),
+            };
+            sent.map(|sent| Sent { topic, id, due: sent.due, duplicate: sent.duplicate })
+        });
+        departure.ended(&sent);
+        Ok(sent)
+    }
+
     pub(crate) async fn send_one(&self, draft: &mut Draft) -> Result<Sent> {
         let is_inside = self.is_inside() || draft.from.is_some();
         let departure = Departure::of(draft, true);

@@ -76,7 +76,7 @@ pub use failure::{Ending, Failure};
 pub use handler::IntoHandler;
 pub use message::{Command, Event, Message};
 pub use pipeline::{Next, Pipeline, Step, steps};
-pub use sending::{Sending, Sent};
+pub use sending::{Departing, Sending, Sent};
 pub use subscription::Subscription;
 pub use trace::TraceContext;
 
@@ -84,7 +84,7 @@ pub use trace::TraceContext;
 pub mod raw {
     pub use dwell_core::{
         Address, Attempts, BoxError, Change, Changed, ContentType, Count, Due, Headers, Message, MessageId,
-        Pending, Query, Record, RecordQuery, State,
+        Pending, Query, Record, RecordQuery, State, TypeName,
     };
     pub use dwell_engine::{Seen, Stage, Tally};
 }

@@ -1,7 +1,7 @@
 //! Where messages of a type go.
 
 use crate::message::Message;
-use dwell_core::{Address, Result, Text, check_user_topic};
+use dwell_core::{Address, Result, Text, TypeName, check_user_topic};
 use std::{
     any::TypeId,
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use std::{
 /// Where messages of one type go.
 #[derive(Debug)]
 pub(crate) struct Route {
-    pub(crate) kind: Text,
+    pub(crate) kind: TypeName,
     pub(crate) to: Address,
     pub(crate) command: bool,
     /// A handler of this bus handles it.
@@ -33,8 +33,14 @@ pub(crate) struct OwnType {
 }
 
 impl Route {
-    fn new(kind: &str, to: Address, command: bool, handled_here: bool) -> Self {
-        Self { kind: kind.into(), to, command, handled_here, is_there: AtomicBool::new(handled_here) }
+    fn new(kind: &'static str, to: Address, command: bool, handled_here: bool) -> Self {
+        Self {
+            kind: TypeName::constant(kind),
+            to,
+            command,
+            handled_here,
+            is_there: AtomicBool::new(handled_here),
+        }
     }
 
     pub(crate) fn topic(&self) -> &Text {

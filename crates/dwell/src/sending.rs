@@ -5,8 +5,15 @@ use bytes::Bytes;
 use dwell_core::{
     BoxFuture, Due, Envelope, Error, ErrorKind, MessageId, OnConflict, Result, Text, Timestamp,
 };
+use dwell_engine::take_turns;
 use serde::Serialize;
-use std::{sync::Arc, time::Duration};
+use std::{
+    fmt,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 /// A message on its way to the bus. Nothing happens before it is awaited.
 ///
@@ -157,10 +164,52 @@ impl Draft {
 
 impl IntoFuture for Sending {
     type Output = Result<Sent>;
-    type IntoFuture = BoxFuture<'static, Result<Sent>>;
+    type IntoFuture = Departing;
 
-    fn into_future(self) -> Self::IntoFuture {
-        let Self { bus, mut draft } = self;
-        Box::pin(async move { bus.send_one(&mut draft).await })
+    fn into_future(self) -> Departing {
+        Departing(Stage::Written(Some(self)))
+    }
+}
+
+/// A [`Sending`] that is awaited.
+#[must_use = "a send does nothing until it is awaited"]
+#[derive(Debug)]
+pub struct Departing(Stage);
+
+enum Stage {
+    /// Nothing has happened yet; `None` once it is done.
+    Written(Option<Sending>),
+    /// It waits for a broker.
+    Waiting(BoxFuture<'static, Result<Sent>>),
+}
+
+impl Future for Departing {
+    type Output = Result<Sent>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Stage::Written(written) = &mut self.0 {
+            // Whoever sends over and over, and never has to wait, would keep a thread to itself.
+            std::task::ready!(pin!(take_turns()).poll(cx));
+            let Sending { bus, draft } = written.take().expect("a send is not polled after it is done");
+            match bus.send_at_once(draft) {
+                Ok(result) => return Poll::Ready(result),
+                Err(mut draft) => {
+                    self.0 = Stage::Waiting(Box::pin(async move { bus.send_one(&mut draft).await }));
+                }
+            }
+        }
+        match &mut self.0 {
+            Stage::Waiting(waiting) => waiting.as_mut().poll(cx),
+            Stage::Written(_) => unreachable!("what was written is on its way"),
+        }
+    }
+}
+
+impl fmt::Debug for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Written(_) => "Written",
+            Self::Waiting(_) => "Waiting",
+        })
     }
 }

@@ -1,14 +1,9 @@
 //! What the pump of a subscription runs: finds the pipeline by the message's type.
 
-use crate::{
-    bus::{Bus, WeakBus},
-    cx::Cx,
-    pipeline::Chain,
-    telemetry,
-};
+use crate::{bus::WeakBus, cx::Cx, pipeline::Chain, telemetry};
 use dwell_core::{BoxFuture, Message, Text};
-use dwell_engine::{BlockingHandler, BlockingRun, Context, Handler, Surround, Verdict, Work};
-use std::{collections::BTreeMap, sync::Arc};
+use dwell_engine::{Begun, BlockingHandler, BlockingRun, Context, Handler, Surround, Verdict, Work};
+use std::{collections::BTreeMap, sync::Arc, task::Context as TaskContext};
 
 /// The pipelines of one subscription, by type name.
 pub(crate) struct Dispatch {
@@ -26,30 +21,22 @@ impl Dispatch {
         }
     }
 
-    fn find(&self, message: &Message) -> Result<(Arc<Chain>, Bus), Verdict> {
-        let chain = self.chains.get(&message.kind).ok_or(Verdict::Unknown)?;
+    fn find(&self, message: Message, context: Context) -> Result<(&Arc<Chain>, Cx), Verdict> {
+        let chain = self.chains.get(&*message.kind).ok_or(Verdict::Unknown)?;
         let bus = self.bus.upgrade().ok_or_else(|| Verdict::Release("the bus is gone".into()))?;
-        Ok((chain.clone(), bus))
-    }
-
-    fn run(
-        &self,
-        message: Message,
-        context: Context,
-        thread: Option<BlockingRun>,
-    ) -> BoxFuture<'static, Verdict> {
-        let (chain, bus) = match self.find(&message) {
-            Ok(found) => found,
-            Err(verdict) => return dwell_core::ready(verdict),
-        };
-        let cx = Cx::new(bus, message, context);
-        telemetry::in_span(&cx, || chain.run(&cx, thread))
+        Ok((chain, Cx::new(bus, message, context)))
     }
 }
 
 impl Handler for Dispatch {
-    fn handle(&self, message: Message, context: Context) -> BoxFuture<'static, Verdict> {
-        self.run(message, context, None)
+    fn begin(&self, message: Message, context: Context, task: &mut TaskContext<'_>) -> Begun {
+        match self.find(message, context) {
+            Ok((chain, cx)) => match telemetry::span(&cx) {
+                Some(span) => Begun::of(telemetry::in_span(span, || chain.run(&cx, None)), task),
+                None => chain.begin(&cx, task),
+            },
+            Err(verdict) => Begun::Done(verdict),
+        }
     }
 }
 
@@ -60,15 +47,20 @@ impl Surround for Dispatch {
         context: Context,
         inner: BlockingRun,
     ) -> BoxFuture<'static, Verdict> {
-        self.run(message, context, Some(inner))
+        match self.find(message, context) {
+            Ok((chain, cx)) => match telemetry::span(&cx) {
+                Some(span) => telemetry::in_span(span, || chain.run(&cx, Some(inner))),
+                None => chain.run(&cx, Some(inner)),
+            },
+            Err(verdict) => dwell_core::ready(verdict),
+        }
     }
 }
 
 impl BlockingHandler for Dispatch {
     fn handle(&self, message: Message, context: Context) -> Verdict {
-        match self.find(&message) {
-            Ok((chain, bus)) => {
-                let cx = Cx::new(bus, message, context);
+        match self.find(message, context) {
+            Ok((chain, cx)) => {
                 telemetry::on_thread(&cx);
                 chain.run_blocking(&cx)
             }

@@ -321,6 +321,25 @@ async fn an_outbox_takes_what_is_sent_while_the_broker_is_away_and_brings_it_whe
 }
 
 #[tokio::test]
+async fn who_sends_over_and_over_lets_others_run() {
+    let seen = Seen::default();
+    let bus = wiring(&seen).start("memory://").await.unwrap();
+    // One thread, and sends that never have to wait: without turns the handlers would not run before the loop is over.
+    let sends = async {
+        for cents in 0.. {
+            bus.send(Charge { cents }).await.unwrap();
+            if !seen.all().is_empty() {
+                return cents;
+            }
+        }
+        unreachable!("there are many numbers");
+    };
+    let sent = sends.await;
+    assert!(sent < 10_000, "the handlers ran after {sent} sends only");
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_blocking_handler_sends_with_wait() {
     fn pay(charge: Charge, cx: Cx) -> Result<(), Failure> {
         let placed = OrderPlaced { order: charge.cents };

@@ -70,8 +70,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Package and name of every benchmark.
+pub(crate) fn targets() -> impl Iterator<Item = (&'static str, &'static str)> {
+    SUITES.iter().flat_map(|suite| suite.targets).copied()
+}
+
 /// The benchmark programs of the named suites, or of all where none is named.
-pub(crate) fn programs(workspace: &Workspace, names: &[String], smoke: bool) -> Result<Vec<Program>, String> {
+fn programs(workspace: &Workspace, names: &[String], smoke: bool) -> Result<Vec<Program>, String> {
     let is_named = |suite: &&Suite| names.is_empty() || names.iter().any(|name| name == suite.name);
     let mut programs = Vec::new();
     for (package, target) in SUITES.iter().filter(is_named).flat_map(|suite| suite.targets) {

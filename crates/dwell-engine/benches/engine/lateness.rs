@@ -2,11 +2,9 @@
 
 use crate::Scale;
 use dwell_bench::Output;
-use dwell_core::{
-    Address, BoxFuture, Due, Envelope, Message, Seams, SystemClock, Timestamp, Transport, ready,
-};
+use dwell_core::{Address, Due, Envelope, Message, Seams, SystemClock, Timestamp, Transport};
 use dwell_engine::{
-    Context, Engine, Handler, SubscriptionSettings, Verdict, Work,
+    Begun, Context, Engine, Handler, SubscriptionSettings, Verdict, Work,
     memory::{Memory, MemorySettings},
 };
 use futures_util::StreamExt;
@@ -69,10 +67,10 @@ impl Late {
 }
 
 impl Handler for Late {
-    fn handle(&self, _: Message, context: Context) -> BoxFuture<'static, Verdict> {
+    fn begin(&self, _: Message, context: Context, _: &mut std::task::Context<'_>) -> Begun {
         let due = context.due.expect("memory knows when a message was due");
         self.note(now() - due.0 as f64);
-        ready(Verdict::ACK)
+        Begun::Done(Verdict::ACK)
     }
 }
 

@@ -3,9 +3,9 @@
 use crate::Scale;
 use bytes::Bytes;
 use dwell_bench::{Output, median};
-use dwell_core::{Address, BoxFuture, Envelope, Message, Seams, ready};
+use dwell_core::{Address, Envelope, Message, Seams};
 use dwell_engine::{
-    Context, Engine, Handler, SubscriptionSettings, Verdict, Work,
+    Begun, Context, Engine, Handler, SubscriptionSettings, Verdict, Work,
     memory::{Memory, MemorySettings},
 };
 use std::{
@@ -47,11 +47,11 @@ struct Count {
 }
 
 impl Handler for Count {
-    fn handle(&self, _: Message, _: Context) -> BoxFuture<'static, Verdict> {
+    fn begin(&self, _: Message, _: Context, _: &mut std::task::Context<'_>) -> Begun {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.done.notify_one();
         }
-        ready(Verdict::ACK)
+        Begun::Done(Verdict::ACK)
     }
 }
 

@@ -13,6 +13,7 @@ use dwell_core::{
     Envelope, Error, ErrorKind, Message, OnConflict, Result, ScheduleId, Sent, Timestamp, Unclaimed,
     wheel::Key,
 };
+use std::borrow::Cow;
 
 /// The hash of what a user sends under an id of the user's own. It reads the whole body, so not under the lock.
 pub(super) fn content(envelope: &Envelope) -> Option<u128> {
@@ -23,7 +24,7 @@ impl State {
     /// Takes in one envelope; `content` is its [`content`].
     pub(super) fn accept(
         &mut self,
-        envelope: &Envelope,
+        envelope: Cow<'_, Envelope>,
         content: Option<u128>,
         now: Timestamp,
     ) -> Result<Sent> {
@@ -35,8 +36,8 @@ impl State {
         let waits = due > now;
         let chosen = envelope.once.zip(content).map(|(on_conflict, content)| Chosen { on_conflict, content });
         let id = (waits || chosen.is_some()).then(|| match chosen {
-            None => self.name_of_copy(topic, envelope),
-            Some(_) => self.hasher.of(&ScheduleId::of(envelope).0),
+            None => self.name_of_copy(topic, &envelope),
+            Some(_) => self.hasher.of(&ScheduleId::of(&envelope).0),
         });
         let waiting = id.as_ref().and_then(|id| self.topics[topic.0].waiting.find(id));
         if let (Some(id), Some(Chosen { on_conflict: OnConflict::Fail, content })) = (&id, chosen)
@@ -49,7 +50,11 @@ impl State {
         if let Some(key) = waiting.filter(|_| !planted(Bug::ReplacedStillFires)) {
             self.unhold(topic, key);
         }
-        let item = new_item(envelope.message.clone(), self.next(), due.max(now), now);
+        let message = match envelope {
+            Cow::Owned(envelope) => envelope.message,
+            Cow::Borrowed(envelope) => envelope.message.clone(),
+        };
+        let item = new_item(message, self.next(), due.max(now), now);
         match (id, chosen) {
             (Some(id), chosen) if waits => self.hold(target, item, id, chosen),
             (Some(id), Some(chosen)) => {

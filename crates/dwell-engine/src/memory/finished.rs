@@ -86,7 +86,7 @@ impl Finished {
 
     /// Those of one message, with their history, the youngest first.
     pub(super) fn of(&self, id: &MessageId, hasher: &IdHasher) -> Vec<(u64, Record)> {
-        let id = hasher.of(&id.0);
+        let id = hasher.of_message(id);
         let entries = self.others.of(&id).chain(self.jobs.of(&id));
         entries
             .map(|entry| {

@@ -142,8 +142,8 @@ impl State {
         // Its sender knows no other name than the message's. It fired under that before a worker could lose it.
         let is_new =
             message.attempts == Attempts::default() && !ScheduleId::is_of_lost(&waiting.id.id, &message.id.0);
-        if is_new && waiting.id.id != message.id.0 {
-            let id = self.hasher.of(&message.id.0);
+        if is_new && *waiting.id.id != *message.id.0 {
+            let id = self.hasher.of_message(&message.id);
             self.ids.remember(at, id, Known { content: None, due: Some(due) });
         }
         self.ids.remember(at, waiting.id, Known { content, due: Some(due) });

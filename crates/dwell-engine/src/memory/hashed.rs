@@ -3,7 +3,7 @@
 //! An id is hashed once, when its message comes in, and then goes through several maps. A map that grew at a million ids
 //! would move all of them at once, under the lock; many small ones, each moving its own share, are never felt.
 
-use dwell_core::Text;
+use dwell_core::{MessageId, Text};
 use std::{
     collections::{
         HashMap,
@@ -20,6 +20,10 @@ pub(super) struct IdHasher(RandomState);
 impl IdHasher {
     pub(super) fn of(&self, id: &Text) -> HashedId {
         HashedId { hash: self.0.hash_one(id), id: id.clone() }
+    }
+
+    pub(super) fn of_message(&self, id: &MessageId) -> HashedId {
+        self.of(&Text::from(&id.0))
     }
 }
 

@@ -122,7 +122,7 @@ impl State {
         };
         query.id.as_ref().is_none_or(|id| message.id == *id)
             && (query.states.is_empty() || query.states.contains(&state))
-            && query.kind.as_ref().is_none_or(|kind| message.kind == *kind)
+            && query.kind.as_ref().is_none_or(|kind| *message.kind == **kind)
             && query.key.as_ref().is_none_or(|key| message.key.as_ref() == Some(key))
             && query.due_after.is_none_or(|from| due.is_some_and(|due| due >= from))
             && query.due_before.is_none_or(|to| due.is_some_and(|due| due < to))

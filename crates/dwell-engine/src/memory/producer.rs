@@ -6,14 +6,28 @@ use super::{
     shared::{Shared, closed},
 };
 use crate::spawn::{take_turns, yield_now};
-use dwell_core::{BoxFuture, Envelope, Producer, Result, Sent};
-use std::sync::Arc;
+use dwell_core::{BoxFuture, Envelope, Producer, Result, SendAtOnce, Sent};
+use std::{borrow::Cow, sync::Arc};
 
 pub(super) struct MemoryProducer(pub(super) Arc<Shared>);
 
 impl Producer for MemoryProducer {
     fn send<'a>(&'a self, batch: &'a [Envelope]) -> BoxFuture<'a, Vec<Result<Sent>>> {
         Box::pin(accept(&self.0, batch))
+    }
+
+    fn at_once(&self) -> Option<&dyn SendAtOnce> {
+        Some(self)
+    }
+}
+
+impl SendAtOnce for MemoryProducer {
+    fn send_at_once(&self, envelope: Envelope) -> Result<Sent> {
+        let (content, now) = (content(&envelope), self.0.now());
+        self.0.with(|state| match state.is_closed {
+            true => Err(closed()),
+            false => state.accept(Cow::Owned(envelope), content, now),
+        })
     }
 }
 
@@ -33,7 +47,7 @@ pub(super) async fn accept(shared: &Shared, batch: &[Envelope]) -> Vec<Result<Se
                 let content = contents.get(index).copied().flatten();
                 results.push(match state.is_closed {
                     true => Err(closed()),
-                    false => state.accept(envelope, content, now),
+                    false => state.accept(Cow::Borrowed(envelope), content, now),
                 });
             }
         });

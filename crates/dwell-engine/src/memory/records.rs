@@ -147,7 +147,7 @@ impl State {
             history: Vec::new(),
             message: item.message,
         };
-        let id = self.hasher.of(&record.message.id.0);
+        let id = self.hasher.of_message(&record.message.id);
         let started = started.or(last_run.map(|run| run.started));
         self.finished.push(Entry::new(item.serial, id, record, started));
     }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::planted::{Bug, planted};
 use dwell_core::{
-    MessageId, OnConflict, State, Text, Timestamp,
+    MessageId, OnConflict, State, Timestamp,
     wheel::{Key, Wheel},
 };
 
@@ -117,7 +117,7 @@ impl Waitlist {
 
     /// All that waits of this message.
     pub(super) fn of_message(&self, message: &MessageId, hasher: &IdHasher) -> Vec<Key> {
-        let id = hasher.of(&message.0);
+        let id = hasher.of_message(message);
         let is_its =
             |key: &Key| self.get(*key).is_some_and(|(_, waiting)| waiting.item.message.id == *message);
         let copies = self.copies.get(&id).into_iter().flatten().copied();
@@ -180,8 +180,8 @@ impl Waitlist {
 
 /// The message behind an entry that does not wait under its message's id.
 fn copy_of(waiting: &Waiting, hasher: &IdHasher) -> Option<HashedId> {
-    let message: &Text = &waiting.item.message.id.0;
-    (waiting.id.id != *message).then(|| hasher.of(message))
+    let message = &waiting.item.message.id;
+    (*waiting.id.id != *message.0).then(|| hasher.of_message(message))
 }
 
 #[cfg(test)]
@@ -207,7 +207,7 @@ mod tests {
         let mut due = Vec::new();
         list.pop_due(Timestamp(1), 10, &mut due, &hasher);
         assert_eq!(due.len(), 2);
-        assert!(list.copies.get(&hasher.of(&message.0)).is_none());
+        assert!(list.copies.get(&hasher.of_message(&message)).is_none());
         assert!(ids.iter().all(|id| list.find(&hasher.of(&(*id).into())).is_none()));
     }
 }

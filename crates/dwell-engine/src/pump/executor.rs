@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Context,
-    handler::{BlockingHandler, Handler, Surround},
+    handler::{Begun, BlockingHandler, Handler, Surround},
     rules::Verdict,
     spawn::panic_text,
 };
@@ -58,15 +58,17 @@ impl Executor {
         }
     }
 
-    /// Starts one run, to be polled by [`poll_run`]. Dropping the future abandons the run; `slot` is what people then see.
-    pub(super) fn run(
+    /// Begins one run; one that waits is to be polled by [`poll_run`]. Dropping its future abandons it; `slot` is what
+    /// people then see. A panic is a failure, also one that comes before there is a future.
+    pub(super) fn begin(
         &self,
         message: Message,
         context: Context,
         slot: impl FnOnce() -> Slot,
-    ) -> BoxFuture<'static, Verdict> {
-        match self {
-            Self::Async(handler) => started(|| handler.handle(message, context)),
+        task: &mut TaskContext<'_>,
+    ) -> Begun {
+        let begin = || match self {
+            Self::Async(handler) => handler.begin(message, context, task),
             Self::Surrounded(steps, threads) => {
                 let inner = BlockingRun {
                     threads: threads.clone(),
@@ -75,14 +77,12 @@ impl Executor {
                     slot: slot(),
                     at_work: Arc::default(),
                 };
-                started(|| steps.surround(message, context, inner))
+                Begun::of(steps.surround(message, context, inner), task)
             }
-            Self::Threads(threads) => threads.run(message, context, slot(), Arc::default()),
-            Self::Inline(handler) => {
-                let handler = handler.clone();
-                Box::pin(async move { run_blocking(&*handler, message, context) })
-            }
-        }
+            Self::Threads(threads) => Begun::of(threads.run(message, context, slot(), Arc::default()), task),
+            Self::Inline(handler) => Begun::Done(handler.handle(message, context)),
+        };
+        catch_unwind(AssertUnwindSafe(begin)).unwrap_or_else(|panic| Begun::Done(or_panic(Err(panic))))
     }
 
     /// How many more runs may be started now.
@@ -129,11 +129,6 @@ impl fmt::Debug for BlockingRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BlockingRun").field("message", &self.message.id).finish_non_exhaustive()
     }
-}
-
-/// A panic is a failure, also one that comes before there is a future.
-fn started(start: impl FnOnce() -> BoxFuture<'static, Verdict>) -> BoxFuture<'static, Verdict> {
-    catch_unwind(AssertUnwindSafe(start)).unwrap_or_else(|panic| dwell_core::ready(or_panic(Err(panic))))
 }
 
 /// Polls a run. A panic is a failure.

@@ -93,7 +93,7 @@ fn record_replays(link: &Link, request: Option<usize>, dead: Vec<Record>, answer
             to,
             attempts: Attempts::default(),
             due: Due::NOW,
-            schedule: ScheduleId(record.message.id.0.clone()),
+            schedule: ScheduleId::from(&*record.message.id.0),
             once: None,
             duplicate: false,
             moved: true,

@@ -6,8 +6,8 @@ use crate::{
     ours::{self, envelope, send},
 };
 use dwell_bench::{Output, median};
-use dwell_core::{BoxFuture, Due, Message, Seams, Timestamp, ready};
-use dwell_engine::{Context, Handler, Verdict};
+use dwell_core::{Due, Message, Seams, Timestamp};
+use dwell_engine::{Begun, Context, Handler, Verdict};
 use std::{
     sync::{Arc, Mutex},
     time::{SystemTime, UNIX_EPOCH},
@@ -51,7 +51,7 @@ struct Late {
 }
 
 impl Handler for Late {
-    fn handle(&self, _: Message, context: Context) -> BoxFuture<'static, Verdict> {
+    fn begin(&self, _: Message, context: Context, _: &mut std::task::Context<'_>) -> Begun {
         let due = context.due.expect("SQLite knows when a message was due");
         let late = now() - due.0 as f64;
         let mut seen = self.seen.lock().expect("nobody panics here");
@@ -59,7 +59,7 @@ impl Handler for Late {
         if seen.len() == self.expected {
             self.done.notify_one();
         }
-        ready(Verdict::ACK)
+        Begun::Done(Verdict::ACK)
     }
 }
 

@@ -1,10 +1,8 @@
 //! What is measured: the transport, and an engine on it.
 
 use bytes::Bytes;
-use dwell_core::{
-    Address, BoxFuture, Due, Envelope, Message, OnMissing, Seams, Subscription, Topic, Transport, ready,
-};
-use dwell_engine::{Context, Engine, Handler, SubscriptionSettings, Verdict, Work};
+use dwell_core::{Address, Due, Envelope, Message, OnMissing, Seams, Subscription, Topic, Transport};
+use dwell_engine::{Begun, Context, Engine, Handler, SubscriptionSettings, Verdict, Work};
 use dwell_sqlite::{Sqlite, SqliteSettings};
 use std::{
     path::Path,
@@ -76,10 +74,10 @@ impl Count {
 }
 
 impl Handler for Count {
-    fn handle(&self, _: Message, _: Context) -> BoxFuture<'static, Verdict> {
+    fn begin(&self, _: Message, _: Context, _: &mut std::task::Context<'_>) -> Begun {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.done.notify_one();
         }
-        ready(Verdict::ACK)
+        Begun::Done(Verdict::ACK)
     }
 }

@@ -4,14 +4,15 @@ use crate::{
     Scale,
     disk::Place,
     ours::{self, BODY, Count, KIND, TOPIC},
-    process::resident,
+    process::{processor_time, resident},
     receives::receive,
 };
 use dwell_bench::{Output, median};
 use dwell_core::{
     Address, Changed, Due, Envelope, Message, Query, Random, ScheduleId, Scheduler, Seams, SeededRandom,
-    Transport,
+    Subscription, Transport,
 };
+use dwell_sqlite::Sqlite;
 use std::{
     path::Path,
     process::Command,
@@ -22,90 +23,141 @@ use std::{
 /// Opens a file in a process of its own, and says how long that took and what it holds in memory.
 pub(crate) const ALONE: &str = "--open-alone";
 
+/// What one call schedules at most.
 const BATCH: usize = 1000;
+/// Who ask for one thing each at the same time: as a busy service does, and as many as one transaction takes.
+const CALLERS: [usize; 2] = [100, BATCH];
 const ROUNDS: usize = 5;
+/// What is measured, in this order.
+const KINDS: [&str; 6] = [
+    "schedule, 100 callers",
+    "schedule, 1000 callers",
+    "schedule, batches of 1000",
+    "cancel, 100 callers",
+    "cancel, 1000 callers",
+    "receive and ack, batches of 500",
+];
 
 pub(crate) async fn run(output: &Output, scale: &Scale) {
     let seams = Seams::system("bench");
-    let places = scale.pending.map(|pending| (pending, Place::new()));
-    for (pending, place) in &places {
-        let (sqlite, _) = ours::open_subscribed(place.path(), &seams).await;
-        let scheduler = sqlite.scheduler().expect("SQLite can wait");
-        schedule(&*scheduler, &SeededRandom::new(1), 0, *pending).await;
-        sqlite.close().await.expect("the file closes");
+    let places = scale.pending.map(|_| Place::new());
+    let mut open = vec![];
+    for (pending, place) in scale.pending.into_iter().zip(&places) {
+        // It stays open, as in a service: what it takes to open it is a figure of its own.
+        let file = ours::open_subscribed(place.path(), &seams).await;
+        let scheduler = file.0.scheduler().expect("SQLite can wait");
+        schedule(&*scheduler, &SeededRandom::new(1), 0, pending).await;
+        open.push(file);
     }
     // In turns, so that what else the machine does meets both.
-    let mut costs: [Vec<Costs>; 2] = [vec![], vec![]];
-    for round in 0..ROUNDS.min(scale.rounds) {
-        for ((pending, place), costs) in places.iter().zip(&mut costs) {
-            let sample = scale.sample / ROUNDS.min(scale.rounds);
-            costs.push(Costs::measure(place.path(), *pending, round, sample).await);
+    let mut costs = [vec![], vec![]];
+    let rounds = ROUNDS.min(scale.rounds);
+    for round in 0..rounds {
+        for ((file, pending), costs) in open.iter().zip(scale.pending).zip(&mut costs) {
+            costs.push(measure(file, pending, round, scale.sample / rounds).await);
         }
     }
-    let [few, many] = costs.map(Costs::median);
-    let label = format!("{} pending / {}:", scale.pending[1], scale.pending[0]);
-    for (what, of) in [
-        ("schedule", (|costs: &Costs| costs.schedule) as fn(&Costs) -> f64),
-        ("cancel", |costs| costs.cancel),
-        ("receive and ack", |costs| costs.receive),
-    ] {
-        output.ratio(&format!("{label} {what}"), of(&many), of(&few), of(&few) / of(&many), "us each");
+    for (sqlite, _) in open {
+        sqlite.close().await.expect("the file closes");
     }
-    let (seconds, megabytes) = open_alone(places[1].1.path());
+    let label = format!("{} pending / {}:", scale.pending[1], scale.pending[0]);
+    for (at, kind) in KINDS.into_iter().enumerate() {
+        // What the disk takes depends on who else is at it; what the processors take does not.
+        for (of, unit) in ["us each", "us of a core each"].into_iter().enumerate() {
+            let of = |costs: &Vec<Vec<[f64; 2]>>| median(costs.iter().map(|costs| costs[at][of]).collect());
+            let [few, many] = costs.each_ref().map(of);
+            output.ratio(&format!("{label} {kind}"), many, few, few / many, unit);
+        }
+    }
+    let (seconds, megabytes) = open_alone(places[1].path());
     output.figure(&format!("{} pending: from open to ready", scale.pending[1]), seconds, "s");
     output.figure(&format!("{} pending: memory of the process", scale.pending[1]), megabytes, "MB");
 }
 
-/// Microseconds for one operation of each kind, where many are asked for at the same time.
-struct Costs {
-    schedule: f64,
-    cancel: f64,
-    receive: f64,
-}
+/// Microseconds for one operation of each of the [`KINDS`]; as many operations whatever is pending.
+async fn measure(
+    (sqlite, subscription): &(Sqlite, Subscription),
+    pending: usize,
+    round: usize,
+    sample: usize,
+) -> Vec<[f64; 2]> {
+    let seams = Seams::system("bench");
+    let scheduler = sqlite.scheduler().expect("SQLite can wait");
+    let random = Arc::new(SeededRandom::new(2 + round as u64));
+    let mut costs = vec![];
+    let sample = sample / CALLERS.len();
+    let mut next = pending + round * (CALLERS.len() + 1) * sample;
 
-impl Costs {
-    async fn measure(path: &Path, pending: usize, round: usize, sample: usize) -> Self {
-        let seams = Seams::system("bench");
-        let (sqlite, subscription) = ours::open_subscribed(path, &seams).await;
-        let scheduler = sqlite.scheduler().expect("SQLite can wait");
-        let random = SeededRandom::new(2 + round as u64);
-        let each = |start: Instant| start.elapsed().as_secs_f64() * 1e6 / sample as f64;
-
-        let start = Instant::now();
-        schedule(&*scheduler, &random, pending + round * sample, sample).await;
-        let scheduled = each(start);
-
-        // Each round has a part of its own, so that nothing is cancelled twice.
-        let part = pending / ROUNDS;
-        let first = random.next() as usize % part;
-        let victims = (0..sample).map(|n| round * part + (first + n * 7919) % part);
-        let victims: Vec<_> = victims.map(|n| ScheduleId(name(n).into())).collect();
-        let start = Instant::now();
-        for batch in victims.chunks(BATCH) {
-            cancel(&scheduler, batch).await;
+    for callers in CALLERS {
+        let start = Stamp::now();
+        for first in (next..next + sample).step_by(callers) {
+            at_once(first..(first + callers).min(next + sample), |n| {
+                let (scheduler, random) = (scheduler.clone(), random.clone());
+                async move { schedule(&*scheduler, &random, n, 1).await }
+            })
+            .await;
         }
-        let cancelled = each(start);
+        costs.push(start.passed());
+        next += sample;
+    }
+    let start = Stamp::now();
+    schedule(&*scheduler, &random, next, sample).await;
+    costs.push(start.passed());
 
-        let producer = sqlite.producer().await.expect("the file is open");
-        for sent in producer.send(&ours::envelopes(&seams, sample)).await {
-            sent.expect("there is room");
+    // Each round has a part of its own, so that nothing is cancelled twice.
+    let part = pending / ROUNDS;
+    let first = random.next() as usize % part;
+    let victims = (0..CALLERS.len() * sample).map(|n| round * part + (first + n * 7919) % part);
+    let victims: Vec<_> = victims.map(|n| ScheduleId(name(n).into())).collect();
+    for (callers, victims) in CALLERS.into_iter().zip(victims.chunks(sample)) {
+        let start = Stamp::now();
+        for ids in victims.chunks(callers) {
+            at_once(ids.iter().cloned(), |id| {
+                let scheduler = scheduler.clone();
+                async move {
+                    let cancelled = scheduler.cancel(&id).await.expect("the file is open");
+                    assert_eq!(cancelled, Changed::Done);
+                }
+            })
+            .await;
         }
-        let consumer = sqlite.consumer(subscription).await.expect("it was provisioned");
-        let start = Instant::now();
-        tokio::spawn(receive(consumer, sample)).await.expect("all are received");
-        let received = each(start);
-
-        sqlite.close().await.expect("the file closes");
-        Self { schedule: scheduled, cancel: cancelled, receive: received }
+        costs.push(start.passed());
     }
 
-    fn median(all: Vec<Self>) -> Self {
-        let of = |each: fn(&Self) -> f64| median(all.iter().map(each).collect());
-        Self {
-            schedule: of(|all| all.schedule),
-            cancel: of(|all| all.cancel),
-            receive: of(|all| all.receive),
-        }
+    let producer = sqlite.producer().await.expect("the file is open");
+    for sent in producer.send(&ours::envelopes(&seams, sample)).await {
+        sent.expect("there is room");
+    }
+    let consumer = sqlite.consumer(subscription.clone()).await.expect("it was provisioned");
+    let start = Stamp::now();
+    tokio::spawn(receive(consumer, sample)).await.expect("all are received");
+    costs.push(start.passed());
+
+    costs.into_iter().map(|cost| cost.map(|seconds| seconds * 1e6 / sample as f64)).collect()
+}
+
+/// What passes while something is measured, in seconds: of time, and of the processors.
+#[derive(Clone, Copy)]
+struct Stamp(Instant, f64);
+
+impl Stamp {
+    fn now() -> Self {
+        Self(Instant::now(), processor_time())
+    }
+
+    fn passed(self) -> [f64; 2] {
+        [self.0.elapsed().as_secs_f64(), processor_time() - self.1]
+    }
+}
+
+/// Runs all of these at the same time, each by itself.
+async fn at_once<T, F: Future<Output = ()> + Send + 'static>(
+    items: impl Iterator<Item = T>,
+    run: impl Fn(T) -> F,
+) {
+    let running: Vec<_> = items.map(|item| tokio::spawn(run(item))).collect();
+    for run in running {
+        run.await.expect("nothing panics");
     }
 }
 
@@ -124,19 +176,6 @@ async fn schedule(scheduler: &dyn Scheduler, random: &SeededRandom, from: usize,
         for result in scheduler.schedule(batch.collect()).await {
             result.expect("there is room");
         }
-    }
-}
-
-/// Cancels all of these, each by itself and all at the same time.
-async fn cancel(scheduler: &Arc<dyn Scheduler>, ids: &[ScheduleId]) {
-    let cancels = ids.iter().cloned().map(|id| {
-        let scheduler = scheduler.clone();
-        tokio::spawn(async move { scheduler.cancel(&id).await })
-    });
-    let cancels: Vec<_> = cancels.collect();
-    for cancel in cancels {
-        let cancelled = cancel.await.expect("nothing panics").expect("the file is open");
-        assert_eq!(cancelled, Changed::Done);
     }
 }
 

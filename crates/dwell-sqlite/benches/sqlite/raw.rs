@@ -54,7 +54,7 @@ impl Raw {
         self.transaction(|tx, next| {
             let mut insert = tx.prepare_cached(
                 "INSERT INTO message VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?1, ?7, ?8, ?9, ?10, ?11, ?11, NULL, NULL, 0,
-                 NULL, NULL, NULL, NULL, NULL, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
+                 NULL, NULL, NULL, NULL, NULL, ?12, ?13, NULL, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
             )?;
             for Envelope { message, .. } in group {
                 let (number, nothing) = (*next, None::<&str>);
@@ -74,8 +74,8 @@ impl Raw {
                     nothing,
                     nothing,
                     nothing,
-                    message.id.0,
-                    message.kind,
+                    &*message.id.0,
+                    &*message.kind,
                     nothing,
                     &*message.content_type,
                     message.sent_at.map(|at| at.0),
@@ -102,7 +102,7 @@ impl Raw {
             is_any(has_ready, &[&QUEUE, &(most as i64 - 1)])?;
             is_any(
                 "SELECT number FROM message INDEXED BY message_due
-                 WHERE topic = ?1 AND schedule IS NOT NULL AND due <= ?2 ORDER BY due, schedule LIMIT 1000",
+                 WHERE topic = ?1 AND phase = 0 AND due <= ?2 ORDER BY due, number LIMIT 1000",
                 &[&TOPIC, &now.0],
             )?;
             is_any(
@@ -142,8 +142,8 @@ impl Raw {
     pub(crate) fn ack(&mut self, leased: &[Leased], now: Timestamp) {
         self.transaction(|tx, next| {
             let mut held = tx.prepare_cached(
-                "SELECT number, topic, place, home, phase, state, step, due, deliveries, key, id, content IS NOT NULL,
-                     body IS NULL
+                "SELECT number, topic, place, home, phase, state, step, due, deliveries, key, id, updated_at,
+                     content IS NOT NULL, fired IS NOT NULL, body IS NULL
                  FROM message WHERE number = ?1",
             )?;
             let mut past = tx.prepare_cached(
@@ -154,7 +154,7 @@ impl Raw {
                 "UPDATE message SET phase = 4, state = ?2, step = ?3, rank = NULL, schedule = NULL, destination = NULL,
                     updated_at = ?4, lease_until = NULL, holder = NULL, changed_by = ?5, worker = coalesce(?6, worker),
                     error = coalesce(?7, error), error_step = CASE WHEN ?7 IS NULL THEN error_step ELSE ?3 END,
-                    result = ?8
+                    result = ?8, fired = ?9
                  WHERE number = ?1",
             )?;
             for Leased { number, fence } in leased {
@@ -167,7 +167,7 @@ impl Raw {
                 let step = *next;
                 *next += 1;
                 let nothing = None::<&str>;
-                end.execute((number, DONE, step, now.0, "bench", "bench", nothing, nothing))?;
+                end.execute((number, DONE, step, now.0, "bench", "bench", nothing, nothing, nothing))?;
             }
             tally(tx, PROCESSING, -(leased.len() as i64))?;
             tally(tx, DONE, leased.len() as i64)

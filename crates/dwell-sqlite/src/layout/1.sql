@@ -46,7 +46,7 @@ CREATE TABLE message (
     born         INTEGER NOT NULL, -- its first state
     step         INTEGER NOT NULL, -- the number of its last change; in a consumer's hands, the fence
     rank         INTEGER,          -- its place among what is ready
-    schedule     TEXT,             -- the name that it waits under, while it waits
+    schedule     TEXT,             -- the name that it waits under, while it waits; NULL: its id
     destination  TEXT,             -- where it goes in the end, while it waits for a forwarder
     due          INTEGER NOT NULL,
     created_at   INTEGER NOT NULL,
@@ -61,6 +61,7 @@ CREATE TABLE message (
     result       BLOB,
     once         INTEGER,          -- 1 fail, 2 replace: the sender chose its id
     content      BLOB,             -- the hash of its content, if so
+    fired        INTEGER,          -- 1: it waited under its id, and was due: this row stands for one in `known`
     problem      TEXT,             -- why it cannot be read, if it cannot
     id           TEXT NOT NULL,
     type         TEXT NOT NULL,
@@ -73,7 +74,7 @@ CREATE TABLE message (
     body         BLOB              -- NULL: it is large, and lies in `payload`
 );
 CREATE UNIQUE INDEX message_schedule ON message (schedule, topic) WHERE schedule IS NOT NULL;
-CREATE INDEX message_due ON message (topic, due, number, schedule) WHERE schedule IS NOT NULL;
+CREATE INDEX message_due ON message (topic, due, number, schedule, id) WHERE phase = 0;
 CREATE INDEX message_ready ON message (place, rank, due) WHERE phase = 1;
 CREATE INDEX message_leased ON message (place, lease_until) WHERE phase = 3;
 CREATE INDEX message_aside ON message (place, key, rank, due) WHERE phase = 2;
@@ -90,7 +91,8 @@ CREATE TABLE payload (
     body    BLOB NOT NULL
 );
 
--- What each message was before it became what it is. How it came to be is in its own row, and not written again.
+-- What each message was before it became what it is. How it came to be is in its own row, and not written again; nor is that
+-- it was ready, where it went from waiting straight into a consumer's hands.
 CREATE TABLE history (
     message INTEGER NOT NULL,
     step    INTEGER NOT NULL,
@@ -112,7 +114,8 @@ CREATE TABLE tally (
     PRIMARY KEY (home, state)
 ) WITHOUT ROWID;
 
--- Ids that were chosen by their sender or have fired, by the topic that they belong to.
+-- Ids that were chosen by their sender or have fired, by the topic that they belong to. One that waited under its own id
+-- and fired comes here when its row in `message` is no longer there, or no longer what it was.
 CREATE TABLE known (
     id      TEXT NOT NULL,
     topic   INTEGER NOT NULL,

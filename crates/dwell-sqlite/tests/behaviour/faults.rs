@@ -2,14 +2,17 @@ use super::*;
 use dwell_core::{RecordQuery, Seams, TransportUrl};
 use std::io::{Seek, SeekFrom, Write};
 
-fn large(id: &str) -> Envelope {
+pub(crate) fn large(id: &str) -> Envelope {
     let mut envelope = Envelope { to: Address::subscription("orders", "mail"), ..order(id) };
     envelope.message.body = vec![b'x'; 1500].into();
     envelope
 }
 
 /// Sends until there is no more room. Returns what was confirmed, and why the last was not.
-async fn fill(broker: &Broker, make: impl Fn(usize) -> Envelope) -> (Vec<String>, dwell_core::Error) {
+pub(crate) async fn fill(
+    broker: &Broker,
+    make: impl Fn(usize) -> Envelope,
+) -> (Vec<String>, dwell_core::Error) {
     let producer = broker.sqlite.producer().await.unwrap();
     let mut confirmed = Vec::new();
     for n in 0..100_000 {
@@ -24,7 +27,7 @@ async fn fill(broker: &Broker, make: impl Fn(usize) -> Envelope) -> (Vec<String>
 }
 
 /// Handles all that is there.
-async fn drain(broker: &Broker) -> Vec<String> {
+pub(crate) async fn drain(broker: &Broker) -> Vec<String> {
     let mut seen = Vec::new();
     loop {
         let deliveries = receive(&broker.mail).await;

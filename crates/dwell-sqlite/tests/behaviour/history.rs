@@ -81,6 +81,36 @@ async fn the_whole_past_of_a_message_is_told_with_times_workers_errors_and_who_a
 }
 
 #[tokio::test]
+async fn what_goes_straight_from_waiting_into_hands_was_ready_at_that_moment() {
+    let broker = Broker::with(kept()).await;
+    let (print, start) = (broker.subscribe(Subscription::new("bills", "print")).await, broker.now());
+    let to = Address::subscription("bills", "print");
+    broker.send(Envelope { to: to.clone(), ..order("a") }.due(after(SECOND))).await.unwrap();
+    broker.clock.advance(SECOND * 2).await;
+    let mut delivery = one(&print).await;
+    delivery.message.attempts.handled = 1;
+    assert!(settle(&print, delivery, Action::Move { to, due: after(SECOND) }).await.is_empty());
+    broker.clock.advance(SECOND).await;
+    ack(&print, one(&print).await).await;
+    let expected = [
+        "0 scheduled - - 0/0",
+        "2 ready - - 0/0",
+        "2 processing test# - 0/0",
+        "2 deferred worker - 1/0",
+        "3 ready - - 1/0",
+        "3 processing test# - 1/0",
+        "3 done worker - 1/0",
+    ];
+    assert_eq!(past(&broker, start, "a").await, expected);
+    let written: i64 = broker
+        .file
+        .connection()
+        .query_row("SELECT count(*) FROM history WHERE state = 1", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(written, 0, "it need not be written to be told");
+}
+
+#[tokio::test]
 async fn a_release_and_a_cancellation_are_part_of_the_past() {
     let broker = Broker::with(kept()).await;
     let start = broker.now();

@@ -2,6 +2,10 @@
 
 mod carrying;
 mod control;
+#[path = "../rig/directory.rs"]
+mod directory;
+#[cfg(target_os = "linux")]
+mod disk;
 mod faults;
 mod foreign;
 mod history;
@@ -55,7 +59,10 @@ impl Broker {
     }
 
     async fn with(settings: SqliteSettings) -> Self {
-        let (clock, file) = (VirtualClock::new(), Temporary::new());
+        Self::on(VirtualClock::new(), Temporary::new(), settings).await
+    }
+
+    async fn on(clock: VirtualClock, file: Temporary, settings: SqliteSettings) -> Self {
         let sqlite = file.open(settings, &clock).unwrap();
         let of = |name| Subscription::new("orders", name);
         sqlite.provision(&[], &[of("mail"), of("stock")], OnMissing::Create).await.unwrap();

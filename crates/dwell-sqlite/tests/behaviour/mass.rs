@@ -13,9 +13,9 @@ async fn fill(broker: &Broker) {
     let sql = format!(
         "BEGIN;
          WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MILLION} - 1)
-         INSERT INTO message SELECT {MILLION} + i, topic, place, home, phase, state, born, {MILLION} + i, rank, 'm-' || i,
+         INSERT INTO message SELECT {MILLION} + i, topic, place, home, phase, state, born, {MILLION} + i, rank, schedule,
              destination, due, created_at, updated_at, lease_until, holder, deliveries, changed_by, worker, error,
-             error_step, result, once, content, problem, 'm-' || i, type, key, content_type, sent_at, handled, failed,
+             error_step, result, once, content, fired, problem, 'm-' || i, type, key, content_type, sent_at, handled, failed,
              headers, body FROM n, message WHERE id = 'm-0';
          UPDATE counter SET next = 2 * {MILLION};
          UPDATE tally SET messages = {MILLION} WHERE state = 0;

@@ -147,3 +147,69 @@ async fn a_cancelled_id_is_free_again() {
     assert_eq!(broker.sqlite.scheduler().unwrap().cancel(&id).await.unwrap(), Changed::Done);
     assert!(!broker.send(other(order("a")).once(Fail).due(after(SECOND))).await.unwrap().duplicate);
 }
+
+#[tokio::test]
+async fn an_id_that_has_fired_is_known_as_long_whatever_becomes_of_its_record() {
+    for done in [Duration::ZERO, SECOND * 10, SECOND * 600] {
+        let broker = Broker::with(SqliteSettings { done, ids: SECOND * 120, ..settings() }).await;
+        // Two ways to a consumer: straight from waiting, and by way of what is ready.
+        let alone = broker.subscribe(Subscription::new("bills", "print")).await;
+        for (topic, name, consumer) in [("bills", "print", alone), ("orders", "mail", broker.mail.clone())] {
+            let id = ScheduleId::from(name);
+            let to = Address::subscription(topic, name);
+            let send =
+                async || broker.send(Envelope { to: to.clone(), ..order(name) }.once(Fail)).await.unwrap();
+            let cancel = async || broker.sqlite.scheduler().unwrap().cancel(&id).await.unwrap();
+            let first = Envelope { to: to.clone(), ..order(name) }.once(Fail).due(after(SECOND));
+            let due = broker.send(first).await.unwrap().due;
+            broker.clock.advance(SECOND).await;
+            let delivery = one(&consumer).await;
+            assert_eq!((cancel().await, send().await), (Changed::TooLate, Sent { due, duplicate: true }));
+            ack(&consumer, delivery).await;
+            for wait in [61, 58] {
+                broker.clock.advance(SECOND * wait).await;
+                assert_eq!((cancel().await, send().await), (Changed::TooLate, Sent { due, duplicate: true }));
+            }
+            let records = broker.sqlite.ledger().unwrap().get(&name.into()).await.unwrap();
+            assert_eq!(records.len(), usize::from(done > SECOND * 100), "{done:?}");
+            broker.clock.advance(SECOND).await;
+            assert_eq!(cancel().await, Changed::NotFound, "{topic}, {done:?}");
+            assert!(!send().await.duplicate, "{topic}, {done:?}");
+            ack(&consumer, one(&consumer).await).await;
+            broker.file.check();
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_id_that_has_fired_is_known_while_its_message_waits_again_or_is_dead() {
+    let broker = Broker::with(SqliteSettings { ids: SECOND * 60, ..settings() }).await;
+    broker.sqlite.provision(&[Topic::named("graves").keep()], &[], OnMissing::Create).await.unwrap();
+    let mail = Address::subscription("orders", "mail");
+    let due =
+        broker.send(Envelope { to: mail, ..order("a") }.once(Fail).due(after(SECOND))).await.unwrap().due;
+    broker.clock.advance(SECOND).await;
+    defer(&broker.mail, one(&broker.mail).await, "mail", after(SECOND * 600)).await;
+    for _ in 0..4 {
+        assert_eq!(broker.send(order("a").once(Fail)).await.unwrap(), Sent { due, duplicate: true });
+        broker.clock.advance(SECOND * 200).await;
+    }
+    let buried = Action::Move { to: Address::topic("graves"), due: Due::NOW };
+    assert!(settle(&broker.mail, one(&broker.mail).await, buried).await.is_empty());
+    broker.clock.advance(SECOND * 600).await;
+    assert_eq!(broker.send(order("a").once(Fail)).await.unwrap(), Sent { due, duplicate: true });
+    assert_eq!(kind(broker.send(other(order("a")).once(Fail)).await), ErrorKind::Conflict);
+}
+
+#[tokio::test]
+async fn what_is_sent_anew_at_once_is_what_is_known_and_not_what_had_fired_before() {
+    let broker = Broker::with(SqliteSettings { done: SECOND * 600, ..settings() }).await;
+    let mail = |envelope: Envelope| Envelope { to: Address::subscription("orders", "mail"), ..envelope };
+    broker.send(mail(order("a")).once(Fail).due(after(SECOND))).await.unwrap();
+    broker.clock.advance(SECOND).await;
+    ack(&broker.mail, one(&broker.mail).await).await;
+    broker.send(mail(other(order("a"))).once(Replace)).await.unwrap();
+    let again = broker.send(mail(other(order("a"))).once(Fail)).await.unwrap();
+    assert_eq!(again, Sent { due: None, duplicate: true });
+    assert_eq!(kind(broker.send(mail(order("a")).once(Fail)).await), ErrorKind::Conflict);
+}

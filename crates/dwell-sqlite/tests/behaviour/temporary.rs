@@ -1,12 +1,10 @@
-//! A directory that goes with its test.
+//! A file that goes with its test.
 
+use super::directory::Directory;
 use dwell_core::{Result, Seams, VirtualClock};
 use dwell_sqlite::{Location, Sqlite, SqliteSettings};
 use rusqlite::Connection;
-use std::{
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::path::{Path, PathBuf};
 
 /// How many messages there are that are not over, as the file itself says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,17 +21,14 @@ impl Held {
 }
 
 pub(crate) struct Temporary {
-    directory: PathBuf,
     path: PathBuf,
+    _directory: Directory,
 }
 
 impl Temporary {
     pub(crate) fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("dwell-sqlite-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&directory).unwrap();
-        Self { path: directory.join("dwell.db"), directory }
+        let directory = Directory::new();
+        Self { path: directory.path().join("dwell.db"), _directory: directory }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -80,12 +75,20 @@ impl Temporary {
              )",
         );
         none(
-            "what waits has a name, and nothing else has",
-            "SELECT number FROM message WHERE (phase = 0) <> (schedule IS NOT NULL)",
+            "nothing has a name to wait under that does not wait, or waits under its id",
+            "SELECT number FROM message WHERE schedule IS NOT NULL AND (phase <> 0 OR schedule = id)",
         );
         none(
             "what is in somebody's hands has an end, and nothing else has",
             "SELECT number FROM message WHERE (phase = 3) <> (lease_until IS NOT NULL AND holder IS NOT NULL)",
+        );
+        none(
+            "what waits under one name in one topic is one",
+            "SELECT 1 FROM message WHERE phase = 0 GROUP BY coalesce(schedule, id), topic HAVING count(*) > 1",
+        );
+        none(
+            "nothing that waits has fired under its id",
+            "SELECT number FROM message WHERE fired = 1 AND phase = 0",
         );
         none("no past without a message", "SELECT message FROM history EXCEPT SELECT number FROM message");
         none("no body without a message", "SELECT message FROM payload EXCEPT SELECT number FROM message");
@@ -98,11 +101,5 @@ impl Temporary {
     /// A client that knows nothing of Dwell.
     pub(crate) fn connection(&self) -> Connection {
         Connection::open(&self.path).unwrap()
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

@@ -4,6 +4,7 @@ use dwell_core::{Result, Seams, VirtualClock};
 use dwell_sqlite::{Sqlite, SqliteSettings};
 use std::{
     path::{Path, PathBuf},
+    process::ExitCode,
     sync::{Mutex, PoisonError},
 };
 
@@ -60,10 +61,26 @@ impl Drop for OneFile {
     }
 }
 
+/// Whether the suite has started this process.
+fn is_worker() -> bool {
+    std::env::args().any(|argument| argument == "--hold-deliveries")
+}
+
+/// That of the suite, whichever of its processes asks.
 pub(crate) fn directory() -> PathBuf {
-    let directory = std::env::temp_dir().join("dwell-sqlite-conformance");
+    let suite = if is_worker() { std::os::unix::process::parent_id() } else { std::process::id() };
+    let directory = std::env::temp_dir().join(format!("dwell-sqlite-conformance-{suite}"));
     let _ = std::fs::create_dir_all(&directory);
     directory
+}
+
+/// Runs the suite, which leaves nothing behind.
+pub(crate) fn run(suite: impl FnOnce() -> ExitCode) -> ExitCode {
+    let ended = suite();
+    if !is_worker() {
+        let _ = std::fs::remove_dir_all(directory());
+    }
+    ended
 }
 
 fn remove(path: &Path) {

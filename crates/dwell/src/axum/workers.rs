@@ -10,7 +10,7 @@ use ::axum::{
     response::Response,
     routing::post,
 };
-use dwell_core::{Error, ErrorKind, MessageId, Text, Timestamp};
+use dwell_core::{Error, ErrorKind, MessageId, Text, Timestamp, TypeName};
 use serde::Serialize;
 use serde_json::{json, value::RawValue};
 use std::{
@@ -127,7 +127,7 @@ pub(super) fn routes(router: Router<Arc<Shared>>) -> Router<Arc<Shared>> {
 struct Handed {
     id: MessageId,
     #[serde(rename = "type")]
-    kind: Text,
+    kind: TypeName,
     attempt: Attempt,
     worker: Text,
     retry_count: u32,

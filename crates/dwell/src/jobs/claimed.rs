@@ -5,6 +5,7 @@ use crate::{Cx, Failure};
 use bytes::Bytes;
 use dwell_core::{
     ContentType, Delivery, Error, ErrorKind, LeaseId, Message, MessageId, Receipt, Result, Text, Timestamp,
+    TypeName,
 };
 use dwell_engine::Verdict;
 use serde::{Serialize, Serializer};
@@ -73,7 +74,7 @@ impl Claimed {
     }
 
     /// Its type.
-    pub fn kind(&self) -> &Text {
+    pub fn kind(&self) -> &TypeName {
         &self.message().kind
     }
 

@@ -4,13 +4,12 @@ use super::{Step, steps::Layer};
 use crate::{Failure, cx::Cx, handler::Target};
 use bytes::Bytes;
 use dwell_core::{BoxFuture, Text};
-use dwell_engine::{BlockingRun, Verdict, or_panic};
-use futures_util::poll;
+use dwell_engine::{Begun, BlockingRun, Verdict, or_panic};
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex, PoisonError},
-    task::Poll,
+    task::Context,
 };
 
 /// The steps and the handler, ready to run.
@@ -29,14 +28,25 @@ impl Chain {
         Self { name, layers, target, is_lazy }
     }
 
+    /// Begins a run of it for one message. Most handlers are done at once and succeed: then no step has anything to do.
+    /// Else the steps are set up around the run that has begun.
+    pub(crate) fn begin(self: &Arc<Self>, cx: &Cx, task: &mut Context<'_>) -> Begun {
+        let function = match &self.target {
+            Target::Async(function) if self.is_lazy => function,
+            _ => return Begun::of(self.run(cx, None), task),
+        };
+        let run = match Begun::of(function(cx), task) {
+            Begun::Done(failed @ Verdict::Fail(_)) if !self.layers.is_empty() => dwell_core::ready(failed),
+            Begun::Waits(run) if !self.layers.is_empty() => run,
+            begun => return begun,
+        };
+        let started = Some(Arc::new(Mutex::new(Some(run))));
+        Begun::of(Inner { chain: self.clone(), at: 0, thread: None, started }.run(cx), task)
+    }
+
     /// Runs it for one message. `thread` is where a blocking handler runs; without one it runs where it stands.
-    pub(crate) fn run(self: Arc<Self>, cx: &Cx, thread: Option<BlockingRun>) -> BoxFuture<'static, Verdict> {
-        match (&self.target, self.is_lazy) {
-            (Target::Async(function), true) if !self.layers.is_empty() => {
-                Box::pin(run_lazily(function(cx), self, cx.clone()))
-            }
-            _ => Inner { chain: self, at: 0, thread: thread.map(Arc::new), started: None }.run(cx),
-        }
+    pub(crate) fn run(self: &Arc<Self>, cx: &Cx, thread: Option<BlockingRun>) -> BoxFuture<'static, Verdict> {
+        Inner { chain: self.clone(), at: 0, thread: thread.map(Arc::new), started: None }.run(cx)
     }
 
     /// What a thread does of it: the handler alone.
@@ -52,18 +62,6 @@ impl Chain {
     pub(crate) fn is_blocking(&self) -> bool {
         matches!(self.target, Target::Blocking(_))
     }
-}
-
-/// Most handlers are done at once and succeed: then no step has anything to do. Else the steps are set up around the run
-/// that has begun.
-async fn run_lazily(mut run: BoxFuture<'static, Verdict>, chain: Arc<Chain>, cx: Cx) -> Verdict {
-    let run = match poll!(&mut run) {
-        Poll::Ready(failed @ Verdict::Fail(_)) => dwell_core::ready(failed),
-        Poll::Ready(verdict) => return verdict,
-        Poll::Pending => run,
-    };
-    let started = Some(Arc::new(Mutex::new(Some(run))));
-    Inner { chain, at: 0, thread: None, started }.run(&cx).await
 }
 
 /// What is inside of a step.

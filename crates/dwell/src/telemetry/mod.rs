@@ -19,7 +19,7 @@ pub(crate) use departure::{Departure, batch_span};
 pub use metrics::Metrics;
 #[cfg(feature = "otel")]
 pub use otel::{OtlpGuard, otlp};
-pub(crate) use span::{in_span, on_thread};
+pub(crate) use span::{in_span, on_thread, span};
 
 /// The examples of the page of the documentation.
 #[cfg(all(doctest, feature = "metrics", feature = "otel"))]

@@ -24,29 +24,27 @@ macro_rules! run_span {
     };
 }
 
-fn span(cx: &Cx) -> Span {
+/// The message's span, if anybody looks.
+pub(crate) fn span(cx: &Cx) -> Option<Span> {
     #[cfg(not(feature = "otel"))]
     let span = run_span!(cx);
     #[cfg(feature = "otel")]
     let span =
         run_span!(cx, otel.kind = "consumer", otel.name = %format_args!("{} {}", otel::PROCESS, cx.topic()));
-    if !span.is_disabled() {
-        #[cfg(feature = "otel")]
-        otel::begin_run(&span, cx);
-        span.record("trace_id", format_args!("{:032x}", cx.trace().trace_id));
+    if span.is_disabled() {
+        return None;
     }
-    span
+    #[cfg(feature = "otel")]
+    otel::begin_run(&span, cx);
+    span.record("trace_id", format_args!("{:032x}", cx.trace().trace_id));
+    Some(span)
 }
 
-/// Runs within the message's span, if anybody looks.
+/// Runs within the message's span.
 pub(crate) fn in_span(
-    cx: &Cx,
+    span: Span,
     start: impl FnOnce() -> BoxFuture<'static, Verdict>,
 ) -> BoxFuture<'static, Verdict> {
-    let span = span(cx);
-    if span.is_disabled() {
-        return start();
-    }
     let run = span.in_scope(start);
     #[cfg(feature = "otel")]
     let run = otel::until_end(span.clone(), run);

@@ -16,7 +16,7 @@ struct Seen {
 
 #[derive(Debug)]
 struct Decision {
-    kind: dwell_core::Text,
+    kind: dwell_core::TypeName,
     outcome: Outcome,
     dead: bool,
     error: Option<String>,

@@ -19,14 +19,14 @@ mod ending;
 use super::{
     Control, PumpShared,
     counters::Counts,
-    executor::{Executor, poll_run},
+    executor::Executor,
     lanes::{Lanes, Settled},
     limits::Unacceptable,
     run::{Finished, Held, Run},
     slots::{Slot, Slots, Started},
 };
 use crate::{
-    Context, Place,
+    Begun, Context, Place,
     backoff::Backoff,
     gaps::Gaps,
     observe::{Decided, Ran, watch},
@@ -42,7 +42,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     future::poll_fn,
     sync::Arc,
-    task::Poll,
+    task::{Context as TaskContext, Poll},
     time::Duration,
 };
 use tokio::sync::watch;
@@ -172,7 +172,11 @@ impl Performer {
                 self.receive_ahead().await;
             }
             if control != Control::Pause || self.ending.is_some() {
-                self.start().await;
+                poll_fn(|task| {
+                    self.start(task);
+                    Poll::Ready(())
+                })
+                .await;
             }
             self.give_back_released();
             let settled = self.lanes.flush(self.elapsed()).await;
@@ -313,7 +317,7 @@ impl Performer {
     // ---- running ---------------------------------------------------------------------------------------------------
 
     /// Starts as many handlers as there is room for, and takes in those that are done at once.
-    async fn start(&mut self) {
+    fn start(&mut self, task: &mut TaskContext<'_>) {
         self.next_start = None;
         while self.runs.len() < self.pump.settings.concurrency && self.executor.room() > 0 {
             let Some(held) = self.waiting.pop_front() else { return };
@@ -341,7 +345,7 @@ impl Performer {
             let timeout = self.pump.settings.handler_timeout(&held.delivery.message.kind);
             let started = Started { at: now, timeout };
             if self.set_started(&held, started) {
-                self.start_one(held, started).await;
+                self.start_one(held, started, task);
             } else {
                 self.free_key_of(&held);
                 self.counts.lost += 1;
@@ -361,7 +365,7 @@ impl Performer {
         !(slot.lost || lapsed)
     }
 
-    async fn start_one(&mut self, held: Held, started: Started) {
+    fn start_one(&mut self, held: Held, started: Started, task: &mut TaskContext<'_>) {
         let delivery = &held.delivery;
         let context = Context {
             place: self.place.clone(),
@@ -372,13 +376,14 @@ impl Performer {
         let observed = self.pump.observer.is_some();
         let late = delivery.due.filter(|_| observed).map(|due| self.pump.seams.clock.now().since(due));
         let slot = || Slot { started: Some(started), ..Slot::of(delivery, started.at) };
-        let mut handler = self.executor.run(delivery.message.clone(), context, slot);
+        let message = delivery.message.clone();
         let Started { at: started, timeout } = started;
-        match poll_fn(|cx| Poll::Ready(poll_run(&mut handler, cx))).await {
-            Poll::Ready(verdict) => {
+        let begun = self.executor.begin(message, context, slot, task);
+        match begun {
+            Begun::Done(verdict) => {
                 self.finished(Finished { held, ran: Some((started, late)), verdict, timed_out: false });
             }
-            Poll::Pending => {
+            Begun::Waits(handler) => {
                 let timer = self.pump.seams.clock.sleep(timeout);
                 self.runs.push(Run { held: Some(held), handler, started, late, timeout, timer });
             }
