@@ -478,11 +478,12 @@ local function put_back(s, entry, is_counted, by, error)
   add(s, item, id)
 end
 
--- Gives back some of what has run out.
+-- Gives back some of what has run out. Each is as much work as making four others ready.
 local function recover(s, most)
+  most = math.ceil(most / 4)
   local expired = call('ZRANGEBYSCORE', s.leases, '-inf', now, 'LIMIT', 0, most)
   for _, entry in ipairs(expired) do put_back(s, entry, true) end
-  return #expired, #expired == most
+  return 4 * #expired, #expired == most
 end
 
 -- Takes in some of what other programs have put into the stream of what comes in.
