@@ -66,6 +66,17 @@ pub trait Rig: Send + Sync + 'static {
         ready(Err(cannot("restart its broker")))
     }
 
+    /// Makes ready what is due, and does nothing else, until `stop` is done. See [`Abilities::promoters`].
+    fn promote<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+        seams: Seams,
+        stop: BoxFuture<'static, ()>,
+    ) -> BoxFuture<'a, Result<()>> {
+        let _ = (namespace, seams, stop);
+        ready(Err(cannot("promote")))
+    }
+
     /// Puts a message there in the documented layout, with a client that is not Dwell's. See [`Abilities::foreign`].
     fn put_foreign<'a>(&'a self, topic: &'a str, message: Foreign) -> BoxFuture<'a, Result<()>> {
         let _ = (topic, message);
@@ -158,6 +169,8 @@ pub struct Abilities {
     /// Another process can reach the same server, so that a worker can be killed. It is this test again, started by
     /// [`crate::main`]; where it cannot be, a worker is killed by dropping it without a word.
     pub processes: bool,
+    /// What is due is made ready by processes of their own, which are killed like workers.
+    pub promoters: bool,
 }
 
 impl Abilities {
@@ -165,6 +178,13 @@ impl Abilities {
     #[must_use]
     pub fn with_restart(mut self) -> Self {
         self.restart = true;
+        self
+    }
+
+    /// With [`Self::promoters`].
+    #[must_use]
+    pub fn with_promoters(mut self) -> Self {
+        self.promoters = true;
         self
     }
 

@@ -1,13 +1,16 @@
 //! Taking in what users and copies send: one script for many of one topic.
 
 use crate::{
-    item,
-    places::{list, shard, text},
+    buckets,
+    calls::{Before, Call},
+    fault::replaced,
+    item, keys,
+    places::{bytes, list, text},
     script::ACCEPT,
     store::Store,
 };
 use dwell_core::{
-    Due, Envelope, Error, ErrorKind, OnConflict, Result, ScheduleId, Sent, State, Text, Timestamp, wire,
+    Due, Envelope, Error, ErrorKind, OnConflict, Result, ScheduleId, Sent, State, Text, Timestamp,
 };
 use redis::{Cmd, Value};
 use std::collections::BTreeMap;
@@ -27,79 +30,109 @@ pub(crate) fn write_due(command: &mut Cmd, due: Due) {
     };
 }
 
+/// A message to send, where it goes, and the call that may have stored it before.
+struct Sending<'a> {
+    index: usize,
+    envelope: &'a Envelope,
+    before: Option<Before>,
+}
+
 /// Sends all of them, each topic by itself, in order. One result each.
 pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sent>> {
     let mut results: Vec<Option<Result<Sent>>> = batch.iter().map(|_| None).collect();
-    let mut topics: BTreeMap<Text, Vec<Vec<usize>>> = BTreeMap::new();
+    let mut rooms: BTreeMap<Text, Vec<Vec<Sending>>> = BTreeMap::new();
     let most = store.link.settings.max_body;
     let mut weights: BTreeMap<Text, usize> = BTreeMap::new();
-    for (index, envelope) in batch.iter().enumerate() {
-        let (topic, size) = (room(envelope, store.link.settings.shards), envelope.message.body.len());
+    let (before, now) = (store.calls.before(batch), store.seams.clock.now());
+    for ((index, envelope), before) in batch.iter().enumerate().zip(before) {
+        let size = envelope.message.body.len();
         if size > most {
             results[index] = Some(Err(too_large(envelope, most)));
             continue;
         }
-        let chunks = topics.entry(topic.clone()).or_default();
-        let weight = weights.entry(topic).or_default();
+        let room = match &before {
+            Some(before) => before.room.clone(),
+            None => buckets::room(envelope, &store.link.settings, now),
+        };
+        let chunks = rooms.entry(room.clone()).or_default();
+        let weight = weights.entry(room).or_default();
         if chunks.last().is_none_or(|chunk| chunk.len() >= CHUNK || *weight + size > WEIGHT) {
             chunks.push(vec![]);
             *weight = 0;
         }
         *weight += size;
         if let Some(chunk) = chunks.last_mut() {
-            chunk.push(index);
+            chunk.push(Sending { index, envelope, before });
         }
     }
     // All are under way at once, in the order in which they are written to the connection.
-    let chunks = topics
+    let chunks = rooms
         .into_iter()
-        .flat_map(|(topic, chunks)| chunks.into_iter().map(move |chunk| (topic.clone(), chunk)));
-    let sends = chunks.map(|(topic, chunk)| async move {
-        let envelopes: Vec<_> = chunk.iter().map(|index| batch[*index]).collect();
-        (accept_chunk(store, &topic, &envelopes).await, chunk)
+        .flat_map(|(room, chunks)| chunks.into_iter().map(move |chunk| (room.clone(), chunk)));
+    let sends = chunks.map(|(room, chunk)| async move {
+        let indices: Vec<_> = chunk.iter().map(|sending| sending.index).collect();
+        (accept_chunk(store, &room, chunk).await, indices)
     });
-    for (answers, chunk) in futures_util::future::join_all(sends).await {
+    for (answers, indices) in futures_util::future::join_all(sends).await {
         match answers {
             Ok(answers) => {
-                for (index, answer) in chunk.into_iter().zip(answers) {
+                for (index, answer) in indices.into_iter().zip(answers) {
                     results[index] = Some(answer);
                 }
             }
-            Err(error) => chunk.into_iter().for_each(|index| results[index] = Some(Err(error.again()))),
+            Err(error) => indices.into_iter().for_each(|index| results[index] = Some(Err(error.again()))),
         }
     }
     let unanswered = || Err(Error::new(ErrorKind::Timeout, "the server did not answer for this message"));
     results.into_iter().map(|result| result.unwrap_or_else(unanswered)).collect()
 }
 
-/// Where a message is taken in: in its topic's own slot, or, if it waits for all of a topic that is spread over shards, in one
-/// of those, chosen by its id. An id that a sender chose is looked for in one place alone, so it stays there.
-fn room(envelope: &Envelope, shards: u16) -> Text {
-    let topic = envelope.to.topic_name();
-    let is_plain = envelope.once.is_none() && envelope.to.subscription_name().is_none();
-    if shards == 0 || envelope.due == Due::NOW || !is_plain || wire::is_dead_letter_topic(topic) {
-        return topic.clone();
-    }
-    let hash = envelope.message.id.0.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    shard(topic, (hash % u64::from(shards)) as u16)
-}
-
-async fn accept_chunk(store: &Store, topic: &Text, batch: &[&Envelope]) -> Result<Vec<Result<Sent>>> {
+async fn accept_chunk(store: &Store, room: &Text, chunk: Vec<Sending<'_>>) -> Result<Vec<Result<Sent>>> {
     store.open()?;
-    let answers = store
-        .run(&ACCEPT, std::slice::from_ref(topic), |_, command| {
-            batch.iter().for_each(|envelope| write(command, envelope));
-        })
-        .await?;
-    store.link.wait(&crate::keys::of_topic(&store.link.settings.prefix, topic)[0]).await?;
-    let answers = answers.into_iter().next().map(list).unwrap_or_default();
-    Ok(batch.iter().zip(answers).map(|(envelope, answer)| read(envelope, answer)).collect())
+    buckets::enter(store, room).await?;
+    let call = store.calls.begin();
+    let stored = async {
+        let answers = store
+            .run_as(Some(&call), &ACCEPT, std::slice::from_ref(room), |_, command| {
+                chunk.iter().for_each(|sending| write(command, sending));
+            })
+            .await?;
+        confirm(store, room, &call).await?;
+        let answers = answers.into_iter().next().map(list).unwrap_or_default();
+        let sent = chunk.iter().zip(answers).map(|(sending, answer)| read(sending.envelope, answer));
+        let sent: Vec<_> = sent.collect();
+        buckets::correct(store, room, sent.iter().filter_map(|sent| sent.as_ref().ok()?.due)).await?;
+        Ok(sent)
+    };
+    let stored: Result<_> = stored.await;
+    // Nobody knows whether it is stored, and for good. If it comes again, it is not stored twice.
+    if let Err(error) = &stored
+        && matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
+    {
+        let chunk = chunk.into_iter().map(|sending| (sending.envelope, sending.before));
+        store.calls.keep(store.seams.clock.elapsed(), room, chunk, call);
+    }
+    stored
 }
 
-fn write(command: &mut Cmd, envelope: &Envelope) {
-    let message = &envelope.message;
+/// Waits until as many replicas have it as were asked for. A server that took over meanwhile may not have heard of the call: then
+/// it is not confirmed either.
+async fn confirm(store: &Store, room: &Text, call: &Call) -> Result<()> {
+    if store.link.settings.replicas == 0 {
+        return Ok(());
+    }
+    let base = keys::split(room).0;
+    let key = keys::calls(&store.link.settings.prefix, base, &store.calls.name);
+    store.link.wait(&key).await?;
+    let last = store.link.query(redis::cmd("HGET").arg(&key).arg(call.lane)).await?;
+    if bytes(last).starts_with(format!("{}\n", call.serial).as_bytes()) {
+        return Ok(());
+    }
+    Err(replaced(&store.link.settings))
+}
+
+fn write(command: &mut Cmd, sending: &Sending) {
+    let (envelope, message) = (sending.envelope, &sending.envelope.message);
     command.arg(envelope.to.subscription_name().map_or("", |name| name));
     write_due(command, envelope.due);
     let may_wait = envelope.due != Due::NOW;
@@ -117,6 +150,7 @@ fn write(command: &mut Cmd, envelope: &Envelope) {
         .arg(name)
         .arg(state.to_string())
         .arg(item::from(message, &envelope.to))
+        .arg(sending.before.as_ref().map(Before::written).unwrap_or_default())
         .arg(item::pack(message));
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     accept::write_due,
-    item, keys,
+    buckets, item, keys,
     ledger::{Found, find},
     places::text,
     script::CHANGE,
@@ -93,7 +93,12 @@ async fn change_one(
         })
         .await?;
     match answer.first().map(text).as_deref() {
-        Some("done") => Ok(Changed::Done),
+        Some("done") => {
+            if what == "reschedule" {
+                buckets::look_from_now_on(store, &found.base).await?;
+            }
+            Ok(Changed::Done)
+        }
         Some("missing") => Err(missing(id, &record.topic, name)),
         _ => Ok(Changed::TooLate),
     }

@@ -1,10 +1,11 @@
 //! The end that hands messages out.
 
 use crate::{
+    buckets,
+    entries::Entries,
     item::Item,
     keys,
     places::{list, number, text, to_millis},
-    promoter,
     script::{CLAIM, EXTEND, GIVE_BACK},
     settings::Promoter,
     settle,
@@ -29,6 +30,9 @@ use tokio::sync::{Notify, oneshot};
 /// The most that one `receive` hands out.
 const MOST: usize = 1000;
 
+/// How much that is in bytes, unless a single message has more.
+const BYTES: usize = 16 << 20;
+
 /// How much is promoted, taken in and recovered beside, at most.
 const BESIDE: usize = 200;
 
@@ -40,6 +44,7 @@ pub(crate) struct RedisConsumer {
     pub(crate) of: Subscription,
     /// Its name in the stream's group: never given to another.
     pub(crate) name: Text,
+    pub(crate) entries: Entries,
     waiter: Waiter,
     is_closed: AtomicBool,
     closing: Notify,
@@ -58,6 +63,7 @@ struct Handed {
     store: Arc<Store>,
     of: Subscription,
     name: Text,
+    entries: Entries,
 }
 
 impl Handed {
@@ -71,35 +77,30 @@ impl Drop for Handed {
         let Some(Look::Found(deliveries)) = self.look.take() else { return };
         let leases: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.lease()).collect();
         let (store, of, name) = (self.store.clone(), self.of.clone(), self.name.clone());
+        let entries = self.entries.clone();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             // If this fails, the leases run out by themselves.
             runtime.spawn(async move {
-                let _ = give_back(&store, &of, &name, &leases).await;
+                let _ = give_back(&store, &of, &name, &entries, &leases).await;
             });
         }
     }
 }
 
-/// An entry of a stream, which a receipt has room for: its time and its number within that millisecond.
-pub(crate) fn position(entry: &str) -> Option<u64> {
-    let (millis, sequence) = entry.split_once('-')?;
-    let (millis, sequence): (u64, u64) = (millis.parse().ok()?, sequence.parse().ok()?);
-    (millis < 1 << 44 && sequence < 1 << 20).then_some(millis << 20 | sequence)
-}
-
-/// The entry behind a receipt.
-pub(crate) fn entry(position: u64) -> String {
-    format!("{}-{}", position >> 20, position & 0xf_ffff)
-}
-
 /// Gives back what was handed out to somebody who has gone, as it came.
-async fn give_back(store: &Store, of: &Subscription, name: &Text, leases: &[LeaseId]) -> Result<()> {
+async fn give_back(
+    store: &Store,
+    of: &Subscription,
+    name: &Text,
+    entries: &Entries,
+    leases: &[LeaseId],
+) -> Result<()> {
     for leases in leases.chunks(CHUNK) {
         let topics = [of.topic.clone()];
         store
             .run(&GIVE_BACK, &topics, |_, command| {
                 command.arg(&*of.name).arg(&**name);
-                leases.iter().for_each(|lease| _ = command.arg(entry(lease.position)).arg(lease.fence));
+                leases.iter().for_each(|lease| _ = command.arg(entries.of(*lease)).arg(lease.fence));
             })
             .await?;
     }
@@ -133,13 +134,14 @@ impl RedisConsumer {
             store: store.clone(),
             of,
             name: name.into(),
+            entries: Entries::default(),
             is_closed: AtomicBool::new(false),
             closing: Notify::new(),
         });
         let member: Weak<dyn Member> = Arc::downgrade(&(consumer.clone() as Arc<dyn Member>));
         store.add_member(member);
         if store.link.settings.promoter == Promoter::Inside {
-            promoter::bring_from_shards(&store, &consumer.of.topic);
+            buckets::watch(&store, &consumer.of.topic);
         }
         Ok(consumer)
     }
@@ -192,9 +194,10 @@ impl RedisConsumer {
     async fn look(&self, max: usize, lease: Duration) -> Result<Look> {
         let (answer, answered) = oneshot::channel();
         let (store, of, name) = (self.store.clone(), self.of.clone(), self.name.clone());
+        let entries = self.entries.clone();
         tokio::spawn(async move {
-            let look = look(&store, &of, &name, max.min(MOST), lease).await;
-            let handed = look.map(|look| Handed { look: Some(look), store, of, name });
+            let look = look(&store, &of, &name, &entries, max.min(MOST), lease).await;
+            let handed = look.map(|look| Handed { look: Some(look), store, of, name, entries });
             // What was not heard is dropped, and so goes back.
             let _ = answer.send(handed);
         });
@@ -205,7 +208,14 @@ impl RedisConsumer {
     }
 }
 
-async fn look(store: &Store, of: &Subscription, name: &Text, max: usize, lease: Duration) -> Result<Look> {
+async fn look(
+    store: &Store,
+    of: &Subscription,
+    name: &Text,
+    entries: &Entries,
+    max: usize,
+    lease: Duration,
+) -> Result<Look> {
     let topics = [of.topic.clone()];
     let promotes = store.link.settings.promoter == Promoter::Inside;
     let answer = store
@@ -216,7 +226,8 @@ async fn look(store: &Store, of: &Subscription, name: &Text, max: usize, lease: 
                 .arg(to_millis(lease))
                 .arg(&**name)
                 .arg(u8::from(promotes))
-                .arg(BESIDE);
+                .arg(BESIDE)
+                .arg(BYTES);
         })
         .await?;
     if answer.first().map(text).as_deref() == Some("gone") {
@@ -226,7 +237,7 @@ async fn look(store: &Store, of: &Subscription, name: &Text, max: usize, lease: 
     let mut answer = answer.into_iter();
     let found = answer.next().map(list).unwrap_or_default();
     if !found.is_empty() {
-        return Ok(Look::Found(found.into_iter().filter_map(read).collect()));
+        return Ok(Look::Found(found.into_iter().filter_map(|found| read(entries, found)).collect()));
     }
     let rest: Vec<_> = answer.collect();
     let [is_more, due, lease, ready, wake] = &rest[..] else { return Ok(Look::Again) };
@@ -238,7 +249,7 @@ async fn look(store: &Store, of: &Subscription, name: &Text, max: usize, lease: 
     Ok(Look::Nothing { wait, ready: text(ready), wake: text(wake) })
 }
 
-fn read(value: Value) -> Option<Delivery> {
+fn read(entries: &Entries, value: Value) -> Option<Delivery> {
     let mut parts = list(value).into_iter();
     let (entry, fence, item) = (text(&parts.next()?), number(&parts.next()?), parts.next()?);
     let mut item = Item::read(item, &entry);
@@ -248,7 +259,7 @@ fn read(value: Value) -> Option<Delivery> {
         due: item.due.or(entered),
         problem: item.problem.take(),
         message: item.message(),
-        receipt: Receipt::new(position(&entry)?, fence as u64),
+        receipt: Receipt::new(entries.position(&entry, fence as u64), fence as u64),
     })
 }
 
@@ -302,7 +313,7 @@ impl Consumer for RedisConsumer {
                         command.arg(&*self.of.name).arg(&*self.name).arg(to_millis(by));
                         leases
                             .iter()
-                            .for_each(|lease| _ = command.arg(entry(lease.position)).arg(lease.fence));
+                            .for_each(|lease| _ = command.arg(self.entries.of(*lease)).arg(lease.fence));
                     })
                     .await?;
                 let words = answer.into_iter().next().map(list).unwrap_or_default();
@@ -315,20 +326,5 @@ impl Consumer for RedisConsumer {
 
     fn close(&self) -> BoxFuture<'_, Result<()>> {
         self.leave()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_receipt_holds_the_entry_of_a_stream() {
-        for written in ["1763200800000-0", "1763200800000-1048575", "0-1"] {
-            assert_eq!(entry(position(written).unwrap()), written);
-        }
-        assert_eq!(position("1763200800000-1048576"), None);
-        assert_eq!(position("99999999999999999-0"), None);
-        assert_eq!(position("nonsense"), None);
     }
 }

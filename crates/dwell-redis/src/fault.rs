@@ -82,6 +82,15 @@ pub(crate) fn unreachable(settings: &RedisSettings, error: &RedisError) -> Error
     }
 }
 
+/// The error of what was confirmed by a server that never heard of it: it took over meanwhile.
+pub(crate) fn replaced(settings: &RedisSettings) -> Error {
+    let text = format!(
+        "the Redis server at {} was replaced by one that does not have what was just stored: try again",
+        settings.place()
+    );
+    Error::new(ErrorKind::Unavailable, text)
+}
+
 fn other(settings: &RedisSettings, error: &RedisError, place: &str, detail: &dyn Fn() -> String) -> Error {
     let say = |kind, text: String| Error::new(kind, text);
     if error.kind() == redis::ErrorKind::AuthenticationFailed {

@@ -15,7 +15,8 @@ pub(crate) fn family(base: &str) -> [String; 3] {
     [base.to_owned(), format!("{base}.dlq"), format!("{base}.invalid")]
 }
 
-/// What all topics of one slot have in common, in the order in which scripts expect it.
+/// What all topics of one slot have in common, in the order in which scripts expect it. Behind these come the last calls of one
+/// link.
 pub(crate) fn of_slot(prefix: &str, base: &str) -> Vec<String> {
     let names = ["sequence", "records", "places", "ids", "over", "ended", "counts"];
     names.iter().map(|name| format!("{prefix}:{{{base}}}:{name}")).collect()
@@ -33,6 +34,16 @@ pub(crate) fn of_topic(prefix: &str, topic: &str) -> Vec<String> {
 pub(crate) fn of_subscription(prefix: &str, topic: &str, name: &str) -> Vec<String> {
     let (base, end) = split(topic);
     ["ready", "leases", "held"].iter().map(|what| format!("{prefix}:{{{base}}}{end}:{what}:{name}")).collect()
+}
+
+/// The last calls of one link in one slot, by lane: serial number and answer.
+pub(crate) fn calls(prefix: &str, base: &str, link: &str) -> String {
+    format!("{prefix}:{{{base}}}:calls:{link}")
+}
+
+/// The register of the buckets of a topic.
+pub(crate) fn buckets(prefix: &str, topic: &str) -> String {
+    format!("{prefix}:{{{topic}}}:buckets")
 }
 
 /// The names of all topics.

@@ -67,7 +67,7 @@ async fn slots(store: &Store) -> Result<Vec<Text>> {
     if store.link.settings.promoter == Promoter::Inside {
         crate::scheduler::in_each(store, &topics, &PROMOTE, |command| _ = command.arg(200)).await?;
     }
-    Ok(bases(&store.places.names_and_shards(&store.link).await?))
+    Ok(bases(&store.rooms().await?))
 }
 
 /// Every record of one message, with their history.
@@ -277,7 +277,7 @@ async fn counts(store: &Store) -> Result<Vec<Count>> {
         let key = keys::of_slot(prefix, base).swap_remove(6);
         async move { store.link.query(redis::cmd("HGETALL").arg(key)).await }
     });
-    // Those of a topic and of its shards are counted together.
+    // Those of a topic and of its buckets are counted together.
     let mut counts: BTreeMap<(Text, Option<Text>, State), u64> = BTreeMap::new();
     for of in futures_util::future::join_all(looks).await {
         let mut pairs = list(of?).into_iter();

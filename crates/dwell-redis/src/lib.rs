@@ -22,8 +22,11 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod buckets;
+mod calls;
 mod change;
 mod consumer;
+mod entries;
 mod fault;
 mod inbox;
 mod item;

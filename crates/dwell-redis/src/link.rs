@@ -87,13 +87,14 @@ impl Link {
 
     /// One command that may be repeated.
     pub(crate) async fn query(&self, command: &Cmd) -> Result<Value> {
-        self.ask(command, true).await.map_err(|error| fault(&self.settings, &error))
+        self.ask(command).await.map_err(|error| fault(&self.settings, &error))
     }
 
-    /// A connection that has died meanwhile is only noticed by the next command: what may be repeated is.
-    async fn ask(&self, command: &Cmd, is_repeatable: bool) -> Result<Value, RedisError> {
+    /// A connection that has died meanwhile is only noticed by the next command, which is then repeated; in a cluster, the client
+    /// library does so by itself. Every command and script that comes here may be: see `calls`.
+    async fn ask(&self, command: &Cmd) -> Result<Value, RedisError> {
         match self.try_ask(command).await {
-            Err(error) if is_repeatable && error.is_connection_dropped() => self.try_ask(command).await,
+            Err(error) if error.is_connection_dropped() => self.try_ask(command).await,
             answer => answer,
         }
     }
@@ -111,12 +112,12 @@ impl Link {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&script.hash);
         with(&mut command);
-        match self.ask(&command, script.is_repeatable).await {
+        match self.ask(&command).await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
                 let mut command = redis::cmd("EVAL");
                 command.arg(&script.text);
                 with(&mut command);
-                let answer = self.ask(&command, script.is_repeatable).await;
+                let answer = self.ask(&command).await;
                 answer.map_err(|error| fault(&self.settings, &error))
             }
             answer => answer.map_err(|error| fault(&self.settings, &error)),
@@ -146,8 +147,8 @@ impl Link {
             _ => Err(Error::new(
                 ErrorKind::Timeout,
                 format!(
-                    "it is written at {}, and not yet on {wanted} replicas as `replicas` asks: it may be lost if the \
-                     server is",
+                    "it is stored at {}, and not confirmed by {wanted} replicas as `replicas` asks: it may be lost if the server \
+                     is. Try again to have it confirmed: it is not stored twice",
                     self.settings.place()
                 ),
             )),

@@ -1,7 +1,7 @@
 //! Topics and subscriptions, as the server has them, kept at hand. Every script is told which version of them it was given,
 //! and refuses another one.
 
-use crate::{keys, link::Link};
+use crate::{buckets::Bucket, calls::Call, keys, link::Link};
 use dwell_core::{Address, Error, ErrorKind, Result, Subscription, Text, wire};
 use redis::{Cmd, Value};
 use serde::{Deserialize, Serialize};
@@ -31,11 +31,6 @@ pub(crate) struct Place {
     pub(crate) subscriptions: BTreeMap<Text, Subscription>,
     keys: Vec<String>,
     arguments: Vec<String>,
-}
-
-/// The name of one of the slots over which what waits for a topic is spread. No topic has such a name.
-pub(crate) fn shard(topic: &str, index: u16) -> Text {
-    format!("{topic}#{index}").into()
 }
 
 /// The settings of a subscription, as the server has them.
@@ -119,7 +114,7 @@ impl Place {
     }
 
     /// A slot in which messages for this topic wait, and nothing else.
-    fn shard(prefix: &str, of: &Self, name: &Text) -> Self {
+    fn bucket(prefix: &str, of: &Self, name: &Text) -> Self {
         let arguments = [&*of.topic, "0", "", "2", "0"];
         Self {
             topic: of.topic.clone(),
@@ -174,13 +169,13 @@ impl Places {
         if let Some(place) = known {
             return Ok(place);
         }
-        if let Some((of, index)) = topic.split_once('#') {
-            if index.parse::<u16>().is_err() {
+        if let Some((of, _)) = topic.split_once('#') {
+            if Bucket::parse(topic).is_none() {
                 return Err(Error::new(ErrorKind::NotFound, format!("there is no topic `{topic}`")));
             }
-            // As long as the topic is there, so are its shards.
+            // As long as the topic is there, so are its buckets.
             let of = Box::pin(self.get(link, &of.into())).await?;
-            let place = Arc::new(Place::shard(&link.settings.prefix, &of, topic));
+            let place = Arc::new(Place::bucket(&link.settings.prefix, &of, topic));
             self.lock().insert(topic.clone(), place.clone());
             return Ok(place);
         }
@@ -221,22 +216,21 @@ impl Places {
         names.sort();
         Ok(names)
     }
-
-    /// The names of all topics, and of all shards of theirs.
-    pub(crate) async fn names_and_shards(&self, link: &Link) -> Result<Vec<Text>> {
-        let topics = self.names(link).await?;
-        let shards = topics.iter().filter(|topic| !wire::is_dead_letter_topic(topic));
-        let shards = shards.flat_map(|topic| (0..link.settings.shards).map(|index| shard(topic, index)));
-        let shards: Vec<_> = shards.collect();
-        Ok([topics, shards].concat())
-    }
 }
 
-/// Writes what every script is told first: keys and arguments of one slot and of some topics in it.
-pub(crate) fn write_context(link: &Link, places: &[Arc<Place>], command: &mut Cmd) {
+/// Writes what every script is told first: keys and arguments of one slot and of some topics in it, and which call it is of which
+/// link, if it must not be done twice.
+pub(crate) fn write_context(
+    link: &Link,
+    calls: &str,
+    call: Option<&Call>,
+    places: &[Arc<Place>],
+    command: &mut Cmd,
+) {
     let settings = &link.settings;
     let base = places.first().map_or("", |place| &place.base);
-    let slot = keys::of_slot(&settings.prefix, base);
+    let mut slot = keys::of_slot(&settings.prefix, base);
+    slot.push(keys::calls(&settings.prefix, base, calls));
     let count = slot.len() + places.iter().map(|place| place.keys.len()).sum::<usize>();
     command.arg(count).arg(&slot);
     places.iter().for_each(|place| _ = command.arg(&place.keys));
@@ -246,6 +240,10 @@ pub(crate) fn write_context(link: &Link, places: &[Arc<Place>], command: &mut Cm
         .arg(to_millis(settings.ids))
         .arg(to_millis(settings.done))
         .arg(places.len());
+    match call {
+        Some(call) => command.arg(call.lane).arg(call.serial),
+        None => command.arg("").arg(""),
+    };
     places.iter().for_each(|place| _ = command.arg(&place.arguments));
 }
 

@@ -1,21 +1,16 @@
 //! Making ready what is due, where no consumer does it; and forgetting what need not be kept.
 
 use crate::{
-    keys,
-    places::{bytes, list, number, shard, text},
+    buckets,
+    places::{list, number, text},
     scheduler::{bases, in_each},
-    script::{ARRIVE, DEPART, DUE, PROMOTE, TIDY},
+    script::{PROMOTE, TIDY},
     store::Store,
     waiter::{self, Waiter},
 };
-use dwell_core::{BoxFuture, ErrorKind, Result, Text, wire};
+use dwell_core::{BoxFuture, ErrorKind, Result, Text};
 use futures_util::future::{Either, select};
-use redis::Value;
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, PoisonError, Weak},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::task::JoinHandle;
 
 /// How much is made ready at a time.
@@ -56,7 +51,7 @@ pub(crate) async fn look_after(store: Arc<Store>, mut stop: BoxFuture<'static, (
 async fn look(store: &Arc<Store>, tidies: bool) -> Result<()> {
     store.open()?;
     let mut topics = store.places.names(&store.link).await?;
-    topics.iter().for_each(|topic| bring_from_shards(store, topic));
+    topics.iter().for_each(|topic| buckets::watch(store, topic));
     while !topics.is_empty() {
         let answers = in_each(store, &topics, &PROMOTE, |command| _ = command.arg(CHUNK)).await?;
         let more = answers.into_iter().filter(|(_, answer)| answer.first().map_or(0, number) == 1);
@@ -70,17 +65,23 @@ async fn look(store: &Arc<Store>, tidies: bool) -> Result<()> {
 
 /// Forgets what need not be kept, in every slot.
 async fn tidy(store: &Store) -> Result<()> {
-    for base in bases(&store.places.names_and_shards(&store.link).await?) {
+    for base in bases(&store.rooms().await?) {
         let family = store.family(&base).await?;
+        let mut behind: Vec<String> = vec![];
         while !family.is_empty() {
             let answer = store
                 .run(&TIDY, &family, |_, command| {
                     command.arg(CHUNK).arg(GONE.as_millis() as u64).arg(STRAY.as_millis() as u64);
+                    command.arg(&behind);
                 })
                 .await?;
-            if answer.first().map_or(0, number) == 0 {
+            let mut answer = answer.into_iter();
+            if answer.next().map_or(0, |more| number(&more)) == 0 {
                 break;
             }
+            // A pair of nothing says that everything was looked at before.
+            behind = vec![String::new(), String::new()];
+            behind.extend(answer.next().map(list).unwrap_or_default().iter().map(text));
         }
     }
     Ok(())
@@ -95,7 +96,7 @@ pub(crate) async fn promote(store: Arc<Store>, mut stop: BoxFuture<'static, ()>)
         match store.places.names(&store.link).await {
             Ok(topics) => {
                 for topic in &topics {
-                    bring_from_shards(&store, topic);
+                    buckets::watch(&store, topic);
                     let task = tasks.get(topic).filter(|task| !task.is_finished());
                     if task.is_none() {
                         tasks
@@ -142,64 +143,4 @@ async fn promote_topic(store: Arc<Store>, topic: Text) {
         let signals = waiter::of_topic(&store, &topic, &text(signal));
         waiter.wait(&store, &signals, wait).await;
     }
-}
-
-/// Sees to it that what waits for a topic in its shards is brought there on time, as long as this connection is there.
-pub(crate) fn bring_from_shards(store: &Arc<Store>, topic: &Text) {
-    let shards = store.link.settings.shards;
-    if shards == 0 || wire::is_dead_letter_topic(topic) {
-        return;
-    }
-    let is_new = store.sharded.lock().unwrap_or_else(PoisonError::into_inner).insert(topic.clone());
-    for index in (0..shards).filter(|_| is_new) {
-        tokio::spawn(bring(Arc::downgrade(store), topic.clone(), shard(topic, index)));
-    }
-}
-
-/// Brings what is due in one shard to its topic: copied, confirmed, and only then removed.
-async fn bring(store: Weak<Store>, topic: Text, from: Text) {
-    let mut waiter = None;
-    while let Some(store) = store.upgrade().filter(|store| store.open().is_ok()) {
-        let waiter = waiter.get_or_insert_with(|| Waiter::new(&store));
-        match bring_some(&store, &topic, &from).await {
-            Ok(None) => {}
-            Ok(Some((wait, signal))) => {
-                let mut signals = waiter::of_topic(&store, &from, &signal);
-                signals.truncate(1);
-                waiter.wait(&store, &signals, wait).await;
-            }
-            Err(error) => {
-                tracing::warn!(%error, shard = %from, "what is due could not be brought to its topic: it is tried again");
-                store.seams.clock.sleep(PERIOD).await;
-            }
-        }
-    }
-}
-
-/// Brings some. If there is none, says how long until the next, and the last signal.
-async fn bring_some(store: &Store, topic: &Text, from: &Text) -> Result<Option<(Duration, String)>> {
-    let shards = std::slice::from_ref(from);
-    let answer = store.run(&DUE, shards, |_, command| _ = command.arg(CHUNK)).await?;
-    let mut answer = answer.into_iter();
-    let due: Vec<Vec<Value>> = answer.next().map(list).unwrap_or_default().into_iter().map(list).collect();
-    if due.is_empty() {
-        let wait = answer.next().map_or(-1, |wait| number(&wait));
-        let wait = u64::try_from(wait).map_or(Duration::MAX, Duration::from_millis);
-        return Ok(Some((wait, answer.next().map(|signal| text(&signal)).unwrap_or_default())));
-    }
-    let due: Vec<Vec<Vec<u8>>> =
-        due.into_iter().map(|parts| parts.into_iter().map(bytes).collect()).collect();
-    store
-        .run(&ARRIVE, std::slice::from_ref(topic), |_, command| {
-            command.arg(&**from);
-            due.iter().flatten().for_each(|part| _ = command.arg(part));
-        })
-        .await?;
-    store.link.wait(&keys::of_topic(&store.link.settings.prefix, topic)[0]).await?;
-    store
-        .run(&DEPART, shards, |_, command| {
-            due.iter().for_each(|parts| _ = command.arg(&parts[0]).arg(&parts[2]));
-        })
-        .await?;
-    Ok(None)
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     accept::{accept, write_due},
+    buckets,
     item::Item,
     keys,
     places::{list, number, text},
@@ -42,16 +43,21 @@ impl RedisScheduler {
     /// Asks every topic at once, and gives the best answer.
     async fn change(&self, id: &ScheduleId, what: &str, due: Due) -> Result<Changed> {
         self.0.open()?;
-        let topics = self.0.places.names_and_shards(&self.0.link).await?;
+        let topics = self.0.rooms().await?;
         let mut best = Changed::NotFound;
         let answers = in_each(&self.0, &topics, &CHANGE_WAITING, |command| {
             command.arg(&*id.0).arg(what);
             write_due(command, due);
             command.arg("");
         });
-        for (_, answer) in answers.await? {
+        for (room, answer) in answers.await? {
             match answer.first().map(text).as_deref() {
-                Some("done") => best = Changed::Done,
+                Some("done") => {
+                    best = Changed::Done;
+                    if what == "reschedule" {
+                        buckets::look_from_now_on(&self.0, &room).await?;
+                    }
+                }
                 Some("late") if best == Changed::NotFound => best = Changed::TooLate,
                 _ => {}
             }
@@ -82,7 +88,7 @@ impl RedisScheduler {
 
     /// Which topics may have it: what waits for a forwarder lies in the forwarder's own.
     async fn topics(&self, query: &Query) -> Result<Vec<Text>> {
-        let mut all = self.0.places.names_and_shards(&self.0.link).await?;
+        let mut all = self.0.rooms().await?;
         if let Some(to) = &query.to {
             all.retain(|topic| {
                 let of = topic.split_once('#').map_or(&**topic, |(of, _)| of);
@@ -141,7 +147,7 @@ pub(crate) async fn in_each(
 
 fn read(topic: &Text, value: Value) -> Option<Pending> {
     let mut parts = list(value).into_iter();
-    // What waits in a shard waits for its topic.
+    // What waits in a bucket waits for its topic.
     let topic = topic.split_once('#').map_or_else(|| topic.clone(), |(of, _)| of.into());
     let (name, due, item) = (text(&parts.next()?), number(&parts.next()?), parts.next()?);
     let mut item = Item::read(item, &name);

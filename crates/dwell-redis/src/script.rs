@@ -7,58 +7,65 @@ use std::sync::LazyLock;
 pub(crate) struct Script {
     pub(crate) text: String,
     pub(crate) hash: String,
-    /// Whether it may be run again where nobody knows whether it has run.
-    pub(crate) is_repeatable: bool,
+    /// To run it twice is not the same as once: the server remembers its last calls, and does none of them twice.
+    pub(crate) is_remembered: bool,
 }
 
 impl Script {
     /// `flags` say when the server may run it at all: with a first line like this, it refuses the whole script, and never
     /// stops in the middle of one.
-    fn new(flags: &str, is_repeatable: bool, parts: &[&str]) -> Self {
+    fn new(flags: &str, is_remembered: bool, parts: &[&str]) -> Self {
         let first = if flags.is_empty() { "#!lua".to_owned() } else { format!("#!lua flags={flags}") };
         let text = format!("{first}\n{}", parts.concat());
         let hash = Hashed::new(&text).get_hash().to_owned();
-        Self { text, hash, is_repeatable }
+        Self { text, hash, is_remembered }
     }
 }
 
 macro_rules! scripts {
-    ($($(#[$doc:meta])* $name:ident = $flags:literal, $is_repeatable:literal, $file:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $flags:literal, $is_remembered:literal, $file:literal;)*) => {
         $(
             $(#[$doc])*
             pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
-                Script::new($flags, $is_repeatable, &[include_str!("scripts/prelude.lua"), include_str!($file)])
+                Script::new($flags, $is_remembered, &[include_str!("scripts/prelude.lua"), include_str!($file)])
             });
         )*
     };
 }
 
 // What takes in something new is refused by a server without memory. What brings that state to an end is not.
-// What would send twice, or answer another thing the second time, is not repeated.
+// What would send twice, or answer another thing the second time, is remembered. All others change nothing the second time.
 scripts! {
-    ACCEPT = "", false, "scripts/accept.lua";
+    ACCEPT = "", true, "scripts/accept.lua";
     CLAIM = "allow-oom", true, "scripts/claim.lua";
-    SETTLE = "allow-oom", false, "scripts/settle.lua";
-    EXTEND = "allow-oom", true, "scripts/extend.lua";
-    GIVE_BACK = "allow-oom", true, "scripts/give_back.lua";
-    PROMOTE = "allow-oom", true, "scripts/promote.lua";
-    CHANGE_WAITING = "allow-oom", false, "scripts/change_waiting.lua";
-    CHANGE = "allow-oom", false, "scripts/change.lua";
-    TIDY = "allow-oom", true, "scripts/tidy.lua";
-    DUE = "no-writes", true, "scripts/due.lua";
-    ARRIVE = "allow-oom", true, "scripts/arrive.lua";
-    DEPART = "allow-oom", true, "scripts/depart.lua";
-    PENDING = "no-writes", true, "scripts/pending.lua";
-    NAMED = "no-writes", true, "scripts/named.lua";
-    RECORDS = "no-writes", true, "scripts/records.lua";
+    SETTLE = "allow-oom", true, "scripts/settle.lua";
+    EXTEND = "allow-oom", false, "scripts/extend.lua";
+    GIVE_BACK = "allow-oom", false, "scripts/give_back.lua";
+    PROMOTE = "allow-oom", false, "scripts/promote.lua";
+    CHANGE_WAITING = "allow-oom", true, "scripts/change_waiting.lua";
+    CHANGE = "allow-oom", true, "scripts/change.lua";
+    TIDY = "allow-oom", false, "scripts/tidy.lua";
+    DUE = "no-writes", false, "scripts/due.lua";
+    ARRIVE = "allow-oom", false, "scripts/arrive.lua";
+    DEPART = "allow-oom", false, "scripts/depart.lua";
+    CLOSE = "allow-oom", false, "scripts/close.lua";
+    PENDING = "no-writes", false, "scripts/pending.lua";
+    NAMED = "no-writes", false, "scripts/named.lua";
+    RECORDS = "no-writes", false, "scripts/records.lua";
 }
 
 /// Works on no topic that is there, so it has no prelude.
 pub(crate) static DECLARE: LazyLock<Script> =
-    LazyLock::new(|| Script::new("", true, &[include_str!("scripts/declare.lua")]));
+    LazyLock::new(|| Script::new("", false, &[include_str!("scripts/declare.lua")]));
+
+pub(crate) static REGISTER: LazyLock<Script> =
+    LazyLock::new(|| Script::new("", false, &[include_str!("scripts/register.lua")]));
+
+pub(crate) static BUCKETS: LazyLock<Script> =
+    LazyLock::new(|| Script::new("no-writes", false, &[include_str!("scripts/buckets.lua")]));
 
 pub(crate) static INBOX_CLAIM: LazyLock<Script> =
-    LazyLock::new(|| Script::new("", true, &[include_str!("scripts/inbox_claim.lua")]));
+    LazyLock::new(|| Script::new("", false, &[include_str!("scripts/inbox_claim.lua")]));
 
 pub(crate) static INBOX_ABANDON: LazyLock<Script> =
-    LazyLock::new(|| Script::new("allow-oom", true, &[include_str!("scripts/inbox_abandon.lua")]));
+    LazyLock::new(|| Script::new("allow-oom", false, &[include_str!("scripts/inbox_abandon.lua")]));

@@ -60,6 +60,8 @@ pub struct RedisSettings {
     /// Over how many hash slots what waits for a topic is spread, beside its own: for a backlog that is too large for one
     /// server of a cluster. None by default. The same for all who use the topic.
     pub shards: u16,
+    /// For how long a time each part of such a backlog is. A day by default.
+    pub bucket: Duration,
 }
 
 /// More would only be more work for each promoter.
@@ -88,6 +90,7 @@ impl RedisSettings {
             timeout: Duration::from_secs(10),
             promoter: Promoter::default(),
             shards: 0,
+            bucket: DAY,
         }
     }
 
@@ -130,6 +133,7 @@ impl RedisSettings {
                 _ => Promoter::Inside,
             },
             shards: options.number("shards")?.unwrap_or(base.shards),
+            bucket: options.duration("bucket")?.unwrap_or(base.bucket),
         };
         options.finish()?;
         settings.check()?;
@@ -151,6 +155,9 @@ impl RedisSettings {
         }
         if self.shards > MOST_SHARDS {
             return config("the option `shards` of redis:// is over 256: lower it");
+        }
+        if self.bucket < Duration::from_secs(1) {
+            return config("the option `bucket` of redis:// is under a second: raise it");
         }
         if self.timeout < Duration::from_millis(100) {
             return config("the option `timeout` of redis:// is under 100 ms: raise it");

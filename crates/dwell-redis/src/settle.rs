@@ -2,7 +2,8 @@
 
 use crate::{
     accept::{WEIGHT, content_of, write_due},
-    consumer::{CHUNK, RedisConsumer, entry},
+    consumer::{CHUNK, RedisConsumer},
+    entries::Entries,
     item, keys,
     places::{list, text},
     script::SETTLE,
@@ -108,7 +109,7 @@ async fn settle_chunk(consumer: &RedisConsumer, chunk: &[Settle]) -> Result<Vec<
     let answer = store
         .run(&SETTLE, &topics, |_, command| {
             command.arg(&*consumer.of.name).arg(&*consumer.name);
-            chunk.iter().for_each(|settle| write(command, settle, is_dead));
+            chunk.iter().for_each(|settle| write(command, settle, &consumer.entries, is_dead));
         })
         .await?;
     // It is done. If the server is lost with it before a replica has it, all of it is undone, and the message comes again:
@@ -121,7 +122,7 @@ async fn settle_chunk(consumer: &RedisConsumer, chunk: &[Settle]) -> Result<Vec<
     Ok(words.iter().map(text).collect())
 }
 
-fn write(command: &mut Cmd, settle: &Settle, is_dead: bool) {
+fn write(command: &mut Cmd, settle: &Settle, entries: &Entries, is_dead: bool) {
     let (lease, note) = (settle.delivery.receipt.lease(), &settle.note);
     let action = match &settle.action {
         Action::Ack { .. } => match end_of(note.outcome, is_dead).filter(|_| note.moved_to.is_none()) {
@@ -133,7 +134,7 @@ fn write(command: &mut Cmd, settle: &Settle, is_dead: bool) {
         Action::Move { .. } => "move",
     };
     command
-        .arg(entry(lease.position))
+        .arg(entries.of(lease))
         .arg(lease.fence)
         .arg(action)
         .arg(&*note.worker)
@@ -172,7 +173,10 @@ fn end_of(outcome: Outcome, is_dead: bool) -> Option<State> {
 fn judge(consumer: &RedisConsumer, settle: &Settle, word: Option<&str>) -> Option<Error> {
     let of = consumer.of.address();
     match word {
-        Some("ok") => None,
+        Some("ok") => {
+            consumer.entries.forget(settle.delivery.receipt.lease());
+            None
+        }
         Some("stale") => Some(Error::new(
             ErrorKind::Stale,
             format!(

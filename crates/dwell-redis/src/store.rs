@@ -1,18 +1,17 @@
 //! What all parts of one connection share.
 
 use crate::{
+    buckets::{self, Buckets},
+    calls::{Call, Calls},
     link::Link,
     places::{Place, Places, list, text, write_context},
     script::Script,
 };
-use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams, Text};
+use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams, Text, wire};
 use redis::{Cmd, Value};
-use std::{
-    collections::HashSet,
-    sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc, Mutex, PoisonError, Weak,
+    atomic::{AtomicBool, Ordering},
 };
 use tokio::sync::Notify;
 
@@ -24,6 +23,7 @@ pub(crate) trait Member: Send + Sync {
 pub(crate) struct Store {
     pub(crate) link: Link,
     pub(crate) places: Places,
+    pub(crate) calls: Calls,
     pub(crate) seams: Seams,
     /// What is confirmed survives a restart of the server.
     pub(crate) is_durable: bool,
@@ -31,8 +31,7 @@ pub(crate) struct Store {
     /// Wakes whoever waits when this is closed.
     pub(crate) closing: Notify,
     members: Mutex<Vec<Weak<dyn Member>>>,
-    /// Topics whose shards are looked after by this connection.
-    pub(crate) sharded: Mutex<HashSet<Text>>,
+    pub(crate) buckets: Buckets,
 }
 
 /// How often something is tried again because a topic has changed meanwhile.
@@ -43,12 +42,13 @@ impl Store {
         Arc::new(Self {
             link,
             places: Places::default(),
+            calls: Calls::new(&seams),
             seams,
             is_durable,
             is_closed: AtomicBool::new(false),
             closing: Notify::new(),
             members: Mutex::default(),
-            sharded: Mutex::default(),
+            buckets: Buckets::default(),
         })
     }
 
@@ -90,6 +90,18 @@ impl Store {
         topics: &[Text],
         with: impl Fn(&[Arc<Place>], &mut Cmd),
     ) -> Result<Vec<Value>> {
+        let call = script.is_remembered.then(|| self.calls.begin());
+        self.run_as(call.as_ref(), script, topics, with).await
+    }
+
+    /// The same, as a call that the caller has begun.
+    pub(crate) async fn run_as(
+        &self,
+        call: Option<&Call>,
+        script: &Script,
+        topics: &[Text],
+        with: impl Fn(&[Arc<Place>], &mut Cmd),
+    ) -> Result<Vec<Value>> {
         for _ in 0..RELOADS {
             let mut places = Vec::with_capacity(topics.len());
             for topic in topics {
@@ -98,7 +110,7 @@ impl Store {
             let answer = self
                 .link
                 .run(script, |command| {
-                    write_context(&self.link, &places, command);
+                    write_context(&self.link, &self.calls.name, call, &places, command);
                     with(&places, command);
                 })
                 .await?;
@@ -114,6 +126,19 @@ impl Store {
         }
         let text = format!("the topic `{}` changes faster than it can be used", topics.join("`, `"));
         Err(Error::new(ErrorKind::Unavailable, text))
+    }
+
+    /// The names of all topics, and of all buckets of theirs.
+    pub(crate) async fn rooms(&self) -> Result<Vec<Text>> {
+        let mut rooms = self.places.names(&self.link).await?;
+        if self.link.settings.shards > 0 {
+            let topics = rooms.iter().filter(|topic| !wire::is_dead_letter_topic(topic));
+            let all = topics.map(|topic| buckets::all(self, topic));
+            for of in futures_util::future::join_all(all).await {
+                rooms.extend(of?);
+            }
+        }
+        Ok(rooms)
     }
 
     /// The topics of one slot that are there.

@@ -209,11 +209,11 @@ async fn counts_lists_and_records_agree_whatever_happens() {
 
 #[tokio::test]
 async fn they_agree_with_shards_as_well() {
-    play("orders", "shards=3", 4).await;
+    play("orders", "shards=3&bucket=1s", 4).await;
 }
 
 #[tokio::test]
 async fn they_agree_about_jobs_which_are_cancelled_until_somebody_has_them() {
     play("job.orders", "", 5).await;
-    play("job.orders", "shards=3", 6).await;
+    play("job.orders", "shards=3&bucket=1s", 6).await;
 }

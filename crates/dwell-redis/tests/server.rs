@@ -339,3 +339,53 @@ async fn a_cluster_survives_the_loss_of_a_master_and_what_its_replica_had_is_the
     assert_eq!(take(&next, 3).await, names(&["after", "ready", "waits"]));
     drop(consumer);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_still_reading_its_data_is_unavailable_until_it_has_read_it() {
+    let slow = RedisOptions::default().with("appendfsync", "always").with("key-load-delay", "500");
+    let mut server = RedisServer::start(slow).unwrap();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    send(&redis, order("ready")).await.unwrap();
+    // What takes it a while to read.
+    let lua = "for n = 1, 5000 do redis.call('SET', 'other:' .. n, n) end";
+    server.cli(&["eval", lua, "0"]).unwrap();
+    server.kill();
+    let resumed = tokio::task::spawn_blocking(move || server.resume().map(|()| server));
+    let (clock, mut said) = (Seams::system("test").clock, BTreeSet::new());
+    let start = clock.elapsed();
+    while let Err(error) = send(&redis, order("after")).await {
+        assert!(error.kind() == ErrorKind::Unavailable && clock.elapsed() - start < PATIENCE, "{error:?}");
+        said.insert(error.to_string());
+    }
+    assert!(said.iter().any(|error| error.contains("still reading its data")), "{said:?}");
+    assert_eq!(take(&consumer, 2).await, names(&["after", "ready"]));
+    drop(resumed.await.unwrap().unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_without_the_slot_of_a_topic_is_unavailable_until_somebody_has_it() {
+    let server = RedisServer::start(RedisOptions::default().with("cluster-enabled", "yes")).unwrap();
+    let clock = Seams::system("test").clock;
+    let has_all = |is: &str| {
+        let info = server.cli(&["cluster", "info"]).unwrap().stdout;
+        String::from_utf8_lossy(&info).contains(is)
+    };
+    server.cli(&["cluster", "addslotsrange", "0", "16383"]).unwrap();
+    while !has_all("cluster_state:ok") {
+        clock.sleep(Duration::from_millis(20)).await;
+    }
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    send(&redis, order("ready")).await.unwrap();
+    server.cli(&["cluster", "delslotsrange", "16000", "16383"]).unwrap();
+    while !has_all("cluster_state:fail") {
+        clock.sleep(Duration::from_millis(20)).await;
+    }
+    let error = send(&redis, order("after")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert!(error.to_string().contains("cluster info"), "{error}");
+    server.cli(&["cluster", "addslotsrange", "16000", "16383"]).unwrap();
+    send_surely(&redis, order("after")).await;
+    assert_eq!(take(&consumer, 2).await, names(&["after", "ready"]));
+}

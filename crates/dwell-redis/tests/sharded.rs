@@ -5,5 +5,5 @@ mod rig;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    dwell_conformance::main(|| rig::RedisRig::new("redis-sharded", true, "&shards=4"))
+    dwell_conformance::main(|| rig::RedisRig::new("redis-sharded", true, "&shards=4&bucket=1s"))
 }

@@ -3,7 +3,7 @@
 use super::{
     journal::{Entry, lease},
     load::Load,
-    worker::Post,
+    worker::{Post, patiently},
 };
 use dwell_core::{Message, Result};
 use dwell_engine::{Context, Work};
@@ -27,7 +27,9 @@ pub(super) async fn work(post: &Post) -> Result<()> {
                 fate.verdict()
             }
         };
-        post.engine.subscribe(settings, Work::Async(Arc::new(handler))).await?;
+        let work = Work::Async(Arc::new(handler));
+        let subscribe = async || post.engine.subscribe(settings.clone(), work.clone()).await;
+        patiently(&*post.seams.clock, subscribe).await?;
     }
     post.told_to_stop().await;
     Ok(())

@@ -16,6 +16,7 @@ use std::{
 /// How many there are of each.
 const PRODUCERS: usize = 2;
 const CONSUMERS: usize = 3;
+const PROMOTERS: usize = 2;
 /// How long a worker may take to stop when it is told to.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -35,9 +36,19 @@ struct Seat {
 }
 
 impl Crew {
-    pub(super) fn new(namespace: Namespace, seed: u64, clock: Arc<dyn Clock>, cancels: bool) -> Self {
-        let crew =
-            [(Role::Producer, PRODUCERS), (Role::Consumer, CONSUMERS), (Role::Canceller, cancels.into())];
+    pub(super) fn new(
+        namespace: Namespace,
+        seed: u64,
+        clock: Arc<dyn Clock>,
+        cancels: bool,
+        promotes: bool,
+    ) -> Self {
+        let crew = [
+            (Role::Producer, PRODUCERS),
+            (Role::Consumer, CONSUMERS),
+            (Role::Canceller, cancels.into()),
+            (Role::Promoter, if promotes { PROMOTERS } else { 0 }),
+        ];
         let seats = crew.into_iter().flat_map(|(role, count)| {
             (0..count).map(move |slot| Seat { name: Name { role, slot, incarnation: 0 }, child: None })
         });
@@ -66,6 +77,7 @@ impl Crew {
         let role = match dice.below(10) {
             0 => Role::Canceller,
             1 | 2 => Role::Producer,
+            3 | 4 if self.seats.iter().any(|seat| seat.name.role == Role::Promoter) => Role::Promoter,
             _ => Role::Consumer,
         };
         let mut there: Vec<_> = self.seats.iter_mut().filter(|seat| seat.child.is_some()).collect();

@@ -63,7 +63,7 @@ pub(super) async fn run(
     };
     let mut show = Show {
         rig,
-        crew: Crew::new(namespace, seed, seams.clock.clone(), has_control),
+        crew: Crew::new(namespace, seed, seams.clock.clone(), has_control, rig.abilities().promoters),
         checker: Checker::new(terms),
         tail: Tail::new(&directory),
         letters,
@@ -75,6 +75,7 @@ pub(super) async fn run(
     show.kill_under_load(&load, options.kills).await?;
     show.drain(quiet * 2 + LONGEST_DELAY).await?;
     show.crew.stop(Role::Consumer).await?;
+    show.crew.stop(Role::Promoter).await?;
     show.look()?;
     show.inventory.left = left(&*transport, &subscriptions).await?;
 

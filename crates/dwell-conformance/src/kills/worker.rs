@@ -2,17 +2,22 @@
 
 use super::{canceller, consumer, journal::Journal, load::Load, producer, watched::Watched};
 use crate::{Namespace, Rig};
-use dwell_core::{BoxError, MessageId, Seams, Text};
+use dwell_core::{BoxError, Clock, MessageId, Result, Seams, Text};
 use dwell_engine::{DelayMode, Engine};
+use futures_util::FutureExt;
 use std::{
     fmt, io,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
     sync::Arc,
+    time::Duration,
 };
 
 /// The argument that makes the program a worker.
 const FLAG: &str = "--work-until-killed";
+
+/// How long a server may be away that a worker needs to begin.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a worker does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,16 +25,19 @@ pub(super) enum Role {
     Producer,
     Consumer,
     Canceller,
+    /// Makes ready what is due, where that is a process of its own.
+    Promoter,
 }
 
 impl Role {
-    const ALL: [Self; 3] = [Self::Producer, Self::Consumer, Self::Canceller];
+    const ALL: [Self; 4] = [Self::Producer, Self::Consumer, Self::Canceller, Self::Promoter];
 
     fn word(self) -> &'static str {
         match self {
             Self::Producer => "producer",
             Self::Consumer => "consumer",
             Self::Canceller => "canceller",
+            Self::Promoter => "promoter",
         }
     }
 }
@@ -125,36 +133,73 @@ impl Post {
         let Seams { clock, random, .. } = rig.seams();
         let seams = Seams::new(clock, random, name.to_string());
         let journal = Arc::new(Journal::create(&name.journal(&directory), seams.clock.clone())?);
-        let transport = rig.connect(&namespace, seams.clone()).await?;
+        let clock = &*seams.clock;
+        let transport = patiently(clock, async || rig.connect(&namespace, seams.clone()).await).await?;
         let transport = Arc::new(Watched::new(transport, journal.clone(), seams.clock.clone()));
-        let store = rig.store(&namespace, seams.clone()).await?;
+        let store = patiently(clock, async || rig.store(&namespace, seams.clone()).await).await?;
         let mode = if store.is_some() { DelayMode::Scheduler } else { DelayMode::Native };
-        let builder = Engine::builder(transport, seams.clone())
-            .via(Text::from(namespace.to_string()))
-            .delay(mode)
-            .allow_volatile(true);
-        let builder = match store {
-            Some(store) => builder.store(store),
-            None => builder,
+        let build = async || {
+            let builder = Engine::builder(transport.clone(), seams.clone())
+                .via(Text::from(namespace.to_string()))
+                .delay(mode)
+                .allow_volatile(true);
+            let builder = match &store {
+                Some(store) => builder.store(store.clone()),
+                None => builder,
+            };
+            builder.build().await
         };
-        let engine = builder.build().await?;
+        let engine = patiently(clock, build).await?;
         let load = Load::new(namespace, seed, rig.pace().lease);
         Ok(Self { name, directory, load, journal, engine, seams })
     }
 
-    /// Ends when the input does: whoever started us wants us to stop, or is gone.
     pub(super) async fn told_to_stop(&self) {
-        let read = tokio::task::spawn_blocking(|| io::copy(&mut io::stdin(), &mut io::sink()));
-        let _ = read.await;
+        told_to_stop().await;
     }
+}
+
+/// Ends when the input does: whoever started us wants us to stop, or is gone.
+async fn told_to_stop() {
+    let read = tokio::task::spawn_blocking(|| io::copy(&mut io::stdin(), &mut io::sink()));
+    let _ = read.await;
+}
+
+/// The server may be away just now: whoever runs a worker in earnest starts it again.
+pub(super) async fn patiently<T>(
+    clock: &dyn Clock,
+    mut attempt: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
+    let start = clock.elapsed();
+    loop {
+        match attempt().await {
+            Err(error) if error.is_retryable() && clock.elapsed().saturating_sub(start) < PATIENCE => {
+                clock.sleep(Duration::from_millis(100)).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+async fn promote(rig: &dyn Rig, order: Order) -> Result<(), BoxError> {
+    let Order { name, namespace, .. } = order;
+    let Seams { clock, random, .. } = rig.seams();
+    let seams = Seams::new(clock.clone(), random, name.to_string());
+    let stop = told_to_stop().boxed().shared();
+    let promote = async || rig.promote(&namespace, seams.clone(), Box::pin(stop.clone())).await;
+    Ok(patiently(&*clock, promote).await?)
 }
 
 /// The worker's side: works until it is told to stop, or killed.
 pub(super) async fn work(rig: impl Rig, order: Order) -> ExitCode {
     let name = order.name.clone();
     let worked = async {
+        if name.role == Role::Promoter {
+            return promote(&rig, order).await;
+        }
         let post = Post::open(&rig, order).await?;
         match post.name.role {
+            Role::Promoter => {}
             Role::Producer => producer::work(&post).await?,
             Role::Consumer => consumer::work(&post).await?,
             Role::Canceller => canceller::work(&post).await?,

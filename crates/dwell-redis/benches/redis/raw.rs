@@ -3,6 +3,7 @@
 use dwell_conformance::servers::redis::RedisServer;
 use dwell_core::{Due, Envelope};
 use redis::{Cmd, Script, Value, aio::MultiplexedConnection};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! script {
     ($first:literal, $file:literal) => {
@@ -40,13 +41,17 @@ impl Raw {
 /// A script on the topic `orders` with the subscription `mail`, up to its own arguments.
 pub(crate) fn call(text: &str, version: &str) -> Cmd {
     let mut keys: Vec<String> = vec![];
-    let names =
-        "sequence records places ids over ended counts topic waiting due wake known forget aliases incoming";
+    let names = "sequence records places ids over ended counts calls:raw topic waiting due wake known forget aliases \
+                 incoming";
     keys.extend(names.split(' ').map(|name| format!("dwell:{{orders}}:{name}")));
     keys.extend(["ready", "leases", "held"].map(|name| format!("dwell:{{orders}}:{name}:mail")));
     let mut command = redis::cmd("EVALSHA");
     command.arg(Script::new(text).get_hash()).arg(keys.len()).arg(keys);
-    command.arg(&["", "1", "86400000", "3600000", "1", "orders", version, "", "0", "1", "mail"]);
+    // Each is a call of its own.
+    static CALLS: AtomicU64 = AtomicU64::new(1);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed).to_string();
+    command.arg(&["", "1", "86400000", "3600000", "1", &call, &call]);
+    command.arg(&["orders", version, "", "0", "1", "mail"]);
     command
 }
 
@@ -81,6 +86,7 @@ pub(crate) fn accepts(version: &str, envelopes: &[Envelope]) -> Vec<Cmd> {
                 .arg(name)
                 .arg("scheduled")
                 .arg("")
+                .arg("")
                 .arg(packed);
         }
         command
@@ -90,7 +96,7 @@ pub(crate) fn accepts(version: &str, envelopes: &[Envelope]) -> Vec<Cmd> {
 
 pub(crate) fn claim(version: &str, most: usize) -> Cmd {
     let mut command = call(CLAIM, version);
-    command.arg("mail").arg(most).arg(30_000).arg("raw").arg(1).arg(200);
+    command.arg("mail").arg(most).arg(30_000).arg("raw").arg(1).arg(200).arg(16 << 20);
     command
 }
 

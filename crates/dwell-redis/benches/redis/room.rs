@@ -1,6 +1,10 @@
 //! How much room messages take on the server, and how long it is busy with what dead workers held.
 
-use crate::{BODY, Scale, ask, connect, envelopes, info, mail, send, server};
+use crate::{
+    BODY, Scale, ask, connect, envelopes, info, mail,
+    raw::{self, Raw},
+    send, server,
+};
 use dwell_bench::Output;
 use dwell_core::{Action, Due, Note, Outcome, Seams, Settle, Transport, TransportUrl};
 use std::time::{Duration, Instant};
@@ -22,14 +26,14 @@ pub(crate) async fn memory(output: &Output, scale: &Scale) {
     }
 }
 
-/// The stream is as small after a million messages as before.
+/// The stream is as small after a million messages as after a thousand.
 pub(crate) async fn growth(output: &Output, scale: &Scale) {
     let (server, seams) = (server(), Seams::system("bench"));
     let redis = connect(&server, "done=0s").await;
     let consumer = redis.consumer(mail()).await.expect("it is there");
-    let mut left = scale.through;
-    while left > 0 {
-        let some = left.min(1000);
+    let mut through = 0;
+    while through < scale.through {
+        let some = 1000.min(scale.through - through);
         send(&redis, &envelopes(&seams, some, |_| Due::NOW)).await;
         let mut done = 0;
         while done < some {
@@ -43,10 +47,17 @@ pub(crate) async fn growth(output: &Output, scale: &Scale) {
             });
             assert!(consumer.settle(settle.collect()).await.is_empty());
         }
-        left -= some;
+        through += some;
+        if through == 1000 || through == scale.through {
+            let after = format!("after {through} messages");
+            let length = ask(&server, &["xlen", "dwell:{orders}:ready:mail"]);
+            output.figure(&format!("entries of the stream {after}"), length as f64, "entries");
+            let size = ask(&server, &["memory", "usage", "dwell:{orders}:ready:mail"]);
+            output.figure(&format!("memory of the stream {after}"), size as f64, "bytes");
+            let all = info(&server, "memory", "used_memory_dataset");
+            output.figure(&format!("memory of all data {after}"), all as f64, "bytes");
+        }
     }
-    let size = ask(&server, &["memory", "usage", "dwell:{orders}:ready:mail"]);
-    output.figure(&format!("the stream after {} messages", scale.through), size as f64, "bytes");
 }
 
 /// What dead workers held becomes ready again, a little at a time.
@@ -70,8 +81,8 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
         let first = (index * 1000).to_string();
         let _ = server.cli(&["eval", lua, "1", "dwell:{orders}:leases:mail", &first]);
     }
-    let _ = server.cli(&["slowlog", "reset"]);
-    let _ = server.cli(&["config", "set", "slowlog-log-slower-than", "10000"]);
+    // From now on the server writes down the longest step, from a millisecond on.
+    let _ = server.cli(&["config", "set", "latency-monitor-threshold", "1"]);
     let url = TransportUrl::parse(&server.url()).expect("it is a URL");
     let start = Instant::now();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -86,6 +97,14 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
     drop(stop);
     promoter.await.expect("it ends").expect("it ends well");
     output.figure(&format!("recovery of {} that were stuck", scale.stuck), took, "s");
-    let slow = ask(&server, &["slowlog", "len"]);
-    output.figure("steps of that which kept the server busy for more than 10 ms", slow as f64, "steps");
+    let latest = redis::cmd("LATENCY").arg("LATEST").to_owned();
+    let events = raw::list(Raw::connect(&server).await.run(&latest).await);
+    // Name, when it was last so, how long that took, and the longest, in milliseconds.
+    let longest = events.into_iter().find_map(|event| match &raw::list(event)[..] {
+        [redis::Value::BulkString(name), _, _, redis::Value::Int(longest), ..] if name == b"command" => {
+            Some(*longest)
+        }
+        _ => None,
+    });
+    output.figure("the longest step of that, as the server saw it", longest.unwrap_or(0) as f64, "ms");
 }

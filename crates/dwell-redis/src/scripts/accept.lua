@@ -1,20 +1,42 @@
--- Takes in what users and copies send to one topic. Nine arguments for each: subscription, due (kind and value), what a
--- known id means, content, name, state, where it came from, item. Answers one pair each: what became of it, and when it is due.
+-- Takes in what users and copies send to one topic. Ten arguments for each: subscription, due (kind and value), what a
+-- known id means, content, name, state, where it came from, the call that may have stored it before, item. Answers one pair each:
+-- what became of it, and when it is due.
 local t = T[1]
+local again = answered()
+if again then return again end
+
+-- What a call that nobody heard of again has answered for one message. If it has not come, it comes too late from now on.
+local function before(call_of, number, index)
+  local last, its = last_call(call_of)
+  if last == number then
+    local answer = its[2][index] or its[2][text(index)]
+    -- Its subscription may be there by now.
+    if answer and answer[1] == 'missing' then answer = nil end
+    return answer, its
+  end
+  if last and tonumber(last) > tonumber(number) then return nil end
+  return nil, { 'ok', {} }
+end
+
 local answers = {}
-for a = A, #ARGV, 9 do
+for a = A, #ARGV, 10 do
   local to, mode, value, once = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
   local content, name, state, from = ARGV[a + 4], ARGV[a + 5], ARGV[a + 6], ARGV[a + 7]
-  local item = cmsgpack.unpack(ARGV[a + 8])
+  local item = cmsgpack.unpack(ARGV[a + 9])
   local id = get(item, 'id')
-  local answer
+  local answer, its
+  local call_of, number, index = string.match(ARGV[a + 8], '^(%d+) (%d+) (%d+)$')
+  if call_of then answer, its = before(call_of, number, tonumber(index)) end
+  local is_stored = answer ~= nil
   local subs = destinations(t, to)
-  if not subs then
+  if is_stored then
+    its = nil
+  elseif not subs then
     answer = { 'missing', '' }
   else
     local score, exact = resolve(mode, value)
-    -- In a shard, messages wait and do nothing else: who brings them to their topic looks at the time.
-    local waits = score > now or t.shard
+    -- In a bucket, messages wait and do nothing else: who brings them to their topic looks at the time.
+    local waits = score > now or t.bucket
     local existing
     if waits or once ~= '' then
       existing = call('HGET', t.waiting, name)
@@ -49,7 +71,8 @@ for a = A, #ARGV, 9 do
         if once ~= '' then put(item, 'once', once .. content) end
         if state ~= 'scheduled' then put(item, 'state', state) end
         count(home(t, to ~= '' and subs[1].name or '', item), shown(t, state), 1)
-        if t.shard then put(item, 'generation', text(call('INCR', S.seq))) end
+        -- Also in a bucket that was there before, and is again.
+        if t.bucket then put(item, 'generation', text(now) .. '.' .. text(call('INCR', S.seq))) end
         wait(t, name, id, item, score, exact)
         answer = { 'waits', exact or text(score) }
       else
@@ -59,7 +82,11 @@ for a = A, #ARGV, 9 do
       end
     end
   end
+  if its then
+    its[2][index] = answer
+    remember_call(call_of, number, its)
+  end
   answers[#answers + 1] = answer
 end
 conclude()
-return { 'ok', answers }
+return answer_once({ 'ok', answers })

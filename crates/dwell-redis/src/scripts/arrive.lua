@@ -1,9 +1,9 @@
--- Takes in what has waited for one topic in one of its shards. Arguments: the shard, and then name, due, generation and item of each.
+-- Takes in what has waited for one topic in one of its buckets. Arguments: the bucket, and then name, due, generation and item of each.
 -- One that has arrived before is known, and does not arrive again.
-local t, shard = T[1], ARGV[A]
+local t, bucket = T[1], ARGV[A]
 for a = A + 1, #ARGV, 4 do
   local name, due, generation = ARGV[a], ARGV[a + 1], ARGV[a + 2]
-  local token = shard .. '/' .. name .. '/' .. generation
+  local token = bucket .. '/' .. name .. '/' .. generation
   if call('HEXISTS', t.known, token) == 0 then
     local item = unpack_item(ARGV[a + 3])
     local id, state = get(item, 'id') or name, get(item, 'state') or 'scheduled'
@@ -16,6 +16,7 @@ for a = A + 1, #ARGV, 4 do
     -- Remembered for as long as ids are, and at least for a day: whoever brought it may have died before it left.
     call('HSET', t.known, token, due .. ' ')
     call('ZADD', t.forget, now + math.max(keep_ids, 86400000), token)
+    remember(t, name, due)
     deliver(t, t.subs, item, id)
   end
 end

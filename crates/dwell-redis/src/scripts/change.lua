@@ -3,6 +3,9 @@
 -- nobody has in his hands, also if it is due.
 local id, n, what, by = ARGV[A], ARGV[A + 1], ARGV[A + 2], ARGV[A + 3]
 
+local again = answered()
+if again then return again end
+
 local is_control = what == 'cancel' or what == 'recall' or what == 'reschedule'
 
 local function cancel(item, of, state)
@@ -11,7 +14,7 @@ local function cancel(item, of, state)
   unlocate(item, id)
   finish(item, id, of, 'cancelled')
   conclude()
-  return { 'ok', 'done' }
+  return answer_once({ 'ok', 'done' })
 end
 
 -- Takes a dead item from where it lies.
@@ -33,7 +36,7 @@ local function anew(item, t, name)
     add(target.names[ARGV[A + 7]], fresh, id)
   end
   conclude()
-  return { 'ok', 'done' }
+  return answer_once({ 'ok', 'done' })
 end
 
 if what == 'replay' then
@@ -69,7 +72,7 @@ for _, t in ipairs(T) do
       became(item, state, now, state, by)
       wait(t, name, id, item, due, exact)
       conclude()
-      return { 'ok', 'done' }
+      return answer_once({ 'ok', 'done' })
     end
   end
 end

@@ -1,5 +1,7 @@
 -- Changes what waits under a name in one topic. Arguments: name, `cancel` or `reschedule`, due (kind and value), by whom.
 local t, name, what, by = T[1], ARGV[A], ARGV[A + 1], ARGV[A + 4]
+local again = answered()
+if again then return again end
 local score = call('ZSCORE', t.due, name)
 if score then
   if tonumber(score) <= now then return { 'ok', 'late' } end
@@ -16,6 +18,6 @@ if score then
     wait(t, name, id, item, due, exact)
   end
   conclude()
-  return { 'ok', 'done' }
+  return answer_once({ 'ok', 'done' })
 end
 return { 'ok', known(t, name) and 'late' or 'none' }

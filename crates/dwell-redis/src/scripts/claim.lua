@@ -1,28 +1,69 @@
 -- Hands out what is ready of one subscription. Arguments: subscription, how many, lease in milliseconds, consumer, whether
--- to make ready what is due, and how much to do beside.
+-- to make ready what is due, how much to do beside, and how many bytes to hand out at most; one message is always handed out.
 local t = T[1]
 local name, most, lease, consumer = ARGV[A], tonumber(ARGV[A + 1]), tonumber(ARGV[A + 2]), ARGV[A + 3]
-local promotes, limit = ARGV[A + 4] == '1', tonumber(ARGV[A + 5])
+local promotes, bytes = ARGV[A + 4] == '1', tonumber(ARGV[A + 6])
 local s = t.names[name]
 -- What was kept for nobody was adopted under another name.
 if not s or s.name ~= name then return { 'gone' } end
 
-local is_more = recover(s, limit) == limit
-if promotes then
-  is_more = take_in(t, limit) == limit or is_more
-  is_more = promote(t, limit) == limit or is_more
+-- What was handed out to this very call before it came again: its answer may be large, so only the fences are remembered, and the
+-- first entry. What a consumer reads later lies behind it.
+local again = answered()
+if again then
+  if again[1] ~= 'ok' then return again end
+  local handed = {}
+  for _, pending in ipairs(call('XPENDING', s.ready, 'dwell', again[4], '+', again[3] - again[2], consumer)) do
+    local held = call('HGET', s.held, pending[1])
+    local fence = held and cmsgpack.unpack(held)[1]
+    if fence and fence > again[2] and fence <= again[3] then
+      handed[#handed + 1] = { pending[1], fence, read_entry(s, pending[1]) }
+    end
+  end
+  return { 'ok', handed }
 end
 
-local found = {}
-if most > 0 then
-  local read = { 'XREADGROUP', 'GROUP', 'dwell', consumer, 'COUNT', most, 'STREAMS', s.ready, '>' }
-  local reply = redis.pcall(unpack(read))
+left = tonumber(ARGV[A + 5])
+local is_more = some(recover, s)
+if promotes then
+  is_more = some(take_in, t) or is_more
+  is_more = some(promote, t) or is_more
+end
+
+local function read(most)
+  local command = { 'XREADGROUP', 'GROUP', 'dwell', consumer, 'COUNT', most, 'STREAMS', s.ready, '>' }
+  local reply = redis.pcall(unpack(command))
   if reply and reply.err then
-    if not string.find(reply.err, 'NOGROUP', 1, true) then return reply end
+    if not string.find(reply.err, 'NOGROUP', 1, true) then return nil, reply end
     call('XGROUP', 'CREATE', s.ready, 'dwell', '0', 'MKSTREAM')
-    reply = call(unpack(read))
+    reply = call(unpack(command))
   end
-  found = reply and reply[1] and reply[1][2] or {}
+  return reply and reply[1] and reply[1][2] or {}
+end
+
+-- In small steps, as long as there is room; one by one where messages are large. What was read and has no room is unread again:
+-- it is the last that the group was given.
+local found, step = {}, 1
+while #found < most and bytes > 0 do
+  local wanted = math.min(step, most - #found)
+  local some, problem = read(wanted)
+  if problem then return problem end
+  step = math.min(step * 2, 32)
+  local is_full = false
+  for _, entry in ipairs(some) do
+    local size = 0
+    for _, part in ipairs(entry[2]) do size = size + #part end
+    if size > 65536 then step = 1 end
+    is_full = is_full or (size > bytes and #found > 0)
+    if is_full then
+      call('XACK', s.ready, 'dwell', entry[1])
+    else
+      bytes = bytes - size
+      found[#found + 1] = entry
+    end
+  end
+  if is_full then call('XGROUP', 'SETID', s.ready, 'dwell', found[#found][1]) end
+  if is_full or #some < wanted then break end
 end
 
 local handed = {}
@@ -39,6 +80,7 @@ if #found > 0 then
   end
   call('HSET', s.held, unpack(held))
   call('ZADD', s.leases, unpack(leases))
+  remember_call(lane, serial, { 'ok', token, token + #found, found[1][1] })
   if not t.dead then
     local of = home(t, s.name)
     count(of, 'ready', -#found)

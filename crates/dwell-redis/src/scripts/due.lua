@@ -1,8 +1,11 @@
--- What is due in one shard, as it lies there, up to so many: it stays until it has arrived. Answers name, due, generation and
+-- What is due in one bucket, as it lies there, up to so many: it stays until it has arrived. Answers name, due, generation and
 -- item of each; if there is none, how long until the next in milliseconds (-1 for never), and the last signal.
-local t, found = T[1], {}
+local t, found, bytes = T[1], {}, 0
 for _, name in ipairs(call('ZRANGEBYSCORE', t.due, '-inf', now, 'LIMIT', 0, ARGV[A])) do
   local raw = call('HGET', t.waiting, name)
+  bytes = bytes + (raw and #raw or 0)
+  -- All of it goes into one call.
+  if bytes > ENOUGH and #found > 0 then break end
   if raw then
     local item = unpack_item(raw)
     local due = get(item, 'due') or text(tonumber(call('ZSCORE', t.due, name)))

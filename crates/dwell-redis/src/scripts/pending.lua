@@ -4,18 +4,21 @@ local t, from, after, most = T[1], tonumber(ARGV[A]), ARGV[A + 1], tonumber(ARGV
 -- What is due does not wait, even if nobody has moved it on yet.
 if from <= now then from, after = now + 1, '' end
 local rank = call('ZCOUNT', t.due, '-inf', '(' .. text(from))
-local found, is_more = {}, 0
-while #found < most do
+local found, is_more, bytes = {}, 0, 0
+while #found < most and bytes < ENOUGH do
   local window = call('ZRANGE', t.due, rank, rank + most - 1, 'WITHSCORES')
   for i = 1, #window, 2 do
     local name, score = window[i], tonumber(window[i + 1])
-    if #found < most and (score > from or name > after) then
+    if #found < most and bytes < ENOUGH and (score > from or name > after) then
       local raw = call('HGET', t.waiting, name)
-      if raw then found[#found + 1] = { name, text(score), unpack_item(raw) } end
+      if raw then
+        bytes = bytes + #raw
+        found[#found + 1] = { name, text(score), unpack_item(raw) }
+      end
     end
   end
   rank = rank + most
   if #window < most * 2 then break end
 end
-if call('ZCARD', t.due) > rank or #found == most then is_more = 1 end
+if call('ZCARD', t.due) > rank or #found == most or bytes >= ENOUGH then is_more = 1 end
 return { 'ok', found, is_more }

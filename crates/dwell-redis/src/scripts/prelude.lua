@@ -4,6 +4,8 @@
 -- what waits, in the stream of one subscription, or in the hash of what is over.
 local call = redis.call
 local LARGEST = 9007199254740991
+-- How many bytes of messages are shown at once, beside the last one.
+local ENOUGH = 4194304
 
 local seconds, micros
 if ARGV[1] == '' then
@@ -21,14 +23,17 @@ local keep_ids, keep_done = tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local S = {
   seq = KEYS[1], made = KEYS[2], at = KEYS[3], ids = KEYS[4], over = KEYS[5], ended = KEYS[6], tally = KEYS[7],
+  calls = KEYS[8],
 }
+-- Which call this is of the link that `calls` belongs to; empty where it does no harm if it comes twice.
+local lane, serial = ARGV[6], ARGV[7]
 local T, by_topic = {}, {}
 -- The first argument of the script itself.
-local A = 6
+local A = 8
 do
-  local k = 8
+  local k = 9
   for b = 1, tonumber(ARGV[5]) do
-    local t = { topic = ARGV[A], version = ARGV[A + 1], dead = ARGV[A + 3] == '1', shard = ARGV[A + 3] == '2', subs = {}, names = {} }
+    local t = { topic = ARGV[A], version = ARGV[A + 1], dead = ARGV[A + 3] == '1', bucket = ARGV[A + 3] == '2', subs = {}, names = {} }
     local adopter, count = ARGV[A + 2], tonumber(ARGV[A + 4])
     A = A + 5
     t.config, t.waiting, t.due, t.wake = KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3]
@@ -47,7 +52,7 @@ end
 
 -- A script that fails in the middle has done half of its work: what could make it fail is looked for first.
 do
-  local slot = { 'string', 'zset', 'hash', 'hash', 'hash', 'zset', 'hash' }
+  local slot = { 'string', 'zset', 'hash', 'hash', 'hash', 'zset', 'hash', 'hash' }
   local topic = { 'hash', 'hash', 'zset', 'stream', 'hash', 'zset', 'hash', 'stream' }
   local subscription = { 'stream', 'zset', 'hash' }
   local k = 1
@@ -123,6 +128,35 @@ local function resolve(mode, value)
   end
   if number > LARGEST then return LARGEST, value end
   return math.max(number, now), nil
+end
+
+------------------------------------------------------------------------------------------- calls that come twice
+
+-- The last call in a lane, and how it was answered.
+local function last_call(of)
+  local found = call('HGET', S.calls, of)
+  if not found then return nil end
+  local number, answer = string.match(found, '^(%d+)\n(.*)$')
+  return number, cmsgpack.unpack(answer)
+end
+
+local function remember_call(of, number, answer)
+  call('HSET', S.calls, of, number .. '\n' .. cmsgpack.pack(answer))
+  -- The link of a process that is gone leaves nothing behind.
+  call('PEXPIRE', S.calls, 3600000)
+end
+
+-- How this call was answered if it has come before. One that was given up, and comes later than the next of its lane, is refused.
+local function answered()
+  local number, answer = last_call(lane)
+  if number == serial then return answer end
+  if number and tonumber(number) > tonumber(serial) then return { 'outdated' } end
+end
+
+-- The end of a script that must not run twice.
+local function answer_once(with)
+  remember_call(lane, serial, with)
+  return with
 end
 
 ---------------------------------------------------------------------------------------------------- the ledger
@@ -370,10 +404,26 @@ local function fire(t, name, score, item)
   deliver(t, destinations(t, to) or {}, item, id)
 end
 
--- Makes up to so many of what is due ready. Returns how many.
+-- How much may still be done in this script. Whoever waits for the server meanwhile does not wait long.
+local left = 0
+
+-- Does some of what there is to do: `what` is told how much at most, and says how much it did and whether there is more.
+local function some(what, of)
+  local done, is_more = what(of, math.max(left, 10))
+  left = left - done
+  return is_more
+end
+
+-- How many go to all subscriptions of a topic, where so much may be done.
+local function share(t, most)
+  return math.ceil(most / math.max(#t.subs, 1))
+end
+
+-- Makes some of what is due ready.
 local function promote(t, most)
+  most = share(t, most)
   local due = call('ZRANGEBYSCORE', t.due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
-  if #due == 0 then return 0 end
+  if #due == 0 then return 0, false end
   local names = {}
   for i = 1, #due, 2 do names[#names + 1] = due[i] end
   local items = call('HMGET', t.waiting, unpack(names))
@@ -382,7 +432,7 @@ local function promote(t, most)
   for i, name in ipairs(names) do
     if items[i] then fire(t, name, due[2 * i], unpack_item(items[i])) end
   end
-  return #names
+  return #names * math.max(#t.subs, 1), #names == most
 end
 
 -- How long until the next is due, in milliseconds; -1 if nothing waits.
@@ -428,15 +478,17 @@ local function put_back(s, entry, is_counted, by, error)
   add(s, item, id)
 end
 
--- Gives back what has run out, up to so many. Returns how many.
+-- Gives back some of what has run out. Each is as much work as making four others ready.
 local function recover(s, most)
+  most = math.ceil(most / 4)
   local expired = call('ZRANGEBYSCORE', s.leases, '-inf', now, 'LIMIT', 0, most)
   for _, entry in ipairs(expired) do put_back(s, entry, true) end
-  return #expired
+  return 4 * #expired, #expired == most
 end
 
--- Takes in what other programs have put into the stream of what comes in, up to so many. Returns how many.
+-- Takes in some of what other programs have put into the stream of what comes in.
 local function take_in(t, most)
+  most = share(t, most)
   local came = call('XRANGE', t.incoming, '-', '+', 'COUNT', most)
   for _, found in ipairs(came) do
     local entry, item = found[1], found[2]
@@ -480,5 +532,5 @@ local function take_in(t, most)
       deliver(t, destinations(t, to), item, id)
     end
   end
-  return #came
+  return #came * math.max(#t.subs, 1), #came == most
 end

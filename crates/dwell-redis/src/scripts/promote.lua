@@ -1,15 +1,15 @@
--- Makes ready what is due in one topic, what other programs have put there, and what dead workers held. Argument: how much of
--- each at most. Answers whether there is more, how long until the next in milliseconds (-1 for never), and the last signal.
-local t, limit = T[1], tonumber(ARGV[A])
-local is_more = take_in(t, limit) == limit
-local promoted = promote(t, limit)
-is_more = promoted == limit or is_more
+-- Makes ready what is due in one topic, what other programs have put there, and what dead workers held. Argument: how much in
+-- all. Answers whether there is more, how long until the next in milliseconds (-1 for never), and the last signal.
+local t = T[1]
+left = tonumber(ARGV[A])
+local is_more = some(take_in, t)
+is_more = some(promote, t) or is_more
 local wait_for = until_next(t.due)
 for _, s in ipairs(t.subs) do
-  is_more = recover(s, limit) == limit or is_more
+  is_more = some(recover, s) or is_more
   local lease = until_next(s.leases)
   if lease >= 0 and (wait_for < 0 or lease < wait_for) then wait_for = lease end
 end
 conclude()
 local signal = call('XREVRANGE', t.wake, '+', '-', 'COUNT', 1)
-return { 'ok', is_more and 1 or 0, wait_for, signal[1] and signal[1][1] or '0-0', promoted }
+return { 'ok', is_more and 1 or 0, wait_for, signal[1] and signal[1][1] or '0-0' }

@@ -61,18 +61,20 @@ end
 
 local from, after, most = tonumber(ARGV[A + 1]), ARGV[A + 2], tonumber(ARGV[A + 3])
 local rank = call('ZCOUNT', S.made, '-inf', '(' .. text(from))
-local looked, last = 0, nil
-while looked < most do
+local looked, last, bytes = 0, nil, 0
+while looked < most and bytes < ENOUGH do
   local window = call('ZRANGE', S.made, rank, rank + most - 1, 'WITHSCORES')
   for i = 1, #window, 2 do
     local member, score = window[i], tonumber(window[i + 1])
-    if looked < most and (score > from or member > after) then
+    if looked < most and bytes < ENOUGH and (score > from or member > after) then
       looked, last = looked + 1, { text(score), member }
       local id, n = string.match(member, '^(.*)/(%d+)$')
+      local before = #found
       if id then record(id, n) end
+      if #found > before then bytes = bytes + #(get(found[#found][5], 'body') or '') end
     end
   end
   rank = rank + most
   if #window < most * 2 then break end
 end
-return { 'ok', found, looked == most and last or {} }
+return { 'ok', found, (looked == most or bytes >= ENOUGH) and last or {} }

@@ -3,6 +3,8 @@
 -- where it came from, item. Answers one word each.
 local t = T[1]
 local s, owner = t.names[ARGV[A]], ARGV[A + 1]
+local again = answered()
+if again then return again end
 local answers = {}
 
 local function settle(a)
@@ -93,4 +95,4 @@ end
 
 for a = A + 2, #ARGV, 15 do answers[#answers + 1] = settle(a) end
 conclude()
-return { 'ok', answers }
+return answer_once({ 'ok', answers })

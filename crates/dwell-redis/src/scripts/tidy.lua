@@ -1,8 +1,13 @@
 -- Forgets what need not be kept, a little at a time: records of what is over, ids, and consumers that are gone; and gives back
 -- what somebody read from a stream by hand. Arguments: how much at most, how long a consumer may be idle, in milliseconds,
--- and for how long an entry may be in hands that have no lease. Answers whether there is more.
+-- for how long an entry may be in hands that have no lease, and behind which entries to look for those: stream and entry of
+-- each. Answers whether there is more, and such pairs again.
 local limit, idle, stray = tonumber(ARGV[A]), tonumber(ARGV[A + 1]), tonumber(ARGV[A + 2])
 local is_more = false
+local behind, stopped = {}, {}
+for a = A + 3, #ARGV, 2 do behind[ARGV[a]] = ARGV[a + 1] end
+-- The first round looks at everything, those after it only at what was left.
+local is_first = #ARGV < A + 3
 
 local over = call('ZRANGEBYSCORE', S.ended, '-inf', now - keep_done, 'LIMIT', 0, limit)
 for _, n in ipairs(over) do
@@ -32,14 +37,20 @@ for _, t in ipairs(T) do
     local consumers = redis.pcall('XINFO', 'CONSUMERS', s.ready, 'dwell')
     if not consumers.err then
       -- Looked at and not claimed: what somebody holds stays his, however long he renews its lease.
-      local from = '-'
-      for _ = 1, 10 do
-        local found = call('XPENDING', s.ready, 'dwell', 'IDLE', stray, from, '+', limit)
+      local from = behind[s.ready] or (is_first and '-')
+      for page = 1, 5 do
+        if not from then break end
+        -- Not with `IDLE`: the server would look through all of them for the first.
+        local found = call('XPENDING', s.ready, 'dwell', from, '+', limit)
         for _, pending in ipairs(found) do
-          if call('HEXISTS', s.held, pending[1]) == 0 then put_back(s, pending[1], true) end
+          if pending[3] >= stray and call('HEXISTS', s.held, pending[1]) == 0 then put_back(s, pending[1], true) end
           from = '(' .. pending[1]
         end
         if #found < limit then break end
+        if page == 5 then
+          stopped[#stopped + 1] = s.ready
+          stopped[#stopped + 1] = from
+        end
       end
       for _, consumer in ipairs(consumers) do
         -- name, its name, pending, how many, idle, how long
@@ -51,4 +62,4 @@ for _, t in ipairs(T) do
   end
 end
 conclude()
-return { 'ok', is_more and 1 or 0 }
+return { 'ok', (is_more or #stopped > 0) and 1 or 0, stopped }

@@ -1,0 +1,369 @@
+//! A backlog that is spread: over shards by id, so that what is due at one instant is on all servers, and within a shard over
+//! buckets by time, so that no key grows without bound and what is over goes as a whole. Each bucket is a hash slot of its own.
+//!
+//! * **No bucket is lost.** A topic's slot has the register of its buckets. One is entered before anything is put into it, and
+//!   comes off before it is looked at for the last time: if it is not empty then, it is entered again.
+//! * **Never early.** The server tells by its own clock what is due in a bucket, to the millisecond. The time in a bucket's name only
+//!   says from when on to look at it, and that is early enough for clocks that differ.
+//! * **Once.** What is due is copied to its topic, confirmed, and only then removed; what has arrived before is known there.
+
+use crate::{
+    fault::replaced,
+    keys,
+    places::{bytes, list, number, text, to_millis},
+    script::{ARRIVE, BUCKETS, CLOSE, DEPART, DUE, REGISTER},
+    settings::RedisSettings,
+    store::Store,
+    waiter::{self, Waiter},
+};
+use dwell_core::{Due, Envelope, Error, Result, Text, Timestamp, wire};
+use redis::Value;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+/// How much is brought at a time.
+const CHUNK: usize = 200;
+
+/// How long after trouble it is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long before its time, and after it, a bucket is looked at: by so much may clocks differ. Where they differ more, the
+/// register is told.
+const AHEAD: Duration = Duration::from_secs(600);
+
+/// For how long nobody is told again of a bucket that was entered.
+const ENTERED: Duration = Duration::from_secs(300);
+
+/// A bucket: `topic#shard@start`, with its start in milliseconds. No topic has such a name.
+pub(crate) struct Bucket<'a> {
+    pub(crate) topic: &'a str,
+    /// What the register has: `shard@start`.
+    entry: &'a str,
+    start: i64,
+}
+
+impl<'a> Bucket<'a> {
+    pub(crate) fn parse(name: &'a str) -> Option<Self> {
+        let (topic, entry) = name.split_once('#')?;
+        let (shard, start) = entry.split_once('@')?;
+        let (_, start): (u16, i64) = (shard.parse().ok()?, start.parse().ok()?);
+        Some(Self { topic, entry, start })
+    }
+
+    /// When what was put into it by a clock like the server's is due at the latest.
+    fn end(&self, settings: &RedisSettings) -> i64 {
+        self.start.saturating_add(width(settings))
+    }
+}
+
+fn width(settings: &RedisSettings) -> i64 {
+    i64::try_from(to_millis(settings.bucket)).unwrap_or(i64::MAX).max(1)
+}
+
+/// Where a message is taken in: in its topic's own slot, or, if it waits for all of a topic that is spread, in a bucket of its shard.
+/// An id that a sender chose is looked for in one place alone, so it stays there.
+pub(crate) fn room(envelope: &Envelope, settings: &RedisSettings, now: Timestamp) -> Text {
+    let topic = envelope.to.topic_name();
+    let is_plain = envelope.once.is_none() && envelope.to.subscription_name().is_none();
+    if settings.shards == 0 || envelope.due == Due::NOW || !is_plain || wire::is_dead_letter_topic(topic) {
+        return topic.clone();
+    }
+    let due = match envelope.due {
+        Due::At(due) => due.max(now),
+        Due::After(delay) => now.after(delay),
+    };
+    let hash = envelope.message.id.0.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let start = due.0 - due.0.rem_euclid(width(settings));
+    format!("{topic}#{}@{start}", hash % u64::from(settings.shards)).into()
+}
+
+/// What one connection knows of buckets.
+#[derive(Default)]
+pub(crate) struct Buckets {
+    /// Topics whose buckets are looked after by this connection.
+    watched: Mutex<HashSet<Text>>,
+    /// Buckets that were entered, and when.
+    entered: Mutex<HashMap<Text, Duration>>,
+}
+
+/// Enters a bucket before something is put into it.
+pub(crate) async fn enter(store: &Store, room: &Text) -> Result<()> {
+    let Some(bucket) = Bucket::parse(room) else { return Ok(()) };
+    let now = store.seams.clock.elapsed();
+    let known = |entered: &HashMap<Text, Duration>| {
+        entered.get(room).is_some_and(|since| now.saturating_sub(*since) < ENTERED)
+    };
+    if known(&store.buckets.entered.lock().unwrap_or_else(PoisonError::into_inner)) {
+        return Ok(());
+    }
+    register(store, &bucket, bucket.start).await?;
+    let mut entered = store.buckets.entered.lock().unwrap_or_else(PoisonError::into_inner);
+    entered.retain(|_, since| now.saturating_sub(*since) < ENTERED);
+    entered.insert(room.clone(), now);
+    Ok(())
+}
+
+/// What was put into a bucket is due then, by the server's clock. Where that is not the time of the bucket, the register is told:
+/// nobody would look in time, or it may have come off since.
+pub(crate) async fn correct(store: &Store, room: &Text, dues: impl Iterator<Item = Timestamp>) -> Result<()> {
+    let Some(bucket) = Bucket::parse(room) else { return Ok(()) };
+    let end = bucket.end(&store.link.settings);
+    match dues.filter(|due| due.0 < bucket.start || due.0 >= end).min() {
+        Some(due) => register(store, &bucket, due.0.min(bucket.start)).await,
+        None => Ok(()),
+    }
+}
+
+/// Something in a bucket is due at any time from now on.
+pub(crate) async fn look_from_now_on(store: &Store, room: &str) -> Result<()> {
+    match Bucket::parse(room) {
+        Some(bucket) => register(store, &bucket, 0).await,
+        None => Ok(()),
+    }
+}
+
+async fn register(store: &Store, bucket: &Bucket<'_>, from: i64) -> Result<()> {
+    let prefix = &store.link.settings.prefix;
+    let keys = [keys::buckets(prefix, bucket.topic), keys::of_topic(prefix, bucket.topic).swap_remove(3)];
+    let from = from.clamp(0, (1 << 53) - 1);
+    let entered = store.link.run(&REGISTER, |command| {
+        command.arg(2).arg(&keys).arg(bucket.entry).arg(from);
+    });
+    entered.await?;
+    if store.link.settings.replicas == 0 {
+        return Ok(());
+    }
+    store.link.wait(&keys[0]).await?;
+    match store.link.query(redis::cmd("ZSCORE").arg(&keys[0]).arg(bucket.entry)).await? {
+        Value::Nil => Err(replaced(&store.link.settings)),
+        _ => Ok(()),
+    }
+}
+
+/// The names of all buckets of a topic.
+pub(crate) async fn all(store: &Store, topic: &str) -> Result<Vec<Text>> {
+    let key = keys::buckets(&store.link.settings.prefix, topic);
+    let entries = store.link.query(redis::cmd("ZRANGE").arg(key).arg(0).arg(-1)).await?;
+    Ok(list(entries).iter().map(|entry| format!("{topic}#{}", text(entry)).into()).collect())
+}
+
+/// Sees to it that what waits in the buckets of a topic is brought there on time, as long as this connection is there.
+pub(crate) fn watch(store: &Arc<Store>, topic: &Text) {
+    if store.link.settings.shards == 0 || wire::is_dead_letter_topic(topic) {
+        return;
+    }
+    let mut watched = store.buckets.watched.lock().unwrap_or_else(PoisonError::into_inner);
+    if watched.insert(topic.clone()) {
+        tokio::spawn(watch_topic(Arc::downgrade(store), topic.clone()));
+    }
+}
+
+/// One task for each bucket whose time has come.
+async fn watch_topic(store: Weak<Store>, topic: Text) {
+    let mut waiter = None;
+    let running: Arc<Mutex<HashSet<Text>>> = Arc::default();
+    while let Some(store) = store.upgrade().filter(|store| store.open().is_ok()) {
+        let waiter = waiter.get_or_insert_with(|| Waiter::new(&store));
+        let (open, wait, signal) = match look(&store, &topic).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(%error, %topic, "its buckets could not be looked at: it is tried again");
+                store.seams.clock.sleep(PAUSE).await;
+                continue;
+            }
+        };
+        for bucket in open {
+            let is_new = running.lock().unwrap_or_else(PoisonError::into_inner).insert(bucket.clone());
+            if is_new {
+                let (store, topic, running) = (Arc::downgrade(&store), topic.clone(), running.clone());
+                tokio::spawn(async move {
+                    bring(store, topic, bucket.clone()).await;
+                    running.lock().unwrap_or_else(PoisonError::into_inner).remove(&bucket);
+                });
+            }
+        }
+        let mut signals = waiter::of_topic(&store, &topic, &signal);
+        signals.truncate(1);
+        waiter.wait(&store, &signals, wait).await;
+    }
+}
+
+/// The buckets whose time has come, how long until that of the next, and the last signal.
+async fn look(store: &Store, topic: &Text) -> Result<(Vec<Text>, Duration, String)> {
+    let prefix = &store.link.settings.prefix;
+    let keys = [keys::buckets(prefix, topic), keys::of_topic(prefix, topic).swap_remove(3)];
+    let answer = store.link.run(&BUCKETS, |command| {
+        command.arg(2).arg(&keys).arg(to_millis(AHEAD));
+    });
+    let mut answer = list(answer.await?).into_iter();
+    let open = answer.next().map(list).unwrap_or_default();
+    let open = open.iter().map(|entry| format!("{topic}#{}", text(entry)).into()).collect();
+    let wait = answer.next().map_or(-1, |wait| number(&wait));
+    let wait = u64::try_from(wait).map_or(Duration::MAX, Duration::from_millis);
+    Ok((open, wait, answer.next().map(|signal| text(&signal)).unwrap_or_default()))
+}
+
+/// Brings what is due in one bucket to its topic, until it is empty and its time is over.
+async fn bring(store: Weak<Store>, topic: Text, from: Text) {
+    let mut waiter = None;
+    while let Some(store) = store.upgrade().filter(|store| store.open().is_ok()) {
+        let waiter = waiter.get_or_insert_with(|| Waiter::new(&store));
+        let looked = match bring_some(&store, &topic, &from).await {
+            Ok(Some((None, signal))) => match close(&store, &from).await {
+                Ok(true) => return,
+                Ok(false) => Ok(Some((Duration::MAX, signal))),
+                Err(error) => Err(error),
+            },
+            Ok(Some((Some(wait), signal))) => Ok(Some((wait, signal))),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
+        };
+        match looked {
+            Ok(None) => {}
+            Ok(Some((wait, signal))) => {
+                let mut signals = waiter::of_topic(&store, &from, &signal);
+                signals.truncate(1);
+                waiter.wait(&store, &signals, wait).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, bucket = %from, "what is due could not be brought to its topic: it is tried again");
+                store.seams.clock.sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Brings some. If there is none, says how long until the next, if there is one, and the last signal.
+async fn bring_some(store: &Store, topic: &Text, from: &Text) -> Result<Option<(Option<Duration>, String)>> {
+    let bucket = std::slice::from_ref(from);
+    let answer = store.run(&DUE, bucket, |_, command| _ = command.arg(CHUNK)).await?;
+    let mut answer = answer.into_iter();
+    let due: Vec<Vec<Value>> = answer.next().map(list).unwrap_or_default().into_iter().map(list).collect();
+    if due.is_empty() {
+        let wait = answer.next().map_or(-1, |wait| number(&wait));
+        let wait = u64::try_from(wait).ok().map(Duration::from_millis);
+        return Ok(Some((wait, answer.next().map(|signal| text(&signal)).unwrap_or_default())));
+    }
+    let due: Vec<Vec<Vec<u8>>> =
+        due.into_iter().map(|parts| parts.into_iter().map(bytes).collect()).collect();
+    store
+        .run(&ARRIVE, std::slice::from_ref(topic), |_, command| {
+            command.arg(&**from);
+            due.iter().flatten().for_each(|part| _ = command.arg(part));
+        })
+        .await?;
+    confirm(store, topic, from, &due).await?;
+    store
+        .run(&DEPART, bucket, |_, command| {
+            due.iter().for_each(|parts| _ = command.arg(&parts[0]).arg(&parts[2]));
+        })
+        .await?;
+    Ok(None)
+}
+
+/// Waits until as many replicas have what arrived as were asked for. A server that took over meanwhile may not have heard of it: then
+/// it stays where it was.
+async fn confirm(store: &Store, topic: &Text, from: &Text, due: &[Vec<Vec<u8>>]) -> Result<()> {
+    let (settings, Some(first)) = (&store.link.settings, due.first()) else { return Ok(()) };
+    if settings.replicas == 0 {
+        return Ok(());
+    }
+    let known = &keys::of_topic(&settings.prefix, topic)[4];
+    store.link.wait(known).await?;
+    let token = [from.as_bytes(), &first[0], &first[2]].join(&b"/"[..]);
+    match store.link.query(redis::cmd("HEXISTS").arg(known).arg(token)).await? {
+        Value::Int(1) => Ok(()),
+        _ => Err(replaced(&store.link.settings)),
+    }
+}
+
+/// Removes a bucket that is empty and whose time is over. Whether it is gone.
+async fn close(store: &Store, room: &Text) -> Result<bool> {
+    let Some(bucket) = Bucket::parse(room) else { return Ok(true) };
+    let over = bucket.end(&store.link.settings).saturating_add(to_millis(AHEAD) as i64);
+    if store.seams.clock.now().0 <= over {
+        return Ok(false);
+    }
+    let ask = async |how: &str| {
+        let answer = store.run(&CLOSE, std::slice::from_ref(room), |_, command| {
+            command.arg(over).arg(how);
+        });
+        Ok::<_, Error>(answer.await?.first().map_or(0, number) == 1)
+    };
+    if !ask("look").await? {
+        return Ok(false);
+    }
+    // Off the register first: whoever puts something into it now, by a clock that is far behind, enters it anew when he is told when
+    // that is due.
+    let key = keys::buckets(&store.link.settings.prefix, bucket.topic);
+    store.link.query(redis::cmd("ZREM").arg(key).arg(bucket.entry)).await?;
+    match ask("close").await {
+        Ok(true) => {
+            store.places.forget(std::slice::from_ref(room));
+            Ok(true)
+        }
+        still_there => {
+            register(store, &bucket, bucket.start).await?;
+            still_there
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_core::{Address, Message};
+
+    fn settings() -> RedisSettings {
+        RedisSettings { shards: 4, bucket: Duration::from_secs(3600), ..RedisSettings::server("h", 1) }
+    }
+
+    fn order(id: &str, due: Due) -> Envelope {
+        Envelope::new(Address::topic("orders"), Message::new(id, "orders.placed", "{}")).due(due)
+    }
+
+    #[test]
+    fn what_is_due_at_one_instant_is_spread_over_shards_and_waits_in_the_bucket_of_its_time() {
+        const HOUR: i64 = 3_600_000;
+        let (settings, now) = (settings(), Timestamp(100 * HOUR + 5));
+        let mut shards = HashSet::new();
+        for n in 0..100 {
+            let name = room(&order(&n.to_string(), Due::After(Duration::from_secs(7200))), &settings, now);
+            let bucket = Bucket::parse(&name).unwrap();
+            assert_eq!(
+                (bucket.topic, bucket.start, bucket.end(&settings)),
+                ("orders", 102 * HOUR, 103 * HOUR)
+            );
+            shards.insert(bucket.entry.to_owned());
+        }
+        assert_eq!(shards.len(), 4);
+        let at = |time| room(&order("a", Due::At(Timestamp(time))), &settings, now);
+        assert_eq!(at(5), at(100 * HOUR), "what is past is due now");
+        assert_ne!(at(101 * HOUR - 1), at(101 * HOUR));
+        let far = room(&order("a", Due::After(Duration::MAX)), &settings, now);
+        assert!(Bucket::parse(&far).is_some(), "{far}");
+    }
+
+    #[test]
+    fn what_does_not_wait_for_all_under_an_id_of_ours_stays_in_its_topic() {
+        let (settings, now) = (settings(), Timestamp(0));
+        let later = Due::After(Duration::from_secs(1));
+        let mut chosen = order("a", later);
+        chosen.once = Some(dwell_core::OnConflict::Fail);
+        let mut one = order("a", later);
+        one.to = Address::subscription("orders", "mail");
+        for envelope in [order("a", Due::NOW), chosen, one] {
+            assert_eq!(&*room(&envelope, &settings, now), "orders");
+        }
+        let unspread = RedisSettings { shards: 0, ..settings };
+        assert_eq!(&*room(&order("a", later), &unspread, now), "orders");
+        for name in ["orders", "orders#1", "orders#x@1", "orders#1@y", "orders#1@2.dlq"] {
+            assert!(Bucket::parse(name).is_none(), "{name}");
+        }
+    }
+}

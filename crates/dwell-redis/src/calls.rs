@@ -1,0 +1,208 @@
+//! Calls that may reach the server twice: a connection that breaks does not tell whether the last one arrived, and the client
+//! library, this link and callers all try again.
+//!
+//! Each call of a script that must not be done twice has a *lane* and a *serial number*. The server keeps the last answer of each
+//! lane: the same number again gets that answer and nothing else happens, and a lower number comes too late and is refused.
+//! There are as many lanes as calls were ever under way at once, so what the server keeps is bounded.
+//!
+//! A send whose outcome nobody knows keeps its lane. When the same envelope is sent again, it says which call it was part of,
+//! and is stored only if that call has not done so; after that, that call comes too late.
+
+use dwell_core::{Envelope, MessageId, Seams, Text};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// How long an envelope whose outcome is unknown is kept in mind, and how many.
+const KEPT: Duration = Duration::from_secs(600);
+const MOST_KEPT: usize = 10_000;
+
+#[derive(Default)]
+struct Lanes {
+    last: u64,
+    count: u32,
+    free: Vec<u32>,
+}
+
+/// One call. Its lane serves another when nobody keeps it any more.
+pub(crate) struct Call {
+    pub(crate) lane: u32,
+    pub(crate) serial: u64,
+    lanes: Arc<Mutex<Lanes>>,
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        lock(&self.lanes).free.push(self.lane);
+    }
+}
+
+/// Where an envelope was in a call whose outcome is unknown.
+#[derive(Clone)]
+pub(crate) struct Before {
+    call: Arc<Call>,
+    /// Where that call was made: the server that may have it is asked again, and no other.
+    pub(crate) room: Text,
+    /// From 1.
+    index: usize,
+}
+
+impl Before {
+    /// As scripts take it.
+    pub(crate) fn written(&self) -> String {
+        format!("{} {} {}", self.call.lane, self.call.serial, self.index)
+    }
+}
+
+struct Note {
+    envelope: Envelope,
+    before: Before,
+    since: Duration,
+}
+
+/// Oldest first, and by id which of them there are.
+#[derive(Default)]
+struct Notes {
+    by_id: HashMap<MessageId, Vec<Note>>,
+    in_order: VecDeque<(MessageId, Duration)>,
+}
+
+pub(crate) struct Calls {
+    /// Of this link alone: the server keeps its lanes apart from those of others.
+    pub(crate) name: Text,
+    lanes: Arc<Mutex<Lanes>>,
+    notes: Mutex<Notes>,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Calls {
+    pub(crate) fn new(seams: &Seams) -> Self {
+        let name = format!("{}-{}-{:016x}", seams.instance, seams.incarnation, seams.random.next());
+        Self { name: name.into(), lanes: Arc::default(), notes: Mutex::default() }
+    }
+
+    pub(crate) fn begin(&self) -> Call {
+        let mut lanes = lock(&self.lanes);
+        lanes.last += 1;
+        let serial = lanes.last;
+        let lane = lanes.free.pop().unwrap_or_else(|| {
+            lanes.count += 1;
+            lanes.count
+        });
+        Call { lane, serial, lanes: self.lanes.clone() }
+    }
+
+    /// The calls that these envelopes were part of, if nobody knows what became of them. They are not kept in mind any more.
+    pub(crate) fn before(&self, batch: &[&Envelope]) -> Vec<Option<Before>> {
+        let mut notes = lock(&self.notes);
+        if notes.by_id.is_empty() {
+            return vec![None; batch.len()];
+        }
+        batch.iter().map(|envelope| notes.take(envelope)).collect()
+    }
+
+    /// Nobody knows what became of these, which were part of this call or of one before.
+    pub(crate) fn keep<'a>(
+        &self,
+        now: Duration,
+        room: &Text,
+        batch: impl IntoIterator<Item = (&'a Envelope, Option<Before>)>,
+        call: Call,
+    ) {
+        let (mut notes, call) = (lock(&self.notes), Arc::new(call));
+        notes.forget(now);
+        for (index, (envelope, before)) in batch.into_iter().enumerate() {
+            let first = || Before { call: call.clone(), room: room.clone(), index: index + 1 };
+            let before = before.unwrap_or_else(first);
+            let (id, envelope) = (envelope.message.id.clone(), envelope.clone());
+            notes.in_order.push_back((id.clone(), now));
+            notes.by_id.entry(id).or_default().push(Note { envelope, before, since: now });
+        }
+    }
+}
+
+impl Notes {
+    fn take(&mut self, envelope: &Envelope) -> Option<Before> {
+        let of = self.by_id.get_mut(&envelope.message.id)?;
+        let index = of.iter().position(|note| note.envelope == *envelope)?;
+        let note = of.remove(index);
+        if of.is_empty() {
+            self.by_id.remove(&envelope.message.id);
+        }
+        Some(note.before)
+    }
+
+    fn forget(&mut self, now: Duration) {
+        while let Some((_, since)) = self.in_order.front()
+            && (now.saturating_sub(*since) > KEPT || self.in_order.len() > MOST_KEPT)
+        {
+            let Some((id, since)) = self.in_order.pop_front() else { return };
+            if let Some(of) = self.by_id.get_mut(&id) {
+                of.retain(|note| note.since > since);
+                if of.is_empty() {
+                    self.by_id.remove(&id);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_core::{Address, Message};
+
+    fn calls() -> Calls {
+        Calls::new(&Seams::system("test"))
+    }
+
+    fn envelope(id: &str, body: &str) -> Envelope {
+        Envelope::new(Address::topic("orders"), Message::new(id, "orders.placed", body.to_owned()))
+    }
+
+    #[test]
+    fn calls_under_way_have_lanes_of_their_own_and_numbers_never_come_again() {
+        let calls = calls();
+        let (one, two) = (calls.begin(), calls.begin());
+        assert_eq!([(one.lane, one.serial), (two.lane, two.serial)], [(1, 1), (2, 2)]);
+        drop(one);
+        let three = calls.begin();
+        assert_eq!((three.lane, three.serial), (1, 3));
+    }
+
+    #[test]
+    fn an_envelope_whose_outcome_is_unknown_keeps_the_lane_of_its_first_call_until_it_is_known() {
+        let calls = calls();
+        let (a, b) = (envelope("a", "1"), envelope("b", "1"));
+        let first = calls.begin();
+        calls.keep(Duration::ZERO, &"orders".into(), [(&a, None), (&b, None)], first);
+        assert!(calls.before(&[&envelope("a", "2")])[0].is_none(), "another content is another send");
+        let before = calls.before(&[&b]).remove(0);
+        assert_eq!(before.as_ref().unwrap().written(), "1 1 2");
+        calls.keep(Duration::ZERO, &"orders".into(), [(&b, before)], calls.begin());
+        assert_eq!(calls.before(&[&b])[0].as_ref().unwrap().written(), "1 1 2");
+        assert!(calls.before(&[&b])[0].is_none());
+        assert_ne!(calls.begin().lane, 1, "`a` still has it");
+        assert_eq!(calls.before(&[&a])[0].as_ref().unwrap().written(), "1 1 1");
+        assert!([calls.begin(), calls.begin()].iter().any(|call| call.lane == 1));
+    }
+
+    #[test]
+    fn what_is_unknown_is_kept_in_mind_for_a_while_and_not_without_bound() {
+        let calls = calls();
+        let room = Text::from("orders");
+        calls.keep(Duration::ZERO, &room, [(&envelope("a", "1"), None)], calls.begin());
+        calls.keep(KEPT * 2, &room, [(&envelope("b", "1"), None)], calls.begin());
+        assert!(calls.before(&[&envelope("a", "1")])[0].is_none());
+        for n in 0..MOST_KEPT + 10 {
+            calls.keep(KEPT * 2, &room, [(&envelope(&n.to_string(), "1"), None)], calls.begin());
+        }
+        let kept = lock(&calls.notes).by_id.len();
+        assert!(kept <= MOST_KEPT + 1, "{kept}");
+    }
+}

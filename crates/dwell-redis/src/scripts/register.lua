@@ -1,0 +1,11 @@
+-- Enters a bucket of a topic, or says that it must be looked at earlier. Keys: the register, and the stream of signals. Arguments: the
+-- bucket, and from when on it must be looked at.
+local call = redis.call
+for k, type in ipairs({ 'zset', 'stream' }) do
+  local is = call('TYPE', KEYS[k])['ok']
+  if is ~= type and is ~= 'none' then return { err = 'WRONGTYPE ' .. KEYS[k] .. ' is not a ' .. type } end
+end
+if call('ZADD', KEYS[1], 'LT', 'CH', ARGV[2], ARGV[1]) == 1 then
+  call('XADD', KEYS[2], 'MAXLEN', 1, '*', 'due', 'bucket')
+end
+return 'ok'

@@ -1,0 +1,107 @@
+//! How much is handed out at once, and what lies where nobody looks at first.
+
+use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
+use dwell_core::{
+    Action, Address, Consumer, Delivery, Envelope, Message, Note, OnMissing, Outcome, Seams, Settle,
+    Subscription, Transport, TransportUrl,
+};
+use dwell_redis::Redis;
+use std::{sync::Arc, time::Duration};
+
+const READY: &str = "dwell:{orders}:ready:mail";
+
+async fn stage() -> (RedisServer, Redis, Arc<dyn Consumer>) {
+    let server = RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap();
+    let url = TransportUrl::parse(&server.url()).unwrap();
+    let redis = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
+    let mail = Subscription { lease: Duration::from_secs(300), ..Subscription::new("orders", "mail") };
+    redis.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
+    let consumer = redis.consumer(mail).await.unwrap();
+    (server, redis, consumer)
+}
+
+fn said(server: &RedisServer, arguments: &[&str]) -> String {
+    String::from_utf8_lossy(&server.cli(arguments).unwrap().stdout).trim().to_owned()
+}
+
+async fn send(redis: &Redis, bodies: impl IntoIterator<Item = usize>) {
+    let envelopes: Vec<_> = (0..)
+        .zip(bodies)
+        .map(|(n, size)| {
+            let message = Message::new(format!("m{n}"), "orders.placed", vec![b'x'; size]);
+            Envelope::new(Address::topic("orders"), message)
+        })
+        .collect();
+    assert!(redis.producer().await.unwrap().send(&envelopes).await.iter().all(Result::is_ok));
+}
+
+async fn receive(consumer: &Arc<dyn Consumer>) -> Vec<Delivery> {
+    consumer.receive(1000, Duration::from_secs(20), None).await.unwrap()
+}
+
+#[tokio::test]
+async fn large_messages_are_handed_out_in_order_and_never_too_many_bytes_at_once() {
+    const MEGA: usize = 1 << 20;
+    let (_server, redis, consumer) = stage().await;
+    // Small ones before them do not lead to large ones being read together.
+    let sizes = [vec![10; 100], vec![5 * MEGA; 5], vec![16 * MEGA], vec![10]].concat();
+    send(&redis, sizes.clone()).await;
+    let (mut seen, mut batches) = (vec![], vec![]);
+    while seen.len() < sizes.len() {
+        let batch = receive(&consumer).await;
+        batches.push(batch.iter().map(|delivery| delivery.message.body.len()).sum::<usize>());
+        for delivery in batch {
+            assert_eq!(delivery.deliveries, Some(1));
+            seen.push(delivery.message.id.to_string());
+        }
+    }
+    let sent: Vec<_> = (0..sizes.len()).map(|n| format!("m{n}")).collect();
+    assert_eq!(seen, sent);
+    assert!(batches.iter().all(|bytes| *bytes <= 16 * MEGA), "{batches:?}");
+    assert!(batches.len() <= 5, "{batches:?}");
+}
+
+#[tokio::test]
+async fn an_entry_with_any_number_is_handed_out_extended_and_settled() {
+    let (server, _redis, consumer) = stage().await;
+    for entry in ["1763200800000-1048575", "1763200800000-1048576", "1763200800000-18446744073709551615"] {
+        let added =
+            said(&server, &["xadd", READY, entry, "id", entry, "type", "orders.placed", "body", "{}"]);
+        assert_eq!(added, entry);
+        let mut batch = receive(&consumer).await;
+        assert_eq!(&*batch[0].message.id.0, entry);
+        let lost = consumer.extend(vec![batch[0].receipt.lease()], None).await.unwrap();
+        assert!(lost.is_empty(), "{entry}");
+        let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
+        let settle = Settle { delivery: batch.remove(0), action: Action::ACK, note };
+        let unsettled = consumer.settle(vec![settle]).await;
+        assert!(unsettled.is_empty(), "{entry}: {unsettled:?}");
+        assert_eq!(said(&server, &["xlen", READY]), "0", "{entry}");
+    }
+}
+
+#[tokio::test]
+async fn what_somebody_read_by_hand_is_found_behind_any_number_that_workers_hold() {
+    let (server, redis, consumer) = stage().await;
+    send(&redis, [1; 3001]).await;
+    let mut held = vec![];
+    while held.len() < 3000 {
+        held.extend(receive(&consumer).await);
+    }
+    // All have been idle for long, and the last is in hands that nobody knows.
+    let more = consumer.receive(1, Duration::ZERO, None).await.unwrap();
+    assert!(held.len() == 3001 || more.len() == 1);
+    let lua = "for _, p in ipairs(redis.call('XPENDING', KEYS[1], 'dwell', '-', '+', 10000)) do \
+               redis.call('XCLAIM', KEYS[1], 'dwell', p[2], 0, p[1], 'IDLE', 120000, 'JUSTID') end \
+               local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1][1] \
+               redis.call('HDEL', KEYS[2], last) redis.call('ZREM', KEYS[3], last)";
+    let made =
+        said(&server, &["eval", lua, "3", READY, "dwell:{orders}:held:mail", "dwell:{orders}:leases:mail"]);
+    assert_eq!(made, "");
+    let background = redis.background(Box::pin(std::future::pending())).unwrap();
+    let background = tokio::spawn(background);
+    let found = receive(&consumer).await;
+    assert_eq!(found.iter().map(|delivery| &*delivery.message.id.0).collect::<Vec<_>>(), ["m3000"]);
+    assert_eq!(found[0].deliveries, Some(2));
+    background.abort();
+}

@@ -1,0 +1,160 @@
+//! A backlog that is spread over buckets of time: never early, no bucket lost, exact to the millisecond.
+
+use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
+use dwell_core::{
+    Action, Address, BoxFuture, Changed, Clock, Consumer, Due, Envelope, Message, Note, OnMissing, Outcome,
+    Query, Seams, SeededRandom, Settle, Subscription, SystemClock, Timestamp, Transport, TransportUrl,
+};
+use dwell_redis::Redis;
+use std::{sync::Arc, time::Duration};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A clock that is wrong by so many milliseconds.
+struct Wrong(SystemClock, i64);
+
+impl Clock for Wrong {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.0.now().0 + self.1)
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn sleep_until(&self, time: Timestamp) -> BoxFuture<'static, ()> {
+        self.0.sleep_until(Timestamp(time.0 - self.1))
+    }
+
+    fn sleep(&self, delay: Duration) -> BoxFuture<'static, ()> {
+        self.0.sleep(delay)
+    }
+}
+
+async fn connect(server: &RedisServer, options: &str, wrong_by: i64) -> Redis {
+    let clock = Arc::new(Wrong(SystemClock::new(), wrong_by));
+    let seams = Seams::new(clock, Arc::new(SeededRandom::from_system()), "test");
+    let url = TransportUrl::parse(&format!("{}?shards=3&{options}", server.url())).unwrap();
+    let redis = dwell_redis::connect(&url, seams).await.unwrap();
+    redis.provision(&[], &[Subscription::new("orders", "mail")], OnMissing::Create).await.unwrap();
+    redis
+}
+
+async fn stage(options: &str) -> (RedisServer, Redis, Arc<dyn Consumer>) {
+    let server = RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap();
+    let redis = connect(&server, options, 0).await;
+    let consumer = redis.consumer(Subscription::new("orders", "mail")).await.unwrap();
+    (server, redis, consumer)
+}
+
+async fn send(redis: &Redis, id: &str, due: Due) -> Timestamp {
+    let message = Message::new(id, "orders.placed", id.to_owned());
+    let envelope = Envelope::new(Address::topic("orders"), message).due(due);
+    let sent = redis.producer().await.unwrap().send(&[envelope]).await.pop().unwrap();
+    sent.unwrap().due.unwrap()
+}
+
+/// Receives so many, with the time at which each was handed out.
+async fn take(consumer: &Arc<dyn Consumer>, count: usize) -> Vec<(String, Timestamp, Timestamp)> {
+    let (clock, mut taken) = (SystemClock::new(), vec![]);
+    let start = clock.elapsed();
+    while taken.len() < count {
+        assert!(clock.elapsed() - start < PATIENCE, "only {taken:?}");
+        for delivery in consumer.receive(10, Duration::from_millis(500), None).await.unwrap() {
+            taken.push((delivery.message.id.to_string(), delivery.due.unwrap(), clock.now()));
+            let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
+            consumer.settle(vec![Settle { delivery, action: Action::ACK, note }]).await;
+        }
+    }
+    taken
+}
+
+fn said(server: &RedisServer, arguments: &[&str]) -> Vec<String> {
+    let said = String::from_utf8_lossy(&server.cli(arguments).unwrap().stdout).into_owned();
+    said.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn what_waits_in_many_buckets_comes_once_and_never_early_to_the_millisecond() {
+    let (server, redis, consumer) = stage("bucket=1s").await;
+    let mut sent = vec![];
+    for n in 0_u64..60 {
+        let id = format!("m{n}");
+        let due = send(&redis, &id, Due::After(Duration::from_millis(1_000 + n * 67 % 4_000))).await;
+        sent.push((id, due));
+    }
+    let entered = said(&server, &["zrange", "dwell:{orders}:buckets", "0", "-1"]);
+    assert!(entered.len() >= 9, "three shards over several seconds: {entered:?}");
+    let all = said(&server, &["keys", "dwell:{orders#*}:due"]);
+    assert_eq!(all.len(), entered.len(), "every bucket is in the register: {all:?}, {entered:?}");
+    let pending = redis.scheduler().unwrap().pending(Query { limit: 100, ..Query::default() }).await.unwrap();
+    assert_eq!(pending.len(), 60);
+    assert!(pending.is_sorted_by_key(|pending| pending.due));
+
+    let mut taken = take(&consumer, 60).await;
+    for (id, due, at) in &taken {
+        assert!(at >= due, "{id} was due at {due:?} and came at {at:?}");
+    }
+    let mut came: Vec<_> = taken.drain(..).map(|(id, due, _)| (id, due)).collect();
+    came.sort();
+    sent.sort();
+    assert_eq!(came, sent, "each once, and due at the very millisecond that its sender was told");
+    assert!(consumer.receive(1, Duration::from_millis(300), None).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_sender_whose_clock_is_days_off_chooses_another_bucket_and_nothing_is_early_late_or_lost() {
+    let (server, _redis, consumer) = stage("bucket=1h").await;
+    for days in [3, -3] {
+        let sender = connect(&server, "bucket=1h", days * DAY.as_millis() as i64).await;
+        let due = send(&sender, &format!("by{days}"), Due::After(Duration::from_millis(700))).await;
+        let taken = take(&consumer, 1).await;
+        let (id, was_due, at) = &taken[0];
+        assert_eq!((id.as_str(), *was_due), (format!("by{days}").as_str(), due));
+        assert!(*at >= due && at.0 - due.0 < 5_000, "{days} days off: due at {due:?}, came at {at:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_rescheduled_leaves_the_time_of_its_bucket_and_is_neither_early_nor_lost() {
+    let (_server, redis, consumer) = stage("bucket=1h").await;
+    let clock = SystemClock::new();
+    let scheduler = redis.scheduler().unwrap();
+    send(&redis, "sooner", Due::After(30 * DAY)).await;
+    send(&redis, "later", Due::After(Duration::from_millis(300))).await;
+    send(&redis, "never", Due::After(30 * DAY)).await;
+    assert_eq!(scheduler.reschedule(&"later".into(), Due::After(60 * DAY)).await.unwrap(), Changed::Done);
+    let now = clock.now();
+    let soon = Due::After(Duration::from_millis(400));
+    assert_eq!(scheduler.reschedule(&"sooner".into(), soon).await.unwrap(), Changed::Done);
+    let taken = take(&consumer, 1).await;
+    assert_eq!(taken[0].0, "sooner");
+    let waited = taken[0].2.0 - now.0;
+    assert!((400..5_000).contains(&waited), "{waited} ms");
+    assert!(consumer.receive(1, Duration::from_millis(500), None).await.unwrap().is_empty());
+    let pending = scheduler.pending(Query { limit: 10, ..Query::default() }).await.unwrap();
+    let ids: Vec<_> = pending.iter().map(|pending| &*pending.envelope.message.id.0).collect();
+    assert_eq!(ids, ["never", "later"]);
+    assert_eq!(scheduler.cancel(&"never".into()).await.unwrap(), Changed::Done);
+    assert_eq!(scheduler.cancel(&"sooner".into()).await.unwrap(), Changed::TooLate);
+}
+
+#[tokio::test]
+async fn a_bucket_whose_time_is_over_is_emptied_and_then_comes_off_the_register() {
+    let (server, _redis, consumer) = stage("bucket=1h").await;
+    // One that was entered, and nothing was put into it because its sender died; and one that nobody has looked at for years.
+    said(&server, &["hset", "dwell:{orders#1@3600000}:waiting", "old", "a body"]);
+    said(&server, &["zadd", "dwell:{orders#1@3600000}:due", "3600005", "old"]);
+    said(&server, &["zadd", "dwell:{orders}:buckets", "3600000", "1@3600000", "7200000", "2@7200000"]);
+    let taken = take(&consumer, 1).await;
+    assert_eq!(taken[0].0, "old");
+    let (clock, register) = (SystemClock::new(), ["zrange", "dwell:{orders}:buckets", "0", "-1"]);
+    let start = clock.elapsed();
+    while !said(&server, &register).is_empty() {
+        assert!(clock.elapsed() - start < PATIENCE, "{:?}", said(&server, &register));
+        clock.sleep(Duration::from_millis(20)).await;
+    }
+    let left = said(&server, &["keys", "dwell:{orders#*"]);
+    assert!(left.iter().all(|key| key.contains(":calls:")), "{left:?}");
+}

@@ -1,0 +1,197 @@
+//! What reaches the server twice, or nobody knows whether it did, is done once.
+
+mod proxy;
+
+use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
+use dwell_core::{
+    Action, Address, Changed, Consumer, Delivery, Due, Envelope, ErrorKind, Message, Note, OnMissing,
+    Outcome, Result, Seams, Sent, Settle, Subscription, Transport, TransportUrl,
+};
+use dwell_redis::Redis;
+use proxy::{Proxy, Trouble};
+use std::{sync::Arc, time::Duration};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Stage {
+    server: RedisServer,
+    proxy: Proxy,
+    redis: Redis,
+    consumer: Arc<dyn Consumer>,
+}
+
+fn mail() -> Subscription {
+    // Longer than any test: what comes again does not come because a lease ran out.
+    Subscription { lease: Duration::from_secs(300), ..Subscription::new("orders", "mail") }
+}
+
+async fn connect(url: &str) -> (Redis, Arc<dyn Consumer>) {
+    let url = TransportUrl::parse(url).unwrap();
+    let redis = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
+    redis.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
+    let consumer = redis.consumer(mail()).await.unwrap();
+    (redis, consumer)
+}
+
+impl Stage {
+    /// A server behind a line that may break: alone, or as a cluster of one, where the client library itself repeats commands.
+    async fn new(is_cluster: bool, options: &str) -> Self {
+        let (proxy, listener) = Proxy::new().await;
+        let mut settings = RedisOptions::default().with("appendonly", "no");
+        if is_cluster {
+            settings = settings
+                .with("cluster-enabled", "yes")
+                .with("cluster-announce-ip", "127.0.0.1")
+                .with("cluster-announce-port", &proxy.port.to_string());
+        }
+        let server = RedisServer::start(settings).unwrap();
+        if is_cluster {
+            server.cli(&["cluster", "addslotsrange", "0", "16383"]).unwrap();
+            let clock = Seams::system("test").clock;
+            while !said(&server, &["cluster", "info"]).contains("cluster_state:ok") {
+                clock.sleep(Duration::from_millis(20)).await;
+            }
+        }
+        proxy.lead_to(listener, server.port());
+        let (redis, consumer) = connect(&format!("redis://127.0.0.1:{}?{options}", proxy.port)).await;
+        let stage = Self { server, proxy, redis, consumer };
+        // From now on the server knows every script that is called here.
+        stage.send(order("first")).await.unwrap();
+        stage.send(order("waits").due(Due::After(Duration::from_secs(3600)))).await.unwrap();
+        stage.cancel("waits").await;
+        let first = stage.receive().await;
+        assert_eq!(ids(&first), ["first"]);
+        assert!(stage.settle(first).await);
+        stage
+    }
+
+    async fn send(&self, envelope: Envelope) -> Result<Sent> {
+        self.redis.producer().await?.send(&[envelope]).await.pop().unwrap()
+    }
+
+    async fn cancel(&self, id: &str) -> Changed {
+        self.redis.scheduler().unwrap().cancel(&id.into()).await.unwrap()
+    }
+
+    async fn receive(&self) -> Vec<Delivery> {
+        self.consumer.receive(10, Duration::from_millis(500), None).await.unwrap()
+    }
+
+    async fn settle(&self, batch: Vec<Delivery>) -> bool {
+        let settle = batch.into_iter().map(|delivery| {
+            let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
+            Settle { delivery, action: Action::ACK, note }
+        });
+        self.consumer.settle(settle.collect()).await.is_empty()
+    }
+
+    /// How many lie in the stream.
+    fn stored(&self) -> String {
+        said(&self.server, &["xlen", "dwell:{orders}:ready:mail"])
+    }
+}
+
+fn said(server: &RedisServer, arguments: &[&str]) -> String {
+    String::from_utf8_lossy(&server.cli(arguments).unwrap().stdout).trim().to_owned()
+}
+
+fn order(id: &str) -> Envelope {
+    Envelope::new(Address::topic("orders"), Message::new(id, "orders.placed", id.to_owned()))
+}
+
+fn ids(batch: &[Delivery]) -> Vec<&str> {
+    batch.iter().map(|delivery| &*delivery.message.id.0).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_breaks_before_the_answer_has_nothing_done_twice_on_a_server_and_in_a_cluster() {
+    for is_cluster in [false, true] {
+        for trouble in [Trouble::BreakAfter, Trouble::BreakBefore] {
+            let stage = Stage::new(is_cluster, "").await;
+            let case = format!("cluster {is_cluster}, {trouble:?}");
+            stage.proxy.trouble(trouble);
+            stage.send(order("a")).await.expect(&case);
+            assert!(stage.proxy.is_over(), "{case}");
+            assert_eq!(stage.stored(), "1", "{case}");
+
+            stage.send(order("waits").due(Due::After(Duration::from_secs(3600)))).await.unwrap();
+            stage.proxy.trouble(trouble);
+            assert_eq!(stage.cancel("waits").await, Changed::Done, "{case}");
+            assert!(stage.proxy.is_over(), "{case}");
+
+            stage.proxy.trouble(trouble);
+            let batch = stage.receive().await;
+            assert!(stage.proxy.is_over(), "{case}");
+            assert_eq!(ids(&batch), ["a"], "{case}: what was handed out is handed out to the same call");
+            assert_eq!(batch[0].deliveries, Some(1), "{case}");
+
+            stage.proxy.trouble(trouble);
+            assert!(stage.settle(batch).await, "{case}: it was settled, and that is no stale receipt");
+            assert!(stage.proxy.is_over(), "{case}");
+            assert_eq!(stage.stored(), "0", "{case}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_without_an_answer_is_stored_once_when_it_is_sent_again() {
+    for trouble in [Trouble::Silence, Trouble::Late] {
+        let stage = Stage::new(false, "timeout=300ms").await;
+        stage.proxy.trouble(trouble);
+        let error = stage.send(order("a")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error:?}");
+        let clock = Seams::system("test").clock;
+        let since = clock.elapsed();
+        while let Err(error) = stage.send(order("a")).await {
+            assert!(error.is_retryable() && clock.elapsed() - since < PATIENCE, "{error:?}");
+        }
+        if trouble == Trouble::Late {
+            // The first arrives behind the second.
+            assert_eq!(stage.stored(), "1");
+            stage.proxy.let_go().await;
+        }
+        assert_eq!(stage.stored(), "1", "{trouble:?}");
+        // Another of the same kind is no repetition.
+        stage.send(order("a")).await.unwrap();
+        assert_eq!(stage.stored(), "2", "{trouble:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_confirmed_by_replicas_says_so_and_is_confirmed_and_stored_once_when_it_is_tried_again() {
+    let stage = Stage::new(false, "").await;
+    let url = TransportUrl::parse(&format!("{}?replicas=1&timeout=1s", stage.server.url())).unwrap();
+    let redis = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
+    let producer = redis.producer().await.unwrap();
+    let copy = Envelope::copy(Address::topic("orders"), order("a").message);
+    for envelope in [copy, order("b")] {
+        for _ in 0..3 {
+            let error = producer.send(std::slice::from_ref(&envelope)).await.pop().unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout);
+            assert!(
+                error.to_string().contains("is stored") && error.to_string().contains("1 replicas"),
+                "{error}"
+            );
+        }
+    }
+    assert_eq!(stage.stored(), "2");
+
+    // What the server has lost is stored anew.
+    said(
+        &stage.server,
+        &["eval", "for _, k in ipairs(redis.call('keys', '*:calls:*')) do redis.call('del', k) end", "0"],
+    );
+    said(&stage.server, &["del", "dwell:{orders}:ready:mail"]);
+    producer.send(&[order("b")]).await.pop().unwrap().unwrap_err();
+    assert_eq!(stage.stored(), "1");
+
+    let replica = RedisServer::start(RedisOptions::default()).unwrap();
+    replica.cli(&["replicaof", "127.0.0.1", &stage.server.port().to_string()]).unwrap();
+    let clock = Seams::system("test").clock;
+    let since = clock.elapsed();
+    while let Err(error) = producer.send(&[order("b")]).await.pop().unwrap() {
+        assert!(clock.elapsed() - since < PATIENCE, "{error:?}");
+    }
+    assert_eq!(stage.stored(), "1");
+    assert_eq!(said(&replica, &["xlen", "dwell:{orders}:ready:mail"]), "1");
+}
