@@ -96,8 +96,11 @@ impl KafkaProducer {
     /// A record in the delay topic that it waits in first. How long, is said in two ways: the relay counts a duration from
     /// the moment that the broker appended it, whatever our own clock says.
     async fn delayed(&self, envelope: &Envelope, target: Text, now: Timestamp) -> Result<Outgoing> {
-        let due = envelope.due;
-        let shelf = Text::from(self.cluster.settings().relay.shelf(due.wait(now)));
+        let (due, relay) = (envelope.due, &self.cluster.settings().relay);
+        let shelf = Text::from(match due {
+            Due::After(_) => relay.shelf(due.wait(now)),
+            _ => relay.shelf_until(due.wait(now)),
+        });
         if self.cluster.partitions(&shelf).await?.is_none() {
             return Err(not_found(&format!("delay topic `{shelf}`")));
         }

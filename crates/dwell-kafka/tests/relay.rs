@@ -362,6 +362,22 @@ async fn a_wait_is_walked_down_level_by_level() {
     relay.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_as_long_as_a_level_takes_no_further_hop() {
+    let scene = Scene::new().await;
+    let target = scene.topic("orders").await;
+    let relay = scene.relay();
+    wait_for(&scene, &scene.delay_topic("1s")).await;
+    let message = Message::new("one", "t", "x");
+    let envelope = Envelope::new(Address::topic(target.clone()), message).due(Due::After(SECOND));
+    let sent = scene.kafka.producer().await.unwrap().send(&[envelope]).await.remove(0).unwrap();
+    let read = scene.read(&target, 1).await;
+    assert!(read[0].0 >= sent.due.unwrap().0, "it is early");
+    let tally = relay.counts.tally();
+    assert_eq!((tally.shelved, tally.held, tally.overstayed), (0, 0, 0), "{tally:?}");
+    relay.stop().await;
+}
+
 /// Until a topic is there.
 async fn wait_for(scene: &Scene, topic: &str) {
     let here = || {

@@ -137,8 +137,12 @@ impl Counts {
         self.overstayed.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn holds(&self, count: usize) {
-        self.held.store(count as u64, Relaxed);
+    pub(super) fn holds_more(&self, count: usize) {
+        self.held.fetch_add(count as u64, Relaxed);
+    }
+
+    pub(super) fn holds_less(&self, count: usize) {
+        self.held.fetch_sub(count as u64, Relaxed);
     }
 
     pub(super) fn lags(&self, topic: &str, lag: u64) {
@@ -160,7 +164,8 @@ mod tests {
         counts.forwarded(Duration::from_millis(3));
         counts.forwarded(Duration::from_millis(1));
         counts.parked();
-        counts.holds(7);
+        counts.holds_more(9);
+        counts.holds_less(2);
         counts.lags("delay-5s", 12);
         let tally = counts.tally();
         assert_eq!((tally.forwarded, tally.parked, tally.held, tally.put_back), (2, 1, 7, 0));

@@ -4,6 +4,9 @@ use super::Ladder;
 use dwell_core::{Error, ErrorKind, Result};
 use std::time::Duration;
 
+/// The most that is set aside for a hop: half of the shortest level, and no more than this.
+const LONGEST_HOP: Duration = Duration::from_secs(1);
+
 /// The delay topics, and who empties them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -60,9 +63,26 @@ impl RelaySettings {
         format!("{}parked", self.prefix)
     }
 
-    /// Where a record goes that is to wait this long: never longer.
+    /// Where a record goes that is to wait this long from the moment that it is appended: never longer.
     pub(crate) fn shelf(&self, remaining: Duration) -> String {
         self.ladder.fitting(remaining).map_or_else(|| self.due_topic(), |level| self.level_topic(level))
+    }
+
+    /// The same where a time is given, and it is not known how long it takes until it is appended.
+    pub(crate) fn shelf_until(&self, remaining: Duration) -> String {
+        self.shelf(remaining.saturating_sub(self.hop()))
+    }
+
+    /// Whether that is the topic of the last stretch.
+    pub(crate) fn is_last_stretch(&self, remaining: Duration) -> bool {
+        self.ladder.fitting(remaining.saturating_sub(self.hop())).is_none()
+    }
+
+    /// What a hop from one topic to the next may take, at a broker that has much to do. A level that leaves less than that
+    /// is not chosen, since it would make late whatever is appended a moment after the choice; and what has less left when
+    /// it leaves a level waits where it is.
+    pub(crate) fn hop(&self) -> Duration {
+        (self.ladder.levels()[0] / 2).min(LONGEST_HOP)
     }
 
     /// Whether a record may be sent there. Delay topics, and those of Kafka itself, are no targets.
@@ -114,6 +134,18 @@ mod tests {
             ["delay-due", "delay-due", "delay-5s", "delay-20s", "delay-40s"]
         );
         assert_eq!(settings.shelf(Duration::MAX), "delay-432000s");
+    }
+
+    #[test]
+    fn a_level_is_only_for_what_is_not_due_while_it_is_on_its_way_there() {
+        let mut settings = RelaySettings::default();
+        let shelf = |millis| settings.shelf_until(Duration::from_millis(millis));
+        assert_eq!(
+            [500, 5_999, 6_000, 10_999, 11_000].map(shelf),
+            ["delay-due", "delay-due", "delay-5s", "delay-5s", "delay-10s"]
+        );
+        settings.ladder = Ladder::parse("1s,2s").unwrap();
+        assert_eq!(settings.hop(), Duration::from_millis(500));
     }
 
     #[test]

@@ -173,10 +173,12 @@ impl Worker {
     }
 
     /// A record leaves when its level has passed since it was appended. Times of appending only grow within a partition,
-    /// so that none waits behind one that has to wait for longer.
+    /// so that none waits behind one that has to wait for longer. What is due before it could be read anywhere else waits
+    /// here, in memory.
     fn look_at_level(&mut self, wait: Duration, now: Timestamp) -> Result<Option<Timestamp>> {
         let mut next: Option<Timestamp> = None;
         let room = ON_THEIR_WAY.saturating_sub(self.sending).min(BATCH);
+        let hop = self.settings().hop();
         let taken = self.member.take(room, &mut |record| {
             let leaves = record.timestamp.map_or(now, |appended| appended.after(wait));
             if leaves > now {
@@ -199,12 +201,19 @@ impl Worker {
                             "a record was put on a level longer than the time that it had: it is late"
                         );
                     }
-                    steps.push(self.step(lease, plan, now));
+                    let remaining = plan.remaining(now);
+                    if !remaining.is_zero() && remaining <= hop && self.has_room() {
+                        self.hold(lease, plan);
+                    } else {
+                        steps.push(self.step(lease, plan, now));
+                    }
                 }
                 Err(refused) => steps.push(self.park(lease, &refused.1, &refused.0, now)),
             }
         }
+        let next_held = self.let_go(now, &mut steps);
         self.send(steps);
+        let next = next.into_iter().chain(next_held).min();
         Ok(if more { Some(now) } else { next })
     }
 
@@ -223,21 +232,40 @@ impl Worker {
         let more = taken.len() == BATCH;
         let mut steps = vec![];
         for Taken { lease, record, .. } in taken {
-            let size = record.size();
             match Plan::read(record, self.settings()) {
-                Ok(plan) if self.settings().ladder.fitting(plan.remaining(now)).is_some() => {
-                    steps.push(self.step(lease, plan, now));
-                }
-                Ok(plan) => {
-                    self.held_bytes += size;
-                    self.wheel.insert(plan.process_at, Box::new(Waiting { lease, plan, size }));
-                }
+                Ok(plan) if self.settings().is_last_stretch(plan.remaining(now)) => self.hold(lease, plan),
+                Ok(plan) => steps.push(self.step(lease, plan, now)),
                 Err(refused) => steps.push(self.park(lease, &refused.1, &refused.0, now)),
             }
         }
-        let mut due = vec![];
+        let next = self.let_go(now, &mut steps);
+        self.send(steps);
+        Ok(if more { Some(now) } else { next })
+    }
+
+    fn has_room(&self) -> bool {
+        let (most, most_bytes) = self.settings().read_ahead;
+        self.wheel.len() + self.sending < most && self.held_bytes < most_bytes
+    }
+
+    /// Keeps a record in memory until it is due.
+    fn hold(&mut self, lease: LeaseId, plan: Plan) {
+        let size = plan.record.size();
+        self.held_bytes += size;
+        self.shared.counts.holds_more(1);
+        self.wheel.insert(plan.process_at, Box::new(Waiting { lease, plan, size }));
+    }
+
+    /// What waited in memory and is due. Returns when the next one is. While a commit does not come through, another relay
+    /// may have to send again whatever is sent now.
+    fn let_go(&mut self, now: Timestamp, steps: &mut Vec<Step>) -> Option<Timestamp> {
         let room = ON_THEIR_WAY.saturating_sub(self.sending);
+        if room == 0 || self.member.is_stuck() {
+            return None;
+        }
+        let mut due = vec![];
         self.wheel.pop_due(now, room, &mut due);
+        self.shared.counts.holds_less(due.len());
         for (_, waiting) in due {
             self.held_bytes -= waiting.size;
             // What was lost meanwhile is another relay's.
@@ -245,10 +273,7 @@ impl Worker {
                 steps.push(self.step(waiting.lease, waiting.plan, now));
             }
         }
-        self.send(steps);
-        self.shared.counts.holds(self.wheel.len());
-        let next = if self.sending >= ON_THEIR_WAY { None } else { self.wheel.next_due() };
-        Ok(if more { Some(now) } else { next })
+        self.wheel.next_due()
     }
 
     /// Lets go of what still waits, for the next relay; what that one could not tell from what was sent already is written
@@ -261,6 +286,7 @@ impl Worker {
         let leaving = self.wheel.iter().filter(|(_, _, waiting)| of(&self.member, waiting.lease));
         let keys: Vec<_> = leaving.map(|(key, ..)| key).collect();
         let waiting: Vec<_> = keys.into_iter().filter_map(|key| self.wheel.cancel(key)).collect();
+        self.shared.counts.holds_less(waiting.len());
         let mut steps = vec![];
         for Waiting { lease, plan, size } in waiting.into_iter().map(|waiting| *waiting) {
             self.held_bytes -= size;
@@ -277,7 +303,7 @@ impl Worker {
     fn step(&self, lease: LeaseId, plan: Plan, now: Timestamp) -> Step {
         let remaining = plan.remaining(now);
         if !remaining.is_zero() {
-            let outgoing = plan.shelve(self.settings().shelf(remaining));
+            let outgoing = plan.shelve(self.settings().shelf_until(remaining));
             return Step { lease, from: self.level.topic.clone(), outgoing, kind: Kind::Shelve };
         }
         match self.shared.targets.pause(&plan.target, self.shared.clock.elapsed()) {
