@@ -26,6 +26,8 @@ const STARTED: &str = "Kafka Server started";
 pub struct KafkaServer {
     directory: PathBuf,
     ports: Ports,
+    /// Key and certificate of the listener that speaks TLS, in PEM.
+    identity: Option<String>,
     keeper: Option<Keeper>,
 }
 
@@ -34,19 +36,30 @@ struct Ports {
     plain: u16,
     password: u16,
     controller: u16,
+    tls: u16,
 }
 
 impl KafkaServer {
     /// Starts a server, and waits until it takes connections.
     pub fn start() -> io::Result<Self> {
+        Self::start_as(None)
+    }
+
+    /// Starts one that speaks TLS as well, with this key and certificate, in PEM.
+    pub fn start_with_tls(key: &str, certificate: &str) -> io::Result<Self> {
+        Self::start_as(Some(format!("{key}{certificate}")))
+    }
+
+    fn start_as(identity: Option<String>) -> io::Result<Self> {
         require("java", &["default-jre-headless"])?;
         let libraries = libraries()?;
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("dwell-kafka-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let directory = std::env::temp_dir().join(name);
         fs::create_dir_all(&directory)?;
-        let [plain, password, controller] = free_ports()?;
-        let mut server = Self { directory, ports: Ports { plain, password, controller }, keeper: None };
+        let [plain, password, controller, tls] = free_ports()?;
+        let ports = Ports { plain, password, controller, tls };
+        let mut server = Self { directory, ports, identity, keeper: None };
         server.format(&libraries)?;
         server.resume()?;
         Ok(server)
@@ -95,6 +108,11 @@ impl KafkaServer {
         format!("127.0.0.1:{}", self.ports.password)
     }
 
+    /// Host and port of the listener that speaks TLS, if there is one. Its certificate has to be for `localhost`.
+    pub fn address_with_tls(&self) -> String {
+        format!("localhost:{}", self.ports.tls)
+    }
+
     /// The transport URL of [`Self::address`].
     pub fn url(&self) -> String {
         format!("kafka://{}", self.address())
@@ -103,6 +121,9 @@ impl KafkaServer {
     fn format(&self, libraries: &Path) -> io::Result<()> {
         let settings = self.path("server.properties");
         fs::write(&settings, self.settings())?;
+        if let Some(identity) = &self.identity {
+            fs::write(self.path("identity.pem"), identity)?;
+        }
         let formatted = Command::new(java())
             .args(["-cp", &classpath(libraries), "kafka.tools.StorageTool", "format", "--standalone"])
             .args(["-t", "ZHdlbGwtdGVzdC1zZXJ2ZQ", "-c"])
@@ -131,16 +152,20 @@ impl KafkaServer {
     }
 
     fn settings(&self) -> String {
-        let Ports { plain, password, controller } = self.ports;
+        let Ports { plain, password, controller, tls } = self.ports;
         let data = self.path("data");
+        let ssl = if self.identity.is_some() { format!(",SSL://localhost:{tls}") } else { String::new() };
+        let identity = self.path("identity.pem");
         format!(
             "process.roles=broker,controller\n\
              node.id=1\n\
              controller.quorum.bootstrap.servers=127.0.0.1:{controller}\n\
              controller.listener.names=CONTROLLER\n\
-             listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{password},CONTROLLER://127.0.0.1:{controller}\n\
-             advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{password}\n\
-             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT\n\
+             listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{password},CONTROLLER://127.0.0.1:{controller}{ssl}\n\
+             advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{password}{ssl}\n\
+             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL\n\
+             listener.name.ssl.ssl.keystore.type=PEM\n\
+             listener.name.ssl.ssl.keystore.location={identity}\n\
              sasl.enabled.mechanisms=PLAIN\n\
              listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \
              required user_{USER}=\"{PASSWORD}\";\n\
@@ -161,7 +186,8 @@ impl KafkaServer {
              group.initial.rebalance.delay.ms=0\n\
              group.min.session.timeout.ms=1000\n\
              log.cleaner.enable=true\n",
-            data = data.display()
+            data = data.display(),
+            identity = identity.display()
         )
     }
 }
