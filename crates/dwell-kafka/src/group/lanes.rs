@@ -19,8 +19,13 @@ const OFFSET_BITS: u32 = 48;
 const TOPIC_BIT: u64 = 1 << 63;
 
 /// A commit that takes longer than this means that the broker is away. What is handled from then on may have to be handled
-/// again by another member, so nothing more is handed out.
-const COMMIT_PATIENCE: Duration = Duration::from_millis(250);
+/// again by another member, so nothing more is handed out. It bounds what comes twice when a broker dies.
+const COMMIT_PATIENCE: Duration = Duration::from_millis(100);
+
+/// How long what is settled waits for its commit, so that one commit is for many.
+const GATHER: Duration = Duration::from_millis(5);
+/// Whoever commits looks by himself this often, whatever he is told.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// The library does not tell of every queue that is no longer empty. So whoever waits looks again by himself: often while
 /// records flow, and else now and then.
@@ -38,8 +43,10 @@ pub(crate) struct Lanes {
     max_span: usize,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
-    /// Told when something was settled, for who waits for the rest.
+    /// Told when something was settled or committed, for who waits for the rest.
     settled: Condvar,
+    /// Told when there is something to commit, for who does.
+    completed: Condvar,
     /// Told when there may be something to take, or no more ever.
     pub(crate) stirred: Notify,
     /// What lies in the partitions and is not committed, as the library last said.
@@ -59,6 +66,8 @@ struct State {
     taken: Option<Duration>,
     /// Since when something is to be committed, and is not yet.
     committing: Option<Duration>,
+    /// Whoever commits waits to be told that there is something.
+    sleeps: bool,
     /// How often partitions were taken away.
     departures: u64,
     /// What the broker refuses us, to be told once.
@@ -109,12 +118,14 @@ impl Lanes {
             hurried: false,
             taken: None,
             committing: None,
+            sleeps: false,
             departures: 0,
             refused: None,
             terse: false,
         };
-        let (settled, stirred) = (Condvar::new(), Notify::new());
-        Self { topics, max_span, clock, state: Mutex::new(state), settled, stirred, lag: AtomicU64::new(0) }
+        let (settled, completed, stirred) = (Condvar::new(), Condvar::new(), Notify::new());
+        let (state, lag) = (Mutex::new(state), AtomicU64::new(0));
+        Self { topics, max_span, clock, state, settled, completed, stirred, lag }
     }
 
     /// Up to `max` records that are `ready`. One that is not is looked at again next time, and holds back those behind it
@@ -128,7 +139,7 @@ impl Lanes {
             return Err(Error::new(ErrorKind::Closed, "this consumer of Kafka was closed: open another one"));
         }
         let now = self.clock.elapsed();
-        if state.committing.is_some_and(|since| now.saturating_sub(since) > COMMIT_PATIENCE) {
+        if state.is_stuck(now) {
             return Ok(vec![]);
         }
         let mut batch = vec![];
@@ -144,6 +155,11 @@ impl Lanes {
             state.taken = Some(now);
         }
         Ok(batch)
+    }
+
+    /// Whether a commit does not come through. What is done meanwhile may have to be done again by somebody else.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.lock().is_stuck(self.clock.elapsed())
     }
 
     pub(super) fn clock(&self) -> Arc<dyn Clock> {
@@ -200,6 +216,9 @@ impl Lanes {
         }
         if was_full {
             self.stirred.notify_one();
+        }
+        if completed && std::mem::take(&mut state.sleeps) {
+            self.completed.notify_one();
         }
         completed
     }
@@ -288,14 +307,24 @@ impl Lanes {
         lane.is_none_or(|lane| lane.leaving)
     }
 
-    /// Whether something is being worked on, or was and is not committed yet.
-    pub(super) fn is_busy(&self) -> bool {
-        let moved = |lane: &Lane| {
-            let tracker = lane.tracker.as_ref();
-            lane.busy > 0
-                || tracker.is_some_and(|tracker| lane.committed != Some((tracker.commit(), lane.completed)))
+    /// Until a commit is worth while: a moment after something was completed. Not at all if somebody wants to leave.
+    pub(super) fn gather(&self) {
+        let is_idle = |state: &mut State| {
+            state.sleeps = !state.hurried && state.lanes.values().all(Lane::is_told);
+            state.sleeps
         };
-        self.lock().lanes.values().any(moved)
+        drop(self.completed.wait_timeout_while(self.lock(), IDLE, is_idle));
+        self.pause(GATHER);
+    }
+
+    /// A moment, unless somebody wants to leave.
+    pub(super) fn pause(&self, length: Duration) {
+        drop(self.completed.wait_timeout_while(self.lock(), length, |state| !state.hurried));
+    }
+
+    /// A moment, whatever happens.
+    pub(super) fn wait(&self, length: Duration) {
+        drop(self.completed.wait_timeout_while(self.lock(), length, |_| true));
     }
 
     /// These partitions are ours from now on.
@@ -354,11 +383,19 @@ impl Lanes {
         self.stirred.notify_one();
     }
 
-    /// Waits until nobody works on them any more, at most so long. Whether that is so.
-    pub(super) fn wait_for(&self, partitions: &TopicPartitionList, patience: Duration) -> bool {
+    /// Waits until nobody works on them any more and, if `committed`, the broker knows it; at most so long. Whether that is
+    /// so.
+    pub(super) fn wait_for(
+        &self,
+        partitions: &TopicPartitionList,
+        committed: bool,
+        patience: Duration,
+    ) -> bool {
         let keys = self.keys(partitions);
         let busy = |state: &mut State| {
-            !state.hurried && keys.iter().any(|key| state.lanes.get(key).is_some_and(|lane| lane.busy > 0))
+            let is_told = |lane: &Lane| state.committing.is_none() && lane.is_told();
+            let busy = |lane: &Lane| lane.busy > 0 || committed && !is_told(lane);
+            !state.hurried && keys.iter().filter_map(|key| state.lanes.get(key)).any(busy)
         };
         let waited = self.settled.wait_timeout_while(self.lock(), patience, busy);
         let (_state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -403,7 +440,14 @@ impl Lanes {
 
     /// A commit has come through.
     pub(super) fn committed(&self) {
-        self.lock().committing = None;
+        let mut state = self.lock();
+        let was_stuck = state.is_stuck(self.clock.elapsed());
+        state.committing = None;
+        drop(state);
+        self.settled.notify_all();
+        if was_stuck {
+            self.stirred.notify_one();
+        }
     }
 
     /// A commit of these failed: their marks are to be committed again.
@@ -427,6 +471,7 @@ impl Lanes {
     pub(super) fn hurry(&self) {
         self.lock().hurried = true;
         self.settled.notify_all();
+        self.completed.notify_all();
     }
 
     /// From now on everything is closed or stale.
@@ -452,7 +497,19 @@ impl Lanes {
     }
 }
 
+impl State {
+    fn is_stuck(&self, now: Duration) -> bool {
+        self.committing.is_some_and(|since| now.saturating_sub(since) > COMMIT_PATIENCE)
+    }
+}
+
 impl Lane {
+    /// Whether the broker was told of all that is done, as far as we know.
+    fn is_told(&self) -> bool {
+        let told = |tracker: &LowWater| self.committed == Some((tracker.commit(), self.completed));
+        self.tracker.as_ref().is_none_or(told)
+    }
+
     /// Whether it was done by whoever had the partition before us.
     fn skips(&mut self, offset: u64) -> bool {
         let Some((mark, done)) = &mut self.done else { return false };
@@ -637,10 +694,18 @@ mod tests {
         taken.into_iter().for_each(|lease| assert!(lanes.complete(lease)));
         assert_eq!(lanes.departures(), 0);
         lanes.leave(&partitions(&[0]));
-        assert!(lanes.wait_for(&partitions(&[0]), Duration::from_secs(60)));
+        assert!(lanes.wait_for(&partitions(&[0]), false, Duration::from_secs(60)));
         assert_eq!((take(&lanes, 10).len(), lanes.departures()), (0, 1));
         assert!(lanes.is_leaving(first));
+        let is_left = || lanes.wait_for(&partitions(&[0]), true, Duration::ZERO);
+        assert!(!is_left(), "it is not committed");
         assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
+        assert!(!is_left(), "nobody knows yet whether it is");
+        lanes.uncommitted(&partitions(&[0]));
+        assert!(!is_left(), "it failed");
+        assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
+        lanes.committed();
+        assert!(is_left());
     }
 
     #[tokio::test]
@@ -654,6 +719,7 @@ mod tests {
         assert_eq!(take(&lanes, 1).len(), 1, "it may take a moment");
         clock.advance(Duration::from_millis(1)).await;
         assert_eq!(take(&lanes, 1).len(), 0);
+        assert!(lanes.is_stuck());
         lanes.committed();
         assert_eq!(take(&lanes, 1).len(), 1);
     }
@@ -704,7 +770,7 @@ mod tests {
         let taken = take(&lanes, 10);
         assert!(lanes.complete(taken[1]) && lanes.release(taken[0]));
         lanes.leave(&partitions(&[0]));
-        assert!(lanes.wait_for(&partitions(&[0]), Duration::from_secs(600)));
+        assert!(lanes.wait_for(&partitions(&[0]), false, Duration::from_secs(600)));
         assert_eq!(lanes.marks().unwrap().elements()[0].metadata(), "dwell1:4");
     }
 

@@ -19,15 +19,19 @@ use std::{
         Arc, Weak,
         atomic::{AtomicU8, Ordering},
     },
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 use tokio::sync::watch;
 
-/// How long one poll waits while nothing is being worked on.
+/// How long one poll waits. What comes for a partition that is new ends it.
 const POLL: Duration = Duration::from_millis(100);
-/// How long it waits while something is: what is settled is committed after about this.
-const BUSY_POLL: Duration = Duration::from_millis(10);
+/// How often a partition that is taken away looks whether it was lost meanwhile.
+const GLANCE: Duration = Duration::from_millis(200);
+/// The pause after a commit that failed.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+/// How often the last commit of a member that leaves is tried.
+const LAST_TRIES: u32 = 100;
 
 /// How long whoever closes a member waits for its last commit.
 const LEAVE: Duration = Duration::from_secs(10);
@@ -130,14 +134,13 @@ impl Member {
         let (end, ended) = watch::channel(false);
         let consumer = Arc::new(consumer);
         let seen = Arc::downgrade(&consumer);
-        let thread = Poller { consumer, lanes: lanes.clone(), wish: wish.clone(), commits };
-        let started = thread::Builder::new().name(format!("kafka {group}")).spawn(move || {
-            thread.run();
+        let (of, to, until) = (consumer.clone(), lanes.clone(), wish.clone());
+        let committer = Committer { consumer: of, lanes: to, wish: until, failing: false };
+        let committer = commits.then(|| spawn(&group, move || committer.run())).transpose()?;
+        let poller = Poller { consumer, lanes: lanes.clone(), wish: wish.clone(), committer };
+        spawn(&group, move || {
+            poller.run();
             let _ = end.send(true);
-        });
-        started.map_err(|error| {
-            dwell_core::Error::new(dwell_core::ErrorKind::Unavailable, "no thread for a Kafka consumer")
-                .with_source(error)
         })?;
         Ok(Self { lanes, consumer: seen, wish, ended, clock })
     }
@@ -155,6 +158,11 @@ impl Member {
     /// See [`Lanes::is_open`].
     pub(crate) fn is_open(&self, lease: LeaseId) -> bool {
         self.lanes.is_open(lease)
+    }
+
+    /// See [`Lanes::is_stuck`].
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.lanes.is_stuck()
     }
 
     /// See [`Lanes::release`].
@@ -224,30 +232,35 @@ pub(crate) struct Offsets {
     pub(crate) marks: TopicPartitionList,
 }
 
+fn spawn(group: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    thread::Builder::new().name(format!("kafka {group}")).spawn(work).map_err(|error| {
+        dwell_core::Error::new(dwell_core::ErrorKind::Unavailable, "no thread for a Kafka consumer")
+            .with_source(error)
+    })
+}
+
 /// The thread that keeps the membership.
 struct Poller {
     consumer: Arc<BaseConsumer<Watcher>>,
     lanes: Arc<Lanes>,
     wish: Arc<AtomicU8>,
-    commits: bool,
+    committer: Option<JoinHandle<()>>,
 }
 
 impl Poller {
-    fn run(self) {
+    fn run(mut self) {
         while self.wish.load(Ordering::SeqCst) == wish::GO_ON {
-            match self.consumer.poll(if self.lanes.is_busy() { BUSY_POLL } else { POLL }) {
+            match self.consumer.poll(POLL) {
                 Some(Ok(message)) => self.lanes.came_early(message.topic(), Record::read(&message)),
                 Some(Err(error)) => self.hear(error),
                 None => {}
             }
             self.lanes.open(|topic, partition| self.split(topic, partition));
             self.learn();
-            if self.commits {
-                commit(&self.consumer, &self.lanes);
-            }
         }
-        if self.wish.load(Ordering::SeqCst) == wish::LEAVE && self.commits {
-            commit(&self.consumer, &self.lanes);
+        // The last commit.
+        if self.committer.take().is_some_and(|committer| committer.join().is_err()) {
+            tracing::error!("a thread that commits to Kafka has panicked: what was done may come again");
         }
         // The queues of the partitions first: the client cannot go before them. Then it leaves the group.
         self.lanes.close();
@@ -293,19 +306,51 @@ impl Poller {
     }
 }
 
-/// Tells the broker how far partitions are, where that has moved. Waits for its answer: that of a commit that is not
-/// waited for is never heard.
-fn commit(consumer: &BaseConsumer<Watcher>, lanes: &Lanes) {
-    let Some(marks) = lanes.marks() else { return };
-    match consumer.commit(&marks, CommitMode::Sync) {
-        Ok(()) => lanes.committed(),
-        Err(error) => {
-            if error.rdkafka_error_code() == Some(Code::OffsetMetadataTooLarge) {
-                lanes.be_terse();
+/// The thread that tells the broker how far partitions are, where that has moved. It waits for the answers: that of a
+/// commit that is not waited for is never heard. They may not come while the broker is away, and the thread that polls has
+/// to hear meanwhile that its partitions were lost, before any more is done with what was taken from them.
+struct Committer {
+    consumer: Arc<BaseConsumer<Watcher>>,
+    lanes: Arc<Lanes>,
+    wish: Arc<AtomicU8>,
+    /// The last one failed: that was said.
+    failing: bool,
+}
+
+impl Committer {
+    fn run(mut self) {
+        while self.wish.load(Ordering::SeqCst) == wish::GO_ON {
+            self.lanes.gather();
+            if self.wish.load(Ordering::SeqCst) != wish::DROP && !self.commit() {
+                self.lanes.pause(TRY_AGAIN);
             }
-            tracing::warn!(%error, "a commit to Kafka failed: it is tried again while the partitions are ours");
-            lanes.uncommitted(&marks);
         }
+        // A group whose members are just changing takes no commits for a moment.
+        let mut tries = if self.wish.load(Ordering::SeqCst) == wish::LEAVE { LAST_TRIES } else { 0 };
+        while tries > 0 && !self.commit() {
+            self.lanes.wait(TRY_AGAIN);
+            tries -= 1;
+        }
+    }
+
+    /// `false` if that failed.
+    fn commit(&mut self) -> bool {
+        let Some(marks) = self.lanes.marks() else { return true };
+        let committed = self.consumer.commit(&marks, CommitMode::Sync);
+        let was_failing = std::mem::replace(&mut self.failing, committed.is_err());
+        match committed {
+            Ok(()) => self.lanes.committed(),
+            Err(error) => {
+                if error.rdkafka_error_code() == Some(Code::OffsetMetadataTooLarge) {
+                    self.lanes.be_terse();
+                }
+                if !was_failing {
+                    tracing::warn!(%error, "a commit to Kafka failed: it is tried again while the partitions are ours");
+                }
+                self.lanes.uncommitted(&marks);
+            }
+        }
+        !self.failing
     }
 }
 
@@ -380,20 +425,13 @@ impl ConsumerContext for Watcher {
 }
 
 impl Watcher {
-    /// Finish, then commit: whoever gets them next begins behind what was handled here. What others work on is committed
-    /// meanwhile, as ever.
+    /// Finish, and let it be committed: whoever gets them next begins behind what was handled here. What others work on is
+    /// committed meanwhile, as ever.
     fn let_go(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList) {
         self.lanes.leave(partitions);
         let clock = self.lanes.clock();
         let start = clock.elapsed();
-        loop {
-            let done = self.lanes.wait_for(partitions, BUSY_POLL);
-            if self.commits {
-                commit(consumer, &self.lanes);
-            }
-            if done || clock.elapsed().saturating_sub(start) >= self.patience {
-                return;
-            }
-        }
+        let is_over = || consumer.assignment_lost() || clock.elapsed().saturating_sub(start) >= self.patience;
+        while !self.lanes.wait_for(partitions, self.commits, GLANCE.min(self.patience)) && !is_over() {}
     }
 }
