@@ -2,7 +2,7 @@
 //!
 //! A server, or a cluster, belongs to a process of ours that goes on when this command has ended, and ends with it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -124,8 +124,7 @@ impl Place {
         let (url, holder) = self.spawn(service.name)?;
         let started = (url, holder.id());
         let state = self.state(service);
-        let kept = fs::create_dir_all(self.0.join("services"))
-            .and_then(|()| fs::write(&state, format!("{} {}", started.0, started.1)));
+        let kept = fs::write(&state, format!("{} {}", started.0, started.1));
         kept.map_err(|error| format!("cannot write `{}`: {error}", state.display()))?;
         Ok(started)
     }
@@ -137,11 +136,16 @@ impl Place {
         if !built.ending.is_success() {
             return Err(built.problem());
         }
+        // Nothing of ours stays open in it, or whoever reads what we say would wait for its end.
+        let log = self.path(name, "log");
+        let errors = fs::create_dir_all(self.0.join("services")).and_then(|()| File::create(&log));
+        let errors = errors.map_err(|error| format!("cannot write `{}`: {error}", log.display()))?;
         // In a group of its own: a Ctrl-C in the terminal is not meant for it.
         let mut holder = Command::new(self.0.join("debug").join(HOLDER))
             .arg(name)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(errors)
             .process_group(0)
             .spawn()
             .map_err(|error| format!("cannot start `{HOLDER} {name}`: {error}"))?;
@@ -151,7 +155,9 @@ impl Place {
             said.map_err(|error| format!("cannot hear from `{HOLDER} {name}`: {error}"))?;
         }
         match url.trim() {
-            "" => Err(format!("{name} did not start")),
+            "" => {
+                Err(format!("{name} did not start: {}", fs::read_to_string(log).unwrap_or_default().trim()))
+            }
             url => Ok((url.to_owned(), holder)),
         }
     }
@@ -176,7 +182,11 @@ impl Place {
     }
 
     fn state(&self, service: &Service) -> PathBuf {
-        self.0.join("services").join(format!("{}.state", service.name))
+        self.path(service.name, "state")
+    }
+
+    fn path(&self, name: &str, what: &str) -> PathBuf {
+        self.0.join("services").join(format!("{name}.{what}"))
     }
 }
 
