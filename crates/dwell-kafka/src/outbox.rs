@@ -237,8 +237,6 @@ impl Outbox {
         config.set("partitioner", "murmur2_random");
         // A topic that is not there is known not to be before anything is sent to it.
         config.set("topic.metadata.propagation.max.ms", "10000");
-        // The first record for a topic waits until its leader is known, and that is asked for this often.
-        config.set("topic.metadata.refresh.fast.interval.ms", "10");
         if let Some(Transactions { id, timeout }) = &self.transactions {
             config.set("transactional.id", id).set("transaction.timeout.ms", timeout.as_millis().to_string());
             let patience = self.settings.send_timeout.min(*timeout);
