@@ -42,13 +42,17 @@ impl Fixture {
 
         fixture.package(
             "dwell-bench",
-            "[[bench]]\nname = 'bus'\nharness = false\n[[bench]]\nname = 'jobs'\nharness = false\n",
+            &["bus", "jobs", "redis-jobs"]
+                .map(|name| format!("[[bench]]\nname = '{name}'\nharness = false\n"))
+                .concat(),
         );
         fixture.write("crates/dwell-bench/src/lib.rs", "");
         let send = r#"{"bench":"bus","case":"send","ours":3000000,"raw":2000000,"ratio":1.5,"unit":"/s"}"#;
         fixture.write("crates/dwell-bench/benches/bus.rs", &program(&[send], 0));
         let jobs = r#"{"bench":"sqlite","case":"jobs","ours":25000,"raw":27000,"ratio":0.93,"unit":"/s"}"#;
         fixture.write("crates/dwell-bench/benches/jobs.rs", &program(&[jobs], 0));
+        let jobs = r#"{"bench":"redis","case":"jobs","ours":8000,"raw":8000,"ratio":1,"unit":"/s"}"#;
+        fixture.write("crates/dwell-bench/benches/redis-jobs.rs", &program(&[jobs], 0));
 
         let targets = "[[test]]\nname = 'memory'\nharness = false\n[[test]]\nname = 'log'\nharness = false\n";
         fixture.package("dwell-conformance", targets);
@@ -70,7 +74,7 @@ impl Fixture {
         fixture.column("log+sqlite", &[("ack removes", "pass")]);
         fixture.kills(0);
 
-        let targets = ["conformance", "cluster", "faults"];
+        let targets = ["conformance", "cluster", "faults", "promoters"];
         let targets = targets.map(|name| format!("[[test]]\nname = '{name}'\nharness = false\n"));
         let targets = targets.concat() + "[[bench]]\nname = 'redis'\nharness = false\n";
         fixture.package("dwell-redis", &targets);
@@ -81,6 +85,8 @@ impl Fixture {
         fixture.column("redis-cluster", &[("ack removes", "pass")]);
         let kills = KILLS.replace("LOST", "0").replace("sqlite", "redis");
         fixture.write("crates/dwell-redis/tests/faults.rs", &kills);
+        let kills = KILLS.replace("LOST", "0").replace("sqlite", "redis-promoters");
+        fixture.write("crates/dwell-redis/tests/promoters.rs", &kills);
 
         let examples =
             ["farewell", "hello"].map(|name| format!("[[example]]\nname = '{name}'\npath = '{name}.rs'\n"));

@@ -7,7 +7,7 @@ use fixture::Fixture;
 const STEPS: u64 = 13;
 const COLUMNS: u64 = 6;
 /// The transports on which workers are killed.
-const KILLED: usize = 2;
+const KILLED: usize = 3;
 
 #[test]
 fn tests_are_counted_over_all_steps_and_what_is_left_out_is_skipped() {
@@ -127,7 +127,7 @@ fn benchmarks_are_shown_as_tables_or_passed_through() {
     assert!(ran.stdout.contains("engine  late      0.50      1.50         2      0\n"), "{}", ran.all());
 
     let ran = fixture.xtask("bench --json");
-    assert_eq!((ran.code, ran.stdout.lines().count()), (0, 6), "{}", ran.all());
+    assert_eq!((ran.code, ran.stdout.lines().count()), (0, 7), "{}", ran.all());
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn kills_are_shown_as_a_table_and_what_was_lost_fails() {
     assert!(ran.stdout.contains("lost p0-1-7: never came to an end"), "{}", ran.all());
     let ran = fixture.xtask("test --only faults");
     assert_eq!(ran.code, 1, "{}", ran.all());
-    assert!(ran.last_line().starts_with("1 passed, 1 failed"), "{}", ran.all());
+    assert!(ran.last_line().starts_with("2 passed, 1 failed"), "{}", ran.all());
 }
 
 #[test]
