@@ -1,4 +1,4 @@
-//! Dwell on Redis and Valkey: transport, scheduler, ledger, dead letters and inbox, on one server or a cluster.
+//! Dwell on Redis: transport, scheduler, ledger, dead letters and inbox, on one server or a cluster.
 //!
 //! ```text
 //!            one script            {orders}: one hash slot            one script
