@@ -1,6 +1,7 @@
 //! Redis: one server, with TLS if wanted, or a cluster of three masters and three replicas.
 
 use super::{free_ports, keeper::Keeper, require, wait_until};
+use dwell_core::{BoxError, Error, ErrorKind};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -248,4 +249,9 @@ fn is_up(server: &RedisServer) -> bool {
     let replication = said(&["info", "replication"]);
     said(&["cluster", "info"]).contains("cluster_state:ok")
         && (replication.contains("master_link_status:up") || replication.contains("connected_slaves:1"))
+}
+
+/// What a rig says where its private server does not do what it should.
+pub fn unavailable(error: impl Into<BoxError>) -> Error {
+    Error::new(ErrorKind::Unavailable, "the private Redis server").with_source(error)
 }

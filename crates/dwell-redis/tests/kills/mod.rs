@@ -2,9 +2,9 @@
 
 use dwell_conformance::{
     Abilities, Namespace, Rig, Time, kills,
-    servers::redis::{RedisOptions, RedisServer},
+    servers::redis::{RedisOptions, RedisServer, unavailable},
 };
-use dwell_core::{BoxError, BoxFuture, Error, ErrorKind, Result, Seams, Transport, TransportUrl};
+use dwell_core::{BoxFuture, Result, Seams, Transport, TransportUrl};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) struct ServerRig {
@@ -33,10 +33,6 @@ impl ServerRig {
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
         Ok(url)
     }
-}
-
-fn unavailable(error: impl Into<BoxError>) -> Error {
-    Error::new(ErrorKind::Unavailable, "the private Redis server").with_source(error)
 }
 
 impl Rig for ServerRig {

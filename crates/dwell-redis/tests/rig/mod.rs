@@ -2,9 +2,9 @@
 
 use dwell_conformance::{
     Abilities, BadUrl, Foreign, Namespace, Rig, Time,
-    servers::redis::{RedisCluster, RedisOptions, RedisServer},
+    servers::redis::{RedisCluster, RedisOptions, RedisServer, unavailable},
 };
-use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams, Transport, TransportUrl};
+use dwell_core::{BoxFuture, ErrorKind, Result, Seams, Transport, TransportUrl};
 use std::{
     io,
     path::PathBuf,
@@ -103,10 +103,6 @@ impl RedisRig {
         }
         Ok(kept[0].url())
     }
-}
-
-fn unavailable(error: impl Into<dwell_core::BoxError>) -> Error {
-    Error::new(ErrorKind::Unavailable, "the private Redis server").with_source(error)
 }
 
 impl Rig for RedisRig {

@@ -29,6 +29,46 @@ async fn the_same_send_again_is_a_duplicate_and_other_content_is_a_conflict() {
     assert!(seen(&broker.mail).await.is_empty());
 }
 
+/// The same twice, each on a broker of its own: sent in a batch, and at once.
+#[tokio::test]
+async fn what_is_sent_at_once_gets_the_answers_of_a_batch_and_goes_the_same_way() {
+    let settings = MemorySettings { capacity: 3, max_body: 10, ..MemorySettings::default() };
+    let (batches, singly) = (Broker::with(settings).await, Broker::with(settings).await);
+    let producer = singly.memory.producer().await.unwrap();
+    let at_once = producer.at_once().expect("memory never has to wait");
+    let large = order("large").message.with(|message| message.body = "x".repeat(11).into());
+    let to = |topic, message| Envelope::new(Address::topic(topic), message);
+    let sends = [
+        order("a").once(Fail),
+        order("a").once(Fail),
+        other(order("a")).once(Fail),
+        order("later").once(Fail).due(after(SECOND)),
+        other(order("later")).once(Replace).due(after(SECOND * 2)),
+        to("orders", large),
+        to("nowhere", order("b").message),
+        order("b"),
+        order("c"),
+        order("d"),
+    ];
+    let answers = |result: Result<Sent>| result.map_err(|error| (error.kind(), error.to_string()));
+    let mut failed = vec![];
+    for envelope in sends {
+        let (one, other) = (batches.send(envelope.clone()).await, at_once.send_at_once(envelope));
+        let (one, other) = (answers(one), answers(other));
+        assert_eq!(one, other);
+        failed.extend(one.err().map(|(kind, _)| kind));
+    }
+    assert_eq!(failed, [ErrorKind::Conflict, ErrorKind::TooLarge, ErrorKind::NotFound, ErrorKind::Full]);
+    for broker in [&batches, &singly] {
+        assert_eq!(waiting(broker).await.len(), 1);
+        assert_eq!(seen(&broker.mail).await, ["a", "b", "c"]);
+    }
+    for broker in [&batches, &singly] {
+        broker.memory.close().await.unwrap();
+    }
+    assert_eq!(kind(at_once.send_at_once(order("e"))), ErrorKind::Closed);
+}
+
 #[tokio::test]
 async fn a_duplicate_of_what_waits_tells_the_due_time_of_the_first() {
     let broker = Broker::new().await;

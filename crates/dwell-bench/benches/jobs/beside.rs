@@ -1,0 +1,40 @@
+//! Jobs beside the transport that carries them, in the same run, each on a store of its own.
+
+use crate::rate;
+use dwell_bench::Output;
+use dwell_core::{Seams, Transport};
+use std::sync::Arc;
+
+/// How often, and how many messages each time.
+pub(crate) struct Scale {
+    pub(crate) rounds: usize,
+    pub(crate) messages: usize,
+}
+
+/// Measures on stores of this kind: each is new, has a URL, can be opened without a bus, and goes when it is dropped.
+pub(crate) fn run<S>(
+    bench: &'static str,
+    full: Scale,
+    new: impl Fn() -> S,
+    url: impl Fn(&S) -> String,
+    open: impl AsyncFn(&S, Seams) -> Arc<dyn Transport>,
+) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let Scale { rounds, messages } = if has("--smoke") { Scale { rounds: 1, messages: 2_000 } } else { full };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let (mut beside_commands, mut beside_bare) = (vec![], vec![]);
+    runtime.expect("a runtime can be started").block_on(async {
+        for _ in 0..rounds {
+            let [ours, sent, bare] = [new(), new(), new()];
+            let jobs = rate::jobs(&url(&ours), messages).await;
+            beside_commands.push((jobs, rate::commands(&url(&sent), messages).await));
+            let seams = Seams::system("bench");
+            let transport = open(&bare, seams.clone()).await;
+            beside_bare.push((jobs, rate::transport(transport, &seams, messages).await));
+        }
+    });
+    let output = Output { bench, json: has("--json") };
+    output.rates("jobs, submitted to completed with a result / commands", beside_commands);
+    output.rates("jobs, submitted to completed with a result / bare transport", beside_bare);
+}
