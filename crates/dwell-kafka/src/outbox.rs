@@ -84,6 +84,12 @@ impl Outbox {
         self
     }
 
+    /// Begins to connect. Half a second may pass before a new producer sends its first record, and that is not to make
+    /// late what is due.
+    pub(crate) fn prepare(&self) -> Result<()> {
+        self.native().map(drop)
+    }
+
     /// Sends, and waits until the broker has confirmed or refused each: one answer per record, in order.
     pub(crate) async fn send(&self, records: &[Outgoing]) -> Vec<Confirmed> {
         let mut sending = match self.sending(records.len()) {

@@ -28,9 +28,25 @@ const EXAMPLES: &str = "dwell-examples";
 const EXAMPLE_URL: &str = "DWELL_EXAMPLE_URL";
 /// Each ends by itself within seconds: one that runs longer hangs.
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
-/// A broker that some of them run on as well: those that ask for nothing that a log cannot do.
-const KAFKA: &str = "kafka";
-const ON_KAFKA: [&str; 3] = ["first-program", "blocking-handlers", "observability"];
+
+/// A broker that examples run on as well, by another URL alone.
+struct ExampleServer {
+    name: &'static str,
+    /// What is set in the URL; each example has a prefix of its own beside it.
+    settings: &'static str,
+    runs: fn(&str) -> bool,
+}
+
+const EXAMPLE_SERVERS: [ExampleServer; 2] = [
+    // Its time is the server's, which no test can set.
+    ExampleServer { name: "redis", settings: "", runs: |name| name != "testing-with-virtual-time" },
+    ExampleServer {
+        name: "kafka",
+        settings: "partitions=1&ladder=1s,2s&session=3s&",
+        // Those that ask for nothing that a log cannot do.
+        runs: |name| ["first-program", "blocking-handlers", "observability"].contains(&name),
+    },
+];
 
 /// The steps that the columns belong to.
 pub(crate) const CONFORMANCE: &str = "conformance";
@@ -129,18 +145,21 @@ fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
         let url = format!("sqlite://{}", files.join(format!("{name}.db")).display());
         outcome.add_harness(&job.run(program(name).variable(EXAMPLE_URL, url))?, None);
     }
+    let mut note = format!("{}: each on memory:// and on sqlite://", names.join(", "));
     let (columns, _) = job.options.selection().columns(CONFORMANCE);
-    let on_kafka = !job.options.quick && columns.iter().any(|column| column.name == KAFKA);
-    if on_kafka {
-        let server = Held::start(KAFKA, &job.workspace.target_directory)?;
-        for name in ON_KAFKA {
-            let url = format!("{}?partitions=1&ladder=1s,2s&session=3s&prefix={name}-", server.url);
+    for ExampleServer { name: server, settings, runs } in EXAMPLE_SERVERS {
+        if job.options.quick || !columns.iter().any(|column| column.name == server) {
+            continue;
+        }
+        let held = Held::start(server, &job.workspace.target_directory)?;
+        let chosen: Vec<_> = names.iter().filter(|name| runs(name)).map(String::as_str).collect();
+        for name in &chosen {
+            let url = format!("{}?{settings}prefix={name}-", held.url);
             outcome.add_harness(&job.run(program(name).variable(EXAMPLE_URL, url))?, None);
         }
+        note += &format!("; on {server}://: {}", chosen.join(", "));
     }
-    let note = format!("{}: each on memory:// and on sqlite://", names.join(", "));
-    let kafka = if on_kafka { format!("; on kafka://: {}", ON_KAFKA.join(", ")) } else { String::new() };
-    Ok(outcome.with_note(note + &kafka))
+    Ok(outcome.with_note(note))
 }
 
 /// Makes a directory that has nothing in it.

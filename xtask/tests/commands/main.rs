@@ -67,7 +67,7 @@ fn every_example_is_run_and_counted() {
     // Three more on a server, which is started for them; the column and the kills of its name.
     let ran = fixture.xtask("test --only examples,kafka");
     assert_eq!(ran.code, 0, "{}", ran.all());
-    assert!(ran.stdout.contains("on kafka://: first-program"), "{}", ran.all());
+    assert!(ran.stdout.contains("on kafka://: blocking-handlers, first-program"), "{}", ran.all());
     let skipped = COLUMNS - 1 + KILLED as u64 - 2 + STEPS - 3;
     assert_eq!(ran.last_line(), format!("12 passed, 0 failed, {skipped} skipped"), "{}", ran.all());
 

@@ -17,10 +17,8 @@ pub(crate) const REACH: usize = DIGITS * 4;
 pub(super) fn write(mark: u64, done: impl Iterator<Item = u64>) -> String {
     let mut digits = vec![];
     for offset in done {
-        let Some(at) = offset.checked_sub(mark).and_then(|at| usize::try_from(at).ok()) else { continue };
-        if at >= REACH {
-            break;
-        }
+        let at = offset.checked_sub(mark).and_then(|at| usize::try_from(at).ok());
+        let Some(at) = at.filter(|at| *at < REACH) else { continue };
         if digits.len() <= at / 4 {
             digits.resize(at / 4 + 1, 0_u8);
         }

@@ -251,7 +251,8 @@ impl Lanes {
         }
         let mut list = TopicPartitionList::new();
         for (key, tracker) in &trackers {
-            add(&mut list, &self.topics[key.0], key.1, tracker, state.terse);
+            let inherited = state.lanes[key].inherited();
+            add(&mut list, &self.topics[key.0], key.1, (tracker, inherited), state.terse);
         }
         Some(list)
     }
@@ -413,8 +414,8 @@ impl Lanes {
         self.stirred.notify_one();
     }
 
-    /// What is to be committed: the marks that have moved, and those above which something was done. They count as committed unless [`Self::uncommitted`] says
-    /// otherwise.
+    /// What is to be committed: the marks that have moved, and those above which something was done. They count as committed
+    /// unless [`Self::uncommitted`] says otherwise.
     pub(super) fn marks(&self) -> Option<TopicPartitionList> {
         let mut list = TopicPartitionList::new();
         let mut state = self.lock();
@@ -425,7 +426,7 @@ impl Lanes {
             if lane.committed == Some(now) {
                 continue;
             }
-            if add(&mut list, &self.topics[key.0], key.1, tracker, terse) {
+            if add(&mut list, &self.topics[key.0], key.1, (tracker, lane.inherited()), terse) {
                 lane.committed = Some(now);
             }
         }
@@ -526,6 +527,12 @@ impl Lane {
         skips
     }
 
+    /// What whoever had the partition before us has done, and we did not come to yet. It is said again with each commit,
+    /// which replaces what was said before.
+    fn inherited(&self) -> impl Iterator<Item = u64> {
+        self.done.iter().flat_map(|(_, done)| done.iter().copied())
+    }
+
     /// One less is being worked on.
     fn let_go(&mut self, settled: &Condvar) {
         self.busy = self.busy.saturating_sub(1);
@@ -562,13 +569,19 @@ impl Lane {
 }
 
 /// Adds the mark of a partition, and what is done above it.
-fn add(list: &mut TopicPartitionList, topic: &str, partition: i32, tracker: &LowWater, terse: bool) -> bool {
+fn add(
+    list: &mut TopicPartitionList,
+    topic: &str,
+    partition: i32,
+    (tracker, inherited): (&LowWater, impl Iterator<Item = u64>),
+    terse: bool,
+) -> bool {
     let mark = tracker.commit();
     let offset = Offset::Offset(i64::try_from(mark).unwrap_or(i64::MAX));
     if list.add_partition_offset(topic, partition, offset).is_err() {
         return false;
     }
-    let text = if terse { String::new() } else { details::write(mark, tracker.settled()) };
+    let text = if terse { String::new() } else { details::write(mark, tracker.settled().chain(inherited)) };
     if let Some(mut element) = list.find_partition(topic, partition).filter(|_| !text.is_empty()) {
         element.set_metadata(text);
     }
@@ -737,6 +750,22 @@ mod tests {
         assert_eq!(again, [10, 12]);
         assert!(two.complete(LeaseId { position: position((0, 0), 10), fence: take_fence(&two) }));
         assert_eq!(marks(&two), [(0, Offset::Offset(12))]);
+    }
+
+    #[test]
+    fn what_was_done_before_us_is_said_again_as_long_as_we_did_not_come_to_it() {
+        let (one, two) = (lanes([4, 0]), lanes([4, 0]));
+        let taken = take(&one, 10);
+        assert!(one.complete(taken[1]) && one.complete(taken[3]));
+        two.learn(&one.marks().unwrap());
+        let first = take(&two, 1);
+        let within = two.marks_after(&first).unwrap();
+        assert!(two.complete(first[0]));
+        // The mark does not pass the 11th before that was seen.
+        for said in [within, two.marks().unwrap()] {
+            let said = &said.elements()[0];
+            assert_eq!((said.offset(), said.metadata()), (Offset::Offset(11), "dwell1:a"));
+        }
     }
 
     #[test]

@@ -26,10 +26,10 @@ use crate::{
     settings::KafkaSettings,
 };
 use dwell_core::{BoxFuture, Result, Seams};
-use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use futures_util::FutureExt as _;
 use std::{sync::Arc, time::Duration};
 use targets::Targets;
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinSet};
 use topics::Level;
 use worker::{Shared, Worker};
 
@@ -87,14 +87,19 @@ impl Relay {
         let settings = self.cluster.settings();
         let client_id = format!("{}-relay-{}", self.seams.instance, self.seams.incarnation);
         let shared = Arc::new(Shared {
-            outbox: Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone()),
+            to_targets: Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone()),
+            to_shelves: Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone()),
             cluster: self.cluster.clone(),
             clock: self.seams.clock.clone(),
             targets: Targets::default(),
             counts: self.counts.clone(),
         });
+        for outbox in [&shared.to_targets, &shared.to_shelves] {
+            outbox.prepare()?;
+        }
         let (tell, told) = watch::channel(false);
-        let mut workers = FuturesUnordered::new();
+        // Tasks of their own: what is due is not late because a level has much to move.
+        let mut workers = JoinSet::new();
         for level in topics::levels(&settings.relay) {
             let member = Arc::new(self.join(&client_id, &level)?);
             let transactions = settings.relay.transactions.map(|timeout| {
@@ -102,7 +107,7 @@ impl Relay {
                 let outbox = Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone());
                 Arc::new(outbox.with_transactions(Transactions { id, timeout }))
             });
-            workers.push(Worker::new(shared.clone(), member, level, transactions).run(told.clone()));
+            workers.spawn(Worker::new(shared.clone(), member, level, transactions).run(told.clone()));
         }
         let mut result = Ok(());
         let mut stop = Some(stop);
@@ -117,14 +122,15 @@ impl Relay {
             tokio::select! {
                 biased;
                 () = asked => stop = None,
-                Some(ended) = workers.next() => {
+                Some(ended) = workers.join_next() => {
                     stop = None;
-                    result = result.and(ended);
+                    result = result.and(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())));
                 }
             }
             let _ = tell.send(true);
         }
-        shared.outbox.close().await;
+        shared.to_targets.close().await;
+        shared.to_shelves.close().await;
         result
     }
 

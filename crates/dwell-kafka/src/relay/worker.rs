@@ -29,8 +29,10 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
-/// Records taken at one time.
-const BATCH: usize = 10_000;
+/// Records looked at in one go: few enough that the first are on their way while the next are made ready.
+const BATCH: usize = 1_000;
+/// Records sent on in one transaction.
+const PER_TRANSACTION: usize = 10_000;
 /// Records on their way at one time.
 const ON_THEIR_WAY: usize = 50_000;
 /// The pause before what belongs on a shelf is sent there again.
@@ -43,7 +45,9 @@ const SAFETY_TICK: Duration = Duration::from_secs(5);
 /// What all workers of a relay share.
 pub(super) struct Shared {
     pub(super) cluster: Cluster,
-    pub(super) outbox: Outbox,
+    /// What is due goes by a connection of its own, past whatever is on its way from one shelf to the next.
+    pub(super) to_targets: Outbox,
+    pub(super) to_shelves: Outbox,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) targets: Targets,
     pub(super) counts: Arc<Counts>,
@@ -264,7 +268,7 @@ impl Worker {
             return None;
         }
         let mut due = vec![];
-        self.wheel.pop_due(now, room, &mut due);
+        self.wheel.pop_due(now, room.min(BATCH), &mut due);
         self.shared.counts.holds_less(due.len());
         for (_, waiting) in due {
             self.held_bytes -= waiting.size;
@@ -347,7 +351,7 @@ impl Worker {
         if self.queued.is_empty() || !self.on_their_way.is_empty() {
             return;
         }
-        let steps: Vec<_> = self.queued.drain(..self.queued.len().min(BATCH)).collect();
+        let steps: Vec<_> = self.queued.drain(..self.queued.len().min(PER_TRANSACTION)).collect();
         let (shared, member) = (self.shared.clone(), self.member.clone());
         self.on_their_way.push(Box::pin(async move {
             let count = steps.len();
@@ -432,7 +436,11 @@ impl Shared {
         let steps = self.turn_away_absent(steps).await;
         // A clone is a few reference counts.
         let outgoing: Vec<_> = steps.iter().map(|step| step.outgoing.clone()).collect();
-        let answers = self.outbox.send(&outgoing).await;
+        let outbox = match steps.first().map(|step| &step.kind) {
+            Some(Kind::Forward(_)) => &self.to_targets,
+            _ => &self.to_shelves,
+        };
+        let answers = outbox.send(&outgoing).await;
         let (now, mut left) = (self.clock.now(), vec![]);
         for (step, answer) in steps.into_iter().zip(answers) {
             match answer {
