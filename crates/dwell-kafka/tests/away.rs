@@ -4,8 +4,8 @@ mod rig;
 
 use dwell_conformance::servers::kafka::KafkaServer;
 use dwell_core::{
-    Action, Address, Clock, Consumer, Delivery, Envelope, Message, Note, OnMissing, Outcome, Seams, Settle,
-    Subscription, SystemClock, Transport,
+    Address, Clock, Consumer, Delivery, Envelope, Message, OnMissing, Seams, Subscription, SystemClock,
+    Transport,
 };
 use dwell_kafka::{Kafka, KafkaSettings};
 use std::{sync::Arc, time::Duration};
@@ -40,11 +40,6 @@ impl Scene {
     }
 }
 
-async fn ack(consumer: &Arc<dyn Consumer>, delivery: Delivery) {
-    let note = Note { outcome: Outcome::Handled, error: None, worker: "w".into(), moved_to: None };
-    assert!(consumer.settle(vec![Settle { delivery, action: Action::ACK, note }]).await.is_empty());
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_send_says_so_in_time_and_works_again_when_the_broker_is_back() {
     let mut scene = Scene::new().await;
@@ -70,7 +65,7 @@ async fn closing_does_not_wait_for_a_broker_that_is_away() {
     let consumer = scene.kafka.consumer(scene.mail.clone()).await.unwrap();
     let delivery = scene.one(&consumer).await;
     scene.server.kill();
-    ack(&consumer, delivery).await;
+    assert!(rig::ack(&consumer, delivery).await.is_empty());
     let start = scene.clock.elapsed();
     scene.kafka.close().await.unwrap();
     let took = scene.clock.elapsed() - start;

@@ -83,11 +83,27 @@ async fn a_bus_on_kafka_handles_defers_and_delays_with_a_relay_of_its_own() {
 
 #[cfg(feature = "sqlite")]
 #[tokio::test(flavor = "multi_thread")]
-async fn by_way_of_a_store_what_waits_for_kafka_is_listed_moved_and_cancelled() {
-    let (_server, url) = broker();
+async fn by_way_of_sqlite_what_waits_for_kafka_is_listed_moved_and_cancelled() {
     let file = std::env::temp_dir().join(format!("dwell-kafka-bus-{}.db", std::process::id()));
+    through_a_store(&format!("sqlite://{}", file.display())).await;
+    for end in ["", "-wal", "-shm", "-reserve"] {
+        let _ = std::fs::remove_file(format!("{}{end}", file.display()));
+    }
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread")]
+async fn by_way_of_redis_what_waits_for_kafka_is_listed_moved_and_cancelled() {
+    use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
+    let store = RedisServer::start(RedisOptions::default().with("appendonly", "yes")).unwrap();
+    through_a_store(&store.url()).await;
+}
+
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+async fn through_a_store(store: &str) {
+    let (_server, url) = broker();
     let seen = Seen::default();
-    let wiring = wiring(&seen).delay(DelayMode::Scheduler).scheduler(format!("sqlite://{}", file.display()));
+    let wiring = wiring(&seen).delay(DelayMode::Scheduler).scheduler(store);
     let bus = wiring.start(&url).await.unwrap();
     let hour = Duration::from_secs(3600);
     let never = bus.publish(Placed { order: 1 }).after(hour).await.unwrap();
@@ -97,7 +113,4 @@ async fn by_way_of_a_store_what_waits_for_kafka_is_listed_moved_and_cancelled() 
     bus.reschedule(soon.id.clone(), Duration::from_millis(200)).await.unwrap();
     assert_eq!(seen.until(1).await[0], "mail 2");
     bus.shutdown().await.unwrap();
-    for end in ["", "-wal", "-shm", "-reserve"] {
-        let _ = std::fs::remove_file(format!("{}{end}", file.display()));
-    }
 }

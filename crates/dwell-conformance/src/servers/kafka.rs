@@ -1,4 +1,4 @@
-//! Apache Kafka in KRaft mode: one node, broker and controller in one process.
+//! Apache Kafka in KRaft mode: one node, or a cluster of three, each of them broker and controller in one process.
 //!
 //! The jars come from Maven Central and are kept in the user's cache. It takes a Java runtime, and Maven the first time.
 
@@ -28,7 +28,18 @@ pub struct KafkaServer {
     ports: Ports,
     /// Key and certificate of the listener that speaks TLS, in PEM.
     identity: Option<String>,
+    place: Place,
     keeper: Option<Keeper>,
+}
+
+/// Which node it is, and of what.
+#[derive(Clone, Debug)]
+struct Place {
+    node: usize,
+    /// Node and address of each controller.
+    voters: String,
+    /// Copies of each partition.
+    replicas: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,22 +62,34 @@ impl KafkaServer {
     }
 
     fn start_as(identity: Option<String>) -> io::Result<Self> {
+        let [plain, password, controller, tls] = free_ports()?;
+        let ports = Ports { plain, password, controller, tls };
+        let place = Place { node: 1, voters: format!("1@127.0.0.1:{controller}"), replicas: 1 };
+        let mut server = Self::at(ports, identity, place)?;
+        server.resume()?;
+        Ok(server)
+    }
+
+    /// One that is yet to be started.
+    fn at(ports: Ports, identity: Option<String>, place: Place) -> io::Result<Self> {
         require("java", &["default-jre-headless"])?;
         let libraries = libraries()?;
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("dwell-kafka-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let directory = std::env::temp_dir().join(name);
         fs::create_dir_all(&directory)?;
-        let [plain, password, controller, tls] = free_ports()?;
-        let ports = Ports { plain, password, controller, tls };
-        let mut server = Self { directory, ports, identity, keeper: None };
+        let server = Self { directory, ports, identity, place, keeper: None };
         server.format(&libraries)?;
-        server.resume()?;
         Ok(server)
     }
 
     /// Starts it again, on the same ports and with the same data.
     pub fn resume(&mut self) -> io::Result<()> {
+        self.launch()?;
+        self.wait()
+    }
+
+    fn launch(&mut self) -> io::Result<()> {
         self.kill();
         // It begins anew with each start.
         let _ = fs::remove_file(self.path("log"));
@@ -74,6 +97,11 @@ impl KafkaServer {
         command.extend(self.arguments(&libraries()?));
         self.keeper = Some(Keeper::start(&self.directory, &command)?);
         let _ = fs::remove_file(self.path("keep"));
+        Ok(())
+    }
+
+    /// Until it takes connections.
+    fn wait(&self) -> io::Result<()> {
         let log = || fs::read(self.path("log")).unwrap_or_default();
         let started =
             wait_until("Kafka does not start", 60, || String::from_utf8_lossy(&log()).contains(STARTED));
@@ -125,7 +153,7 @@ impl KafkaServer {
             fs::write(self.path("identity.pem"), identity)?;
         }
         let formatted = Command::new(java())
-            .args(["-cp", &classpath(libraries), "kafka.tools.StorageTool", "format", "--standalone"])
+            .args(["-cp", &classpath(libraries), "kafka.tools.StorageTool", "format"])
             .args(["-t", "ZHdlbGwtdGVzdC1zZXJ2ZQ", "-c"])
             .arg(&settings)
             .output()?;
@@ -153,13 +181,18 @@ impl KafkaServer {
 
     fn settings(&self) -> String {
         let Ports { plain, password, controller, tls } = self.ports;
+        let Place { node, voters, replicas } = &self.place;
+        // Writes go on while one is away.
+        let in_sync = replicas.div_ceil(2);
         let data = self.path("data");
         let ssl = if self.identity.is_some() { format!(",SSL://localhost:{tls}") } else { String::new() };
         let identity = self.path("identity.pem");
         format!(
             "process.roles=broker,controller\n\
-             node.id=1\n\
-             controller.quorum.bootstrap.servers=127.0.0.1:{controller}\n\
+             node.id={node}\n\
+             controller.quorum.voters={voters}\n\
+             broker.session.timeout.ms=3000\n\
+             broker.heartbeat.interval.ms=500\n\
              controller.listener.names=CONTROLLER\n\
              listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{password},CONTROLLER://127.0.0.1:{controller}{ssl}\n\
              advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{password}{ssl}\n\
@@ -170,17 +203,17 @@ impl KafkaServer {
              listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \
              required user_{USER}=\"{PASSWORD}\";\n\
              log.dirs={data}\n\
-             offsets.topic.replication.factor=1\n\
+             offsets.topic.replication.factor={replicas}\n\
              offsets.topic.num.partitions=4\n\
-             transaction.state.log.replication.factor=1\n\
+             transaction.state.log.replication.factor={replicas}\n\
              transaction.state.log.num.partitions=4\n\
-             transaction.state.log.min.isr=1\n\
+             transaction.state.log.min.isr={in_sync}\n\
              transaction.abort.timed.out.transaction.cleanup.interval.ms=1000\n\
-             share.coordinator.state.topic.replication.factor=1\n\
+             share.coordinator.state.topic.replication.factor={replicas}\n\
              share.coordinator.state.topic.num.partitions=1\n\
-             share.coordinator.state.topic.min.isr=1\n\
-             default.replication.factor=1\n\
-             min.insync.replicas=1\n\
+             share.coordinator.state.topic.min.isr={in_sync}\n\
+             default.replication.factor={replicas}\n\
+             min.insync.replicas={in_sync}\n\
              num.partitions=1\n\
              auto.create.topics.enable=false\n\
              group.initial.rebalance.delay.ms=0\n\
@@ -196,6 +229,44 @@ impl Drop for KafkaServer {
     fn drop(&mut self) {
         self.keeper = None;
         let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A private cluster of three nodes, each of which has a copy of everything.
+#[derive(Debug)]
+pub struct KafkaCluster {
+    nodes: Vec<KafkaServer>,
+}
+
+impl KafkaCluster {
+    /// Starts three servers, and waits until each takes connections.
+    pub fn start() -> io::Result<Self> {
+        let ports: [u16; 12] = free_ports()?;
+        let all: Vec<_> = ports
+            .chunks_exact(4)
+            .map(|ports| Ports { plain: ports[0], password: ports[1], controller: ports[2], tls: ports[3] })
+            .collect();
+        let voters =
+            all.iter().zip(1..).map(|(ports, node)| format!("{node}@127.0.0.1:{}", ports.controller));
+        let voters = voters.collect::<Vec<_>>().join(",");
+        let mut nodes = vec![];
+        for (ports, node) in all.into_iter().zip(1..) {
+            nodes.push(KafkaServer::at(ports, None, Place { node, voters: voters.clone(), replicas: 3 })?);
+        }
+        // None is ready before most of them are there.
+        nodes.iter_mut().try_for_each(KafkaServer::launch)?;
+        nodes.iter().try_for_each(KafkaServer::wait)?;
+        Ok(Self { nodes })
+    }
+
+    /// Hosts and ports, for clients that need no password.
+    pub fn address(&self) -> String {
+        self.nodes.iter().map(KafkaServer::address).collect::<Vec<_>>().join(",")
+    }
+
+    /// Its nodes.
+    pub fn nodes(&mut self) -> &mut [KafkaServer] {
+        &mut self.nodes
     }
 }
 

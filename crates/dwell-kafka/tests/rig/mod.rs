@@ -3,7 +3,10 @@
 
 use bytes::Bytes;
 use dwell_conformance::{Abilities, BadUrl, Foreign, Namespace, Pace, Rig, Time, servers::kafka};
-use dwell_core::{BoxFuture, Clock, Error, ErrorKind, Result, Seams, SystemClock, Transport, TransportUrl};
+use dwell_core::{
+    Action, BoxFuture, Clock, Consumer, Delivery, Error, ErrorKind, Note, Outcome, Result, Seams, Settle,
+    SystemClock, Transport, TransportUrl, Unsettled,
+};
 use dwell_kafka::{Counts, Kafka, KafkaSettings, Ladder};
 use dwell_sqlite::{Sqlite, SqliteSettings};
 use rdkafka::{
@@ -314,4 +317,10 @@ pub(crate) fn produce(address: &str, topic: &str, message: &Foreign) -> Result<(
     record.key = message.key.as_ref().map(|key: &Bytes| &key[..]);
     producer.send(record).map_err(|(error, _)| error.to_string())?;
     producer.flush(Duration::from_secs(10)).map_err(|error| error.to_string())
+}
+
+/// Settles one as handled. What could not be is returned.
+pub(crate) async fn ack(consumer: &Arc<dyn Consumer>, delivery: Delivery) -> Vec<Unsettled> {
+    let note = Note { outcome: Outcome::Handled, error: None, worker: "w".into(), moved_to: None };
+    consumer.settle(vec![Settle { delivery, action: Action::ACK, note }]).await
 }
