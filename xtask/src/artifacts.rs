@@ -12,6 +12,10 @@ use serde_json::Value;
 use crate::process::{Output, Program};
 use crate::workspace::{Package, Workspace};
 
+/// The features that are off by default. All tests are built with all of them, and so is whatever looks at all code.
+pub(crate) const FEATURES: &str =
+    "dwell/axum,dwell/kafka,dwell/metrics,dwell/otel,dwell/redis,dwell/sqlite,dwell-server/kafka";
+
 /// A test executable that runs longer than this hangs.
 const LIMIT: Duration = Duration::from_mins(10);
 
@@ -53,8 +57,15 @@ pub(crate) fn build(
     selection: &[&str],
     run: &mut dyn FnMut(Program) -> Result<Output, String>,
 ) -> Result<Vec<TestBinary>, String> {
-    let mut arguments =
-        vec!["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"];
+    let mut arguments = vec![
+        "test",
+        "--workspace",
+        "--features",
+        FEATURES,
+        "--no-run",
+        "--message-format",
+        "json-render-diagnostics",
+    ];
     arguments.extend(selection);
     let output = run(Program::cargo(arguments).machine_readable())?;
     if !output.ending.is_success() {

@@ -18,6 +18,8 @@ pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "log+sqlite", package: "dwell-sqlite", target: "log" },
     Column { name: "redis", package: "dwell-redis", target: "conformance" },
     Column { name: "redis-cluster", package: "dwell-redis", target: "cluster" },
+    Column { name: "kafka", package: "dwell-kafka", target: "conformance" },
+    Column { name: "kafka+sqlite", package: "dwell-kafka", target: "sqlite" },
 ];
 
 /// The transports on which workers are killed. Their targets take `--kills N` and `--seed S` as well.
@@ -25,11 +27,14 @@ pub(crate) const FAULTS: &[Column] = &[
     Column { name: "sqlite", package: "dwell-sqlite", target: "faults" },
     Column { name: "redis", package: "dwell-redis", target: "faults" },
     Column { name: "redis-promoters", package: "dwell-redis", target: "promoters" },
+    Column { name: "kafka", package: "dwell-kafka", target: "faults" },
+    Column { name: "kafka", package: "dwell-kafka", target: "transactions" },
 ];
 
-/// The names a person may give.
+/// The names a person may give. One name may stand for several columns, one after the other.
 pub(crate) fn names_of(columns: &'static [Column]) -> impl Iterator<Item = &'static str> {
-    columns.iter().map(|column| column.name)
+    let is_first = |index: usize| index == 0 || columns[index - 1].name != columns[index].name;
+    columns.iter().enumerate().filter(move |(index, _)| is_first(*index)).map(|(_, column)| column.name)
 }
 
 /// The named columns in their order, or all where none is named.

@@ -40,7 +40,7 @@ enum Command {
     Simulate(simulate::Options),
     /// Kill workers under load on real stores, and check what came of every message
     Faults(faults::Options),
-    /// Start private servers for tests and trials, and print their addresses
+    /// Start and stop private servers for tests and trials, and print their addresses
     Services(services::Options),
     /// Write the generated parts of the Markdown files, and check their links
     Docs(docs::Options),

@@ -1,33 +1,197 @@
 //! `cargo xtask services`: private servers on free ports of the loopback interface, as the tests use them.
+//!
+//! A server, or a cluster, belongs to a process of ours that goes on when this command has ended, and ends with it.
 
-use std::process::ExitCode;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
-use crate::process::{Ending, Program};
+use crate::process::{Output, Program};
+use crate::workspace::Workspace;
 
-/// Start private servers.
+/// What can be started here.
+struct Service {
+    name: &'static str,
+    /// Where a test looks for its URL. Set by hand, it replaces ours.
+    variable: &'static str,
+}
+
+const SERVICES: &[Service] = &[
+    Service { name: "redis", variable: "DWELL_TEST_REDIS_URL" },
+    Service { name: "redis-cluster", variable: "DWELL_TEST_REDIS_CLUSTER_URL" },
+    Service { name: "kafka", variable: "DWELL_TEST_KAFKA_URL" },
+];
+
+/// The program of `dwell-conformance` that a server belongs to.
+const HOLDER: &str = "services";
+
+/// Private servers.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(subcommand)]
-    command: Command,
+    action: Action,
 }
 
 #[derive(Subcommand, Debug)]
-enum Command {
-    /// Install what is missing, start the servers, print their addresses, and end them with this command
-    Up {
-        /// Which: `redis`, `redis-cluster`; both if none is named
-        names: Vec<String>,
-    },
+enum Action {
+    /// Install what is missing, and start them
+    Up(Names),
+    /// Stop them, and remove their data
+    Down(Names),
+    /// Say which of them run
+    Status,
+    /// Print their URLs as shell exports
+    Env,
+}
+
+#[derive(Args, Debug)]
+struct Names {
+    /// Which; all of them unless named
+    #[arg(value_delimiter = ',', value_parser = PossibleValuesParser::new(SERVICES.iter().map(|service| service.name)))]
+    names: Vec<String>,
+}
+
+impl Names {
+    fn services(&self) -> impl Iterator<Item = &'static Service> {
+        let is_named =
+            |service: &&Service| self.names.is_empty() || self.names.iter().any(|name| name == service.name);
+        SERVICES.iter().filter(is_named)
+    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
-    let Command::Up { names } = &options.command;
-    let program = ["run", "--quiet", "--package", "dwell-conformance", "--bin", "services", "--"];
-    let program = Program::cargo(program.into_iter().chain(names.iter().map(String::as_str)));
-    Ok(match program.pass_through()? {
-        Ending::Code(0) => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    })
+    let place = Place(Workspace::members()?.target_directory);
+    match &options.action {
+        Action::Up(names) => names.services().try_for_each(|service| place.up(service))?,
+        Action::Down(names) => names.services().try_for_each(|service| place.down(service))?,
+        Action::Status => {
+            for service in SERVICES {
+                let state = place.running(service).map_or("stopped".to_owned(), |(url, _)| url);
+                println!("{}: {state}", service.name);
+            }
+        }
+        Action::Env => {
+            for service in SERVICES {
+                if let Some((url, _)) = place.running(service) {
+                    println!("export {}={url}", service.variable);
+                }
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A server for one step of the tests, which ends when this is dropped.
+pub(crate) struct Held {
+    pub(crate) url: String,
+    holder: Child,
+}
+
+impl Held {
+    /// Starts it; built and kept where cargo builds.
+    pub(crate) fn start(name: &str, target_directory: &Path) -> Result<Self, String> {
+        let (url, holder) = Place(target_directory.to_owned()).spawn(name)?;
+        Ok(Self { url, holder })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+/// Where cargo builds, and where we keep what we know of the servers.
+struct Place(PathBuf);
+
+impl Place {
+    fn up(&self, service: &Service) -> Result<(), String> {
+        let (url, _) = match self.running(service) {
+            Some(running) => running,
+            None => self.start(service)?,
+        };
+        println!("{}: {url}", service.name);
+        Ok(())
+    }
+
+    fn start(&self, service: &Service) -> Result<(String, u32), String> {
+        let (url, holder) = self.spawn(service.name)?;
+        let started = (url, holder.id());
+        let state = self.state(service);
+        let kept = fs::write(&state, format!("{} {}", started.0, started.1));
+        kept.map_err(|error| format!("cannot write `{}`: {error}", state.display()))?;
+        Ok(started)
+    }
+
+    /// The URL of a new server, and the process that it belongs to.
+    fn spawn(&self, name: &str) -> Result<(String, Child), String> {
+        let build = ["build", "--quiet", "--package", "dwell-conformance", "--bin", HOLDER];
+        let built = Program::cargo(build).sharing_stderr().run(&mut |_| ())?;
+        if !built.ending.is_success() {
+            return Err(built.problem());
+        }
+        // Nothing of ours stays open in it, or whoever reads what we say would wait for its end.
+        let log = self.path(name, "log");
+        let errors = fs::create_dir_all(self.0.join("services")).and_then(|()| File::create(&log));
+        let errors = errors.map_err(|error| format!("cannot write `{}`: {error}", log.display()))?;
+        // In a group of its own: a Ctrl-C in the terminal is not meant for it.
+        let mut holder = Command::new(self.0.join("debug").join(HOLDER))
+            .arg(name)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .process_group(0)
+            .spawn()
+            .map_err(|error| format!("cannot start `{HOLDER} {name}`: {error}"))?;
+        let mut url = String::new();
+        if let Some(stdout) = holder.stdout.take() {
+            let said = BufReader::new(stdout).read_line(&mut url);
+            said.map_err(|error| format!("cannot hear from `{HOLDER} {name}`: {error}"))?;
+        }
+        match url.trim() {
+            "" => {
+                Err(format!("{name} did not start: {}", fs::read_to_string(log).unwrap_or_default().trim()))
+            }
+            url => Ok((url.to_owned(), holder)),
+        }
+    }
+
+    fn down(&self, service: &Service) -> Result<(), String> {
+        if let Some((_, id)) = self.running(service) {
+            run_program("kill", &[&id.to_string()])?;
+        }
+        let _ = fs::remove_file(self.state(service));
+        println!("{}: stopped", service.name);
+        Ok(())
+    }
+
+    /// Its URL and the id of the process that it belongs to, if it runs.
+    fn running(&self, service: &Service) -> Option<(String, u32)> {
+        let state = fs::read_to_string(self.state(service)).ok()?;
+        let (url, id) = state.trim().split_once(' ')?;
+        // The number may be another program's by now.
+        let process = run_program("ps", &["-o", "args=", "-p", id]).ok()?;
+        let is_ours = process.stdout.iter().any(|line| line.ends_with(&format!("{HOLDER} {}", service.name)));
+        is_ours.then(|| Some((url.to_owned(), id.parse().ok()?))).flatten()
+    }
+
+    fn state(&self, service: &Service) -> PathBuf {
+        self.path(service.name, "state")
+    }
+
+    fn path(&self, name: &str, what: &str) -> PathBuf {
+        self.0.join("services").join(format!("{name}.{what}"))
+    }
+}
+
+/// Runs a program that must succeed.
+fn run_program(name: &str, arguments: &[&str]) -> Result<Output, String> {
+    let output = Program::new(name.as_ref(), name, arguments).run(&mut |_| ())?;
+    if output.ending.is_success() { Ok(output) } else { Err(output.problem()) }
 }

@@ -44,6 +44,12 @@ pub trait Rig: Send + Sync + 'static {
         }
     }
 
+    /// How many cases may run at once, unless somebody says otherwise; and how many of those that restart their server,
+    /// each of which has one of its own if that is more than one: see [`Self::isolate`]. What mostly waits takes many.
+    fn at_once(&self) -> (usize, usize) {
+        (8, 1)
+    }
+
     /// What else the rig can do.
     fn abilities(&self) -> Abilities {
         Abilities::default()

@@ -110,6 +110,16 @@ impl<N: Into<Text>, V: Into<Bytes>> FromIterator<(N, V)> for Headers {
     }
 }
 
+impl IntoIterator for Headers {
+    type Item = (Text, Bytes);
+    type IntoIter = std::vec::IntoIter<Self::Item>;
+
+    /// In order, with duplicates.
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
 impl<N: Into<Text>, V: Into<Bytes>> Extend<(N, V)> for Headers {
     fn extend<I: IntoIterator<Item = (N, V)>>(&mut self, iter: I) {
         self.0.extend(iter.into_iter().map(|(name, value)| (name.into(), value.into())));

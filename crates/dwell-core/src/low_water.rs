@@ -60,6 +60,12 @@ impl LowWater {
         self.commit
     }
 
+    /// The positions above the mark that are settled already, in ascending order: a restart would repeat them, unless
+    /// somebody remembers.
+    pub fn settled(&self) -> impl Iterator<Item = u64> + '_ {
+        self.open.iter().filter(|(_, complete)| *complete).map(|(at, _)| *at)
+    }
+
     /// How many lie between the mark and the newest: what one stuck message holds back. Worth a bound.
     pub fn span(&self) -> usize {
         self.open.len()
@@ -96,5 +102,6 @@ mod tests {
         tracker.received(1);
         assert!(tracker.complete(2) && !tracker.complete(2) && !tracker.complete(9));
         assert_eq!((tracker.commit(), tracker.span()), (0, 3));
+        assert_eq!(tracker.settled().collect::<Vec<_>>(), [2]);
     }
 }

@@ -3,6 +3,7 @@
 
 use dwell_core::{AtomicMove, Capabilities, Lease, Seams, Transport, format_duration};
 use dwell_engine::memory::{Memory, MemorySettings};
+use dwell_kafka::{Kafka, KafkaSettings};
 use dwell_redis::{Redis, RedisSettings};
 use dwell_sqlite::{Sqlite, SqliteSettings};
 use std::time::Duration;
@@ -27,7 +28,9 @@ fn main() {
     let memory = Memory::new(Seams::system("capabilities"), MemorySettings::default());
     let sqlite = Sqlite::declared(&SqliteSettings::file("dwell.db"));
     let redis = Redis::declared(&RedisSettings::server("localhost", 6379), true);
-    let transports = [("memory", memory.capabilities()), ("sqlite", sqlite), ("redis", redis)];
+    let kafka = Kafka::declared(&KafkaSettings::at("localhost:9092"));
+    let transports =
+        [("memory", memory.capabilities()), ("sqlite", sqlite), ("redis", redis), ("kafka", kafka)];
     println!("| {} |", COLUMNS.join(" | "));
     println!("|{}", "---|".repeat(COLUMNS.len()));
     for (name, capabilities) in transports {

@@ -2,7 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod colours;
+mod ending;
 mod promote;
+#[cfg(feature = "kafka")]
+mod relay;
 mod tour;
 
 use clap::{Parser, Subcommand};
@@ -35,22 +38,40 @@ enum Command {
         /// Where, such as `redis://localhost:6379`
         url: String,
     },
+    /// Empty the delay topics of a broker on time, in a process of its own
+    #[cfg(feature = "kafka")]
+    #[command(subcommand)]
+    Relay(relay::Command),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    log_if_asked();
     match arguments.command {
-        None => tour::run(arguments.url).await,
-        Some(Command::Promote { url }) => promote::run(&url).await,
+        None => {
+            log_if_asked();
+            tour::run(arguments.url).await
+        }
+        Some(Command::Promote { url }) => {
+            log_if_asked();
+            promote::run(&url).await
+        }
+        #[cfg(feature = "kafka")]
+        Some(Command::Relay(command)) => {
+            log(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")));
+            relay::run(command).await
+        }
     }
 }
 
 /// The log would run through the picture, so it is there for those who ask for it.
 fn log_if_asked() {
     if std::env::var_os(EnvFilter::DEFAULT_ENV).is_some_and(|filter| !filter.is_empty()) {
-        let log = tracing_subscriber::fmt().with_env_filter(EnvFilter::from_default_env());
-        log.with_writer(io::stderr).with_ansi(colours::are_wanted_on(&io::stderr())).init();
+        log(EnvFilter::from_default_env());
     }
+}
+
+fn log(filter: EnvFilter) {
+    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    log.with_writer(io::stderr).with_ansi(colours::are_wanted_on(&io::stderr())).init();
 }

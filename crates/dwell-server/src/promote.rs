@@ -3,6 +3,8 @@
 use dwell_core::{Result, Seams, TransportUrl};
 use std::process::ExitCode;
 
+use crate::ending::asked_to_end;
+
 /// Makes ready what is due until it is interrupted or asked to end.
 pub(crate) async fn run(url: &str) -> ExitCode {
     match promote(url).await {
@@ -18,22 +20,4 @@ async fn promote(url: &str) -> Result<()> {
     let url = TransportUrl::parse(url)?;
     eprintln!("making ready what is due at {url}; Ctrl-C ends it");
     dwell_redis::promote(&url, Seams::system("promoter"), Box::pin(asked_to_end())).await
-}
-
-#[cfg(unix)]
-async fn asked_to_end() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut ended) = signal(SignalKind::terminate()) else {
-        let _ = tokio::signal::ctrl_c().await;
-        return;
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        _ = ended.recv() => {}
-    }
-}
-
-#[cfg(not(unix))]
-async fn asked_to_end() {
-    let _ = tokio::signal::ctrl_c().await;
 }

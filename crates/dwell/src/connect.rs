@@ -5,9 +5,10 @@ use dwell_core::{Error, ErrorKind, Result, Seams, Text, Transport, TransportUrl,
 use std::sync::Arc;
 
 /// Schemes of transports that a feature brings, with its name.
-const FEATURES: [(&str, &str); 3] = [("sqlite", "sqlite"), ("redis", "redis"), ("rediss", "redis")];
+const FEATURES: [(&str, &str); 4] =
+    [("sqlite", "sqlite"), ("redis", "redis"), ("rediss", "redis"), ("kafka", "kafka")];
 /// Schemes of transports that are not there yet.
-const COMING: [&str; 8] = ["kafka", "amqp", "postgres", "sqs", "servicebus", "mqtt", "mssql", "nats"];
+const COMING: [&str; 7] = ["amqp", "postgres", "sqs", "servicebus", "mqtt", "mssql", "nats"];
 
 /// Opens the transport that a URL names.
 pub(crate) async fn open(url: &str, seams: Seams) -> Result<Arc<dyn Transport>> {
@@ -18,6 +19,8 @@ pub(crate) async fn open(url: &str, seams: Seams) -> Result<Arc<dyn Transport>> 
         "sqlite" => Ok(Arc::new(dwell_sqlite::connect(&url, seams)?)),
         #[cfg(feature = "redis")]
         "redis" | "rediss" => Ok(Arc::new(dwell_redis::connect(&url, seams).await?)),
+        #[cfg(feature = "kafka")]
+        "kafka" => Ok(Arc::new(dwell_kafka::connect(&url, seams).await?)),
         scheme => Err(missing(scheme)),
     }
 }
@@ -33,7 +36,7 @@ fn missing(scheme: &str) -> Error {
         let text = format!("this version of Dwell has no transport for `{scheme}://` yet: use `memory://`");
         return Error::new(ErrorKind::Config, text);
     }
-    let hint = suggest(scheme, ["memory", "sqlite", "redis", "rediss"])
+    let hint = suggest(scheme, ["memory", "sqlite", "redis", "rediss", "kafka"])
         .map(|meant| format!("; did you mean `{meant}://`?"))
         .unwrap_or_default();
     Error::new(ErrorKind::Config, format!("there is no transport for `{scheme}://`{hint}"))

@@ -22,6 +22,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "bus", targets: &[("dwell-bench", "bus")] },
     Suite { name: "sqlite", targets: &[("dwell-sqlite", "sqlite"), ("dwell-bench", "jobs")] },
     Suite { name: "redis", targets: &[("dwell-redis", "redis"), ("dwell-bench", "redis-jobs")] },
+    Suite { name: "kafka", targets: &[("dwell-kafka", "kafka")] },
 ];
 
 /// Run the benchmarks.

@@ -23,10 +23,16 @@ struct Generator {
     package: &'static str,
     /// An example, because those are not installed.
     example: &'static str,
+    /// What it needs of its package.
+    features: &'static str,
 }
 
-const GENERATORS: &[Generator] =
-    &[Generator { block: "capabilities", package: "dwell-server", example: "capabilities" }];
+const GENERATORS: &[Generator] = &[Generator {
+    block: "capabilities",
+    package: "dwell-server",
+    example: "capabilities",
+    features: "kafka",
+}];
 
 /// A block of this name, followed by a path from the root, shows that file of Rust code.
 const PROGRAM: &str = "program ";
@@ -129,7 +135,7 @@ fn program(path: &Path) -> Result<String, String> {
 }
 
 fn output_of(name: &str, run: &mut dyn FnMut(Program) -> Result<Output, String>) -> Result<String, String> {
-    let Some(Generator { package, example, .. }) =
+    let Some(Generator { package, example, features, .. }) =
         GENERATORS.iter().find(|generator| generator.block == name)
     else {
         let known: Vec<_> = GENERATORS.iter().map(|generator| generator.block).collect();
@@ -137,7 +143,8 @@ fn output_of(name: &str, run: &mut dyn FnMut(Program) -> Result<Output, String>)
         return Err(format!("nothing generates a block `{name}`; there is {known}"));
     };
     Workspace::members()?.require(package, "example", example)?;
-    let program = Program::cargo(["run", "--quiet", "--package", package, "--example", example]);
+    let arguments = ["run", "--quiet", "--package", package, "--features", features, "--example", example];
+    let program = Program::cargo(arguments);
     let output = run(program.machine_readable())?;
     if !output.ending.is_success() {
         return Err(output.problem());

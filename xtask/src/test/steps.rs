@@ -4,9 +4,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::artifacts::TestBinary;
+use crate::artifacts::{FEATURES, TestBinary};
 use crate::columns::Column;
 use crate::process::Program;
+use crate::services::Held;
 use crate::{artifacts, bench, columns, conformance, docs, faults, licences, simulate, workspace};
 
 use super::job::Job;
@@ -27,9 +28,25 @@ const EXAMPLES: &str = "dwell-examples";
 const EXAMPLE_URL: &str = "DWELL_EXAMPLE_URL";
 /// Each ends by itself within seconds: one that runs longer hangs.
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
-/// The features of `dwell` that are off by default. The package of examples asks for all of them, so that every step
-/// which builds its dependencies, such as tests and clippy, has them on; the pages of the documentation build none.
-const FEATURES: &str = "dwell/axum,dwell/metrics,dwell/otel,dwell/redis,dwell/sqlite";
+
+/// A broker that examples run on as well, by another URL alone.
+struct ExampleServer {
+    name: &'static str,
+    /// What is set in the URL; each example has a prefix of its own beside it.
+    settings: &'static str,
+    runs: fn(&str) -> bool,
+}
+
+const EXAMPLE_SERVERS: [ExampleServer; 2] = [
+    // Its time is the server's, which no test can set.
+    ExampleServer { name: "redis", settings: "", runs: |name| name != "testing-with-virtual-time" },
+    ExampleServer {
+        name: "kafka",
+        settings: "partitions=1&ladder=1s,2s&session=3s&",
+        // Those that ask for nothing that a log cannot do.
+        runs: |name| ["first-program", "blocking-handlers", "observability"].contains(&name),
+    },
+];
 
 /// The steps that the columns belong to.
 pub(crate) const CONFORMANCE: &str = "conformance";
@@ -69,7 +86,9 @@ fn format(job: &mut Job<'_>) -> Result<Outcome, String> {
 }
 
 fn clippy(job: &mut Job<'_>) -> Result<Outcome, String> {
-    job.check(Program::cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    let arguments =
+        ["clippy", "--workspace", "--features", FEATURES, "--all-targets", "--", "-D", "warnings"];
+    job.check(Program::cargo(arguments))?;
     Ok(Outcome::passed())
 }
 
@@ -97,7 +116,8 @@ fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
 /// The examples in the documentation, and the documentation itself.
 fn doc(job: &mut Job<'_>) -> Result<Outcome, String> {
     let mut outcome = Outcome::default();
-    let examples = job.run(Program::cargo(["test", "--workspace", "--doc", "--no-fail-fast"]))?;
+    let examples =
+        job.run(Program::cargo(["test", "--workspace", "--features", FEATURES, "--doc", "--no-fail-fast"]))?;
     let counted = examples.stdout.iter().filter_map(|line| Tally::of_line(line)).sum();
     outcome.add_harness(&examples, Some(counted));
 
@@ -115,7 +135,7 @@ fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
     let names = job.workspace.targets(EXAMPLES, "example")?;
     job.check(Program::cargo(["build", "--package", EXAMPLES, "--examples"]))?;
     let mut outcome = Outcome::default();
-    let program = |name| {
+    let program = |name: &str| {
         Program::cargo(["run", "--quiet", "--package", EXAMPLES, "--example", name]).limit(EXAMPLE_LIMIT)
     };
     let files = job.workspace.target_directory.join("xtask").join("examples");
@@ -125,7 +145,21 @@ fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
         let url = format!("sqlite://{}", files.join(format!("{name}.db")).display());
         outcome.add_harness(&job.run(program(name).variable(EXAMPLE_URL, url))?, None);
     }
-    Ok(outcome.with_note(format!("{}: each on memory:// and on sqlite://", names.join(", "))))
+    let mut note = format!("{}: each on memory:// and on sqlite://", names.join(", "));
+    let (columns, _) = job.options.selection().columns(CONFORMANCE);
+    for ExampleServer { name: server, settings, runs } in EXAMPLE_SERVERS {
+        if job.options.quick || !columns.iter().any(|column| column.name == server) {
+            continue;
+        }
+        let held = Held::start(server, &job.workspace.target_directory)?;
+        let chosen: Vec<_> = names.iter().filter(|name| runs(name)).map(String::as_str).collect();
+        for name in &chosen {
+            let url = format!("{}?{settings}prefix={name}-", held.url);
+            outcome.add_harness(&job.run(program(name).variable(EXAMPLE_URL, url))?, None);
+        }
+        note += &format!("; on {server}://: {}", chosen.join(", "));
+    }
+    Ok(outcome.with_note(note))
 }
 
 /// Makes a directory that has nothing in it.

@@ -21,19 +21,22 @@ impl Fixture {
             "Cargo.toml",
             "[workspace]\nresolver = '3'\nmembers = ['crates/*', 'examples']\ndefault-members = ['crates/dwell-server']\n",
         );
-        fixture.package("dwell-server", "[[bin]]\nname = 'dwell'\npath = 'src/main.rs'\n");
+        fixture.package("dwell", &features(&["axum", "kafka", "metrics", "otel", "redis", "sqlite"]));
+        fixture.write("crates/dwell/src/lib.rs", "");
+        let server = features(&["kafka"]) + "[[bin]]\nname = 'dwell'\npath = 'src/main.rs'\n";
+        fixture.package("dwell-server", &server);
         fixture.write("crates/dwell-server/src/main.rs", &program(&["never early"], 0));
 
         fixture.package("dwell-simulation", "");
         fixture.write("crates/dwell-simulation/src/main.rs", SIMULATION);
 
-        fixture.package("dwell-core", "[[bench]]\nname = 'wheel'\nharness = false\n");
+        fixture.package("dwell-core", &target("bench", "wheel"));
         fixture.write("crates/dwell-core/src/lib.rs", TESTS);
         let insert =
             r#"{"bench":"wheel","case":"insert","ours":2500000,"raw":2000000,"ratio":1.25,"unit":"/s"}"#;
         fixture.write("crates/dwell-core/benches/wheel.rs", &program(&[insert], 0));
 
-        fixture.package("dwell-engine", "[[bench]]\nname = 'engine'\nharness = false\n");
+        fixture.package("dwell-engine", &target("bench", "engine"));
         fixture.write("crates/dwell-engine/src/lib.rs", "");
         // The name of a column, in another package: it must be taken for the unit test that it is.
         fixture.write("crates/dwell-engine/tests/memory.rs", "#[test]\nfn passes() {}\n");
@@ -42,58 +45,58 @@ impl Fixture {
 
         fixture.package(
             "dwell-bench",
-            &["bus", "jobs", "redis-jobs"]
-                .map(|name| format!("[[bench]]\nname = '{name}'\nharness = false\n"))
-                .concat(),
+            &["bus", "jobs", "redis-jobs"].map(|name| target("bench", name)).concat(),
         );
         fixture.write("crates/dwell-bench/src/lib.rs", "");
         let send = r#"{"bench":"bus","case":"send","ours":3000000,"raw":2000000,"ratio":1.5,"unit":"/s"}"#;
         fixture.write("crates/dwell-bench/benches/bus.rs", &program(&[send], 0));
         let jobs = r#"{"bench":"sqlite","case":"jobs","ours":25000,"raw":27000,"ratio":0.93,"unit":"/s"}"#;
         fixture.write("crates/dwell-bench/benches/jobs.rs", &program(&[jobs], 0));
-        let jobs = r#"{"bench":"redis","case":"jobs","ours":8000,"raw":8000,"ratio":1,"unit":"/s"}"#;
-        fixture.write("crates/dwell-bench/benches/redis-jobs.rs", &program(&[jobs], 0));
+        let jobs = jobs.replace("sqlite", "redis");
+        fixture.write("crates/dwell-bench/benches/redis-jobs.rs", &program(&[&jobs], 0));
 
-        let targets = "[[test]]\nname = 'memory'\nharness = false\n[[test]]\nname = 'log'\nharness = false\n";
-        fixture.package("dwell-conformance", targets);
+        let targets = ["memory", "log"].map(|name| target("test", name)).concat();
+        fixture.package("dwell-conformance", &targets);
         fixture.write("crates/dwell-conformance/src/lib.rs", "");
+        fixture.write("crates/dwell-conformance/src/bin/services.rs", SERVICE);
         let table = ["| transport | delay |", "|---|---|", "| memory | native |"];
         fixture.write("crates/dwell-server/examples/capabilities.rs", &program(&table, 0));
         fixture.column("memory", &[("ack removes", "pass"), ("release returns", "pass")]);
         fixture
             .column("log", &[("ack removes", "pass"), ("release returns", "refused"), ("kill", "skipped")]);
 
-        let targets = ["conformance", "log", "faults"];
-        let targets = targets.map(|name| format!("[[test]]\nname = '{name}'\nharness = false\n"));
-        let targets = targets.concat() + "[[bench]]\nname = 'sqlite'\nharness = false\n";
-        fixture.package("dwell-sqlite", &targets);
-        fixture.write("crates/dwell-sqlite/src/lib.rs", "");
-        let ack = r#"{"bench":"sqlite","case":"ack","ours":30000,"raw":30000,"ratio":1,"unit":"/s"}"#;
-        fixture.write("crates/dwell-sqlite/benches/sqlite.rs", &program(&[ack], 0));
+        fixture.transport("sqlite", &["conformance", "log", "faults"]);
         fixture.column("sqlite", &[("ack removes", "pass")]);
         fixture.column("log+sqlite", &[("ack removes", "pass")]);
         fixture.kills(0);
-
-        let targets = ["conformance", "cluster", "faults", "promoters"];
-        let targets = targets.map(|name| format!("[[test]]\nname = '{name}'\nharness = false\n"));
-        let targets = targets.concat() + "[[bench]]\nname = 'redis'\nharness = false\n";
-        fixture.package("dwell-redis", &targets);
-        fixture.write("crates/dwell-redis/src/lib.rs", "");
-        let ack = r#"{"bench":"redis","case":"ack","ours":30000,"raw":30000,"ratio":1,"unit":"/s"}"#;
-        fixture.write("crates/dwell-redis/benches/redis.rs", &program(&[ack], 0));
+        fixture.transport("redis", &["conformance", "cluster", "faults", "promoters"]);
         fixture.column("redis", &[("ack removes", "pass")]);
         fixture.column("redis-cluster", &[("ack removes", "pass")]);
-        let kills = KILLS.replace("LOST", "0").replace("sqlite", "redis");
-        fixture.write("crates/dwell-redis/tests/faults.rs", &kills);
-        let kills = KILLS.replace("LOST", "0").replace("sqlite", "redis-promoters");
-        fixture.write("crates/dwell-redis/tests/promoters.rs", &kills);
+        fixture.kills_on("redis", "faults", 0);
+        fixture.kills_on("redis", "promoters", 0);
+        fixture.transport("kafka", &["conformance", "sqlite", "faults", "transactions"]);
+        fixture.column("kafka", &[("ack removes", "pass")]);
+        fixture.column("kafka+sqlite", &[("ack removes", "pass")]);
+        fixture.kills_on("kafka", "faults", 0);
+        fixture.kills_on("kafka", "transactions", 0);
 
-        let examples =
-            ["farewell", "hello"].map(|name| format!("[[example]]\nname = '{name}'\npath = '{name}.rs'\n"));
-        fixture.manifest("examples", "dwell-examples", &examples.concat());
-        fixture.write("examples/farewell.rs", &program(&["farewell"], 0));
-        fixture.write("examples/hello.rs", &program(&["hello"], 0));
+        let examples = ["blocking-handlers", "first-program", "observability"];
+        let targets = examples.map(|name| format!("[[example]]\nname = '{name}'\npath = '{name}.rs'\n"));
+        fixture.manifest("examples", "dwell-examples", &targets.concat());
+        for name in examples {
+            fixture.write(&format!("examples/{name}.rs"), &program(&[name], 0));
+        }
         fixture
+    }
+
+    /// A package with these tests, and a benchmark.
+    fn transport(&self, name: &str, tests: &[&str]) {
+        let tests: String = tests.iter().map(|test| target("test", test)).collect();
+        self.package(&format!("dwell-{name}"), &(tests + &target("bench", name)));
+        self.write(&format!("crates/dwell-{name}/src/lib.rs"), "");
+        let ack = r#"{"bench":"NAME","case":"ack","ours":30000,"raw":30000,"ratio":1,"unit":"/s"}"#;
+        let ack = ack.replace("NAME", name);
+        self.write(&format!("crates/dwell-{name}/benches/{name}.rs"), &program(&[&ack], 0));
     }
 
     pub(crate) fn write(&self, file: &str, text: &str) {
@@ -123,6 +126,8 @@ impl Fixture {
             "log+sqlite" => "dwell-sqlite/tests/log.rs",
             "redis" => "dwell-redis/tests/conformance.rs",
             "redis-cluster" => "dwell-redis/tests/cluster.rs",
+            "kafka" => "dwell-kafka/tests/conformance.rs",
+            "kafka+sqlite" => "dwell-kafka/tests/sqlite.rs",
             model => &format!("dwell-conformance/tests/{model}.rs"),
         };
         self.write(&format!("crates/{file}"), &program(&lines, i32::from(failed)));
@@ -130,7 +135,12 @@ impl Fixture {
 
     /// Writes the test that kills workers, and then misses so many messages.
     pub(crate) fn kills(&self, lost: u64) {
-        self.write("crates/dwell-sqlite/tests/faults.rs", &KILLS.replace("LOST", &lost.to_string()));
+        self.kills_on("sqlite", "faults", lost);
+    }
+
+    fn kills_on(&self, transport: &str, test: &str, lost: u64) {
+        let text = KILLS.replace("LOST", &lost.to_string()).replace("sqlite", transport);
+        self.write(&format!("crates/dwell-{transport}/tests/{test}.rs"), &text);
     }
 
     /// Runs `cargo xtask` there with arguments as one types them.
@@ -216,6 +226,16 @@ fn main() {
 }
 "#;
 
+/// Says where the server is that it would have started, and stays until it is ended.
+const SERVICE: &str = r#"
+fn main() {
+    println!("{}://127.0.0.1:1", std::env::args().nth(1).unwrap());
+    loop {
+        std::thread::park();
+    }
+}
+"#;
+
 /// Tells how far it is, and then what came of it.
 const KILLS: &str = r##"
 fn main() {
@@ -233,6 +253,17 @@ fn main() {
     std::process::exit(i32::from(LOST > 0));
 }
 "##;
+
+/// A test or benchmark that is a program of its own.
+fn target(kind: &str, name: &str) -> String {
+    format!("[[{kind}]]\nname = '{name}'\nharness = false\n")
+}
+
+/// Features that nothing depends on.
+fn features(names: &[&str]) -> String {
+    let names: String = names.iter().map(|name| format!("{name} = []\n")).collect();
+    format!("[features]\n{names}")
+}
 
 /// A program that prints these lines.
 fn program(lines: &[&str], code: i32) -> String {

@@ -5,9 +5,9 @@ mod fixture;
 use fixture::Fixture;
 
 const STEPS: u64 = 13;
-const COLUMNS: u64 = 6;
+const COLUMNS: u64 = 8;
 /// The transports on which workers are killed.
-const KILLED: usize = 3;
+const KILLED: usize = 5;
 
 #[test]
 fn tests_are_counted_over_all_steps_and_what_is_left_out_is_skipped() {
@@ -61,14 +61,21 @@ fn every_example_is_run_and_counted() {
     let fixture = Fixture::new("examples");
     let ran = fixture.xtask("test --only examples");
     assert_eq!(ran.code, 0, "{}", ran.all());
-    assert!(ran.stdout.contains("farewell, hello"), "{}", ran.all());
-    assert_eq!(ran.last_line(), format!("4 passed, 0 failed, {} skipped", STEPS - 1), "{}", ran.all());
+    assert!(ran.stdout.contains("blocking-handlers, first-program, observability"), "{}", ran.all());
+    assert_eq!(ran.last_line(), format!("6 passed, 0 failed, {} skipped", STEPS - 1), "{}", ran.all());
 
-    fixture.write("examples/hello.rs", "fn main() { panic!(\"nobody is there\") }\n");
+    // Three more on a server, which is started for them; the column and the kills of its name.
+    let ran = fixture.xtask("test --only examples,kafka");
+    assert_eq!(ran.code, 0, "{}", ran.all());
+    assert!(ran.stdout.contains("on kafka://: blocking-handlers, first-program"), "{}", ran.all());
+    let skipped = COLUMNS - 1 + KILLED as u64 - 2 + STEPS - 3;
+    assert_eq!(ran.last_line(), format!("12 passed, 0 failed, {skipped} skipped"), "{}", ran.all());
+
+    fixture.write("examples/first-program.rs", "fn main() { panic!(\"nobody is there\") }\n");
     let ran = fixture.xtask("test --only examples");
     assert_eq!(ran.code, 1, "{}", ran.all());
     assert!(ran.stdout.contains("nobody is there"), "{}", ran.all());
-    assert_eq!(ran.last_line(), format!("2 passed, 2 failed, {} skipped", STEPS - 1), "{}", ran.all());
+    assert_eq!(ran.last_line(), format!("4 passed, 2 failed, {} skipped", STEPS - 1), "{}", ran.all());
 }
 
 #[test]
@@ -127,7 +134,7 @@ fn benchmarks_are_shown_as_tables_or_passed_through() {
     assert!(ran.stdout.contains("engine  late      0.50      1.50         2      0\n"), "{}", ran.all());
 
     let ran = fixture.xtask("bench --json");
-    assert_eq!((ran.code, ran.stdout.lines().count()), (0, 7), "{}", ran.all());
+    assert_eq!((ran.code, ran.stdout.lines().count()), (0, 8), "{}", ran.all());
 }
 
 #[test]
@@ -169,7 +176,7 @@ fn kills_are_shown_as_a_table_and_what_was_lost_fails() {
     assert!(ran.stdout.contains("lost p0-1-7: never came to an end"), "{}", ran.all());
     let ran = fixture.xtask("test --only faults");
     assert_eq!(ran.code, 1, "{}", ran.all());
-    assert!(ran.last_line().starts_with("2 passed, 1 failed"), "{}", ran.all());
+    assert!(ran.last_line().starts_with("4 passed, 1 failed"), "{}", ran.all());
 }
 
 #[test]

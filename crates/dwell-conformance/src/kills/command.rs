@@ -6,7 +6,7 @@ use super::{
     worker,
 };
 use crate::Rig;
-use dwell_core::{Random, SeededRandom, suggest};
+use dwell_core::{BoxError, Random, SeededRandom, suggest};
 use std::{
     io::{Write as _, stdout},
     process::ExitCode,
@@ -36,18 +36,26 @@ pub fn main<R: Rig>(factory: impl Fn() -> R) -> ExitCode {
     if let Some(order) = worker::Order::from_arguments(&arguments) {
         return runtime.block_on(worker::work(factory(), order));
     }
+    report(|options, tell| {
+        let rig = factory();
+        tell(&format!("{}: seed {}", rig.name(), options.seed));
+        let (report, kept) = runtime.block_on(run(&rig, options, tell))?;
+        if let Some(directory) = kept {
+            tell(&format!("the journals are in {}", directory.display()));
+        }
+        Ok(report)
+    })
+}
+
+/// The same for kills of another kind: what was asked for goes to `run`, with somebody to tell how far it is.
+pub fn report(run: impl FnOnce(Options, &mut dyn FnMut(&str)) -> Result<Report, BoxError>) -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (options, json) = match parse(&arguments) {
         Ok(parsed) => parsed,
         Err(problem) => return usage(&problem),
     };
-    let rig = factory();
-    print(&format!("{}: seed {}", rig.name(), options.seed));
-    let ran = runtime.block_on(run(&rig, options, &mut print));
-    match ran {
-        Ok((report, kept)) => {
-            if let Some(directory) = kept {
-                print(&format!("the journals are in {}", directory.display()));
-            }
+    match run(options, &mut print) {
+        Ok(report) => {
             print(&shown(&report, json));
             if report.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }

@@ -29,6 +29,7 @@ mod tail;
 mod watched;
 mod worker;
 
-pub use command::main;
+pub use command::{main, report};
 pub use report::{Finding, Kind, Report};
+pub use run::Options;
 pub use worker::directory;

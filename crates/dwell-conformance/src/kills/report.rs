@@ -51,7 +51,8 @@ impl Report {
         self.lost + self.early + self.unexplained + self.broken == 0
     }
 
-    pub(super) fn add(&mut self, finding: Finding) {
+    /// Counts a promise as broken.
+    pub fn add(&mut self, finding: Finding) {
         *match finding.kind {
             Kind::Lost => &mut self.lost,
             Kind::Early => &mut self.early,

@@ -23,11 +23,15 @@ use std::{
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Options {
-    pub(super) kills: usize,
-    pub(super) seed: u64,
+pub struct Options {
+    /// How many to kill.
+    pub kills: usize,
+    /// What the plan is made of.
+    pub seed: u64,
 }
 
+/// By then a member of a group that came has joined it.
+const SETTLED_IN: Duration = Duration::from_secs(5);
 /// How often the journals are looked through.
 const ROUND: Duration = Duration::from_millis(200);
 /// Longer than this, nothing waits to become quiet.
@@ -52,7 +56,7 @@ pub(super) async fn run(
     let subscriptions: Vec<_> = load.subscriptions().iter().map(|settings| settings.subscription()).collect();
     transport.provision(&[], &subscriptions, OnMissing::Create).await?;
     let letters = Letters::open(&*transport, &subscriptions).await?;
-    let terms = terms(transport.capabilities(), &subscriptions, rig.pace().lease);
+    let terms = terms(transport.capabilities(), store.is_some(), &subscriptions, rig.pace().lease);
     let quiet = match terms.holding {
         Holding::Lease(_) => rig.pace().lease,
         Holding::Session => rig.pace().session,
@@ -90,7 +94,12 @@ pub(super) async fn run(
     Ok((report, Some(directory)))
 }
 
-fn terms(capabilities: Capabilities, subscriptions: &[Subscription], lease: Duration) -> Terms {
+fn terms(
+    capabilities: Capabilities,
+    has_store: bool,
+    subscriptions: &[Subscription],
+    lease: Duration,
+) -> Terms {
     let mut places: BTreeMap<Text, Vec<Text>> = BTreeMap::new();
     for of in subscriptions {
         places.entry(of.topic.clone()).or_default().push(Load::place(&of.topic, &of.name));
@@ -99,7 +108,10 @@ fn terms(capabilities: Capabilities, subscriptions: &[Subscription], lease: Dura
         Lease::Timed { .. } => Holding::Lease(lease.as_millis() as i64),
         Lease::Session => Holding::Session,
     };
-    Terms { places, holding, moves_at_once: capabilities.atomic_move != AtomicMove::No }
+    let moves_at_once = capabilities.atomic_move != AtomicMove::No;
+    // Who cannot move in one step holds what waits in one place and copies it to the other.
+    let copies_what_waits = has_store || !moves_at_once;
+    Terms { places, holding, moves_at_once, copies_what_waits }
 }
 
 /// What goes on while it runs.
@@ -127,7 +139,12 @@ impl Show<'_> {
             let at_once = if dice.chance(20) { 2 + dice.below(2) as usize } else { 1 };
             // The server itself, where it is ours: everybody's calls fail, and what was confirmed must be there again.
             if self.rig.abilities().restart && dice.chance(10) {
+                if self.checker.holding() == Holding::Session {
+                    clock.sleep(SETTLED_IN).await;
+                }
+                let from = clock.now().0;
                 self.rig.restart_broker().await?;
+                self.checker.broker_was_away(from, clock.now().0);
                 self.kills += 1;
                 self.look()?;
                 continue;

@@ -1,6 +1,7 @@
 //! Private servers for tests: each on free ports of the loopback interface, with its data in a directory of its own, ended
 //! with whoever started it, however that one ends.
 
+pub mod kafka;
 mod keeper;
 pub mod redis;
 
@@ -26,7 +27,7 @@ pub(crate) fn free_ports<const COUNT: usize>() -> io::Result<[u16; COUNT]> {
 }
 
 /// A program of the distribution, installed if it is not there and we may. The error says in one line what to install.
-pub(crate) fn require(program: &str, packages: &[&str]) -> io::Result<()> {
+pub fn require(program: &str, packages: &[&str]) -> io::Result<()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     if is_there(program) {

@@ -94,7 +94,7 @@ impl Command {
                 "--test-threads" => {
                     let number = value()?;
                     let parsed = number.parse().map_err(|_| format!("`{number}` is no number of threads"))?;
-                    command.options.parallel = parsed;
+                    command.options.parallel = Some(parsed);
                 }
                 "--format" | "--color" => drop(value()?),
                 "-q" | "--quiet" | "--nocapture" | "--no-capture" | "--show-output" => {}
@@ -175,7 +175,7 @@ mod tests {
         let command = parse(&["ack", "--skip", "restart", "--json", "--test-threads=3", "release"]).unwrap();
         assert!(command.json && !command.list);
         assert_eq!(command.options.filters, ["ack", "release"]);
-        assert_eq!((command.options.skip, command.options.parallel), (vec!["restart".to_owned()], 3));
+        assert_eq!((command.options.skip, command.options.parallel), (vec!["restart".to_owned()], Some(3)));
     }
 
     #[test]

@@ -250,7 +250,8 @@ async fn a_long_delay_blocks_neither_a_short_one_nor_an_immediate_one(stage: Sta
 
 async fn a_delayed_publish_fans_out_to_those_subscribed_when_it_is_due(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
-    let delay = stage.pace().delay;
+    // Long enough for somebody to subscribe meanwhile, also where that takes its time.
+    let delay = stage.pace().delay * 2;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
     bench.send_after("orders", "a", delay).await?;
     let left = stage.pass_almost(delay).await;

@@ -26,16 +26,16 @@ pub struct Options {
     pub exact: bool,
     /// Cases whose name contains one of these are reported as skipped.
     pub skip: Vec<String>,
-    /// How many run at once.
-    pub parallel: usize,
+    /// How many run at once; what [`Rig::at_once`] says if none.
+    pub parallel: Option<usize>,
     /// A case that has not ended by then, in real time, hangs: it fails.
     pub limit: Duration,
 }
 
 impl Default for Options {
-    /// All cases, eight at once, two minutes each.
+    /// All cases, two minutes each.
     fn default() -> Self {
-        Self { filters: vec![], exact: false, skip: vec![], parallel: 8, limit: Duration::from_secs(120) }
+        Self { filters: vec![], exact: false, skip: vec![], parallel: None, limit: Duration::from_secs(120) }
     }
 }
 
@@ -66,8 +66,8 @@ impl Case {
 /// Runs the suite on what `factory` makes, a rig for each case. `seen` hears of each result, in the
 /// order of the matrix.
 ///
-/// Cases run at once, up to [`Options::parallel`]; those that restart the broker come last, one after the other. A
-/// panic is a failure, and so is a case that does not end in time.
+/// Cases run at once, up to [`Options::parallel`]; those that restart the broker come last, by themselves. A panic is a
+/// failure, and so is a case that does not end in time.
 pub async fn run_all<R: Rig>(
     factory: impl Fn() -> R,
     options: &Options,
@@ -77,7 +77,7 @@ pub async fn run_all<R: Rig>(
     let rig: Arc<dyn Rig> = Arc::new(factory());
     let (transport, run) =
         (rig.name().to_owned(), rig.seams().incarnation.chars().take(8).collect::<String>());
-    let facts = facts(&rig, &run).await;
+    let (facts, (at_once, restarts_at_once)) = (facts(&rig, &run).await, rig.at_once());
     drop(rig);
 
     let mut report = Report::default();
@@ -98,7 +98,8 @@ pub async fn run_all<R: Rig>(
         if case.runs_alone() { alone.push((row, case, fate)) } else { together.push((row, case, fate)) }
     }
 
-    for (parallel, jobs) in [(options.parallel.max(1), together), (1, alone)] {
+    let at_once = options.parallel.unwrap_or(at_once);
+    for (parallel, jobs) in [(at_once.max(1), together), (restarts_at_once.min(at_once).max(1), alone)] {
         let mut rows: VecDeque<_> = jobs.iter().map(|(row, ..)| *row).collect();
         let jobs = jobs.into_iter().map(|(row, case, fate)| {
             let (facts, factory, run, transport) = (&facts, &factory, &run, &transport);

@@ -33,6 +33,11 @@ impl Sending {
         self.asked_for.unwrap_or(i64::MIN).max(confirmed)
     }
 
+    /// Whether it was not sent at once, as far as anybody knows.
+    pub(super) fn waited(&self) -> bool {
+        self.confirmed != Some(None)
+    }
+
     fn is_cancelled(&self) -> bool {
         self.asks.iter().any(|ask| matches!(ask.answer, Some((_, Changed::Done))))
     }

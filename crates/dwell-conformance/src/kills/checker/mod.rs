@@ -3,7 +3,10 @@
 //! A *copy* is a message in one subscription. At each handled count it is owed one run; every further one is a duplicate,
 //! and needs an explanation: the hand-out before was never settled, as far as its holder could write down, and its lease
 //! had run out when the next one was made. A worker that was killed explains just that, and so does one that stood still
-//! for too long. A settlement that was confirmed explains nothing any more.
+//! for too long. A settlement that was confirmed explains nothing any more, with two exceptions: on a log it only counts for
+//! a commit, which a kill may prevent; and where copies are made of what waits, a kill may leave two of them. A log shows
+//! which it was, since every copy has a place of its own there: a record that comes again needs a commit that was prevented,
+//! and a second record needs somebody who wrote it.
 //!
 //! Where a moment is not known exactly, the checker takes the end of its interval that accuses nobody: a call began at a
 //! known time, its effect came later, and what is written down about it later still.
@@ -30,6 +33,8 @@ pub(super) struct Terms {
     pub(super) holding: Holding,
     /// A move is one step: what has moved on is no longer where it was.
     pub(super) moves_at_once: bool,
+    /// What waits is carried on by copies: by a forwarder, or by a relay. One that is killed may have made one already.
+    pub(super) copies_what_waits: bool,
 }
 
 /// How long a hand-out is its holder's alone.
@@ -64,6 +69,16 @@ struct Lives {
     killed: BTreeSet<Name>,
     /// When consumers came and were killed.
     changes: Vec<i64>,
+    /// When anybody was killed, the broker included.
+    kills: Vec<i64>,
+    /// From when to when the broker was away.
+    away: Vec<(i64, i64)>,
+}
+
+impl Lives {
+    fn killed_between(&self, from: i64, to: i64) -> bool {
+        self.kills.iter().any(|kill| (from..=to).contains(kill))
+    }
 }
 
 /// All that the journals say.
@@ -100,7 +115,20 @@ impl Checker {
     /// A worker was killed.
     pub(super) fn killed(&mut self, name: &Name, at: i64) {
         self.started(name, at);
+        self.lives.kills.push(at);
         self.lives.killed.insert(name.clone());
+    }
+
+    /// The broker was killed, and came back.
+    pub(super) fn broker_was_away(&mut self, from: i64, to: i64) {
+        self.lives.changes.extend([from, to]);
+        self.lives.kills.push(from);
+        self.lives.away.push((from, to));
+    }
+
+    /// How long a hand-out is its holder's alone.
+    pub(super) fn holding(&self) -> Holding {
+        self.terms.holding
     }
 
     /// Messages whose send was confirmed so far.
@@ -127,7 +155,8 @@ impl Checker {
             Entry::Received { of, lease, id, handled, failed, deliveries, since } => {
                 let track = self.tracks.entry((id.clone(), of.clone())).or_default();
                 self.hand_outs.insert((name.clone(), of, lease), (id, track.hand_outs.len()));
-                track.hand_outs.push(HandOut::new(name.clone(), handled, failed, deliveries, since, at));
+                let counts = (handled, failed);
+                track.hand_outs.push(HandOut::new(name.clone(), lease.0, counts, deliveries, since, at));
             }
             Entry::Renewed { of, leases, since } => {
                 for lease in leases {

@@ -16,6 +16,8 @@ struct Journals {
     dead: Vec<Dead>,
     /// What the next hand-out is counted as.
     deliveries: Option<u32>,
+    /// Where its record is.
+    position: u64,
 }
 
 fn worker(role: Role, slot: usize) -> Name {
@@ -29,8 +31,9 @@ fn consumer(slot: usize) -> Name {
 impl Journals {
     fn on(places: &[&str], holding: Holding) -> Self {
         let places = places.iter().map(|place| Text::from(*place)).collect();
-        let terms = Terms { places: BTreeMap::from([(ORDERS.into(), places)]), holding, moves_at_once: true };
-        Self { checker: Checker::new(terms), fence: 0, dead: vec![], deliveries: None }
+        let places = BTreeMap::from([(ORDERS.into(), places)]);
+        let terms = Terms { places, holding, moves_at_once: true, copies_what_waits: false };
+        Self { checker: Checker::new(terms), fence: 0, dead: vec![], deliveries: None, position: 1 }
     }
 
     /// One subscription, on a store with leases.
@@ -87,7 +90,7 @@ impl Journals {
     /// A hand-out by a call that took 5 ms.
     fn hand_out(&mut self, of: &str, slot: usize, id: &str, at: i64, counts: (u32, u32)) -> Lease {
         self.fence += 1;
-        let lease = (1, self.fence);
+        let lease = (self.position, self.fence);
         let received = Entry::Received {
             of: of.into(),
             lease,
@@ -280,6 +283,112 @@ fn a_run_after_a_confirmed_settlement_is_unexplained_even_if_its_worker_was_kill
     let (kind, text) = journals.found();
     assert_eq!(kind, Kind::Unexplained);
     assert!(text.contains("had settled it"), "{text}");
+}
+
+#[test]
+fn on_a_log_a_kill_right_after_a_settlement_explains_that_it_was_not_committed() {
+    for (killed_at, is_ok) in [(1030, true), (1020 + 2000, false)] {
+        let mut journals = Journals::on(&[MAIL], Holding::Session);
+        journals.sent("a", 1000);
+        let lease = journals.run(0, "a", 1000, (0, 0), HANDLED);
+        journals.settled(0, lease, 1020);
+        journals.killed(0, killed_at);
+        journals.run(1, "a", 9000, (0, 0), HANDLED);
+        let report = journals.report();
+        assert_eq!((report.duplicates, report.is_ok()), (1, is_ok), "{report}");
+    }
+}
+
+#[test]
+fn on_a_log_a_broker_that_went_away_explains_what_was_settled_then_and_nothing_before() {
+    for (from, is_ok) in [(1500, true), (4000, false)] {
+        let mut journals = Journals::on(&[MAIL], Holding::Session);
+        journals.sent("a", 1000);
+        let lease = journals.run(0, "a", 1000, (0, 0), HANDLED);
+        journals.settled(0, lease, 1020);
+        journals.checker.broker_was_away(from, 6000);
+        journals.run(1, "a", 9000, (0, 0), HANDLED);
+        let report = journals.report();
+        assert_eq!((report.duplicates, report.is_ok()), (1, is_ok), "{report}");
+    }
+}
+
+#[test]
+fn where_what_waits_is_copied_a_kill_before_it_came_again_explains_two_of_it() {
+    for (copies, killed_at, is_ok) in [(true, 900, true), (false, 900, false), (true, 9500, false)] {
+        let mut journals = Journals::new();
+        journals.checker.terms.copies_what_waits = copies;
+        journals.sent("a", 1000);
+        let lease = journals.run(0, "a", 1000, (0, 0), HANDLED);
+        journals.settled(0, lease, 1020);
+        journals.killed(2, killed_at);
+        journals.run(1, "a", 9000, (0, 0), HANDLED);
+        let report = journals.report();
+        assert_eq!((report.duplicates, report.is_ok()), (1, is_ok), "{report}");
+    }
+}
+
+/// Two runs of a message that waited, 3 ms apart, on a log.
+fn close_together(positions: [u64; 2], killed_at: Option<i64>) -> Report {
+    let mut journals = Journals::on(&[MAIL], Holding::Session);
+    journals.checker.terms.copies_what_waits = true;
+    journals.sent("a", 1000);
+    if let Some(at) = killed_at {
+        journals.checker.killed(&worker(Role::Producer, 7), at);
+    }
+    for (position, at) in positions.into_iter().zip([1000, 1003]) {
+        journals.position = position;
+        journals.run(0, "a", at, (0, 0), HANDLED);
+    }
+    journals.report()
+}
+
+#[test]
+fn on_a_log_a_kill_while_it_waited_explains_two_records_of_it_and_never_one_record_twice() {
+    for (positions, killed_at, is_ok) in [
+        ([1, 2], Some(900), true),
+        ([1, 2], None, false),
+        ([1, 2], Some(1500), false),
+        ([1, 1], Some(900), false),
+    ] {
+        let report = close_together(positions, killed_at);
+        assert_eq!((report.duplicates, report.is_ok()), (1, is_ok), "{positions:?} {killed_at:?}: {report}");
+    }
+}
+
+#[test]
+fn on_a_log_a_record_that_comes_again_is_found_behind_another_one_of_the_same_message() {
+    let mut journals = Journals::on(&[MAIL], Holding::Session);
+    journals.checker.terms.copies_what_waits = true;
+    journals.sent("a", 1000);
+    journals.checker.killed(&worker(Role::Producer, 7), 900);
+    for (position, at) in [(1, 1000), (2, 1100), (1, 5000)] {
+        journals.position = position;
+        let lease = journals.run(0, "a", at, (0, 0), HANDLED);
+        journals.settled(0, lease, at + 20);
+    }
+    let (kind, text) = journals.found();
+    assert_eq!(kind, Kind::Unexplained);
+    assert!(text.contains("had settled it"), "{text}");
+}
+
+#[test]
+fn on_a_log_each_run_that_asked_for_another_has_written_a_record_of_its_own() {
+    for (runs, is_ok) in [(2, true), (1, false)] {
+        let mut journals = Journals::on(&[MAIL], Holding::Session);
+        journals.checker.terms.copies_what_waits = true;
+        journals.sent("a", 1000);
+        for run in 0..runs {
+            journals.run(run, "a", 1000 + 100 * run as i64, (0, 0), Some(Ending::Deferred(0)));
+            journals.checker.started(&consumer(run + 1), 1050);
+        }
+        for position in [2, 3] {
+            journals.position = position;
+            journals.run(3, "a", 2000, (1, 0), HANDLED);
+        }
+        let report = journals.report();
+        assert_eq!((report.unexplained, report.is_ok()), (usize::from(!is_ok), is_ok), "{report}");
+    }
 }
 
 #[test]

@@ -1,11 +1,17 @@
 //! A message in one subscription: every time that it was handed out there, and what came of it.
 
 use super::{Dead, Holding, Lives, Terms, message::Sending};
-use crate::kills::{journal::Ending, report::Kind, worker::Name};
-use std::{collections::BTreeMap, fmt};
+use crate::kills::{journal::Ending, load::LONGEST_DELAY, report::Kind, worker::Name};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 /// So many hand-outs without an outcome make a message poison, unless a subscription says otherwise.
 const QUARANTINE: u32 = 10;
+
+/// How long after its end a run may not be committed yet, on a log, in milliseconds.
+const COMMIT: i64 = 1000;
 
 #[derive(Debug, Default)]
 pub(super) struct Track {
@@ -24,6 +30,8 @@ pub(super) struct Again {
 #[derive(Debug)]
 pub(super) struct HandOut {
     name: Name,
+    /// On a log, the place of its record there.
+    position: u64,
     handled: u32,
     failed: u32,
     /// How often it was handed out with these counts, this time included, where the store can tell.
@@ -43,14 +51,15 @@ pub(super) struct HandOut {
 impl HandOut {
     pub(super) fn new(
         name: Name,
-        handled: u32,
-        failed: u32,
+        position: u64,
+        (handled, failed): (u32, u32),
         deliveries: Option<u32>,
         since: i64,
         received: i64,
     ) -> Self {
         Self {
             name,
+            position,
             handled,
             failed,
             deliveries,
@@ -74,6 +83,28 @@ impl HandOut {
 
     fn is_handled(&self) -> bool {
         matches!(self.ended, Some((_, Ending::Handled)))
+    }
+
+    /// Whether its holder, or the broker, was killed so soon that a log may not have its commit.
+    fn is_uncommitted(&self, lives: &Lives) -> bool {
+        let ended = self.ended.map_or(self.received, |(at, _)| at);
+        let soon = ended..=ended.saturating_add(COMMIT);
+        let killed = lives.killed.contains(&self.name) && lives.kills.iter().any(|kill| soon.contains(kill));
+        let away = lives.away.iter().any(|(from, to)| *from <= ended.saturating_add(COMMIT) && ended <= *to);
+        killed || away
+    }
+
+    /// Why the same record was handed out again, on a log; an error if there is no reason.
+    fn explain_again(&self, run: &HandOut, lives: &Lives) -> Result<(), String> {
+        if self.is_settled {
+            let explained = self.is_uncommitted(lives);
+            return if explained { Ok(()) } else { Err(format!("{} had settled it", self.name)) };
+        }
+        let between = self.since..=run.received;
+        if lives.changes.iter().any(|change| between.contains(change)) {
+            return Ok(());
+        }
+        Err(format!("{} held it, and no member came or went", self.name))
     }
 
     fn is_given_up(&self) -> bool {
@@ -105,9 +136,20 @@ impl Track {
                 self.check_time(run, message, find);
             }
             again.duplicates += runs.len() - 1;
-            for pair in runs.windows(2) {
-                match self.explain(pair[0], pair[1], terms, lives, message) {
-                    Ok(()) => again.lapsed += usize::from(!lives.killed.contains(&pair[0].name)),
+            for (index, run) in runs.iter().enumerate().skip(1) {
+                let of_its_record = runs[..index].iter().rev().find(|before| before.position == run.position);
+                let (before, explained) = match (terms.holding, of_its_record) {
+                    (Holding::Lease(lease), _) => {
+                        let before = runs[index - 1];
+                        (before, self.explain_with_lease(before, run, lease, terms, lives, message))
+                    }
+                    (Holding::Session, Some(before)) => (*before, before.explain_again(run, lives)),
+                    (Holding::Session, None) => {
+                        (runs[index - 1], self.explain_record(&runs[..=index], terms, lives, message))
+                    }
+                };
+                match explained {
+                    Ok(()) => again.lapsed += usize::from(!lives.killed.contains(&before.name)),
                     Err(why) => find(Kind::Unexplained, format!("runs it once more: {why}: {self}")),
                 }
             }
@@ -141,43 +183,67 @@ impl Track {
         again.filter(|(_, after)| *after == failed).map(|(due, _)| due).min()
     }
 
-    /// Why a run came after another at the same count; an error if there is no reason.
-    fn explain(
+    /// Why a run came after another at the same count, on a store with leases; an error if there is no reason.
+    fn explain_with_lease(
         &self,
         before: &HandOut,
         run: &HandOut,
+        lease: i64,
         terms: &Terms,
         lives: &Lives,
         message: &Sending,
     ) -> Result<(), String> {
         if before.is_settled {
-            return Err(format!("{} had settled it", before.name));
+            let waited = run.handled > 0 || message.waited();
+            let explained =
+                terms.copies_what_waits && waited && lives.killed_between(began(message), run.received);
+            return if explained { Ok(()) } else { Err(format!("{} had settled it", before.name)) };
         }
-        let surely_free = match terms.holding {
-            Holding::Lease(lease) => {
-                // It cannot have been handed out before it was due.
-                let due = self.due(before.handled, before.failed, message).unwrap_or(i64::MIN);
-                let held = before.renewed.unwrap_or(i64::MIN).max(before.since).max(due);
-                let free = held.saturating_add(lease);
-                if run.received < free {
-                    return Err(format!("{} held it until {free}", before.name));
-                }
-                free
-            }
-            Holding::Session => {
-                let between = before.since..=run.received;
-                if !lives.changes.iter().any(|change| between.contains(change)) {
-                    return Err(format!("{} held it, and no member came or went", before.name));
-                }
-                before.received
-            }
-        };
+        // It cannot have been handed out before it was due.
+        let due = self.due(before.handled, before.failed, message).unwrap_or(i64::MIN);
+        let held = before.renewed.unwrap_or(i64::MIN).max(before.since).max(due);
+        let free = held.saturating_add(lease);
+        if run.received < free {
+            return Err(format!("{} held it until {free}", before.name));
+        }
         let moved_on = self.hand_outs.iter().filter(|other| other.handled > run.handled);
         let moved_on = moved_on.map(|other| other.received).min();
-        match moved_on.filter(|at| terms.moves_at_once && *at < run.since.max(surely_free)) {
+        match moved_on.filter(|at| terms.moves_at_once && *at < run.since.max(free)) {
             Some(at) => Err(format!("it had moved on by {at}, and its counts went down")),
             None => Ok(()),
         }
+    }
+
+    /// Why there is one more record of it at the same count, on a log, than there were in the runs before the last; an
+    /// error if there is no reason. Each run that asked for this count has written one; and whoever carries on what waits
+    /// has copied it before a kill, and not committed that it did.
+    fn explain_record(
+        &self,
+        runs: &[&HandOut],
+        terms: &Terms,
+        lives: &Lives,
+        message: &Sending,
+    ) -> Result<(), String> {
+        let Some(run) = runs.last() else { return Ok(()) };
+        let records: BTreeSet<_> = runs.iter().map(|run| run.position).collect();
+        let led_here = |before: &&HandOut| {
+            before.handled + 1 == run.handled
+                && before.again().is_some_and(|(_, failed)| failed == run.failed)
+        };
+        let asked: Vec<_> =
+            self.hand_outs.iter().filter(led_here).filter_map(|before| before.ended).collect();
+        if records.len() <= asked.len() {
+            return Ok(());
+        }
+        let waited = match run.handled {
+            0 => message.waited(),
+            _ => asked.iter().any(|(_, ending)| *ending != Ending::Deferred(0)),
+        };
+        let began = asked.iter().map(|(at, _)| *at).min().unwrap_or_else(|| began(message));
+        if terms.copies_what_waits && waited && lives.killed_between(began, run.received) {
+            return Ok(());
+        }
+        Err(format!("{} records of it, and nobody was killed who may have copied it", records.len()))
     }
 
     /// A dead letter comes of a run that gave it up, and one run makes one letter; or of a message that took its worker
@@ -199,6 +265,11 @@ impl Track {
             find(format!("handled it, and has a dead letter of it as well: {self}"));
         }
     }
+}
+
+/// When it was sent, at the earliest.
+fn began(message: &Sending) -> i64 {
+    message.due().saturating_sub(LONGEST_DELAY.as_millis() as i64)
 }
 
 /// What happened to it, in the order of its hand-outs.

@@ -1,0 +1,326 @@
+//! Apache Kafka in KRaft mode: one node, or a cluster of three, each of them broker and controller in one process.
+//!
+//! The jars come from Maven Central and are kept in the user's cache. It takes a Java runtime, and Maven the first time.
+
+use super::{free_ports, keeper::Keeper, require, wait_until};
+use std::{
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+/// The version that is fetched and started.
+pub const VERSION: &str = "4.1.0";
+/// The user of the listener that asks for a password.
+pub const USER: &str = "dwell";
+/// The password of [`USER`].
+pub const PASSWORD: &str = "dwell-test-password";
+
+/// What the log says when the server takes connections.
+const STARTED: &str = "Kafka Server started";
+
+/// A private server. Ended when it is dropped, or when this process ends.
+#[derive(Debug)]
+pub struct KafkaServer {
+    directory: PathBuf,
+    ports: Ports,
+    /// Key and certificate of the listener that speaks TLS, in PEM.
+    identity: Option<String>,
+    place: Place,
+    keeper: Option<Keeper>,
+}
+
+/// Which node it is, and of what.
+#[derive(Clone, Debug)]
+struct Place {
+    node: usize,
+    /// Node and address of each controller.
+    voters: String,
+    /// Copies of each partition.
+    replicas: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ports {
+    plain: u16,
+    password: u16,
+    controller: u16,
+    tls: u16,
+}
+
+impl KafkaServer {
+    /// Starts a server, and waits until it takes connections.
+    pub fn start() -> io::Result<Self> {
+        Self::start_as(None)
+    }
+
+    /// Starts one that speaks TLS as well, with this key and certificate, in PEM.
+    pub fn start_with_tls(key: &str, certificate: &str) -> io::Result<Self> {
+        Self::start_as(Some(format!("{key}{certificate}")))
+    }
+
+    fn start_as(identity: Option<String>) -> io::Result<Self> {
+        let [plain, password, controller, tls] = free_ports()?;
+        let ports = Ports { plain, password, controller, tls };
+        let place = Place { node: 1, voters: format!("1@127.0.0.1:{controller}"), replicas: 1 };
+        let mut server = Self::at(ports, identity, place)?;
+        server.resume()?;
+        Ok(server)
+    }
+
+    /// One that is yet to be started.
+    fn at(ports: Ports, identity: Option<String>, place: Place) -> io::Result<Self> {
+        require("java", &["default-jre-headless"])?;
+        let libraries = libraries()?;
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("dwell-kafka-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir_all(&directory)?;
+        let server = Self { directory, ports, identity, place, keeper: None };
+        server.format(&libraries)?;
+        Ok(server)
+    }
+
+    /// Starts it again, on the same ports and with the same data.
+    pub fn resume(&mut self) -> io::Result<()> {
+        self.launch()?;
+        self.wait()
+    }
+
+    fn launch(&mut self) -> io::Result<()> {
+        self.kill();
+        // It begins anew with each start.
+        let _ = fs::remove_file(self.path("log"));
+        let mut command = vec![java().to_string_lossy().into_owned()];
+        command.extend(self.arguments(&libraries()?));
+        self.keeper = Some(Keeper::start(&self.directory, &command)?);
+        let _ = fs::remove_file(self.path("keep"));
+        Ok(())
+    }
+
+    /// Until it takes connections.
+    fn wait(&self) -> io::Result<()> {
+        let log = || fs::read(self.path("log")).unwrap_or_default();
+        let started =
+            wait_until("Kafka does not start", 60, || String::from_utf8_lossy(&log()).contains(STARTED));
+        started.map_err(|error| {
+            let log = log();
+            let log = String::from_utf8_lossy(&log);
+            let tail: Vec<_> = log.lines().rev().take(10).collect();
+            let tail: Vec<_> = tail.into_iter().rev().collect();
+            io::Error::new(error.kind(), format!("{error}; its last words:\n{}", tail.join("\n")))
+        })
+    }
+
+    /// Ends it at once, as a power cut would end it for those connected.
+    pub fn kill(&mut self) {
+        let _ = fs::write(self.path("keep"), "");
+        self.keeper = None;
+    }
+
+    /// Ends it, and starts it again.
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.kill();
+        self.resume()
+    }
+
+    /// Host and port, for clients that need no password.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.ports.plain)
+    }
+
+    /// Host and port of the listener that asks for [`USER`] and [`PASSWORD`], by SASL PLAIN.
+    pub fn address_with_password(&self) -> String {
+        format!("127.0.0.1:{}", self.ports.password)
+    }
+
+    /// Host and port of the listener that speaks TLS, if there is one. Its certificate has to be for `localhost`.
+    pub fn address_with_tls(&self) -> String {
+        format!("localhost:{}", self.ports.tls)
+    }
+
+    /// The transport URL of [`Self::address`].
+    pub fn url(&self) -> String {
+        format!("kafka://{}", self.address())
+    }
+
+    fn format(&self, libraries: &Path) -> io::Result<()> {
+        let settings = self.path("server.properties");
+        fs::write(&settings, self.settings())?;
+        if let Some(identity) = &self.identity {
+            fs::write(self.path("identity.pem"), identity)?;
+        }
+        let formatted = Command::new(java())
+            .args(["-cp", &classpath(libraries), "kafka.tools.StorageTool", "format"])
+            .args(["-t", "ZHdlbGwtdGVzdC1zZXJ2ZQ", "-c"])
+            .arg(&settings)
+            .output()?;
+        match formatted.status.success() {
+            true => Ok(()),
+            false => {
+                let said = String::from_utf8_lossy(&formatted.stderr);
+                Err(io::Error::other(format!("Kafka did not format its storage: {said}")))
+            }
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn arguments(&self, libraries: &Path) -> Vec<String> {
+        let settings = self.path("server.properties").display().to_string();
+        // Less heat: it starts twice as fast, and tests never run long enough to miss the better code.
+        let quick = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"];
+        let mut all: Vec<_> = quick.map(str::to_owned).into();
+        all.extend(["-cp".to_owned(), classpath(libraries), "kafka.Kafka".to_owned(), settings]);
+        all
+    }
+
+    fn settings(&self) -> String {
+        let Ports { plain, password, controller, tls } = self.ports;
+        let Place { node, voters, replicas } = &self.place;
+        // Writes go on while one is away.
+        let in_sync = replicas.div_ceil(2);
+        let data = self.path("data");
+        let ssl = if self.identity.is_some() { format!(",SSL://localhost:{tls}") } else { String::new() };
+        let identity = self.path("identity.pem");
+        format!(
+            "process.roles=broker,controller\n\
+             node.id={node}\n\
+             controller.quorum.voters={voters}\n\
+             broker.session.timeout.ms=3000\n\
+             broker.heartbeat.interval.ms=500\n\
+             controller.listener.names=CONTROLLER\n\
+             listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{password},CONTROLLER://127.0.0.1:{controller}{ssl}\n\
+             advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{password}{ssl}\n\
+             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL\n\
+             listener.name.ssl.ssl.keystore.type=PEM\n\
+             listener.name.ssl.ssl.keystore.location={identity}\n\
+             sasl.enabled.mechanisms=PLAIN\n\
+             listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \
+             required user_{USER}=\"{PASSWORD}\";\n\
+             log.dirs={data}\n\
+             offsets.topic.replication.factor={replicas}\n\
+             offsets.topic.num.partitions=4\n\
+             transaction.state.log.replication.factor={replicas}\n\
+             transaction.state.log.num.partitions=4\n\
+             transaction.state.log.min.isr={in_sync}\n\
+             transaction.abort.timed.out.transaction.cleanup.interval.ms=1000\n\
+             share.coordinator.state.topic.replication.factor={replicas}\n\
+             share.coordinator.state.topic.num.partitions=1\n\
+             share.coordinator.state.topic.min.isr={in_sync}\n\
+             default.replication.factor={replicas}\n\
+             min.insync.replicas={in_sync}\n\
+             num.partitions=1\n\
+             auto.create.topics.enable=false\n\
+             group.initial.rebalance.delay.ms=0\n\
+             group.min.session.timeout.ms=1000\n\
+             log.cleaner.enable=true\n",
+            data = data.display(),
+            identity = identity.display()
+        )
+    }
+}
+
+impl Drop for KafkaServer {
+    fn drop(&mut self) {
+        self.keeper = None;
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A private cluster of three nodes, each of which has a copy of everything.
+#[derive(Debug)]
+pub struct KafkaCluster {
+    nodes: Vec<KafkaServer>,
+}
+
+impl KafkaCluster {
+    /// Starts three servers, and waits until each takes connections.
+    pub fn start() -> io::Result<Self> {
+        let ports: [u16; 12] = free_ports()?;
+        let all: Vec<_> = ports
+            .chunks_exact(4)
+            .map(|ports| Ports { plain: ports[0], password: ports[1], controller: ports[2], tls: ports[3] })
+            .collect();
+        let voters =
+            all.iter().zip(1..).map(|(ports, node)| format!("{node}@127.0.0.1:{}", ports.controller));
+        let voters = voters.collect::<Vec<_>>().join(",");
+        let mut nodes = vec![];
+        for (ports, node) in all.into_iter().zip(1..) {
+            nodes.push(KafkaServer::at(ports, None, Place { node, voters: voters.clone(), replicas: 3 })?);
+        }
+        // None is ready before most of them are there.
+        nodes.iter_mut().try_for_each(KafkaServer::launch)?;
+        nodes.iter().try_for_each(KafkaServer::wait)?;
+        Ok(Self { nodes })
+    }
+
+    /// Hosts and ports, for clients that need no password.
+    pub fn address(&self) -> String {
+        self.nodes.iter().map(KafkaServer::address).collect::<Vec<_>>().join(",")
+    }
+
+    /// Its nodes.
+    pub fn nodes(&mut self) -> &mut [KafkaServer] {
+        &mut self.nodes
+    }
+}
+
+/// Where the jars are, fetched if they are not there yet.
+fn libraries() -> io::Result<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
+    let directory = cache.unwrap_or_else(std::env::temp_dir).join("dwell").join(format!("kafka-{VERSION}"));
+    let libraries = directory.join("libs");
+    if libraries.join(format!("kafka_2.13-{VERSION}.jar")).exists() {
+        return Ok(libraries);
+    }
+    require("mvn", &["maven"])?;
+    fs::create_dir_all(&directory)?;
+    fs::write(directory.join("pom.xml"), project())?;
+    // Fetched beside and then renamed, so that a fetch that broke off is not taken for the whole.
+    let fresh = format!("libs-{}", std::process::id());
+    let fetched = Command::new("mvn")
+        .args(["-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime"])
+        .arg(format!("-DoutputDirectory={fresh}"))
+        .current_dir(&directory)
+        .stdin(Stdio::null())
+        .output()?;
+    if !fetched.status.success() {
+        let said = String::from_utf8_lossy(&fetched.stdout);
+        return Err(io::Error::other(format!("Maven did not fetch Kafka {VERSION}: {said}")));
+    }
+    if fs::rename(directory.join(&fresh), &libraries).is_err() {
+        // Somebody else was faster.
+        let _ = fs::remove_dir_all(directory.join(fresh));
+    }
+    Ok(libraries)
+}
+
+fn project() -> String {
+    let dependency = |group: &str, name: &str, version: &str| {
+        format!(
+            "<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+        )
+    };
+    format!(
+        "<project xmlns=\"http://maven.apache.org/POM/4.0.0\"><modelVersion>4.0.0</modelVersion>\
+         <groupId>dwell</groupId><artifactId>kafka</artifactId><version>1</version><dependencies>{}{}</dependencies>\
+         </project>",
+        dependency("org.apache.kafka", "kafka_2.13", VERSION),
+        dependency("org.slf4j", "slf4j-simple", "1.7.36"),
+    )
+}
+
+fn classpath(libraries: &Path) -> String {
+    libraries.join("*").display().to_string()
+}
+
+fn java() -> OsString {
+    let home = std::env::var_os("JAVA_HOME").map(|home| Path::new(&home).join("bin").join("java"));
+    home.filter(|java| java.exists()).map_or_else(|| "java".into(), PathBuf::into_os_string)
+}

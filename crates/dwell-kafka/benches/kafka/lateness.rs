@@ -1,0 +1,59 @@
+//! How late records are in their target, by the clock of whoever reads them there.
+
+use crate::{Place, Scale, message};
+use dwell_bench::Output;
+use dwell_core::{Address, Due, Envelope, OnMissing, Seams, Subscription, Timestamp, Transport};
+use dwell_kafka::{Counts, Kafka};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tokio::sync::oneshot;
+
+pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
+    let rate = scale.due_per_second;
+    // A broker that was just started compiles what it runs, and is slow for some seconds: those do not count.
+    let (cold, all) = (rate * scale.cold_seconds, rate * (scale.cold_seconds + scale.seconds));
+    let mut steady = late(place, all, |n| (n * 1000 / rate) as i64).await;
+    output.lateness(&format!("lateness at {rate}/s"), steady.split_off(cold));
+    output.lateness(&format!("{} due at one instant", scale.burst), late(place, scale.burst, |_| 0).await);
+}
+
+/// Milliseconds since the epoch, finer than our clock.
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64() * 1000.0
+}
+
+/// So many messages, each due a given number of milliseconds after a start that is soon.
+async fn late(place: &Place, count: usize, due: impl Fn(usize) -> i64) -> Vec<f64> {
+    let seams = Seams::system("bench");
+    let settings = place.settings(&seams, "1s,2s,4s");
+    let mail = Subscription::new(format!("late-{}", seams.incarnation), "mail");
+    let kafka = Kafka::connect(settings.clone(), seams.clone()).await.expect("a connection");
+    kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.expect("topics");
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped = Box::pin(async move { drop(stopped.await) });
+    let relay =
+        tokio::spawn(dwell_kafka::relay(settings, seams.clone(), Arc::new(Counts::default()), stopped));
+    let consumer = kafka.consumer(mail.clone()).await.expect("a consumer");
+    let producer = kafka.producer().await.expect("a producer");
+    let start = now() as i64 + 4_000;
+    let envelope = |n| {
+        let due = Due::At(Timestamp(start + due(n)));
+        Envelope::new(Address::Topic(mail.topic.clone()), message(&seams)).due(due)
+    };
+    let all: Vec<_> = (0..count).map(envelope).collect();
+    for batch in all.chunks(1000) {
+        producer.send(batch).await.into_iter().for_each(|sent| assert!(sent.is_ok(), "{sent:?}"));
+    }
+    let mut seen = Vec::with_capacity(count);
+    while seen.len() < count {
+        let batch = consumer.receive(1000, Duration::from_secs(30), None).await.expect("a batch");
+        let now = now();
+        seen.extend(batch.iter().map(|delivery| now - delivery.due.expect("Kafka knows").0 as f64));
+    }
+    drop(stop);
+    relay.await.expect("it ends").expect("it ends well");
+    kafka.close().await.expect("it closes");
+    seen
+}

@@ -1,0 +1,121 @@
+//! Dwell on Kafka, beside the bare client that does the same, in the same run on the same broker.
+//!
+//! `cargo xtask bench kafka` runs it; `--json` prints one object per line, `--smoke` only shows that it works. A word
+//! such as `relay` runs that part alone. The broker is the one that `DWELL_TEST_KAFKA_URL` names, or one of its own.
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+
+mod flow;
+mod lateness;
+mod raw;
+mod relay;
+mod stopped;
+mod waiting;
+
+use dwell_bench::Output;
+use dwell_conformance::servers::kafka::KafkaServer;
+use dwell_core::{Message, Seams};
+use dwell_kafka::{KafkaSettings, Ladder};
+use std::time::Duration;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let output = Output { bench: "kafka", json: has("--json") };
+    let scale = if has("--smoke") { Scale::SMOKE } else { Scale::FULL };
+    let named = arguments.iter().any(|argument| !argument.starts_with("--"));
+    let runs = |part: &str| !named || has(part);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime can be started").block_on(async {
+        let place = Place::open();
+        if runs("sends") {
+            flow::sends(&output, &scale, &place).await;
+        }
+        if runs("receives") {
+            flow::receives(&output, &scale, &place).await;
+        }
+        if runs("relay") {
+            relay::run(&output, &scale, &place).await;
+        }
+        if runs("lateness") {
+            lateness::run(&output, &scale, &place).await;
+        }
+        if runs("stopped") {
+            stopped::run(&output, &scale, &place).await;
+        }
+        if runs("waiting") {
+            waiting::run(&output, &scale, &place).await;
+        }
+    });
+}
+
+/// The broker.
+struct Place {
+    address: String,
+    /// Ends with us.
+    _server: Option<KafkaServer>,
+}
+
+impl Place {
+    fn open() -> Self {
+        if let Ok(url) = std::env::var("DWELL_TEST_KAFKA_URL") {
+            return Self { address: url.trim_start_matches("kafka://").to_owned(), _server: None };
+        }
+        let server = KafkaServer::start().expect("a broker can be started");
+        Self { address: server.address(), _server: Some(server) }
+    }
+
+    /// With delay topics of its own.
+    fn settings(&self, seams: &Seams, ladder: &str) -> KafkaSettings {
+        let mut settings = KafkaSettings::at(&self.address);
+        settings.partitions = 1;
+        settings.max_span = 100_000;
+        settings.relay_inside = false;
+        settings.relay.ladder = Ladder::parse(ladder).expect("a ladder");
+        settings.relay.prefix = format!("bench-{}-", seams.incarnation);
+        settings
+    }
+}
+
+/// Of a common size.
+fn message(seams: &Seams) -> Message {
+    Message::new(seams.ids.next(), "bench.message", vec![b'x'; 100]).with(|message| {
+        message.sent_at = Some(seams.clock.now());
+    })
+}
+
+/// How much work a run does.
+struct Scale {
+    rounds: usize,
+    messages: usize,
+    due_per_second: usize,
+    /// Before the seconds that count.
+    cold_seconds: usize,
+    seconds: usize,
+    burst: usize,
+    waiting: usize,
+    /// How long a relay is away.
+    stopped: Duration,
+}
+
+impl Scale {
+    const FULL: Self = Self {
+        rounds: 5,
+        messages: 100_000,
+        due_per_second: 1_000,
+        cold_seconds: 5,
+        seconds: 10,
+        burst: 10_000,
+        waiting: 1_000_000,
+        stopped: Duration::from_secs(60),
+    };
+    const SMOKE: Self = Self {
+        rounds: 1,
+        messages: 2_000,
+        due_per_second: 200,
+        cold_seconds: 1,
+        seconds: 1,
+        burst: 500,
+        waiting: 5_000,
+        stopped: Duration::from_secs(3),
+    };
+}

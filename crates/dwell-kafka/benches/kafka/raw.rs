@@ -1,0 +1,146 @@
+//! The bare client: the same records, the same settings, none of our code on the way.
+
+use dwell_core::{Message, wire};
+use rdkafka::{
+    ClientConfig, ClientContext, Offset, TopicPartitionList,
+    consumer::{BaseConsumer, CommitMode, Consumer as _},
+    message::{DeliveryResult, Header, Headers as _, Message as _, OwnedHeaders},
+    producer::{BaseRecord, ProducerContext, ThreadedProducer},
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Counts what is confirmed.
+#[derive(Clone, Default)]
+pub(crate) struct Count(Arc<AtomicUsize>);
+
+impl ClientContext for Count {}
+
+impl ProducerContext for Count {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if result.is_ok() {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+pub(crate) type Native = ThreadedProducer<Count>;
+
+pub(crate) fn producer(address: &str) -> (Native, Count) {
+    let count = Count::default();
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", address).set("enable.idempotence", "true").set("acks", "all");
+    config.set("linger.ms", "1").set("batch.num.messages", "10000");
+    (config.create_with_context(count.clone()).expect("a producer"), count)
+}
+
+/// Sends these to a topic, and waits until all are confirmed.
+fn send(producer: &Native, count: &Count, topic: &str, batch: &[Message]) {
+    let before = count.0.load(Ordering::Relaxed);
+    for message in batch {
+        let sent_at = message.sent_at.map_or(0, |at| at.0).to_string();
+        let headers = [
+            (wire::ID, &*message.id.0),
+            (wire::TYPE, &message.kind),
+            (wire::CONTENT_TYPE, &message.content_type),
+            (wire::SENT_AT, &sent_at),
+            (wire::HANDLED_COUNT, "0"),
+            (wire::FAILED_COUNT, "0"),
+        ];
+        let headers =
+            headers.iter().fold(OwnedHeaders::new_with_capacity(headers.len()), |all, (key, value)| {
+                all.insert(Header { key, value: Some(*value) })
+            });
+        hand_over(producer, BaseRecord::<[u8], [u8]>::to(topic).payload(&message.body).headers(headers));
+    }
+    wait(count, before + batch.len());
+}
+
+fn hand_over(producer: &Native, mut record: BaseRecord<'_, [u8], [u8]>) {
+    while let Err((_, back)) = producer.send(record) {
+        record = back;
+        std::thread::yield_now();
+    }
+}
+
+/// Not by `flush`, which looks only now and then.
+fn wait(count: &Count, until: usize) {
+    while count.0.load(Ordering::Relaxed) < until {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// Messages per second, sent in batches.
+pub(crate) fn sends(address: &str, topic: &str, messages: &[Message], batch: usize) -> f64 {
+    let (producer, count) = producer(address);
+    send(&producer, &count, topic, &messages[..1]);
+    let start = Instant::now();
+    messages.chunks(batch).for_each(|batch| send(&producer, &count, topic, batch));
+    messages.len() as f64 / start.elapsed().as_secs_f64()
+}
+
+fn consumer(address: &str, topic: &str, group: &str) -> BaseConsumer {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", address).set("group.id", group).set("enable.auto.commit", "false");
+    config.set("auto.offset.reset", "earliest").set("fetch.queue.backoff.ms", "5");
+    config.set("queued.min.messages", "10000").set("queued.max.messages.kbytes", "16384");
+    let consumer: BaseConsumer = config.create().expect("a consumer");
+    consumer.subscribe(&[topic]).expect("a topic");
+    consumer
+}
+
+fn commit(consumer: &BaseConsumer, topic: &str, next: i64) {
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(topic, 0, Offset::Offset(next)).expect("an offset");
+    consumer.commit(&list, CommitMode::Sync).expect("the broker commits");
+}
+
+/// Messages per second, read and committed in batches, from the first on.
+pub(crate) fn receives(address: &str, topic: &str, group: &str, count: usize, batch: usize) -> f64 {
+    let consumer = consumer(address, topic, group);
+    let (mut start, mut read) = (None, 0);
+    while read < count {
+        let Some(Ok(message)) = consumer.poll(Duration::from_secs(1)) else { continue };
+        start.get_or_insert_with(Instant::now);
+        // What a message needs to live on.
+        let copy = message.detach();
+        read += 1;
+        if read % batch == 0 || read == count {
+            commit(&consumer, topic, copy.offset() + 1);
+        }
+    }
+    count as f64 / start.expect("something was read").elapsed().as_secs_f64()
+}
+
+/// Records per second, from one topic to another, confirmed and then committed in batches.
+pub(crate) fn relays(address: &str, from: &str, to: &str, group: &str, count: usize, batch: usize) -> f64 {
+    let (consumer, (producer, confirmed)) = (consumer(address, from, group), producer(address));
+    let (mut start, mut read) = (None, 0);
+    while read < count {
+        let Some(Ok(message)) = consumer.poll(Duration::from_secs(1)) else { continue };
+        start.get_or_insert_with(Instant::now);
+        let copy = message.detach();
+        let headers = copy.headers().map(|headers| {
+            headers.iter().fold(
+                OwnedHeaders::new_with_capacity(headers.count()),
+                rdkafka::message::OwnedHeaders::insert,
+            )
+        });
+        let mut record = BaseRecord::<[u8], [u8]>::to(to);
+        (record.payload, record.key, record.headers) = (copy.payload(), copy.key(), headers);
+        hand_over(&producer, record);
+        read += 1;
+        if read % batch == 0 || read == count {
+            wait(&confirmed, read);
+            commit(&consumer, from, copy.offset() + 1);
+        }
+    }
+    count as f64 / start.expect("something was read").elapsed().as_secs_f64()
+}

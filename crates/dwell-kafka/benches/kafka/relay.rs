@@ -1,0 +1,64 @@
+//! The relay with a backlog of records that are due, beside a bare loop that consumes, produces and commits.
+
+use crate::{Place, Scale, message, raw};
+use dwell_bench::Output;
+use dwell_core::{Address, Due, Envelope, OnMissing, Seams, Topic, Transport};
+use dwell_kafka::{Counts, Kafka};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::sync::oneshot;
+
+/// What our relay takes at one time.
+const BATCH: usize = 10_000;
+
+pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
+    let mut rounds = vec![];
+    for _ in 0..scale.rounds {
+        rounds.push(round(place, scale.messages).await);
+    }
+    output
+        .rates(&format!("relay of due records / bare consume, produce, commit, batches of {BATCH}"), rounds);
+}
+
+async fn round(place: &Place, count: usize) -> (f64, f64) {
+    let seams = Seams::system("bench");
+    let settings = place.settings(&seams, "1h");
+    let (target, other) = (format!("target-{}", seams.incarnation), format!("other-{}", seams.incarnation));
+    let kafka = Kafka::connect(settings.clone(), seams.clone()).await.expect("a connection");
+    let topics = [&target, &other].map(|topic| Topic::named(topic.clone()));
+    kafka.provision(&topics, &[], OnMissing::Create).await.expect("topics");
+    let producer = kafka.producer().await.expect("a producer");
+    let due = Due::At(seams.clock.now().after(Duration::from_secs(3)));
+    let envelope = || Envelope::new(Address::topic(target.clone()), message(&seams)).due(due);
+    for _ in 0..count / 1000 {
+        let batch: Vec<_> = (0..1000).map(|_| envelope()).collect();
+        producer.send(&batch).await.into_iter().for_each(|sent| assert!(sent.is_ok(), "{sent:?}"));
+    }
+    seams.clock.sleep(Duration::from_secs(3)).await;
+
+    let (counts, (stop, stopped)) = (Arc::new(Counts::default()), oneshot::channel::<()>());
+    let stopped = Box::pin(async move { drop(stopped.await) });
+    let relay = tokio::spawn(dwell_kafka::relay(settings.clone(), seams.clone(), counts.clone(), stopped));
+    // From the first on, as with the other.
+    let (mut start, mut before) = (None, 0);
+    while counts.tally().forwarded < count as u64 {
+        if start.is_none() && counts.tally().forwarded > 0 {
+            start = Some(Instant::now());
+            before = counts.tally().forwarded;
+        }
+        seams.clock.sleep(Duration::from_millis(1)).await;
+    }
+    let took = start.map_or(Duration::from_millis(1), |start| start.elapsed());
+    let ours = (count as u64 - before) as f64 / took.as_secs_f64();
+    drop(stop);
+    relay.await.expect("it ends").expect("it ends well");
+
+    let (address, from) = (place.address.clone(), format!("{}due", settings.relay.prefix));
+    let group = format!("raw-{}", seams.incarnation);
+    let raw = tokio::task::spawn_blocking(move || raw::relays(&address, &from, &other, &group, count, BATCH));
+    let raw = raw.await.expect("the bare client relays");
+    kafka.close().await.expect("it closes");
+    (ours, raw)
+}

@@ -1,0 +1,62 @@
+//! A relay that was stopped while records became due: how fast it is when it is back, and whether all of them come, none
+//! before its time.
+
+use crate::{Place, Scale, message};
+use dwell_bench::Output;
+use dwell_core::{Address, Due, Envelope, OnMissing, Seams, Subscription, Transport};
+use dwell_kafka::{Counts, Kafka};
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+use tokio::sync::oneshot;
+
+pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
+    let seams = Seams::system("bench");
+    let mut settings = place.settings(&seams, "1s");
+    settings.partitions = 4;
+    let mail = Subscription::new(format!("stopped-{}", seams.incarnation), "mail");
+    let kafka = Kafka::connect(settings.clone(), seams.clone()).await.expect("a connection");
+    kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.expect("topics");
+    let producer = kafka.producer().await.expect("a producer");
+    let start = Instant::now();
+    let mut ids = BTreeSet::new();
+    // Each waits for one or two levels and a bit, and nobody looks after them meanwhile.
+    for batch in 0..scale.messages / 1000 {
+        let envelope = |n: usize| {
+            let due = Due::After(Duration::from_millis(1_000 + (n as u64 * 37) % 1_900));
+            Envelope::new(Address::Topic(mail.topic.clone()), message(&seams)).due(due)
+        };
+        let envelopes: Vec<_> = (0..1000).map(envelope).collect();
+        ids.extend(envelopes.iter().map(|envelope| envelope.message.id.clone()));
+        producer.send(&envelopes).await.into_iter().for_each(|sent| assert!(sent.is_ok(), "{sent:?}"));
+        let pace = scale.stopped * batch as u32 / (scale.messages / 1000) as u32;
+        seams.clock.sleep(pace.saturating_sub(start.elapsed())).await;
+    }
+    seams.clock.sleep(scale.stopped.saturating_sub(start.elapsed())).await;
+
+    let (counts, (stop, stopped)) = (Arc::new(Counts::default()), oneshot::channel::<()>());
+    let stopped = Box::pin(async move { drop(stopped.await) });
+    let relay = tokio::spawn(dwell_kafka::relay(settings, seams.clone(), counts.clone(), stopped));
+    let consumer = kafka.consumer(mail).await.expect("a consumer");
+    let (mut first, mut early, count) = (None, 0, ids.len());
+    while !ids.is_empty() {
+        let batch = consumer.receive(1000, Duration::from_secs(60), None).await.expect("a batch");
+        assert!(!batch.is_empty(), "{} of {count} are lost", ids.len());
+        first.get_or_insert_with(Instant::now);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as i64;
+        early += batch.iter().filter(|delivery| delivery.due.is_none_or(|due| now < due.0)).count();
+        for delivery in &batch {
+            ids.remove(&delivery.message.id);
+        }
+    }
+    let took = first.expect("something came").elapsed();
+    assert_eq!(early, 0, "records came before their time");
+    drop(stop);
+    relay.await.expect("it ends").expect("it ends well");
+    kafka.close().await.expect("it closes");
+    let seconds = scale.stopped.as_secs();
+    let case = format!("a relay that was stopped for {seconds} s catches up, 0 lost, 0 early");
+    output.figure(&case, count as f64 / took.as_secs_f64(), "messages/s");
+}

@@ -1,0 +1,317 @@
+//! What is there: topics, their partitions, settings and offsets. Nothing here is on the path of a message.
+
+use crate::{
+    catalogue,
+    fault::{code, fault, is_unknown_topic, of_code},
+    settings::KafkaSettings,
+    trouble::Trouble,
+};
+use dwell_core::{Clock, Error, ErrorKind, Result, Text};
+use rdkafka::{
+    Offset, TopicPartitionList,
+    admin::{AdminClient, AdminOptions, ConfigResource, NewTopic, ResourceSpecifier, TopicReplication},
+    consumer::{BaseConsumer, CommitMode, Consumer as _},
+    error::{KafkaError, RDKafkaErrorCode as Code},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+/// How long the broker may take to answer one question.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long what was made may take until every broker knows of it, and a coordinator to get ready.
+const SPREAD: Duration = Duration::from_secs(15);
+const STEP: Duration = Duration::from_millis(20);
+
+/// A topic that is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NewOne {
+    pub(crate) name: Text,
+    pub(crate) partitions: u16,
+    pub(crate) settings: Vec<(&'static str, String)>,
+}
+
+/// Asks the brokers. Calls that block run on threads of their own.
+#[derive(Clone)]
+pub(crate) struct Cluster(Arc<Inner>);
+
+struct Inner {
+    settings: KafkaSettings,
+    client_id: String,
+    clock: Arc<dyn Clock>,
+    trouble: Trouble,
+    /// Has no group: it only asks.
+    asker: Arc<BaseConsumer<Trouble>>,
+    admin: AdminClient<Trouble>,
+    /// Topics that are known to be there, and how many partitions they have.
+    known: Mutex<BTreeMap<Text, usize>>,
+}
+
+impl Cluster {
+    /// Connects: an error if no broker answers, or lets us in.
+    pub(crate) async fn connect(
+        settings: KafkaSettings,
+        client_id: String,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let trouble = Trouble::default();
+        let config = settings.finish(settings.client(&client_id));
+        let open = |error| fault("set up a client", error);
+        let asker = Arc::new(config.create_with_context(trouble.clone()).map_err(open)?);
+        let admin = config.create_with_context(trouble.clone()).map_err(open)?;
+        let known = Mutex::default();
+        let cluster = Self(Arc::new(Inner { settings, client_id, clock, trouble, asker, admin, known }));
+        let what = format!("connect to {}", cluster.0.settings.brokers);
+        let (clock, trouble) = (cluster.clock(), cluster.0.trouble.clone());
+        let answered = cluster.ask(&what, move |asker| {
+            let start = clock.elapsed();
+            loop {
+                let answer = asker.fetch_metadata(Some(catalogue::TOPIC), PATIENCE / 10);
+                // What is wrong is said apart from the answer, to who listens.
+                while let Some(Err(error)) = asker.poll(STEP) {
+                    trouble.heard(&error);
+                }
+                let over = trouble.is_hopeless() || clock.elapsed().saturating_sub(start) > PATIENCE / 2;
+                if answer.is_ok() || over {
+                    return answer.map(drop);
+                }
+            }
+        });
+        answered.await.map_err(|error| cluster.0.trouble.explain(&what, error))?;
+        Ok(cluster)
+    }
+
+    pub(crate) fn settings(&self) -> &KafkaSettings {
+        &self.0.settings
+    }
+
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        self.0.clock.clone()
+    }
+
+    /// How many partitions a topic has; none if there is no such topic.
+    pub(crate) async fn partitions(&self, topic: &str) -> Result<Option<usize>> {
+        if let Some(count) = self.known(topic) {
+            return Ok(Some(count));
+        }
+        let (what, name) = (format!("look for the topic `{topic}`"), topic.to_owned());
+        let count = self.ask(&what, move |asker| {
+            let metadata = asker.fetch_metadata(Some(&name), PATIENCE)?;
+            let topic = metadata.topics().iter().find(|topic| topic.name() == name);
+            match topic.map(|topic| (topic.error().map(code), topic.partitions())) {
+                Some((None, partitions)) => Ok(Some(partitions.len()).filter(|count| *count > 0)),
+                Some((Some(error), _)) if !is_unknown_topic(error) => Err(KafkaError::MetadataFetch(error)),
+                _ => Ok(None),
+            }
+        });
+        let count = count.await?;
+        if let Some(count) = count {
+            self.lock().insert(topic.into(), count);
+        }
+        Ok(count)
+    }
+
+    /// The same, from memory alone.
+    pub(crate) fn known(&self, topic: &str) -> Option<usize> {
+        self.lock().get(topic).copied()
+    }
+
+    /// A topic may be gone: look anew next time.
+    pub(crate) fn forget(&self, topic: &str) {
+        self.lock().remove(topic);
+    }
+
+    /// Makes topics, and waits until they can be used. Returns those that were not there before: whoever made one is the
+    /// only one who did.
+    pub(crate) async fn create(&self, topics: &[NewOne]) -> Result<Vec<Text>> {
+        if topics.is_empty() {
+            return Ok(vec![]);
+        }
+        let replication = self.0.settings.replication.map_or(-1, i32::from);
+        let new: Vec<_> = topics
+            .iter()
+            .map(|topic| {
+                let plain = NewTopic::new(
+                    &topic.name,
+                    i32::from(topic.partitions),
+                    TopicReplication::Fixed(replication),
+                );
+                topic.settings.iter().fold(plain, |new, (name, value)| new.set(name, value))
+            })
+            .collect();
+        let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
+        let answers = self.0.admin.create_topics(&new, &options).await;
+        let mut made = vec![];
+        for answer in answers.map_err(|error| fault("make topics", error))? {
+            match answer {
+                Ok(name) => made.push(Text::from(name)),
+                Err((_, Code::TopicAlreadyExists)) => {}
+                Err((name, code)) => return Err(of_code(&format!("make the topic `{name}`"), code)),
+            }
+        }
+        for topic in topics {
+            self.wait_for(&topic.name).await?;
+        }
+        Ok(made)
+    }
+
+    async fn wait_for(&self, topic: &str) -> Result<()> {
+        let start = self.0.clock.elapsed();
+        while self.partitions(topic).await?.is_none() {
+            if self.0.clock.elapsed().saturating_sub(start) > SPREAD {
+                let text = format!(
+                    "Kafka has made the topic `{topic}`, and its brokers do not know of it yet: try again"
+                );
+                return Err(Error::new(ErrorKind::Unavailable, text));
+            }
+            self.0.clock.sleep(STEP).await;
+        }
+        Ok(())
+    }
+
+    /// Deletes topics and groups that are no longer needed. What fails is only left over.
+    pub(crate) async fn delete(&self, topic: &str, group: &str) {
+        let options = AdminOptions::new();
+        self.forget(topic);
+        if let Err(error) = self.0.admin.delete_topics(&[topic], &options).await {
+            tracing::warn!(%error, topic, "a topic that is no longer needed was not deleted");
+        }
+        if let Err(error) = self.0.admin.delete_groups(&[group], &options).await {
+            tracing::warn!(%error, group, "a group that is no longer needed was not deleted");
+        }
+    }
+
+    /// The settings of topics, in order.
+    pub(crate) async fn describe(&self, topics: &[&str]) -> Result<Vec<ConfigResource>> {
+        let resources: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
+        let options = AdminOptions::new().request_timeout(Some(PATIENCE));
+        let answers = self.0.admin.describe_configs(&resources, &options).await;
+        let answers = answers.map_err(|error| fault("read the settings of topics", error))?;
+        let named = |answer| Result::map_err(answer, |code| of_code("read the settings of a topic", code));
+        answers.into_iter().map(named).collect()
+    }
+
+    /// The first offset of each partition that is there, and the one behind the last.
+    pub(crate) async fn ends(&self, topic: &str, partitions: usize) -> Result<Vec<(i64, i64)>> {
+        let (what, name) = (format!("read the offsets of `{topic}`"), topic.to_owned());
+        self.insist(&what, move |asker| {
+            (0..partitions as i32)
+                .map(|partition| asker.fetch_watermarks(&name, partition, PATIENCE))
+                .collect()
+        })
+        .await
+    }
+
+    /// What a group has committed for the partitions of a topic.
+    pub(crate) async fn committed(
+        &self,
+        group: &str,
+        topic: &str,
+        partitions: usize,
+    ) -> Result<Vec<Option<i64>>> {
+        let member = self.member(group)?;
+        let (what, name, asker) =
+            (format!("read what `{group}` has committed"), topic.to_owned(), member.share());
+        self.insist(&what, move |_| {
+            let mut list = TopicPartitionList::new();
+            list.add_partition_range(&name, 0, partitions as i32 - 1);
+            let list = asker.committed_offsets(list, PATIENCE)?;
+            let offsets = list.elements().into_iter().map(|element| match element.offset() {
+                Offset::Offset(offset) => Some(offset),
+                _ => None,
+            });
+            Ok(offsets.collect())
+        })
+        .await
+    }
+
+    /// Commits offsets of topics for a group that nobody is a member of yet. Where somebody already is, it is too late,
+    /// and no matter.
+    pub(crate) async fn commit(&self, group: &str, offsets: Vec<(Text, Vec<i64>)>) -> Result<()> {
+        let member = self.member(group)?;
+        let (what, asker) = (format!("commit where `{group}` begins"), member.share());
+        self.insist(&what, move |_| {
+            let mut list = TopicPartitionList::new();
+            for (topic, offsets) in &offsets {
+                for (partition, offset) in offsets.iter().enumerate() {
+                    list.add_partition_offset(topic, partition as i32, Offset::Offset(*offset))?;
+                }
+            }
+            match asker.commit(&list, CommitMode::Sync) {
+                Err(KafkaError::ConsumerCommit(Code::UnknownMemberId | Code::IllegalGeneration)) => Ok(()),
+                other => other,
+            }
+        })
+        .await
+    }
+
+    /// A client that reads or commits for a group without joining it.
+    pub(crate) fn member(&self, group: &str) -> Result<Guest> {
+        let mut config = self.0.settings.client(&self.0.client_id);
+        config.set("group.id", group).set("enable.auto.commit", "false").set("enable.partition.eof", "true");
+        // The end of a topic is known when a fetch comes back empty: not to be waited for.
+        config.set("auto.offset.reset", "earliest").set("fetch.wait.max.ms", "5");
+        let config = self.0.settings.finish(config);
+        let opened = config.create_with_context(self.0.trouble.clone());
+        opened.map(|client| Guest(Some(Arc::new(client)))).map_err(|error| fault("set up a client", error))
+    }
+
+    /// Asks again while the answer is that the broker is not ready, as after a topic was made or a coordinator moved.
+    async fn insist<T: Send + 'static>(
+        &self,
+        what: &str,
+        question: impl Fn(&BaseConsumer<Trouble>) -> Result<T, KafkaError> + Clone + Send + 'static,
+    ) -> Result<T> {
+        let start = self.0.clock.elapsed();
+        loop {
+            match self.ask(what, question.clone()).await {
+                Err(error)
+                    if (error.is_retryable() || error.kind() == ErrorKind::NotFound)
+                        && self.0.clock.elapsed().saturating_sub(start) < SPREAD =>
+                {
+                    self.0.clock.sleep(STEP).await;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// One question, on a thread that may wait for the answer.
+    async fn ask<T: Send + 'static>(
+        &self,
+        what: &str,
+        question: impl FnOnce(&BaseConsumer<Trouble>) -> Result<T, KafkaError> + Send + 'static,
+    ) -> Result<T> {
+        let asker = self.0.asker.clone();
+        let answer = tokio::task::spawn_blocking(move || question(&asker)).await;
+        let answer = answer.map_err(|error| {
+            Error::new(ErrorKind::Unavailable, format!("Kafka cannot {what}")).with_source(error)
+        })?;
+        answer.map_err(|error| fault(what, error))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Text, usize>> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A client that reads or commits for a group without joining it. It takes its time to go, and nobody waits for that.
+pub(crate) struct Guest(Option<Arc<BaseConsumer<Trouble>>>);
+
+impl Guest {
+    /// For a thread that may wait.
+    pub(crate) fn share(&self) -> Arc<BaseConsumer<Trouble>> {
+        self.0.clone().expect("it is there until it is dropped")
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let client = self.0.take();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(move || drop(client));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! One member of one subscription. It reads the subscription's topic, and the retry topic that is its alone.
+
+use crate::group::{Member, Taken};
+use dwell_core::{
+    Action, BoxFuture, Clock, Consumer, Delivery, Error, ErrorKind, LeaseId, Receipt, Result, Settle,
+    Subscription, Unsettled, ready,
+};
+use std::{sync::Arc, time::Duration};
+
+pub(crate) struct KafkaConsumer {
+    pub(crate) member: Arc<Member>,
+    pub(crate) subscription: Subscription,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// As the member knows them.
+    pub(crate) topics: [String; 2],
+}
+
+impl KafkaConsumer {
+    fn delivery(&self, taken: Taken) -> Delivery {
+        let Taken { topic, lease, record } = taken;
+        let (message, problem, due) = record.message(&self.topics[topic]);
+        let receipt = Receipt::new(lease.position, lease.fence);
+        Delivery { message, deliveries: None, due, problem, receipt }
+    }
+
+    fn settle_one(&self, settle: &Settle) -> Result<()> {
+        let of = self.subscription.address();
+        let undeclared = match &settle.action {
+            Action::Ack { result: None } => None,
+            Action::Ack { result: Some(_) } => Some("keep a result: it has no ledger"),
+            Action::Release => Some("release: move it to its own subscription instead"),
+            Action::Move { .. } => Some("move in one step: copy, confirm, then ack instead"),
+        };
+        if let Some(what) = undeclared {
+            return Err(Error::new(ErrorKind::Unsupported, format!("Kafka cannot {what} (`{of}`)")));
+        }
+        if self.member.complete(settle.delivery.receipt.lease()) {
+            return Ok(());
+        }
+        let id = &settle.delivery.message.id;
+        let text = format!("`{id}` is no longer this consumer's in `{of}`: its partition was assigned anew");
+        Err(Error::new(ErrorKind::Stale, text))
+    }
+}
+
+impl Consumer for KafkaConsumer {
+    fn receive(
+        &self,
+        max: usize,
+        wait: Duration,
+        _lease: Option<Duration>,
+    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        Box::pin(async move {
+            let mut give_up = None;
+            loop {
+                // What stirs after this look is remembered, so that the wait for it ends at once.
+                let batch = self.member.take(max, &mut |_| true)?;
+                if !batch.is_empty() || wait.is_zero() || max == 0 {
+                    return Ok(batch.into_iter().map(|taken| self.delivery(taken)).collect());
+                }
+                let give_up = give_up.get_or_insert_with(|| self.clock.sleep(wait));
+                tokio::select! {
+                    biased;
+                    () = self.member.stirred() => {}
+                    () = give_up => return Ok(vec![]),
+                }
+            }
+        })
+    }
+
+    fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {
+        let unsettled = batch.into_iter().filter_map(|settle| {
+            let done = self.settle_one(&settle);
+            done.err().map(|error| Unsettled { settle, error })
+        });
+        ready(unsettled.collect())
+    }
+
+    /// Nothing to renew; says which deliveries were lost with their partition.
+    fn extend(&self, leases: Vec<LeaseId>, _by: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
+        ready(Ok(leases.into_iter().filter(|lease| !self.member.is_open(*lease)).collect()))
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.member.close().await;
+            Ok(())
+        })
+    }
+}

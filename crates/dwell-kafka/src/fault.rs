@@ -1,0 +1,91 @@
+//! From errors of the client library to ours: what happened, to what, and whether trying again may help.
+
+use dwell_core::{Error, ErrorKind};
+use rdkafka::{
+    error::{KafkaError, RDKafkaErrorCode as Code},
+    types::RDKafkaRespErr,
+};
+
+/// An error of the library, with what was tried.
+pub(crate) fn fault(what: &str, error: KafkaError) -> Error {
+    let Some(code) = error.rdkafka_error_code() else {
+        let kind = match &error {
+            KafkaError::ClientConfig(..) | KafkaError::ClientCreation(_) => ErrorKind::Config,
+            KafkaError::AdminOpCreation(_) | KafkaError::Subscription(_) | KafkaError::Nul(_) => {
+                ErrorKind::Invalid
+            }
+            KafkaError::Canceled => ErrorKind::Closed,
+            _ => ErrorKind::Unavailable,
+        };
+        // The value of a setting may be a secret: its name has to do.
+        let why = match &error {
+            KafkaError::ClientConfig(_, why, name, _) => format!("the property `{name}`: {why}"),
+            other => other.to_string(),
+        };
+        return Error::new(kind, format!("Kafka cannot {what}: {why}"));
+    };
+    of_code(what, code)
+}
+
+/// The same for a bare code.
+pub(crate) fn of_code(what: &str, code: Code) -> Error {
+    let (kind, advice) = match code {
+        Code::UnknownTopicOrPartition
+        | Code::UnknownTopic
+        | Code::UnknownPartition
+        | Code::UnknownTopicId => (ErrorKind::NotFound, "there is no such topic: provision it first"),
+        Code::MessageSizeTooLarge | Code::InvalidMessageSize => {
+            (ErrorKind::TooLarge, "make it smaller, or raise `max_record` here and `max.message.bytes` there")
+        }
+        Code::TopicAuthorizationFailed
+        | Code::GroupAuthorizationFailed
+        | Code::ClusterAuthorizationFailed
+        | Code::TransactionalIdAuthorizationFailed => (ErrorKind::Denied, "this user may not do that"),
+        Code::Authentication | Code::SaslAuthenticationFailed => {
+            (ErrorKind::Denied, "check user, password and `sasl`")
+        }
+        Code::SSL => (ErrorKind::Unavailable, "check `tls`, `ca` and `certificate`"),
+        Code::MessageTimedOut | Code::OperationTimedOut | Code::RequestTimedOut | Code::TimedOutQueue => {
+            (ErrorKind::Timeout, "it may or may not have happened")
+        }
+        Code::QueueFull => (ErrorKind::Full, "too much is on its way: try again"),
+        Code::TopicAlreadyExists => (ErrorKind::Conflict, "it is there already"),
+        Code::InvalidReplicationFactor => {
+            (ErrorKind::Config, "set `replication` to at most the number of brokers")
+        }
+        Code::InvalidTopic | Code::InvalidConfig | Code::PolicyViolation | Code::InvalidPartitions => {
+            (ErrorKind::Config, "the broker refuses these settings")
+        }
+        Code::KafkaStorageError => (ErrorKind::StorageFull, "look at the broker's disk"),
+        _ => (ErrorKind::Unavailable, "try again when the broker can serve it"),
+    };
+    Error::new(kind, format!("Kafka cannot {what}: {code} ({advice})"))
+}
+
+/// The code behind an answer of the broker.
+pub(crate) fn code(error: RDKafkaRespErr) -> Code {
+    error.into()
+}
+
+/// Whether there is no such topic.
+pub(crate) fn is_unknown_topic(code: Code) -> bool {
+    matches!(
+        code,
+        Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicId
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_pass_is_retryable_and_what_lies_in_the_message_is_not() {
+        let send = |code| fault("send to `orders`", KafkaError::MessageProduction(code));
+        assert_eq!(send(Code::UnknownTopicOrPartition).kind(), ErrorKind::NotFound);
+        assert!(send(Code::MessageSizeTooLarge).is_of_the_message());
+        assert!(send(Code::MessageTimedOut).is_retryable() && send(Code::NotEnoughReplicas).is_retryable());
+        assert!(!send(Code::TopicAuthorizationFailed).is_of_the_message());
+        assert!(send(Code::SaslAuthenticationFailed).to_string().contains("password"));
+    }
+}

@@ -1,0 +1,815 @@
+//! The partitions that a member has: what was taken from each, and what may be committed.
+
+use super::{
+    details::{self, REACH},
+    member::Watcher,
+};
+use crate::record::Record;
+use dwell_core::{Clock, Error, ErrorKind, LeaseId, LowWater, Result};
+use rdkafka::{Offset, TopicPartitionList, consumer::base_consumer::PartitionQueue, error::KafkaError};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+/// A lease's position is its topic in the highest bit, its partition in the next fifteen, and its offset below.
+const OFFSET_BITS: u32 = 48;
+const TOPIC_BIT: u64 = 1 << 63;
+
+/// A commit that takes longer than this means that the broker is away. What is handled from then on may have to be handled
+/// again by another member, so nothing more is handed out. It bounds what comes twice when a broker dies.
+const COMMIT_PATIENCE: Duration = Duration::from_millis(100);
+
+/// How long what is settled waits for its commit, so that one commit is for many.
+const GATHER: Duration = Duration::from_millis(5);
+/// Whoever commits looks by himself this often, whatever he is told.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// The library does not tell of every queue that is no longer empty. So whoever waits looks again by himself: often while
+/// records flow, and else now and then.
+const SWEEP: Duration = Duration::from_millis(100);
+const SWEEP_IN_FLOW: Duration = Duration::from_millis(2);
+/// Records flow until none was taken for this long.
+const FLOW: Duration = Duration::from_millis(300);
+
+/// Topic, by its place in the member's list, and partition.
+type Key = (usize, i32);
+
+/// The partitions of one member.
+pub(crate) struct Lanes {
+    topics: Vec<String>,
+    max_span: usize,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    /// Told when something was settled or committed, for who waits for the rest.
+    settled: Condvar,
+    /// Told when there is something to commit, for who does.
+    completed: Condvar,
+    /// Told when there may be something to take, or no more ever.
+    pub(crate) stirred: Notify,
+    /// What lies in the partitions and is not committed, as the library last said.
+    pub(super) lag: AtomicU64,
+}
+
+struct State {
+    lanes: BTreeMap<Key, Lane>,
+    /// The fence of the next assignment.
+    epoch: u64,
+    /// The lane to look at first, so that a busy one does not starve the others.
+    turn: usize,
+    closed: bool,
+    /// Somebody wants to leave: nothing is waited for any more.
+    hurried: bool,
+    /// When a record was last taken.
+    taken: Option<Duration>,
+    /// Since when something is to be committed, and is not yet.
+    committing: Option<Duration>,
+    /// Whoever commits waits to be told that there is something.
+    sleeps: bool,
+    /// How often partitions were taken away.
+    departures: u64,
+    /// What the broker refuses us, to be told once.
+    refused: Option<Error>,
+    /// The broker takes commits with nothing beside the mark.
+    terse: bool,
+}
+
+/// One partition, for as long as it is ours.
+struct Lane {
+    /// The fence of all that is handed out from it.
+    epoch: u64,
+    queue: Option<PartitionQueue<Watcher>>,
+    /// What came before the partition had its own queue, and what was looked at and left for later.
+    waiting: VecDeque<Record>,
+    /// The mark of whoever had it before us, and what is done above it; not known before the broker was asked.
+    done: Option<(u64, BTreeSet<u64>)>,
+    /// From the first record on.
+    tracker: Option<LowWater>,
+    /// How many are being worked on.
+    busy: usize,
+    /// How many were done.
+    completed: u64,
+    /// What the broker was last told, as far as we know: the mark, and how many were done then.
+    committed: Option<(u64, u64)>,
+    /// Being taken away: hands out no more.
+    leaving: bool,
+    /// That its span is full was said.
+    warned: bool,
+}
+
+/// A record in our hands.
+pub(crate) struct Taken {
+    /// Which topic of the member's it came from.
+    pub(crate) topic: usize,
+    pub(crate) lease: LeaseId,
+    pub(crate) record: Record,
+}
+
+impl Lanes {
+    /// None yet. `epoch` begins at a random number, so that no fence of another member is ever one of ours.
+    pub(crate) fn new(topics: Vec<String>, max_span: usize, epoch: u64, clock: Arc<dyn Clock>) -> Self {
+        let state = State {
+            lanes: BTreeMap::new(),
+            epoch,
+            turn: 0,
+            closed: false,
+            hurried: false,
+            taken: None,
+            committing: None,
+            sleeps: false,
+            departures: 0,
+            refused: None,
+            terse: false,
+        };
+        let (settled, completed, stirred) = (Condvar::new(), Condvar::new(), Notify::new());
+        let (state, lag) = (Mutex::new(state), AtomicU64::new(0));
+        Self { topics, max_span, clock, state, settled, completed, stirred, lag }
+    }
+
+    /// Up to `max` records that are `ready`. One that is not is looked at again next time, and holds back those behind it
+    /// in its partition. Nothing is awaited, so nothing that was taken can be lost.
+    pub(crate) fn take(&self, max: usize, ready: &mut dyn FnMut(&Record) -> bool) -> Result<Vec<Taken>> {
+        let mut state = self.lock();
+        if let Some(error) = state.refused.take() {
+            return Err(error);
+        }
+        if state.closed {
+            return Err(Error::new(ErrorKind::Closed, "this consumer of Kafka was closed: open another one"));
+        }
+        let now = self.clock.elapsed();
+        if state.is_stuck(now) {
+            return Ok(vec![]);
+        }
+        let mut batch = vec![];
+        let count = state.lanes.len().max(1);
+        state.turn = (state.turn + 1) % count;
+        let middle = state.turn.min(state.lanes.len());
+        let mut lanes: Vec<_> = state.lanes.iter_mut().collect();
+        lanes.rotate_left(middle);
+        for (key, lane) in lanes {
+            self.take_from(*key, lane, max, ready, &mut batch);
+        }
+        if !batch.is_empty() {
+            state.taken = Some(now);
+        }
+        Ok(batch)
+    }
+
+    /// Whether a commit does not come through. What is done meanwhile may have to be done again by somebody else.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.lock().is_stuck(self.clock.elapsed())
+    }
+
+    pub(super) fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+
+    /// When to look again, whatever is heard.
+    pub(super) fn sweep(&self) -> Duration {
+        let (taken, now) = (self.lock().taken, self.clock.elapsed());
+        if taken.is_some_and(|taken| now.saturating_sub(taken) < FLOW) { SWEEP_IN_FLOW } else { SWEEP }
+    }
+
+    fn take_from(
+        &self,
+        key: Key,
+        lane: &mut Lane,
+        max: usize,
+        ready: &mut dyn FnMut(&Record) -> bool,
+        batch: &mut Vec<Taken>,
+    ) {
+        while batch.len() < max && !lane.leaving && lane.done.is_some() {
+            if lane.tracker.as_ref().is_some_and(|tracker| tracker.span() >= self.max_span) {
+                lane.warn_full(&self.topics[key.0], key.1);
+                return;
+            }
+            let Some(record) = lane.next(&self.topics[key.0]) else { return };
+            if lane.skips(record.offset) {
+                continue;
+            }
+            if !ready(&record) {
+                lane.waiting.push_front(record);
+                return;
+            }
+            let offset = record.offset;
+            lane.tracker.get_or_insert_with(|| LowWater::starting_at(offset)).received(offset);
+            lane.busy += 1;
+            let lease = LeaseId { position: position(key, offset), fence: lane.epoch };
+            batch.push(Taken { topic: key.0, lease, record });
+        }
+    }
+
+    /// Counts for the commit from now on. `false` if it is not ours any more.
+    pub(crate) fn complete(&self, lease: LeaseId) -> bool {
+        let mut state = self.lock();
+        let (key, offset) = split(lease.position);
+        let lane = state.lanes.get_mut(&key).filter(|lane| lane.epoch == lease.fence);
+        let Some(lane) = lane else { return false };
+        let Some(tracker) = lane.tracker.as_mut() else { return false };
+        let was_full = tracker.span() >= self.max_span;
+        let completed = tracker.complete(offset);
+        if completed {
+            lane.completed += 1;
+            lane.let_go(&self.settled);
+        }
+        if was_full {
+            self.stirred.notify_one();
+        }
+        if completed && std::mem::take(&mut state.sleeps) {
+            self.completed.notify_one();
+        }
+        completed
+    }
+
+    /// Lets go of it, so that nobody waits for it before its partition is given up: whoever gets it next does it. `false` if
+    /// it must not be let go of, because what is done in that partition is more than can be told of.
+    pub(crate) fn release(&self, lease: LeaseId) -> bool {
+        let mut state = self.lock();
+        let terse = state.terse;
+        let (key, _) = split(lease.position);
+        let lane = state.lanes.get_mut(&key).filter(|lane| lane.epoch == lease.fence);
+        let Some(lane) = lane else { return true };
+        let told = lane.tracker.as_ref().is_none_or(|tracker| tracker.span() <= REACH && !terse);
+        if told {
+            lane.let_go(&self.settled);
+        }
+        told
+    }
+
+    /// What is to be committed together with what these were turned into: all of them done. `None` if one of them is not
+    /// ours any more.
+    pub(crate) fn marks_after(&self, leases: &[LeaseId]) -> Option<TopicPartitionList> {
+        let state = self.lock();
+        let mut trackers: BTreeMap<Key, LowWater> = BTreeMap::new();
+        for lease in leases {
+            let (key, offset) = split(lease.position);
+            let lane = state.lanes.get(&key).filter(|lane| lane.epoch == lease.fence)?;
+            let tracker = lane.tracker.as_ref().filter(|tracker| tracker.is_open(offset))?;
+            trackers.entry(key).or_insert_with(|| tracker.clone()).complete(offset);
+        }
+        let mut list = TopicPartitionList::new();
+        for (key, tracker) in &trackers {
+            let inherited = state.lanes[key].inherited();
+            add(&mut list, &self.topics[key.0], key.1, (tracker, inherited), state.terse);
+        }
+        Some(list)
+    }
+
+    /// Partitions whose former owner may have done more than its mark says.
+    pub(super) fn unknown(&self) -> Option<TopicPartitionList> {
+        let state = self.lock();
+        let mut list = TopicPartitionList::new();
+        for (key, _) in state.lanes.iter().filter(|(_, lane)| lane.done.is_none()) {
+            list.add_partition(&self.topics[key.0], key.1);
+        }
+        (list.count() > 0).then_some(list)
+    }
+
+    /// What was committed for them, and what was said beside it.
+    pub(super) fn learn(&self, committed: &TopicPartitionList) {
+        let mut state = self.lock();
+        for element in committed.elements() {
+            let topic = self.topics.iter().position(|known| known == element.topic());
+            let lane = topic.and_then(|topic| state.lanes.get_mut(&(topic, element.partition())));
+            let mark = element.offset().to_raw().and_then(|offset| u64::try_from(offset).ok());
+            if let Some(lane) = lane {
+                let done = mark.map(|mark| (mark, details::read(mark, element.metadata())));
+                lane.done = Some(done.unwrap_or_default());
+            }
+        }
+        self.stirred.notify_one();
+    }
+
+    /// The broker has no room for what is said beside the mark: only the mark from now on.
+    pub(super) fn be_terse(&self) {
+        self.lock().terse = true;
+    }
+
+    /// Whether it is still ours to settle.
+    pub(crate) fn is_open(&self, lease: LeaseId) -> bool {
+        let state = self.lock();
+        let (key, offset) = split(lease.position);
+        let lane = state.lanes.get(&key).filter(|lane| lane.epoch == lease.fence);
+        lane.and_then(|lane| lane.tracker.as_ref()).is_some_and(|tracker| tracker.is_open(offset))
+    }
+
+    /// How often partitions were taken away so far. Whoever holds records for long gives back those of partitions that are
+    /// leaving, or else they are waited for in vain.
+    pub(crate) fn departures(&self) -> u64 {
+        self.lock().departures
+    }
+
+    /// Whether its partition is about to go to another member, or has gone.
+    pub(crate) fn is_leaving(&self, lease: LeaseId) -> bool {
+        let state = self.lock();
+        let lane = state.lanes.get(&split(lease.position).0).filter(|lane| lane.epoch == lease.fence);
+        lane.is_none_or(|lane| lane.leaving)
+    }
+
+    /// Until a commit is worth while: a moment after something was completed. Not at all if somebody wants to leave.
+    pub(super) fn gather(&self) {
+        let is_idle = |state: &mut State| {
+            state.sleeps = !state.hurried && state.lanes.values().all(Lane::is_told);
+            state.sleeps
+        };
+        drop(self.completed.wait_timeout_while(self.lock(), IDLE, is_idle));
+        self.pause(GATHER);
+    }
+
+    /// A moment, unless somebody wants to leave.
+    pub(super) fn pause(&self, length: Duration) {
+        drop(self.completed.wait_timeout_while(self.lock(), length, |state| !state.hurried));
+    }
+
+    /// A moment, whatever happens.
+    pub(super) fn wait(&self, length: Duration) {
+        drop(self.completed.wait_timeout_while(self.lock(), length, |_| true));
+    }
+
+    /// These partitions are ours from now on.
+    pub(super) fn assigned(&self, partitions: &TopicPartitionList) {
+        let mut state = self.lock();
+        for key in self.keys(partitions) {
+            state.epoch += 1;
+            let epoch = state.epoch;
+            state.lanes.insert(
+                key,
+                Lane {
+                    epoch,
+                    queue: None,
+                    waiting: VecDeque::new(),
+                    done: None,
+                    tracker: None,
+                    busy: 0,
+                    completed: 0,
+                    committed: None,
+                    leaving: false,
+                    warned: false,
+                },
+            );
+        }
+    }
+
+    /// Gives a queue to each partition that has none.
+    pub(super) fn open(&self, mut split: impl FnMut(&str, i32) -> Option<PartitionQueue<Watcher>>) {
+        let mut state = self.lock();
+        for ((topic, partition), lane) in &mut state.lanes {
+            if lane.queue.is_none() {
+                lane.queue = split(&self.topics[*topic], *partition);
+                self.stirred.notify_one();
+            }
+        }
+    }
+
+    /// A record that came before its partition had a queue.
+    pub(super) fn came_early(&self, topic: &str, record: Record) {
+        let Some(index) = self.topics.iter().position(|known| known == topic) else { return };
+        if let Some(lane) = self.lock().lanes.get_mut(&(index, record.partition)) {
+            lane.waiting.push_back(record);
+        }
+        self.stirred.notify_one();
+    }
+
+    /// These are about to be taken away: hands out no more of them.
+    pub(super) fn leave(&self, partitions: &TopicPartitionList) {
+        let mut state = self.lock();
+        for key in self.keys(partitions) {
+            if let Some(lane) = state.lanes.get_mut(&key) {
+                lane.leaving = true;
+            }
+        }
+        state.departures += 1;
+        self.stirred.notify_one();
+    }
+
+    /// Waits until nobody works on them any more and, if `committed`, the broker knows it; at most so long. Whether that is
+    /// so.
+    pub(super) fn wait_for(
+        &self,
+        partitions: &TopicPartitionList,
+        committed: bool,
+        patience: Duration,
+    ) -> bool {
+        let keys = self.keys(partitions);
+        let busy = |state: &mut State| {
+            let is_told = |lane: &Lane| state.committing.is_none() && lane.is_told();
+            let busy = |lane: &Lane| lane.busy > 0 || committed && !is_told(lane);
+            !state.hurried && keys.iter().filter_map(|key| state.lanes.get(key)).any(busy)
+        };
+        let waited = self.settled.wait_timeout_while(self.lock(), patience, busy);
+        let (_state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        !waited.timed_out()
+    }
+
+    /// These are no longer ours: whatever was handed out from them is stale.
+    pub(super) fn gone(&self, partitions: &TopicPartitionList) {
+        let keys = self.keys(partitions);
+        let mut state = self.lock();
+        let gone: Vec<_> = keys.iter().filter_map(|key| state.lanes.remove(key)).collect();
+        state.departures += 1;
+        drop(state);
+        drop(gone);
+        self.stirred.notify_one();
+    }
+
+    /// What is to be committed: the marks that have moved, and those above which something was done. They count as committed
+    /// unless [`Self::uncommitted`] says otherwise.
+    pub(super) fn marks(&self) -> Option<TopicPartitionList> {
+        let mut list = TopicPartitionList::new();
+        let mut state = self.lock();
+        let terse = state.terse;
+        for (key, lane) in &mut state.lanes {
+            let Some(tracker) = &lane.tracker else { continue };
+            let now = (tracker.commit(), lane.completed);
+            if lane.committed == Some(now) {
+                continue;
+            }
+            if add(&mut list, &self.topics[key.0], key.1, (tracker, lane.inherited()), terse) {
+                lane.committed = Some(now);
+            }
+        }
+        if list.count() == 0 {
+            // What was left to commit may have gone with its partition.
+            state.committing = None;
+            return None;
+        }
+        state.committing.get_or_insert_with(|| self.clock.elapsed());
+        Some(list)
+    }
+
+    /// A commit has come through.
+    pub(super) fn committed(&self) {
+        let mut state = self.lock();
+        let was_stuck = state.is_stuck(self.clock.elapsed());
+        state.committing = None;
+        drop(state);
+        self.settled.notify_all();
+        if was_stuck {
+            self.stirred.notify_one();
+        }
+    }
+
+    /// A commit of these failed: their marks are to be committed again.
+    pub(super) fn uncommitted(&self, partitions: &TopicPartitionList) {
+        let keys = self.keys(partitions);
+        let mut state = self.lock();
+        for key in keys {
+            if let Some(lane) = state.lanes.get_mut(&key) {
+                lane.committed = None;
+            }
+        }
+    }
+
+    /// The next [`Self::take`] tells this.
+    pub(super) fn refuse(&self, error: Error) {
+        self.lock().refused = Some(error);
+        self.stirred.notify_one();
+    }
+
+    /// Whoever waits for what is being worked on waits no longer.
+    pub(super) fn hurry(&self) {
+        self.lock().hurried = true;
+        self.settled.notify_all();
+        self.completed.notify_all();
+    }
+
+    /// From now on everything is closed or stale.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let lanes = std::mem::take(&mut state.lanes);
+        drop(state);
+        drop(lanes);
+        self.stirred.notify_waiters();
+        self.stirred.notify_one();
+    }
+
+    fn keys(&self, partitions: &TopicPartitionList) -> Vec<Key> {
+        let key = |topic: &str, partition: i32| {
+            self.topics.iter().position(|known| known == topic).map(|index| (index, partition))
+        };
+        partitions.elements().iter().filter_map(|element| key(element.topic(), element.partition())).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_stuck(&self, now: Duration) -> bool {
+        self.committing.is_some_and(|since| now.saturating_sub(since) > COMMIT_PATIENCE)
+    }
+}
+
+impl Lane {
+    /// Whether the broker was told of all that is done, as far as we know.
+    fn is_told(&self) -> bool {
+        let told = |tracker: &LowWater| self.committed == Some((tracker.commit(), self.completed));
+        self.tracker.as_ref().is_none_or(told)
+    }
+
+    /// Whether it was done by whoever had the partition before us.
+    fn skips(&mut self, offset: u64) -> bool {
+        let Some((mark, done)) = &mut self.done else { return false };
+        if offset < *mark {
+            // Somebody has set the group back, or the topic was made anew: what was done then is no longer of interest.
+            done.clear();
+        }
+        let skips = done.remove(&offset);
+        if skips {
+            let tracker = self.tracker.get_or_insert_with(|| LowWater::starting_at(offset));
+            tracker.received(offset);
+            tracker.complete(offset);
+        }
+        skips
+    }
+
+    /// What whoever had the partition before us has done, and we did not come to yet. It is said again with each commit,
+    /// which replaces what was said before.
+    fn inherited(&self) -> impl Iterator<Item = u64> {
+        self.done.iter().flat_map(|(_, done)| done.iter().copied())
+    }
+
+    /// One less is being worked on.
+    fn let_go(&mut self, settled: &Condvar) {
+        self.busy = self.busy.saturating_sub(1);
+        if self.busy == 0 {
+            settled.notify_all();
+        }
+    }
+
+    fn next(&mut self, topic: &str) -> Option<Record> {
+        if let Some(record) = self.waiting.pop_front() {
+            return Some(record);
+        }
+        loop {
+            match self.queue.as_ref()?.poll(Duration::ZERO)? {
+                Ok(message) => return Some(Record::read(&message)),
+                Err(KafkaError::PartitionEOF(_)) => {}
+                // The library goes on by itself.
+                Err(error) => {
+                    tracing::warn!(%error, topic, "a partition of Kafka could not be read for a moment")
+                }
+            }
+        }
+    }
+
+    fn warn_full(&mut self, topic: &str, partition: i32) {
+        if !std::mem::replace(&mut self.warned, true) {
+            tracing::warn!(
+                topic,
+                partition,
+                "one unsettled message holds back the commit of all behind it: no more are fetched until it is settled"
+            );
+        }
+    }
+}
+
+/// Adds the mark of a partition, and what is done above it.
+fn add(
+    list: &mut TopicPartitionList,
+    topic: &str,
+    partition: i32,
+    (tracker, inherited): (&LowWater, impl Iterator<Item = u64>),
+    terse: bool,
+) -> bool {
+    let mark = tracker.commit();
+    let offset = Offset::Offset(i64::try_from(mark).unwrap_or(i64::MAX));
+    if list.add_partition_offset(topic, partition, offset).is_err() {
+        return false;
+    }
+    let text = if terse { String::new() } else { details::write(mark, tracker.settled().chain(inherited)) };
+    if let Some(mut element) = list.find_partition(topic, partition).filter(|_| !text.is_empty()) {
+        element.set_metadata(text);
+    }
+    true
+}
+
+fn position((topic, partition): Key, offset: u64) -> u64 {
+    let topic = if topic == 0 { 0 } else { TOPIC_BIT };
+    topic | (partition as u64) << OFFSET_BITS | offset
+}
+
+fn split(position: u64) -> (Key, u64) {
+    let topic = usize::from(position & TOPIC_BIT != 0);
+    let partition = ((position & !TOPIC_BIT) >> OFFSET_BITS) as i32;
+    ((topic, partition), position & ((1 << OFFSET_BITS) - 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_core::VirtualClock;
+
+    fn record(partition: i32, offset: u64) -> Record {
+        let (key, headers, body) = Default::default();
+        Record { partition, offset, timestamp: None, key, headers, body, broken: false }
+    }
+
+    fn partitions(of: &[i32]) -> TopicPartitionList {
+        let mut list = TopicPartitionList::new();
+        for partition in of {
+            list.add_partition("orders", *partition);
+        }
+        list
+    }
+
+    /// Two partitions with these many records each.
+    fn lanes(counts: [u64; 2]) -> Lanes {
+        lanes_at(VirtualClock::new(), counts)
+    }
+
+    fn lanes_at(clock: VirtualClock, counts: [u64; 2]) -> Lanes {
+        let lanes = Lanes::new(vec!["orders".into(), "retries".into()], 5, 100, Arc::new(clock));
+        lanes.assigned(&partitions(&[0, 1]));
+        lanes.learn(&partitions(&[0, 1]));
+        for (partition, count) in counts.into_iter().enumerate() {
+            (10..10 + count).for_each(|offset| lanes.came_early("orders", record(partition as i32, offset)));
+        }
+        lanes
+    }
+
+    fn take(lanes: &Lanes, max: usize) -> Vec<LeaseId> {
+        lanes.take(max, &mut |_| true).unwrap().into_iter().map(|taken| taken.lease).collect()
+    }
+
+    fn marks(lanes: &Lanes) -> Vec<(i32, Offset)> {
+        let marks = lanes.marks().unwrap_or_default();
+        marks.elements().iter().map(|element| (element.partition(), element.offset())).collect()
+    }
+
+    #[test]
+    fn a_position_tells_topic_partition_and_offset() {
+        for (key, offset) in [((0, 0), 0), ((1, 32_767), (1 << 48) - 1), ((0, 7), 12)] {
+            assert_eq!(split(position(key, offset)), (key, offset));
+        }
+    }
+
+    #[test]
+    fn only_the_contiguous_mark_is_committed_and_again_if_that_failed() {
+        let lanes = lanes([3, 0]);
+        let taken = take(&lanes, 10);
+        assert!(lanes.complete(taken[1]) && !lanes.complete(taken[1]));
+        assert_eq!(marks(&lanes), [(0, Offset::Offset(10))]);
+        assert!(lanes.complete(taken[0]));
+        assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
+        assert_eq!(marks(&lanes), []);
+        lanes.uncommitted(&partitions(&[0]));
+        assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
+    }
+
+    #[test]
+    fn what_was_taken_from_a_partition_that_is_gone_is_stale_even_when_it_comes_back() {
+        let lanes = lanes([1, 1]);
+        let taken = take(&lanes, 10);
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            taken.into_iter().partition(|lease| split(lease.position).0 == (0, 0));
+        lanes.gone(&partitions(&[0]));
+        assert!(!lanes.is_open(gone[0]) && lanes.is_open(kept[0]));
+        lanes.assigned(&partitions(&[0]));
+        lanes.came_early("orders", record(0, 10));
+        assert_eq!(take(&lanes, 10), [], "nobody has said yet what is done of it");
+        lanes.learn(&partitions(&[0]));
+        let again = take(&lanes, 10);
+        assert_eq!(again[0].position, gone[0].position);
+        assert!(!lanes.complete(gone[0]) && lanes.complete(again[0]));
+    }
+
+    #[test]
+    fn a_stuck_message_stops_its_partition_at_the_span_and_no_other() {
+        let lanes = lanes([20, 3]);
+        let taken = take(&lanes, 100);
+        assert_eq!(taken.len(), 5 + 3);
+        let first = taken.iter().copied().filter(|lease| split(lease.position).0 == (0, 0));
+        first.clone().skip(1).for_each(|lease| assert!(lanes.complete(lease)));
+        assert_eq!(take(&lanes, 100).len(), 0, "the first one holds it back");
+        first.take(1).for_each(|lease| assert!(lanes.complete(lease)));
+        assert_eq!(take(&lanes, 100).len(), 5);
+    }
+
+    #[test]
+    fn one_that_is_not_ready_holds_back_its_partition_alone() {
+        let lanes = lanes([2, 2]);
+        let ready = &mut |record: &Record| (record.partition, record.offset) != (0, 10);
+        assert_eq!(lanes.take(10, ready).unwrap().len(), 2);
+        assert_eq!(take(&lanes, 10).len(), 2, "in its order");
+    }
+
+    #[test]
+    fn a_partition_that_is_taken_away_hands_out_no_more_and_is_left_once_all_is_settled() {
+        let lanes = lanes([3, 0]);
+        let taken = take(&lanes, 2);
+        let first = taken[0];
+        assert!(!lanes.is_leaving(first));
+        taken.into_iter().for_each(|lease| assert!(lanes.complete(lease)));
+        assert_eq!(lanes.departures(), 0);
+        lanes.leave(&partitions(&[0]));
+        assert!(lanes.wait_for(&partitions(&[0]), false, Duration::from_secs(60)));
+        assert_eq!((take(&lanes, 10).len(), lanes.departures()), (0, 1));
+        assert!(lanes.is_leaving(first));
+        let is_left = || lanes.wait_for(&partitions(&[0]), true, Duration::ZERO);
+        assert!(!is_left(), "it is not committed");
+        assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
+        assert!(!is_left(), "nobody knows yet whether it is");
+        lanes.uncommitted(&partitions(&[0]));
+        assert!(!is_left(), "it failed");
+        assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
+        lanes.committed();
+        assert!(is_left());
+    }
+
+    #[tokio::test]
+    async fn nothing_more_is_handed_out_while_a_commit_does_not_come_through() {
+        let clock = VirtualClock::new();
+        let lanes = lanes_at(clock.clone(), [3, 0]);
+        let first = take(&lanes, 1);
+        assert!(lanes.complete(first[0]));
+        assert_eq!(marks(&lanes).len(), 1);
+        clock.advance(COMMIT_PATIENCE).await;
+        assert_eq!(take(&lanes, 1).len(), 1, "it may take a moment");
+        clock.advance(Duration::from_millis(1)).await;
+        assert_eq!(take(&lanes, 1).len(), 0);
+        assert!(lanes.is_stuck());
+        lanes.committed();
+        assert_eq!(take(&lanes, 1).len(), 1);
+    }
+
+    #[test]
+    fn what_is_done_above_the_mark_is_said_with_it_and_not_done_again() {
+        let one = lanes([4, 0]);
+        let taken = take(&one, 10);
+        assert!(one.complete(taken[1]) && one.complete(taken[3]));
+        let said = one.marks().unwrap();
+        assert_eq!(said.elements()[0].metadata(), "dwell1:5");
+        let two = lanes([4, 0]);
+        two.learn(&said);
+        let again: Vec<_> = take(&two, 10).into_iter().map(|lease| split(lease.position).1).collect();
+        assert_eq!(again, [10, 12]);
+        assert!(two.complete(LeaseId { position: position((0, 0), 10), fence: take_fence(&two) }));
+        assert_eq!(marks(&two), [(0, Offset::Offset(12))]);
+    }
+
+    #[test]
+    fn what_was_done_before_us_is_said_again_as_long_as_we_did_not_come_to_it() {
+        let (one, two) = (lanes([4, 0]), lanes([4, 0]));
+        let taken = take(&one, 10);
+        assert!(one.complete(taken[1]) && one.complete(taken[3]));
+        two.learn(&one.marks().unwrap());
+        let first = take(&two, 1);
+        let within = two.marks_after(&first).unwrap();
+        assert!(two.complete(first[0]));
+        // The mark does not pass the 11th before that was seen.
+        for said in [within, two.marks().unwrap()] {
+            let said = &said.elements()[0];
+            assert_eq!((said.offset(), said.metadata()), (Offset::Offset(11), "dwell1:a"));
+        }
+    }
+
+    #[test]
+    fn what_was_done_counts_for_nothing_when_the_group_was_set_back() {
+        let lanes = lanes([4, 0]);
+        let mut said = TopicPartitionList::new();
+        said.add_partition_offset("orders", 0, Offset::Offset(11)).unwrap();
+        said.find_partition("orders", 0).unwrap().set_metadata("dwell1:4");
+        lanes.learn(&said);
+        assert_eq!(take(&lanes, 10).len(), 4);
+    }
+
+    fn take_fence(lanes: &Lanes) -> u64 {
+        lanes.lock().lanes[&(0, 0)].epoch
+    }
+
+    #[test]
+    fn what_goes_into_a_transaction_is_done_in_its_marks_and_not_before() {
+        let lanes = lanes([3, 0]);
+        let taken = take(&lanes, 10);
+        let after = lanes.marks_after(&taken[..2]).unwrap();
+        assert_eq!(after.elements()[0].offset(), Offset::Offset(12));
+        assert!(lanes.is_open(taken[0]));
+        assert!(lanes.complete(taken[0]));
+        assert!(lanes.marks_after(&taken[..2]).is_none(), "one of them is done already");
+    }
+
+    #[test]
+    fn nobody_waits_for_what_was_let_go_of() {
+        let lanes = lanes([2, 0]);
+        let taken = take(&lanes, 10);
+        assert!(lanes.complete(taken[1]) && lanes.release(taken[0]));
+        lanes.leave(&partitions(&[0]));
+        assert!(lanes.wait_for(&partitions(&[0]), false, Duration::from_secs(600)));
+        assert_eq!(lanes.marks().unwrap().elements()[0].metadata(), "dwell1:4");
+    }
+
+    #[test]
+    fn what_is_closed_gives_nothing_and_settles_nothing() {
+        let lanes = lanes([1, 0]);
+        let taken = take(&lanes, 1);
+        lanes.close();
+        assert!(!lanes.complete(taken[0]));
+        let error = lanes.take(1, &mut |_| true).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Closed);
+    }
+}

@@ -1,0 +1,449 @@
+//! Sending records: many at a time, and each one confirmed by all replicas.
+
+use crate::{
+    fault::fault,
+    group::Offsets,
+    record::{Outgoing, native_headers},
+    settings::KafkaSettings,
+    trouble::Trouble,
+};
+use dwell_core::{Clock, Error, ErrorKind, Message, Result, Text, Timestamp};
+use rdkafka::{
+    ClientContext,
+    config::RDKafkaLogLevel,
+    error::{KafkaError, RDKafkaErrorCode as Code},
+    message::{DeliveryResult, Message as _, Timestamp as Stamp},
+    producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer},
+};
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+/// How long to wait while the library has no room for more.
+const ROOM: Duration = Duration::from_millis(2);
+/// How long one call about a transaction waits before it says so; it is then made again.
+const CALL: Duration = Duration::from_secs(5);
+/// How long a close waits for what is on its way.
+const FLUSH: Duration = Duration::from_secs(10);
+
+type Native = ThreadedProducer<Reports>;
+type NativeRecord<'a> = BaseRecord<'a, [u8], [u8], Box<Report>>;
+/// What the library says of one record.
+type Reported = Result<Option<Timestamp>, KafkaError>;
+/// When it was appended, where the topic keeps that time.
+pub(crate) type Confirmed = Result<Option<Timestamp>>;
+
+/// Sends records. Idempotent, so that a repetition by the library makes no second one, and so that order is kept.
+pub(crate) struct Outbox {
+    settings: KafkaSettings,
+    client_id: String,
+    clock: Arc<dyn Clock>,
+    transactions: Option<Transactions>,
+    state: Mutex<State>,
+}
+
+/// That it sends within transactions alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Transactions {
+    /// Nobody else's.
+    pub(crate) id: String,
+    /// When the broker gives up one whose owner is gone.
+    pub(crate) timeout: Duration,
+}
+
+/// How a transaction ended, if that is known.
+pub(crate) enum Transaction {
+    /// All are there, and so are the offsets.
+    Committed,
+    /// Nothing is there: some records were refused, for these reasons; the others have none.
+    Refused(Vec<Option<Error>>),
+    /// Nothing is there, for a reason that lies in no record.
+    Undone(Error),
+}
+
+/// Opened on first use, and again after an error that the library cannot recover from.
+enum State {
+    Unopened,
+    Open(Arc<Native>),
+    Closed,
+}
+
+impl Outbox {
+    pub(crate) fn new(settings: KafkaSettings, client_id: String, clock: Arc<dyn Clock>) -> Self {
+        Self { settings, client_id, clock, transactions: None, state: Mutex::new(State::Unopened) }
+    }
+
+    /// One for [`Self::transact`] alone.
+    pub(crate) fn with_transactions(mut self, transactions: Transactions) -> Self {
+        self.transactions = Some(transactions);
+        self
+    }
+
+    /// Begins to connect. Half a second may pass before a new producer sends its first record, and that is not to make
+    /// late what is due.
+    pub(crate) fn prepare(&self) -> Result<()> {
+        self.native().map(drop)
+    }
+
+    /// Sends, and waits until the broker has confirmed or refused each: one answer per record, in order.
+    pub(crate) async fn send(&self, records: &[Outgoing]) -> Vec<Confirmed> {
+        let mut sending = match self.sending(records.len()) {
+            Ok(sending) => sending,
+            Err(error) => return records.iter().map(|_| Err(error.again())).collect(),
+        };
+        for record in records {
+            sending.hand_over(record).await;
+        }
+        sending.wait().await
+    }
+
+    /// The same, one by one: each is on its way while the next is made ready.
+    pub(crate) fn sending(&self, count: usize) -> Result<Sending<'_>> {
+        let native = self.native()?;
+        Ok(Sending { outbox: self, native, batch: Batch::new(), topics: Vec::with_capacity(count) })
+    }
+
+    /// Sends these and commits these offsets: both, or neither. One at a time. An error means that nobody knows which: the
+    /// group has to be joined anew, to hear it from the broker.
+    pub(crate) async fn transact(
+        &self,
+        records: &[Outgoing],
+        offsets: impl FnOnce() -> Option<Offsets> + Send + 'static,
+    ) -> Result<Transaction> {
+        let native = match self.begin().await {
+            Ok(native) => native,
+            Err(error) => return Ok(Transaction::Undone(error)),
+        };
+        let reports = self.report(&native, records).await;
+        if reports.iter().any(Result::is_err) {
+            self.abort(native).await;
+            let reasons = reports.into_iter().zip(records).map(|(report, record)| {
+                let error = report.err().filter(|error| !is_of_the_transaction(error));
+                error.map(|error| refused(&record.topic, error))
+            });
+            return Ok(Transaction::Refused(reasons.collect()));
+        }
+        let of = native.clone();
+        let ended = on_a_thread(move || {
+            let Some(Offsets { marks, member }) = offsets() else {
+                return Ended::Undone(Error::new(ErrorKind::Stale, "some of it is another relay's by now"));
+            };
+            let added = patiently(|| of.send_offsets_to_transaction(&marks, &member, CALL));
+            match added.and_then(|()| patiently(|| of.commit_transaction(CALL))) {
+                Ok(()) => Ended::Committed,
+                Err(error) if requires_abort(&error) => Ended::Undone(fault("commit a transaction", error)),
+                Err(error) => Ended::Unknown(fault("commit a transaction", error)),
+            }
+        });
+        match ended.await {
+            Ended::Committed => Ok(Transaction::Committed),
+            Ended::Undone(error) => {
+                self.abort(native).await;
+                Ok(Transaction::Undone(error))
+            }
+            Ended::Unknown(error) => Err(error),
+        }
+    }
+
+    /// What becomes of each.
+    async fn report(&self, native: &Native, records: &[Outgoing]) -> Vec<Reported> {
+        let batch = Batch::new();
+        for (index, record) in records.iter().enumerate() {
+            let report = Box::new(Report { batch: batch.clone(), index });
+            self.hand_over(native, record.native(report)).await;
+        }
+        batch.wait(records.len()).await
+    }
+
+    /// Opens it if need be, and begins.
+    async fn begin(&self) -> Result<Arc<Native>> {
+        let is_new = matches!(*lock(&self.state), State::Unopened);
+        let native = self.native()?;
+        let of = native.clone();
+        let begun = on_a_thread(move || {
+            if is_new {
+                patiently(|| of.init_transactions(CALL))?;
+            }
+            of.begin_transaction()
+        });
+        begun.await.map(|()| native.clone()).map_err(|error| {
+            self.renew(&native);
+            fault("begin a transaction", error)
+        })
+    }
+
+    /// Nothing of it has happened. A producer that cannot say so is given up, and with it what it began.
+    async fn abort(&self, native: Arc<Native>) {
+        let of = native.clone();
+        if let Err(error) = on_a_thread(move || patiently(|| of.abort_transaction(CALL))).await {
+            tracing::warn!(%error, "a transaction was not given up in good order");
+            self.renew(&native);
+        }
+    }
+
+    /// Waits for what is on its way, and sends no more. Idempotent.
+    pub(crate) async fn close(&self) {
+        let before = std::mem::replace(&mut *lock(&self.state), State::Closed);
+        if let State::Open(native) = before {
+            let within_transactions = self.transactions.is_some();
+            let closed = tokio::task::spawn_blocking(move || {
+                if within_transactions {
+                    // One that still runs would hold up those who read what is committed until the broker gives it up.
+                    let _ = native.abort_transaction(CALL);
+                }
+                if let Err(error) = native.flush(FLUSH) {
+                    tracing::warn!(%error, "records were still on their way to Kafka when the producer was closed");
+                }
+            });
+            let _ = closed.await;
+        }
+    }
+
+    /// Gives a record to the library, waiting while it has no room.
+    async fn hand_over(&self, native: &Native, mut outgoing: NativeRecord<'_>) {
+        loop {
+            match native.send(outgoing) {
+                Ok(()) => return,
+                Err((KafkaError::MessageProduction(Code::QueueFull), back)) => {
+                    outgoing = back;
+                    self.clock.sleep(ROOM).await;
+                }
+                Err((error, back)) => return back.delivery_opaque.say(Err(error)),
+            }
+        }
+    }
+
+    fn native(&self) -> Result<Arc<Native>> {
+        let mut state = lock(&self.state);
+        match &*state {
+            State::Open(native) => Ok(native.clone()),
+            State::Closed => {
+                Err(Error::new(ErrorKind::Closed, "this connection to Kafka was closed: connect again"))
+            }
+            State::Unopened => {
+                let native = Arc::new(self.open()?);
+                *state = State::Open(native.clone());
+                Ok(native)
+            }
+        }
+    }
+
+    fn open(&self) -> Result<Native> {
+        let mut config = self.settings.client(&self.client_id);
+        config.set("enable.idempotence", "true").set("acks", "all");
+        config.set("message.timeout.ms", self.settings.send_timeout.as_millis().to_string());
+        config.set("linger.ms", "1").set("batch.num.messages", "10000");
+        config.set("queue.buffering.max.messages", "100000");
+        // The one that clients in Java have: a key is in the same partition whoever sends it.
+        config.set("partitioner", "murmur2_random");
+        // A topic that is not there is known not to be before anything is sent to it.
+        config.set("topic.metadata.propagation.max.ms", "10000");
+        if let Some(Transactions { id, timeout }) = &self.transactions {
+            config.set("transactional.id", id).set("transaction.timeout.ms", timeout.as_millis().to_string());
+            let patience = self.settings.send_timeout.min(*timeout);
+            config.set("message.timeout.ms", patience.as_millis().to_string());
+        }
+        let config = self.settings.finish(config);
+        config
+            .create_with_context(Reports(Trouble::default()))
+            .map_err(|error| fault("open a producer", error))
+    }
+
+    /// After a fatal error the library refuses everything: the next send opens another producer.
+    fn renew(&self, broken: &Arc<Native>) {
+        let mut state = lock(&self.state);
+        if matches!(&*state, State::Open(native) if Arc::ptr_eq(native, broken)) {
+            tracing::warn!("the Kafka producer is beyond repair: opening another one");
+            *state = State::Unopened;
+        }
+    }
+}
+
+/// What is known of a transaction after the attempt to commit it.
+enum Ended {
+    Committed,
+    Undone(Error),
+    Unknown(Error),
+}
+
+/// A call to the library that waits.
+async fn on_a_thread<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(call).await {
+        Ok(answer) => answer,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// Calls again for as long as the library says that this may help: what it has begun it must be asked to finish.
+fn patiently(call: impl Fn() -> Result<(), KafkaError>) -> Result<(), KafkaError> {
+    loop {
+        match call() {
+            Err(KafkaError::Transaction(error)) if error.is_retriable() => {
+                tracing::warn!(%error, "a transaction takes its time");
+            }
+            answer => return answer,
+        }
+    }
+}
+
+fn requires_abort(error: &KafkaError) -> bool {
+    matches!(error, KafkaError::Transaction(error) if error.txn_requires_abort())
+}
+
+/// Whether a record was not sent because of the others, or of the whole.
+fn is_of_the_transaction(error: &KafkaError) -> bool {
+    let of_the_whole = [
+        Code::PurgeQueue,
+        Code::PurgeInflight,
+        Code::State,
+        Code::Fatal,
+        Code::Fenced,
+        Code::InvalidTransactionalState,
+        Code::InvalidProducerEpoch,
+        Code::InvalidProducerIdMapping,
+        Code::ProducerFenced,
+    ];
+    error.rdkafka_error_code().is_none_or(|code| of_the_whole.contains(&code))
+}
+
+fn refused(topic: &str, error: KafkaError) -> Error {
+    fault(&format!("send to `{topic}`"), error)
+}
+
+impl Outgoing {
+    fn native(&self, report: Box<Report>) -> NativeRecord<'_> {
+        let mut record = BaseRecord::with_opaque_to(&self.topic, report);
+        (record.key, record.payload) = (self.key.as_deref(), self.body.as_deref());
+        record.headers = Some(self.native_headers());
+        record
+    }
+}
+
+/// Hears what became of each record.
+struct Reports(Trouble);
+
+impl ClientContext for Reports {
+    fn log(&self, level: RDKafkaLogLevel, fac: &str, message: &str) {
+        self.0.log(level, fac, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.0.error(error, reason);
+    }
+}
+
+impl ProducerContext for Reports {
+    type DeliveryOpaque = Box<Report>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, report: Box<Report>) {
+        report.say(match result {
+            Ok(message) => Ok(match message.timestamp() {
+                Stamp::LogAppendTime(at) => Some(Timestamp(at)),
+                _ => None,
+            }),
+            Err((error, _)) => Err(error.clone()),
+        });
+    }
+}
+
+/// Records on their way.
+pub(crate) struct Sending<'a> {
+    outbox: &'a Outbox,
+    native: Arc<Native>,
+    batch: Arc<Batch>,
+    /// Where each goes.
+    topics: Vec<Text>,
+}
+
+impl Sending<'_> {
+    pub(crate) async fn hand_over(&mut self, record: &Outgoing) {
+        let report = self.report(&record.topic);
+        self.outbox.hand_over(&self.native, record.native(report)).await;
+    }
+
+    /// A message as it is.
+    pub(crate) async fn hand_over_message(&mut self, message: &Message, topic: &Text) {
+        let mut record = BaseRecord::with_opaque_to(topic, self.report(topic));
+        (record.key, record.payload) = (message.key.as_deref(), Some(&message.body[..]));
+        record.headers = Some(native_headers(message));
+        self.outbox.hand_over(&self.native, record).await;
+    }
+
+    fn report(&mut self, topic: &Text) -> Box<Report> {
+        self.topics.push(topic.clone());
+        Box::new(Report { batch: self.batch.clone(), index: self.topics.len() - 1 })
+    }
+
+    /// Until the broker has confirmed or refused each: one answer per record, in order.
+    pub(crate) async fn wait(self) -> Vec<Confirmed> {
+        let reports = self.batch.wait(self.topics.len()).await;
+        let mut fatal = false;
+        let answers = reports.into_iter().zip(&self.topics).map(|(report, topic)| {
+            fatal |= matches!(&report, Err(error) if error.rdkafka_error_code() == Some(Code::Fatal));
+            report.map_err(|error| refused(topic, error))
+        });
+        let answers = answers.collect();
+        if fatal {
+            self.outbox.renew(&self.native);
+        }
+        answers
+    }
+}
+
+/// The records of one send, and what became of them: counted, and waited for together.
+struct Batch {
+    /// What there is to say but that a record was confirmed, by its index.
+    said: Mutex<Vec<(usize, Reported)>>,
+    heard: AtomicUsize,
+    /// How many are waited for, once that is known.
+    wanted: AtomicUsize,
+    done: Notify,
+}
+
+impl Batch {
+    fn new() -> Arc<Self> {
+        let (said, heard) = Default::default();
+        Arc::new(Self { said, heard, wanted: AtomicUsize::new(usize::MAX), done: Notify::new() })
+    }
+
+    async fn wait(&self, count: usize) -> Vec<Reported> {
+        self.wanted.store(count, Ordering::SeqCst);
+        while self.heard.load(Ordering::SeqCst) < count {
+            self.done.notified().await;
+        }
+        let mut reports: Vec<_> = (0..count).map(|_| Ok(None)).collect();
+        for (index, report) in lock(&self.said).drain(..) {
+            reports[index] = report;
+        }
+        reports
+    }
+}
+
+/// One record of a batch.
+struct Report {
+    batch: Arc<Batch>,
+    index: usize,
+}
+
+impl Report {
+    fn say(&self, result: Reported) {
+        let Batch { said, heard, wanted, done } = &*self.batch;
+        // Mostly there is nothing to add.
+        if !matches!(result, Ok(None)) {
+            lock(said).push((self.index, result));
+        }
+        if heard.fetch_add(1, Ordering::SeqCst) + 1 >= wanted.load(Ordering::SeqCst) {
+            // Keeps for a waiter that has looked and not yet gone to sleep.
+            done.notify_one();
+        }
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}

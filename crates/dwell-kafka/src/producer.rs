@@ -1,0 +1,162 @@
+//! Putting messages into topics: at once, or by way of the delay topics.
+
+use crate::{
+    cluster::Cluster,
+    names::topic_of,
+    outbox::Outbox,
+    provision::not_found,
+    record::{ORIGINAL_TIMESTAMP, Outgoing, PROCESS_AT, TARGET_TOPIC, set},
+    relay::AFTER,
+};
+use dwell_core::{
+    Address, BoxFuture, Capabilities, Clock, Due, Envelope, Error, ErrorKind, Producer, Result, Sent, Text,
+    Timestamp,
+};
+use std::sync::Arc;
+
+pub(crate) struct KafkaProducer {
+    pub(crate) cluster: Cluster,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) capabilities: Capabilities,
+}
+
+impl Producer for KafkaProducer {
+    fn send<'a>(&'a self, batch: &'a [Envelope]) -> BoxFuture<'a, Vec<Result<Sent>>> {
+        Box::pin(async move {
+            let now = self.clock.now();
+            let mut results: Vec<Option<Result<Sent>>> = batch.iter().map(|_| None).collect();
+            let mut sending = match self.outbox.sending(batch.len()) {
+                Ok(sending) => sending,
+                Err(error) => return batch.iter().map(|_| Err(error.again())).collect(),
+            };
+            let mut places = Vec::with_capacity(batch.len());
+            // Most batches are for one place: it is looked for once.
+            let mut place = None;
+            for (index, envelope) in batch.iter().enumerate() {
+                let target = match self.place(envelope, &mut place).await {
+                    Ok(target) => target,
+                    Err(error) => {
+                        results[index] = Some(Err(error));
+                        continue;
+                    }
+                };
+                if envelope.due.wait(now).is_zero() {
+                    sending.hand_over_message(&envelope.message, &target).await;
+                    places.push((index, target));
+                    continue;
+                }
+                match self.delayed(envelope, target, now).await {
+                    Ok(record) => {
+                        sending.hand_over(&record).await;
+                        places.push((index, record.topic));
+                    }
+                    Err(error) => results[index] = Some(Err(error)),
+                }
+            }
+            for ((index, topic), answer) in places.into_iter().zip(sending.wait().await) {
+                results[index] = Some(self.answer(&batch[index], &topic, answer, now));
+            }
+            let unsure = || Err(Error::new(ErrorKind::Timeout, "Kafka did not confirm"));
+            results.into_iter().map(|result| result.unwrap_or_else(unsure)).collect()
+        })
+    }
+}
+
+impl KafkaProducer {
+    /// Where it is for, if it may be sent there.
+    async fn place<'a>(
+        &self,
+        envelope: &'a Envelope,
+        place: &mut Option<(&'a Address, Text)>,
+    ) -> Result<Text> {
+        self.check(envelope)?;
+        if let Some((to, target)) = place
+            && **to == envelope.to
+        {
+            return Ok(target.clone());
+        }
+        let target = self.target(&envelope.to).await?;
+        *place = Some((&envelope.to, target.clone()));
+        Ok(target)
+    }
+
+    /// The topic that an address is written to, which must be there.
+    async fn target(&self, to: &Address) -> Result<Text> {
+        let target = topic_of(to);
+        if self.cluster.partitions(&target).await?.is_some() {
+            return Ok(target);
+        }
+        Err(not_found(&match to.subscription_name() {
+            None => format!("topic `{target}`"),
+            Some(_) => format!("subscription `{to}`"),
+        }))
+    }
+
+    /// A record in the delay topic that it waits in first. How long, is said in two ways: the relay counts a duration from
+    /// the moment that the broker appended it, whatever our own clock says.
+    async fn delayed(&self, envelope: &Envelope, target: Text, now: Timestamp) -> Result<Outgoing> {
+        let (due, relay) = (envelope.due, &self.cluster.settings().relay);
+        let shelf = Text::from(match due {
+            Due::After(_) => relay.shelf(due.wait(now)),
+            _ => relay.shelf_until(due.wait(now)),
+        });
+        if self.cluster.partitions(&shelf).await?.is_none() {
+            return Err(not_found(&format!("delay topic `{shelf}`")));
+        }
+        let mut record = Outgoing::of(&envelope.message, shelf);
+        set(&mut record.headers, TARGET_TOPIC, target);
+        set(&mut record.headers, PROCESS_AT, due.resolve(now).0);
+        set(&mut record.headers, ORIGINAL_TIMESTAMP, now.0);
+        if let Due::After(_) = due {
+            set(&mut record.headers, AFTER, due.resolve(Timestamp(0)).0);
+        }
+        Ok(record)
+    }
+
+    fn check(&self, envelope: &Envelope) -> Result<()> {
+        let to = &envelope.to;
+        if envelope.once.is_some() {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "Kafka does not remember the ids of messages for `{to}` (`remembers_ids` is not declared): \
+                     send it without a conflict rule"
+                ),
+            ));
+        }
+        let (size, limit) = (envelope.message.body.len(), self.capabilities.max_body);
+        if size > limit {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!(
+                    "a body of {size} bytes for `{to}` is over the limit of {limit}: make it smaller, or raise \
+                     `max_record` here and `max.message.bytes` of the topic"
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn answer(
+        &self,
+        envelope: &Envelope,
+        topic: &str,
+        answer: Result<Option<Timestamp>>,
+        now: Timestamp,
+    ) -> Result<Sent> {
+        match answer {
+            Ok(appended) => {
+                let waits = !envelope.due.wait(now).is_zero();
+                let due = waits.then(|| envelope.due.resolve(appended.unwrap_or(now)));
+                Ok(Sent { due, duplicate: false })
+            }
+            Err(error) => {
+                if error.kind() == ErrorKind::NotFound {
+                    self.cluster.forget(topic);
+                }
+                Err(error)
+            }
+        }
+    }
+}

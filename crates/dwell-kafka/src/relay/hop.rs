@@ -1,0 +1,222 @@
+//! Where a record goes next: pure, so that every rule can be tried without a broker.
+
+use super::RelaySettings;
+use crate::record::{
+    ORIGINAL_TIMESTAMP, Outgoing, PROCESS_AT, RawHeaders, Record, TARGET_TOPIC, header, number, remove, set,
+};
+use dwell_core::{Text, Timestamp, check_topic, wire};
+use std::time::Duration;
+
+/// How long to wait, in milliseconds from the moment of appending. Ours alone; gone after the first hop.
+pub(crate) const AFTER: &str = "x-dwell-after";
+/// Since when the target has been absent, in milliseconds since the epoch.
+const ABSENT_SINCE: &str = "x-dwell-absent-since";
+
+/// A record, read: where it is for, and when.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) target: Text,
+    pub(super) process_at: Timestamp,
+    /// Since when its target has been absent, where that was noticed.
+    pub(super) absent_since: Option<Timestamp>,
+    pub(super) record: Record,
+}
+
+impl Plan {
+    /// Reads a record of a delay topic. `Err` is the reason why it can never be sent on, and the record.
+    pub(super) fn read(mut record: Record, settings: &RelaySettings) -> Result<Self, Box<(String, Record)>> {
+        match Self::headers(&mut record, settings) {
+            Ok((target, process_at, absent_since)) => Ok(Self { target, process_at, absent_since, record }),
+            Err(reason) => Err(Box::new((reason, record))),
+        }
+    }
+
+    fn headers(
+        record: &mut Record,
+        settings: &RelaySettings,
+    ) -> Result<(Text, Timestamp, Option<Timestamp>), String> {
+        if record.broken {
+            return Err("the name of one of its headers is no text".to_owned());
+        }
+        let target = header(&record.headers, TARGET_TOPIC).ok_or_else(|| missing(TARGET_TOPIC))?;
+        let target = std::str::from_utf8(target).map_err(|_| malformed(TARGET_TOPIC, "no text"))?;
+        check_target(target)?;
+        if !settings.allows(target) {
+            return Err(format!("the target `{target}` is not one that this relay may send to"));
+        }
+        let target = Text::from(target);
+        let appended = record.timestamp.ok_or("it has no time of appending")?;
+        let time =
+            |headers: &RawHeaders, name| match header(headers, name).map(|value| (number(value), value)) {
+                None => Ok(None),
+                Some((Some(number), _)) if number >= 0 => Ok(Some(number)),
+                Some((_, value)) => Err(malformed(name, &format!("`{}`", shown(value)))),
+            };
+        let process_at = match time(&record.headers, AFTER)? {
+            // The time of appending lacks its fraction of a millisecond: never early.
+            Some(after) => appended.0.saturating_add(after).saturating_add(1),
+            None => time(&record.headers, PROCESS_AT)?.ok_or_else(|| missing(PROCESS_AT))?,
+        };
+        let absent_since = time(&record.headers, ABSENT_SINCE)?.map(Timestamp);
+        if header(&record.headers, AFTER).is_some() {
+            set(&mut record.headers, PROCESS_AT, process_at);
+            remove(&mut record.headers, AFTER);
+        }
+        if header(&record.headers, ORIGINAL_TIMESTAMP).is_none() {
+            set(&mut record.headers, ORIGINAL_TIMESTAMP, appended.0);
+        }
+        Ok((target, Timestamp(process_at), absent_since))
+    }
+
+    /// To its target. How it came is no longer on it; when it was to come, is.
+    pub(super) fn forward(&self) -> Outgoing {
+        let mut headers = self.record.headers.clone();
+        remove(&mut headers, TARGET_TOPIC);
+        remove(&mut headers, ABSENT_SINCE);
+        self.outgoing(self.target.clone(), headers)
+    }
+
+    /// To a delay topic, once more.
+    pub(super) fn shelve(&self, topic: String) -> Outgoing {
+        let mut headers = self.record.headers.clone();
+        match self.absent_since {
+            Some(since) => set(&mut headers, ABSENT_SINCE, since.0),
+            None => remove(&mut headers, ABSENT_SINCE),
+        }
+        self.outgoing(topic.into(), headers)
+    }
+
+    fn outgoing(&self, topic: Text, headers: RawHeaders) -> Outgoing {
+        Outgoing { topic, key: self.record.key.clone(), headers, body: self.record.body.clone() }
+    }
+
+    /// How long it still has to wait.
+    pub(super) fn remaining(&self, now: Timestamp) -> Duration {
+        self.process_at.since(now)
+    }
+}
+
+/// To where people look after what can never be sent on, all of it as it came, and why.
+pub(super) fn park(
+    record: &Record,
+    from: &str,
+    reason: &str,
+    settings: &RelaySettings,
+    now: Timestamp,
+) -> Outgoing {
+    let mut headers = record.headers.clone();
+    set(&mut headers, wire::ORIGINAL_TOPIC, from);
+    set(&mut headers, wire::REJECTION_REASON, "unroutable");
+    set(&mut headers, wire::REJECTION_MESSAGE, reason);
+    set(&mut headers, wire::REJECTED_AT, now.to_rfc3339());
+    let (key, body) = (record.key.clone(), record.body.clone());
+    Outgoing { topic: settings.parking_topic().into(), key, headers, body }
+}
+
+fn check_target(target: &str) -> Result<(), String> {
+    // Kafka's names are longer than ours, for retry topics.
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    let long = target.len() <= 249 && !target.is_empty() && target.chars().all(fits);
+    if long {
+        Ok(())
+    } else {
+        check_topic(target).map_err(|error| malformed(TARGET_TOPIC, &error.to_string()))
+    }
+}
+
+fn missing(name: &str) -> String {
+    format!("it has no header `{name}`")
+}
+
+fn malformed(name: &str, what: &str) -> String {
+    format!("its header `{name}` cannot be read: {what}")
+}
+
+fn shown(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).chars().take(40).flat_map(char::escape_default).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn record(headers: &[(&str, &str)]) -> Record {
+        let headers =
+            headers.iter().map(|(name, value)| (Text::from(*name), Some(Bytes::from(value.to_string()))));
+        Record {
+            partition: 0,
+            offset: 7,
+            timestamp: Some(Timestamp(1_000_000)),
+            key: Some("k".into()),
+            headers: headers.collect(),
+            body: None,
+            broken: false,
+        }
+    }
+
+    fn read(headers: &[(&str, &str)]) -> Result<Plan, String> {
+        Plan::read(record(headers), &RelaySettings::default()).map_err(|refused| refused.0)
+    }
+
+    fn names(headers: &RawHeaders) -> Vec<(&str, &str)> {
+        let text = |value: &Option<Bytes>| {
+            value.as_ref().map(|value| std::str::from_utf8(value).unwrap().to_owned())
+        };
+        headers.iter().map(|(name, value)| (&**name, &*text(value).unwrap().leak())).collect()
+    }
+
+    #[test]
+    fn what_a_foreign_client_writes_is_enough() {
+        let plan =
+            read(&[("tag", "1"), ("X-Target-Topic", "orders"), ("x-process-at", "1000900"), ("tag", "2")])
+                .unwrap();
+        assert_eq!((&*plan.target, plan.process_at), ("orders", Timestamp(1_000_900)));
+        assert_eq!(plan.remaining(Timestamp(1_000_100)), Duration::from_millis(800));
+        let sent = plan.forward();
+        assert_eq!((&*sent.topic, sent.key.as_deref(), &sent.body), ("orders", Some(&b"k"[..]), &None));
+        let expected =
+            [("tag", "1"), ("x-process-at", "1000900"), ("tag", "2"), ("x-original-timestamp", "1000000")];
+        assert_eq!(names(&sent.headers), expected);
+    }
+
+    #[test]
+    fn a_duration_counts_from_the_moment_of_appending_once() {
+        let headers = [
+            ("x-target-topic", "orders"),
+            ("x-process-at", "5"),
+            ("x-original-timestamp", "4"),
+            ("x-dwell-after", "250"),
+        ];
+        let plan = read(&headers).unwrap();
+        assert_eq!(plan.process_at, Timestamp(1_000_251));
+        let shelved = plan.shelve("delay-5s".into());
+        let expected =
+            [("x-target-topic", "orders"), ("x-original-timestamp", "4"), ("x-process-at", "1000251")];
+        assert_eq!(names(&shelved.headers), expected);
+    }
+
+    #[test]
+    fn what_can_never_be_sent_on_is_parked_whole_and_with_the_reason() {
+        for (headers, reason) in [
+            (vec![("x-process-at", "1")], "no header `x-target-topic`"),
+            (vec![("x-target-topic", "orders")], "no header `x-process-at`"),
+            (vec![("x-target-topic", "orders"), ("x-process-at", "tomorrow")], "`tomorrow`"),
+            (vec![("x-target-topic", "orders"), ("x-process-at", "-5")], "`-5`"),
+            (vec![("x-target-topic", "or/ders"), ("x-process-at", "5")], "x-target-topic"),
+            (
+                vec![("x-target-topic", "delay-5s"), ("x-process-at", "5")],
+                "not one that this relay may send to",
+            ),
+        ] {
+            let said = read(&headers).unwrap_err();
+            assert!(said.contains(reason), "{said}");
+            let parked = park(&record(&headers), "delay-5s", &said, &RelaySettings::default(), Timestamp(0));
+            assert_eq!(&*parked.topic, "delay-parked");
+            assert_eq!(names(&parked.headers)[..headers.len()], headers[..]);
+            assert_eq!(header(&parked.headers, wire::REJECTION_MESSAGE).unwrap(), said.as_bytes());
+        }
+        let broken = Record { broken: true, ..record(&[]) };
+        assert!(Plan::read(broken, &RelaySettings::default()).is_err());
+    }
+}

@@ -1,0 +1,154 @@
+//! The delay topics and the relay that empties them.
+//!
+//! A record that is to wait lies in the topic of a *level*, and leaves it when the level has passed since the broker
+//! appended it. It then goes to the largest level that fits into what remains; when less than the smallest remains, to the
+//! topic of the last stretch, whose records wait in memory and are forwarded on the millisecond. Any number of relays share
+//! the partitions. No state is kept but the offsets of their groups.
+
+mod counts;
+mod hop;
+mod ladder;
+mod settings;
+mod targets;
+mod topics;
+mod worker;
+
+pub use counts::{Counts, Tally};
+pub(crate) use hop::AFTER;
+pub use ladder::Ladder;
+pub use settings::RelaySettings;
+pub(crate) use topics::provision;
+
+use crate::{
+    cluster::Cluster,
+    group::{Member, MemberSettings, REACH},
+    outbox::{Outbox, Transactions},
+    settings::KafkaSettings,
+};
+use dwell_core::{BoxFuture, Result, Seams};
+use futures_util::FutureExt as _;
+use std::{sync::Arc, time::Duration};
+use targets::Targets;
+use tokio::{sync::watch, task::JoinSet};
+use topics::Level;
+use worker::{Shared, Worker};
+
+/// What a level may fetch ahead, records and bytes: it only looks at the first one of each partition.
+const LEVEL_PREFETCH: (usize, usize) = (1_000, 1 << 20);
+/// The same for the last stretch, which takes in all it may.
+const DUE_PREFETCH: (usize, usize) = (10_000, 16 << 20);
+
+/// How long a relay that failed stays away.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Runs a relay until `stop` completes: what a bus does in the background, for a process that does nothing else. Ends with
+/// an error if the brokers cannot be reached at the start, or if a delay topic has settings under which a record could be
+/// lost or come early; what may pass is tried again.
+pub async fn relay(
+    settings: KafkaSettings,
+    seams: Seams,
+    counts: Arc<Counts>,
+    stop: BoxFuture<'static, ()>,
+) -> Result<()> {
+    settings.check()?;
+    let client_id = format!("{}-{}", seams.instance, seams.incarnation);
+    let cluster = Cluster::connect(settings, client_id, seams.clock.clone()).await?;
+    topics::check(&cluster).await?;
+    let stop = stop.shared();
+    loop {
+        let relay = Relay { cluster: cluster.clone(), seams: seams.clone(), counts: counts.clone() };
+        match relay.run(Box::pin(stop.clone())).await {
+            Err(error) if error.is_retryable() => {
+                tracing::error!(%error, "the relay failed: it starts again")
+            }
+            ended => return ended,
+        }
+        tokio::select! {
+            () = stop.clone() => return Ok(()),
+            () = seams.clock.sleep(PAUSE) => {}
+        }
+    }
+}
+
+/// A relay that is yet to run.
+pub(crate) struct Relay {
+    cluster: Cluster,
+    seams: Seams,
+    counts: Arc<Counts>,
+}
+
+impl Relay {
+    pub(crate) fn new(cluster: Cluster, seams: Seams) -> Self {
+        Self { cluster, seams, counts: Arc::default() }
+    }
+
+    pub(crate) async fn run(self, stop: BoxFuture<'static, ()>) -> Result<()> {
+        topics::check(&self.cluster).await?;
+        let settings = self.cluster.settings();
+        let client_id = format!("{}-relay-{}", self.seams.instance, self.seams.incarnation);
+        let shared = Arc::new(Shared {
+            to_targets: Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone()),
+            to_shelves: Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone()),
+            cluster: self.cluster.clone(),
+            clock: self.seams.clock.clone(),
+            targets: Targets::default(),
+            counts: self.counts.clone(),
+        });
+        for outbox in [&shared.to_targets, &shared.to_shelves] {
+            outbox.prepare()?;
+        }
+        let (tell, told) = watch::channel(false);
+        // Tasks of their own: what is due is not late because a level has much to move.
+        let mut workers = JoinSet::new();
+        for level in topics::levels(&settings.relay) {
+            let member = Arc::new(self.join(&client_id, &level)?);
+            let transactions = settings.relay.transactions.map(|timeout| {
+                let id = format!("{}-{}-{}", settings.relay.group, level.topic, self.seams.incarnation);
+                let outbox = Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone());
+                Arc::new(outbox.with_transactions(Transactions { id, timeout }))
+            });
+            workers.spawn(Worker::new(shared.clone(), member, level, transactions).run(told.clone()));
+        }
+        let mut result = Ok(());
+        let mut stop = Some(stop);
+        // One that ends by itself ends all: the whole is then started again.
+        while !workers.is_empty() {
+            let asked = async {
+                match stop.as_mut() {
+                    Some(stop) => stop.await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = asked => stop = None,
+                Some(ended) = workers.join_next() => {
+                    stop = None;
+                    result = result.and(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())));
+                }
+            }
+            let _ = tell.send(true);
+        }
+        shared.to_targets.close().await;
+        shared.to_shelves.close().await;
+        result
+    }
+
+    fn join(&self, client_id: &str, level: &Level) -> Result<Member> {
+        let settings = self.cluster.settings();
+        let transactional = settings.relay.transactions.is_some();
+        Member::join(MemberSettings {
+            connection: settings,
+            client_id,
+            group: format!("{}-{}", settings.relay.group, level.topic),
+            topics: vec![level.topic.clone()],
+            // Within transactions, all that is done above the mark must be told.
+            max_span: settings.relay.read_ahead.0.min(if transactional { REACH } else { usize::MAX }),
+            commits: !transactional,
+            measures_lag: true,
+            prefetch: if level.wait.is_some() { LEVEL_PREFETCH } else { DUE_PREFETCH },
+            epoch: self.seams.random.next(),
+            clock: self.seams.clock.clone(),
+        })
+    }
+}

@@ -1,0 +1,536 @@
+//! One delay topic, emptied: records leave their level when they have waited for it, and the last stretch on the
+//! millisecond.
+//!
+//! A record counts for the commit only after it lies, confirmed, wherever it goes next; a crash in between sends it twice,
+//! and never not at all. Nothing is waited for in line: what is for one target goes by itself, and a target that is away
+//! has its records put back on a shelf, so that they hold up neither the commit nor the memory.
+//!
+//! On the last stretch records leave in another order than they came in, and the mark stays behind the first that still
+//! waits; what was sent above it is said beside the mark, so that the next relay does not send it again. Where that is more
+//! than can be said there, what still waits is written to the topic anew before its partition goes to another relay.
+//!
+//! Within transactions, a record and the offset that says where it went become visible together. There is one transaction
+//! at a time for each delay topic.
+
+use super::{
+    Counts, RelaySettings,
+    hop::{Plan, park},
+    targets::Targets,
+    topics::Level,
+};
+use crate::{
+    cluster::Cluster,
+    group::{Member, Taken},
+    outbox::{Outbox, Transaction},
+    record::{Outgoing, Record},
+};
+use dwell_core::{BoxFuture, Clock, ErrorKind, LeaseId, Result, Text, Timestamp, wheel::Wheel};
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::sync::watch;
+
+/// Records looked at in one go: few enough that the first are on their way while the next are made ready.
+const BATCH: usize = 1_000;
+/// Records sent on in one transaction.
+const PER_TRANSACTION: usize = 10_000;
+/// Records on their way at one time.
+const ON_THEIR_WAY: usize = 50_000;
+/// The pause before what belongs on a shelf is sent there again.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long a worker that stops waits for what is on its way.
+const LAST_PATIENCE: Duration = Duration::from_secs(8);
+/// Looks again after this, whatever was heard.
+const SAFETY_TICK: Duration = Duration::from_secs(5);
+
+/// What all workers of a relay share.
+pub(super) struct Shared {
+    pub(super) cluster: Cluster,
+    /// What is due goes by a connection of its own, past whatever is on its way from one shelf to the next.
+    pub(super) to_targets: Outbox,
+    pub(super) to_shelves: Outbox,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) targets: Targets,
+    pub(super) counts: Arc<Counts>,
+}
+
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    member: Arc<Member>,
+    level: Level,
+    /// What waits in memory, on the last stretch: little else than a lease and a record each.
+    wheel: Wheel<Box<Waiting>>,
+    /// The bytes in it.
+    held_bytes: usize,
+    /// The partitions that were taken away, as far as that was looked after.
+    departures: u64,
+    on_their_way: FuturesUnordered<BoxFuture<'static, Result<usize>>>,
+    /// How many those are, and those that are queued.
+    sending: usize,
+    /// Who sends within transactions, if that is wanted.
+    transactions: Option<Arc<Outbox>>,
+    /// What is for the next transaction.
+    queued: Vec<Step>,
+}
+
+/// A record that waits in memory.
+struct Waiting {
+    lease: LeaseId,
+    plan: Plan,
+    size: usize,
+}
+
+/// What becomes of a record, and what counts once it has.
+struct Step {
+    lease: LeaseId,
+    from: String,
+    outgoing: Outgoing,
+    kind: Kind,
+}
+
+enum Kind {
+    Forward(Plan),
+    Shelve,
+    Hold,
+    Park,
+}
+
+impl Worker {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        member: Arc<Member>,
+        level: Level,
+        transactions: Option<Arc<Outbox>>,
+    ) -> Self {
+        let on_their_way = FuturesUnordered::new();
+        Self {
+            shared,
+            member,
+            level,
+            wheel: Wheel::new(),
+            held_bytes: 0,
+            departures: 0,
+            on_their_way,
+            sending: 0,
+            transactions,
+            queued: vec![],
+        }
+    }
+
+    /// Works until told to stop; then finishes what is on its way, commits and leaves.
+    pub(super) async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<()> {
+        let result = loop {
+            let next = match self.look() {
+                Ok(next) => next,
+                Err(error) => break Err(error),
+            };
+            let clock = self.shared.clock.clone();
+            let until = async {
+                match next {
+                    Some(time) => clock.sleep_until(time).await,
+                    None => clock.tick(SAFETY_TICK).await,
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = stop.wait_for(|stop| *stop) => break Ok(()),
+                Some(sent) = self.on_their_way.next(), if !self.on_their_way.is_empty() => match sent {
+                    Ok(sent) => self.sending -= sent,
+                    Err(error) => break Err(error),
+                },
+                () = self.member.stirred() => {}
+                () = until => {}
+            }
+        };
+        self.give_back(|_, _| true);
+        let mut patience = self.shared.clock.sleep(LAST_PATIENCE);
+        while !self.on_their_way.is_empty() {
+            tokio::select! {
+                biased;
+                _ = self.on_their_way.next() => {}
+                () = &mut patience => break,
+            }
+        }
+        if let Some(outbox) = &self.transactions {
+            outbox.close().await;
+        }
+        self.member.close().await;
+        result
+    }
+
+    fn settings(&self) -> &RelaySettings {
+        &self.shared.cluster.settings().relay
+    }
+
+    /// Sends on all that may go now. Returns when the next one may.
+    fn look(&mut self) -> Result<Option<Timestamp>> {
+        let now = self.shared.clock.now();
+        let departures = self.member.departures();
+        if std::mem::replace(&mut self.departures, departures) != departures {
+            self.give_back(Member::is_leaving);
+        }
+        self.transact();
+        self.shared.counts.lags(&self.level.topic, self.member.lag());
+        match self.level.wait {
+            Some(wait) => self.look_at_level(wait, now),
+            None => self.look_at_due(now),
+        }
+    }
+
+    /// A record leaves when its level has passed since it was appended. Times of appending only grow within a partition,
+    /// so that none waits behind one that has to wait for longer. What is due before it could be read anywhere else waits
+    /// here, in memory.
+    fn look_at_level(&mut self, wait: Duration, now: Timestamp) -> Result<Option<Timestamp>> {
+        let mut next: Option<Timestamp> = None;
+        let room = ON_THEIR_WAY.saturating_sub(self.sending).min(BATCH);
+        let hop = self.settings().hop();
+        let taken = self.member.take(room, &mut |record| {
+            let leaves = record.timestamp.map_or(now, |appended| appended.after(wait));
+            if leaves > now {
+                next = Some(next.map_or(leaves, |next| next.min(leaves)));
+            }
+            leaves <= now
+        })?;
+        // There may be more, which is not to wait for anything.
+        let more = taken.len() == room && room > 0;
+        let mut steps = vec![];
+        for Taken { lease, record, .. } in taken {
+            let left = record.timestamp.map(|appended| appended.after(wait));
+            match Plan::read(record, self.settings()) {
+                Ok(plan) => {
+                    if left.is_some_and(|left| plan.process_at < left) && plan.absent_since.is_none() {
+                        self.shared.counts.overstayed();
+                        tracing::info!(
+                            topic = self.level.topic,
+                            target = &*plan.target,
+                            "a record was put on a level longer than the time that it had: it is late"
+                        );
+                    }
+                    let remaining = plan.remaining(now);
+                    if !remaining.is_zero() && remaining <= hop && self.has_room() {
+                        self.hold(lease, plan);
+                    } else {
+                        steps.push(self.step(lease, plan, now));
+                    }
+                }
+                Err(refused) => steps.push(self.park(lease, &refused.1, &refused.0, now)),
+            }
+        }
+        let next_held = self.let_go(now, &mut steps);
+        self.send(steps);
+        let next = next.into_iter().chain(next_held).min();
+        Ok(if more { Some(now) } else { next })
+    }
+
+    /// Records wait in memory, as many as may; the rest stays in the topic.
+    fn look_at_due(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
+        let (most, most_bytes) = self.settings().read_ahead;
+        let (mut count, mut bytes) = (self.wheel.len() + self.sending, self.held_bytes);
+        let taken = self.member.take(BATCH, &mut |record: &Record| {
+            let fits = count < most && bytes < most_bytes;
+            if fits {
+                count += 1;
+                bytes += record.size();
+            }
+            fits
+        })?;
+        let more = taken.len() == BATCH;
+        let mut steps = vec![];
+        for Taken { lease, record, .. } in taken {
+            match Plan::read(record, self.settings()) {
+                Ok(plan) if self.settings().is_last_stretch(plan.remaining(now)) => self.hold(lease, plan),
+                Ok(plan) => steps.push(self.step(lease, plan, now)),
+                Err(refused) => steps.push(self.park(lease, &refused.1, &refused.0, now)),
+            }
+        }
+        let next = self.let_go(now, &mut steps);
+        self.send(steps);
+        Ok(if more { Some(now) } else { next })
+    }
+
+    fn has_room(&self) -> bool {
+        let (most, most_bytes) = self.settings().read_ahead;
+        self.wheel.len() + self.sending < most && self.held_bytes < most_bytes
+    }
+
+    /// Keeps a record in memory until it is due.
+    fn hold(&mut self, lease: LeaseId, plan: Plan) {
+        let size = plan.record.size();
+        self.held_bytes += size;
+        self.shared.counts.holds_more(1);
+        self.wheel.insert(plan.process_at, Box::new(Waiting { lease, plan, size }));
+    }
+
+    /// What waited in memory and is due. Returns when the next one is. While a commit does not come through, another relay
+    /// may have to send again whatever is sent now.
+    fn let_go(&mut self, now: Timestamp, steps: &mut Vec<Step>) -> Option<Timestamp> {
+        let room = ON_THEIR_WAY.saturating_sub(self.sending);
+        if room == 0 || self.member.is_stuck() {
+            return None;
+        }
+        let mut due = vec![];
+        self.wheel.pop_due(now, room.min(BATCH), &mut due);
+        self.shared.counts.holds_less(due.len());
+        for (_, waiting) in due {
+            self.held_bytes -= waiting.size;
+            // What was lost meanwhile is another relay's.
+            if self.member.is_open(waiting.lease) {
+                steps.push(self.step(waiting.lease, waiting.plan, now));
+            }
+        }
+        self.wheel.next_due()
+    }
+
+    /// Lets go of what still waits, for the next relay; what that one could not tell from what was sent already is written
+    /// to the topic anew.
+    fn give_back(&mut self, of: impl Fn(&Member, LeaseId) -> bool) {
+        for step in self.queued.extract_if(.., |step| of(&self.member, step.lease)) {
+            self.sending -= 1;
+            self.member.release(step.lease);
+        }
+        let leaving = self.wheel.iter().filter(|(_, _, waiting)| of(&self.member, waiting.lease));
+        let keys: Vec<_> = leaving.map(|(key, ..)| key).collect();
+        let waiting: Vec<_> = keys.into_iter().filter_map(|key| self.wheel.cancel(key)).collect();
+        self.shared.counts.holds_less(waiting.len());
+        let mut steps = vec![];
+        for Waiting { lease, plan, size } in waiting.into_iter().map(|waiting| *waiting) {
+            self.held_bytes -= size;
+            // What was lost meanwhile is another relay's.
+            if self.member.is_open(lease) && !self.member.release(lease) {
+                let outgoing = plan.shelve(self.settings().due_topic());
+                steps.push(Step { lease, from: self.level.topic.clone(), outgoing, kind: Kind::Shelve });
+            }
+        }
+        self.send(steps);
+    }
+
+    /// What becomes of a record that leaves its level now.
+    fn step(&self, lease: LeaseId, plan: Plan, now: Timestamp) -> Step {
+        let remaining = plan.remaining(now);
+        if !remaining.is_zero() {
+            let outgoing = plan.shelve(self.settings().shelf_until(remaining));
+            return Step { lease, from: self.level.topic.clone(), outgoing, kind: Kind::Shelve };
+        }
+        match self.shared.targets.pause(&plan.target, self.shared.clock.elapsed()) {
+            Some(pause) => self.shared.hold(lease, plan, pause, &self.level.topic),
+            None => {
+                let outgoing = plan.forward();
+                Step { lease, from: self.level.topic.clone(), outgoing, kind: Kind::Forward(plan) }
+            }
+        }
+    }
+
+    fn park(&self, lease: LeaseId, record: &Record, reason: &str, now: Timestamp) -> Step {
+        self.shared.give_up(lease, record, &self.level.topic, reason, now)
+    }
+
+    /// Sends on, each destination by itself, or what there is in one transaction.
+    fn send(&mut self, steps: Vec<Step>) {
+        if self.transactions.is_some() {
+            self.sending += steps.len();
+            self.queued.extend(steps);
+            return self.transact();
+        }
+        let mut groups: BTreeMap<Text, Vec<Step>> = BTreeMap::new();
+        for step in steps {
+            groups.entry(step.outgoing.topic.clone()).or_default().push(step);
+        }
+        for group in groups.into_values() {
+            self.sending += group.len();
+            let (shared, member) = (self.shared.clone(), self.member.clone());
+            self.on_their_way.push(Box::pin(async move {
+                let count = group.len();
+                shared.pass_on(&member, group).await;
+                Ok(count)
+            }));
+        }
+    }
+
+    /// Begins the next transaction, if none runs.
+    fn transact(&mut self) {
+        let Some(outbox) = self.transactions.clone() else { return };
+        if self.queued.is_empty() || !self.on_their_way.is_empty() {
+            return;
+        }
+        let steps: Vec<_> = self.queued.drain(..self.queued.len().min(PER_TRANSACTION)).collect();
+        let (shared, member) = (self.shared.clone(), self.member.clone());
+        self.on_their_way.push(Box::pin(async move {
+            let count = steps.len();
+            shared.pass_on_at_once(&member, &outbox, steps).await?;
+            Ok(count)
+        }));
+    }
+}
+
+impl Shared {
+    /// Sends until each lies somewhere, or is no longer ours. What goes to a target and does not get there goes back to a
+    /// shelf or is parked; what belongs on a shelf is tried again, since there is no other place for it.
+    async fn pass_on(&self, member: &Member, mut steps: Vec<Step>) {
+        loop {
+            steps = self.send_once(member, steps).await;
+            if steps.is_empty() {
+                return;
+            }
+            if !steps.iter().any(|step| matches!(step.kind, Kind::Hold | Kind::Park)) {
+                self.clock.sleep(PAUSE).await;
+            }
+            steps.retain(|step| member.is_open(step.lease));
+        }
+    }
+
+    /// The same, all or nothing each time.
+    async fn pass_on_at_once(
+        &self,
+        member: &Arc<Member>,
+        outbox: &Outbox,
+        mut steps: Vec<Step>,
+    ) -> Result<()> {
+        loop {
+            steps.retain(|step| member.is_open(step.lease));
+            if steps.is_empty() {
+                return Ok(());
+            }
+            steps = self.turn_away_all_absent(steps).await;
+            let outgoing: Vec<_> = steps.iter().map(|step| step.outgoing.clone()).collect();
+            let leases: Vec<_> = steps.iter().map(|step| step.lease).collect();
+            let of = member.clone();
+            let ended = outbox.transact(&outgoing, move || of.offsets(&leases)).await?;
+            let now = self.clock.now();
+            match ended {
+                Transaction::Committed => {
+                    steps.drain(..).for_each(|step| self.done(member, step, now));
+                    return Ok(());
+                }
+                Transaction::Refused(reasons) => {
+                    let judged = steps.into_iter().zip(reasons).map(|(step, reason)| match reason {
+                        Some(error) => self.failed(step, &error, now),
+                        None => step,
+                    });
+                    steps = judged.collect();
+                    if !steps.iter().any(|step| matches!(step.kind, Kind::Hold | Kind::Park)) {
+                        self.clock.sleep(PAUSE).await;
+                    }
+                }
+                Transaction::Undone(error) => {
+                    tracing::warn!(%error, "a transaction came to nothing: trying again");
+                    self.clock.sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// The same as [`Self::turn_away_absent`], for any number of targets.
+    async fn turn_away_all_absent(&self, steps: Vec<Step>) -> Vec<Step> {
+        let mut groups: BTreeMap<Text, Vec<Step>> = BTreeMap::new();
+        for step in steps {
+            groups.entry(step.outgoing.topic.clone()).or_default().push(step);
+        }
+        let mut steps = vec![];
+        for group in groups.into_values() {
+            steps.extend(self.turn_away_absent(group).await);
+        }
+        steps
+    }
+
+    /// Returns what is left to do.
+    async fn send_once(&self, member: &Member, steps: Vec<Step>) -> Vec<Step> {
+        let steps = self.turn_away_absent(steps).await;
+        // A clone is a few reference counts.
+        let outgoing: Vec<_> = steps.iter().map(|step| step.outgoing.clone()).collect();
+        let outbox = match steps.first().map(|step| &step.kind) {
+            Some(Kind::Forward(_)) => &self.to_targets,
+            _ => &self.to_shelves,
+        };
+        let answers = outbox.send(&outgoing).await;
+        let (now, mut left) = (self.clock.now(), vec![]);
+        for (step, answer) in steps.into_iter().zip(answers) {
+            match answer {
+                Ok(_) => self.done(member, step, now),
+                Err(error) => left.push(self.failed(step, &error, now)),
+            }
+        }
+        left
+    }
+
+    fn done(&self, member: &Member, step: Step, now: Timestamp) {
+        match &step.kind {
+            Kind::Forward(plan) => {
+                self.counts.forwarded(now.since(plan.process_at));
+                self.targets.succeeded(&plan.target);
+            }
+            Kind::Shelve => self.counts.shelved(),
+            Kind::Hold => self.counts.put_back(),
+            Kind::Park => self.counts.parked(),
+        }
+        member.complete(step.lease);
+    }
+
+    /// Targets that are not there are not tried: the library would wait for them.
+    async fn turn_away_absent(&self, steps: Vec<Step>) -> Vec<Step> {
+        let Some(Kind::Forward(first)) = steps.first().map(|step| &step.kind) else { return steps };
+        let target = first.target.clone();
+        match self.cluster.partitions(&target).await {
+            Ok(None) => {
+                let now = self.clock.now();
+                steps.into_iter().map(|step| self.absent(step, now)).collect()
+            }
+            // Whether it is there, the send will tell.
+            _ => steps,
+        }
+    }
+
+    /// It did not get there.
+    fn failed(&self, step: Step, error: &dwell_core::Error, now: Timestamp) -> Step {
+        match step.kind {
+            Kind::Forward(_) if error.kind() == ErrorKind::NotFound => {
+                self.cluster.forget(&step.outgoing.topic);
+                self.absent(step, now)
+            }
+            Kind::Forward(plan) if error.is_of_the_message() => {
+                self.give_up(step.lease, &plan.record, &step.from, &error.to_string(), now)
+            }
+            Kind::Forward(plan) => {
+                let pause = self.targets.failed(&plan.target, self.clock.elapsed());
+                tracing::warn!(%error, target = &*plan.target, ?pause, "a target is away: what is for it waits");
+                self.hold(step.lease, plan, pause, &step.from)
+            }
+            _ => {
+                tracing::warn!(%error, topic = &*step.outgoing.topic, "a delay topic takes no records: trying again");
+                step
+            }
+        }
+    }
+
+    /// The target is not there: it may come, for a while.
+    fn absent(&self, step: Step, now: Timestamp) -> Step {
+        let Kind::Forward(mut plan) = step.kind else { return step };
+        let settings = &self.cluster.settings().relay;
+        let since = *plan.absent_since.get_or_insert(now);
+        if now.since(since) >= settings.absent_for {
+            let reason = format!("the target `{}` does not exist", plan.target);
+            return self.give_up(step.lease, &plan.record, &step.from, &reason, now);
+        }
+        let shelf = settings.ladder.fitting_or_shortest(settings.absent_for.saturating_sub(now.since(since)));
+        let outgoing = plan.shelve(settings.level_topic(shelf));
+        Step { lease: step.lease, from: step.from, outgoing, kind: Kind::Hold }
+    }
+
+    /// Back to a shelf, for about as long as its target is left alone.
+    fn hold(&self, lease: LeaseId, plan: Plan, pause: Duration, from: &str) -> Step {
+        let settings = &self.cluster.settings().relay;
+        let shelf = settings.ladder.fitting_or_shortest(pause);
+        let outgoing = plan.shelve(settings.level_topic(shelf));
+        Step { lease, from: from.to_owned(), outgoing, kind: Kind::Hold }
+    }
+
+    /// To where people look after it.
+    fn give_up(&self, lease: LeaseId, record: &Record, from: &str, reason: &str, now: Timestamp) -> Step {
+        tracing::error!(
+            topic = from,
+            partition = record.partition,
+            offset = record.offset,
+            "parked: {reason}"
+        );
+        let outgoing = park(record, from, reason, &self.cluster.settings().relay, now);
+        Step { lease, from: from.to_owned(), outgoing, kind: Kind::Park }
+    }
+}

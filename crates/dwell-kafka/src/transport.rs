@@ -1,0 +1,166 @@
+//! One connection to Kafka.
+
+use crate::{
+    cluster::Cluster,
+    consumer::KafkaConsumer,
+    group::{Member, MemberSettings},
+    names::{group_name, retry_topic},
+    outbox::Outbox,
+    producer::KafkaProducer,
+    provision::{Provisioner, not_found},
+    relay::{self, Relay},
+    settings::KafkaSettings,
+};
+use dwell_core::{
+    BoxFuture, Capabilities, Consumer, Error, ErrorKind, OnMissing, Producer, Result, Seams, Subscription,
+    Topic, Transport,
+};
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+/// What a consumer may fetch ahead: records, and bytes. While there is so much of its topic, the library asks for its retry
+/// topic alone, and for nothing else before that is answered: it must not be handled sooner.
+const PREFETCH: (usize, usize) = (50_000, 32 << 20);
+
+/// A connection to Kafka.
+pub struct Kafka {
+    cluster: Cluster,
+    outbox: Arc<Outbox>,
+    seams: Seams,
+    client_id: String,
+    capabilities: Capabilities,
+    /// Those that were opened and may still be members.
+    members: Mutex<Vec<Weak<Member>>>,
+    closed: AtomicBool,
+}
+
+impl Kafka {
+    /// Connects: an error if no broker answers, or lets us in.
+    pub async fn connect(settings: KafkaSettings, seams: Seams) -> Result<Self> {
+        settings.check()?;
+        let client_id = format!("{}-{}", seams.instance, seams.incarnation);
+        let capabilities = Self::declared(&settings);
+        let cluster = Cluster::connect(settings.clone(), client_id.clone(), seams.clock.clone()).await?;
+        let outbox = Arc::new(Outbox::new(settings, client_id.clone(), seams.clock.clone()));
+        let (members, closed) = Default::default();
+        Ok(Self { cluster, outbox, seams, client_id, capabilities, members, closed })
+    }
+
+    /// What it can do, with these settings.
+    pub fn declared(settings: &KafkaSettings) -> Capabilities {
+        Capabilities {
+            delay: Duration::MAX,
+            key_order: true,
+            max_body: settings.max_body(),
+            ..Capabilities::LEAST
+        }
+    }
+
+    fn open(&self) -> Result<()> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Closed, "this connection to Kafka was closed: connect again"));
+        }
+        Ok(())
+    }
+
+    fn provisioner(&self) -> Provisioner {
+        let (cluster, outbox) = (self.cluster.clone(), self.outbox.clone());
+        Provisioner { cluster, outbox, clock: self.seams.clock.clone() }
+    }
+
+    async fn join(&self, of: Subscription) -> Result<KafkaConsumer> {
+        self.open()?;
+        let group = group_name(&of.topic, &of.name);
+        let topics = [of.topic.to_string(), retry_topic(&group)];
+        let mut known = self.cluster.partitions(&topics[1]).await?.is_some();
+        if !known && of.name == of.topic {
+            known = self.provisioner().default_subscription(&of.topic).await?;
+        }
+        if !known {
+            return Err(not_found(&format!("subscription `{}`", of.address())));
+        }
+        let settings = self.cluster.settings();
+        let member = Arc::new(Member::join(MemberSettings {
+            connection: settings,
+            client_id: &self.client_id,
+            group,
+            topics: topics.to_vec(),
+            max_span: settings.max_span,
+            commits: true,
+            measures_lag: false,
+            prefetch: PREFETCH,
+            epoch: self.seams.random.next(),
+            clock: self.seams.clock.clone(),
+        })?);
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        members.retain(|member| member.strong_count() > 0);
+        members.push(Arc::downgrade(&member));
+        Ok(KafkaConsumer { member, subscription: of, clock: self.seams.clock.clone(), topics })
+    }
+}
+
+impl Transport for Kafka {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn provision<'a>(
+        &'a self,
+        topics: &'a [Topic],
+        subscriptions: &'a [Subscription],
+        on_missing: OnMissing,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.open()?;
+            self.provisioner().provision(topics, subscriptions, on_missing).await?;
+            relay::provision(&self.cluster, on_missing).await
+        })
+    }
+
+    fn producer(&self) -> BoxFuture<'_, Result<Arc<dyn Producer>>> {
+        let producer = self.open().map(|()| {
+            let (cluster, outbox) = (self.cluster.clone(), self.outbox.clone());
+            let (clock, capabilities) = (self.seams.clock.clone(), self.capabilities);
+            Arc::new(KafkaProducer { cluster, outbox, clock, capabilities }) as Arc<dyn Producer>
+        });
+        dwell_core::ready(producer)
+    }
+
+    fn consumer(&self, of: Subscription) -> BoxFuture<'_, Result<Arc<dyn Consumer>>> {
+        Box::pin(async move { Ok(Arc::new(self.join(of).await?) as Arc<dyn Consumer>) })
+    }
+
+    /// The relay, unless it runs elsewhere.
+    fn background(&self, stop: BoxFuture<'static, ()>) -> Option<BoxFuture<'static, Result<()>>> {
+        if !self.cluster.settings().relay_inside {
+            return None;
+        }
+        let relay = Relay::new(self.cluster.clone(), self.seams.clone());
+        Some(Box::pin(relay.run(stop)))
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.closed.store(true, Ordering::SeqCst);
+            let members = std::mem::take(&mut *self.members.lock().unwrap_or_else(PoisonError::into_inner));
+            // All at once: each takes its time.
+            let leaving: Vec<_> =
+                members.iter().filter_map(Weak::upgrade).map(|member| member.close()).collect();
+            futures_util::future::join_all(leaving).await;
+            self.outbox.close().await;
+            Ok(())
+        })
+    }
+}
+
+impl fmt::Debug for Kafka {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kafka").field("brokers", &self.cluster.settings().brokers).finish_non_exhaustive()
+    }
+}

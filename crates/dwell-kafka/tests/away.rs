@@ -1,0 +1,73 @@
+//! A broker that goes away: nobody hangs, and all goes on when it is back.
+
+mod rig;
+
+use dwell_conformance::servers::kafka::KafkaServer;
+use dwell_core::{
+    Address, Clock, Consumer, Delivery, Envelope, Message, OnMissing, Seams, Subscription, SystemClock,
+    Transport,
+};
+use dwell_kafka::{Kafka, KafkaSettings};
+use std::{sync::Arc, time::Duration};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+struct Scene {
+    server: KafkaServer,
+    kafka: Kafka,
+    mail: Subscription,
+    clock: SystemClock,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let server = KafkaServer::start().unwrap();
+        let mut settings = KafkaSettings::at(server.address());
+        (settings.partitions, settings.session, settings.send_timeout) = (1, rig::SESSION, SECOND * 3);
+        let kafka = Kafka::connect(settings, Seams::system("away")).await.unwrap();
+        let mail = Subscription::new("orders", "mail");
+        kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
+        Self { server, kafka, mail, clock: SystemClock::new() }
+    }
+
+    async fn send(&self, id: &str) -> dwell_core::Result<()> {
+        let envelope = Envelope::new(Address::topic("orders"), Message::new(id, "t", "x"));
+        self.kafka.producer().await.unwrap().send(&[envelope]).await.remove(0).map(drop)
+    }
+
+    async fn one(&self, consumer: &Arc<dyn Consumer>) -> Delivery {
+        consumer.receive(1, SECOND * 30, None).await.unwrap().pop().expect("something comes")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_says_so_in_time_and_works_again_when_the_broker_is_back() {
+    let mut scene = Scene::new().await;
+    scene.send("before").await.unwrap();
+    scene.server.kill();
+    let start = scene.clock.elapsed();
+    let error = scene.send("lost").await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(scene.clock.elapsed() - start < SECOND * 10, "{error}");
+    scene.server.resume().unwrap();
+    while let Err(error) = scene.send("after").await {
+        assert!(error.is_retryable(), "{error}");
+    }
+    let consumer = scene.kafka.consumer(scene.mail.clone()).await.unwrap();
+    assert_eq!(&*scene.one(&consumer).await.message.id.0, "before");
+    scene.kafka.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_does_not_wait_for_a_broker_that_is_away() {
+    let mut scene = Scene::new().await;
+    scene.send("a").await.unwrap();
+    let consumer = scene.kafka.consumer(scene.mail.clone()).await.unwrap();
+    let delivery = scene.one(&consumer).await;
+    scene.server.kill();
+    assert!(rig::ack(&consumer, delivery).await.is_empty());
+    let start = scene.clock.elapsed();
+    scene.kafka.close().await.unwrap();
+    let took = scene.clock.elapsed() - start;
+    assert!(took < SECOND * 20, "it took {took:?}");
+}

@@ -1,0 +1,10 @@
+//! The suite on a real broker, in real time; what waits, waits in delay topics.
+
+mod rig;
+
+use rig::KafkaRig;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    dwell_conformance::main(|| KafkaRig::new("kafka"))
+}

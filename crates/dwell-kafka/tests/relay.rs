@@ -1,0 +1,393 @@
+//! The relay as clients in other languages meet it: `kcat` writes into delay topics and reads what comes of it.
+
+mod rig;
+
+use dwell_conformance::{Foreign, servers::require};
+use dwell_core::{
+    Address, Clock, Due, Envelope, ErrorKind, Headers, Message, OnMissing, Seams, Subscription, SystemClock,
+    Timestamp, Topic, Transport,
+};
+use dwell_kafka::{Counts, Kafka, KafkaSettings, Ladder};
+use rdkafka::{
+    ClientConfig,
+    admin::{AdminClient, AdminOptions, NewTopic, TopicReplication},
+    client::DefaultClientContext,
+};
+use std::{
+    io::Write as _,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::oneshot;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A relay with a prefix of its own, and what one needs around it.
+struct Scene {
+    address: String,
+    settings: KafkaSettings,
+    kafka: Kafka,
+    clock: SystemClock,
+    /// Its own, in every name.
+    mark: String,
+}
+
+/// A relay that runs until it is dropped or stopped.
+struct Running {
+    counts: Arc<Counts>,
+    stop: Option<oneshot::Sender<()>>,
+    task: tokio::task::JoinHandle<dwell_core::Result<()>>,
+}
+
+impl Running {
+    async fn stop(mut self) {
+        drop(self.stop.take());
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+impl Scene {
+    async fn new() -> Self {
+        require("kcat", &["kcat"]).unwrap();
+        let broker = rig::broker().await.unwrap();
+        let seams = Seams::system("relay-test");
+        let mark = seams.incarnation.to_string();
+        let mut settings = broker.settings();
+        settings.relay.prefix = format!("later-{mark}-");
+        settings.relay.absent_for = SECOND;
+        let kafka = Kafka::connect(settings.clone(), seams).await.unwrap();
+        let address = broker.address().to_owned();
+        Self { address, settings, kafka, clock: SystemClock::new(), mark }
+    }
+
+    async fn topic(&self, name: &str) -> String {
+        let topic = format!("{name}-{}", self.mark);
+        self.kafka.provision(&[Topic::named(topic.clone())], &[], OnMissing::Create).await.unwrap();
+        topic
+    }
+
+    fn relay(&self) -> Running {
+        let counts = Arc::new(Counts::default());
+        let (stop, stopped) = oneshot::channel();
+        let stopped = Box::pin(async move {
+            let _ = stopped.await;
+        });
+        let (settings, seams) = (self.settings.clone(), Seams::system("relay"));
+        let task = tokio::spawn(dwell_kafka::relay(settings, seams, counts.clone(), stopped));
+        Running { counts, stop: Some(stop), task }
+    }
+
+    fn delay_topic(&self, level: &str) -> String {
+        format!("{}{level}", self.settings.relay.prefix)
+    }
+
+    /// With `kcat`, from its standard input.
+    fn write(&self, topic: &str, key: &str, headers: &[(&str, String)], body: &str) {
+        let mut kcat = Command::new("kcat");
+        kcat.args(["-b", &self.address, "-P", "-t", topic, "-K", "|"]);
+        for (name, value) in headers {
+            kcat.args(["-H", &format!("{name}={value}")]);
+        }
+        let mut child = kcat.stdin(Stdio::piped()).spawn().expect("it was installed");
+        child.stdin.take().unwrap().write_all(format!("{key}|{body}\n").as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// What `kcat` reads of a topic, from its beginning to so many records: timestamp, key, headers and body of each.
+    async fn read(&self, topic: &str, count: usize) -> Vec<(i64, String, String, String)> {
+        let (address, topic) = (self.address.clone(), topic.to_owned());
+        let read = tokio::task::spawn_blocking(move || {
+            let arguments =
+                ["-b", &address, "-C", "-q", "-t", &topic, "-o", "beginning", "-c", &count.to_string()];
+            let out = Command::new("timeout")
+                .args(["40", "kcat"])
+                .args(arguments)
+                .args(["-f", "%T|%k|%h|%s\n"])
+                .output();
+            String::from_utf8(out.unwrap().stdout).unwrap()
+        });
+        let lines = read.await.unwrap();
+        let lines: Vec<_> = lines
+            .lines()
+            .map(|line| {
+                let parts: Vec<_> = line.splitn(4, '|').map(str::to_owned).collect();
+                let [at, key, headers, body] = parts.try_into().unwrap();
+                (at.parse().unwrap(), key, headers, body)
+            })
+            .collect();
+        assert_eq!(lines.len(), count, "of `{count}` records only {lines:?}");
+        lines
+    }
+
+    fn now(&self) -> i64 {
+        self.clock.now().0
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_client_delays_a_record_by_three_headers_and_reads_it_on_the_millisecond() {
+    let scene = Scene::new().await;
+    let target = scene.topic("orders").await;
+    let relay = scene.relay();
+    let at = scene.now() + 2_700;
+    let headers = [
+        ("colour", "red".to_owned()),
+        ("x-target-topic", target.clone()),
+        ("x-process-at", at.to_string()),
+        ("x-original-timestamp", "12345".to_owned()),
+        ("colour", "blue".to_owned()),
+    ];
+    // The relay makes its topics when it starts.
+    wait_for(&scene, &scene.delay_topic("1s")).await;
+    scene.write(&scene.delay_topic("1s"), "order-42", &headers, "hello");
+    let read = scene.read(&target, 1).await;
+    let (arrived, key, headers, body) = &read[0];
+    assert!(*arrived >= at, "early by {} ms", at - arrived);
+    assert!(*arrived - at < 250, "late by {} ms", arrived - at);
+    assert_eq!((key.as_str(), body.as_str()), ("order-42", "hello"));
+    let expected = format!("colour=red,x-process-at={at},x-original-timestamp=12345,colour=blue");
+    assert_eq!(*headers, expected);
+    let tally = relay.counts.tally();
+    assert_eq!((tally.forwarded, tally.parked, tally.overstayed), (1, 0, 0));
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_on_a_level_that_is_too_long_comes_late_and_is_counted_as_such() {
+    let scene = Scene::new().await;
+    let target = scene.topic("orders").await;
+    let relay = scene.relay();
+    wait_for(&scene, &scene.delay_topic("2s")).await;
+    let sent = scene.now();
+    let headers = [("x-target-topic", target.clone()), ("x-process-at", (sent + 100).to_string())];
+    scene.write(&scene.delay_topic("2s"), "k", &headers, "late");
+    let read = scene.read(&target, 1).await;
+    assert!(read[0].0 >= sent + 2_000, "not before its level has passed");
+    assert_eq!(relay.counts.tally().overstayed, 1);
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_never_be_sent_on_is_parked_with_the_reason_and_holds_up_nobody() {
+    let scene = Scene::new().await;
+    let target = scene.topic("orders").await;
+    let relay = scene.relay();
+    let level = scene.delay_topic("1s");
+    wait_for(&scene, &level).await;
+    let now = scene.now().to_string();
+    scene.write(&level, "a", &[("x-process-at", now.clone())], "no target");
+    scene.write(
+        &level,
+        "a",
+        &[("x-target-topic", target.clone()), ("x-process-at", "soon".into())],
+        "no time",
+    );
+    scene.write(&level, "a", &[("x-target-topic", level.clone()), ("x-process-at", now.clone())], "a loop");
+    let nowhere = format!("nowhere-{}", scene.mark);
+    scene.write(
+        &level,
+        "a",
+        &[("x-target-topic", nowhere.clone()), ("x-process-at", now.clone())],
+        "no such topic",
+    );
+    scene.write(&level, "a", &[("x-target-topic", target.clone()), ("x-process-at", now)], "good");
+    assert_eq!(scene.read(&target, 1).await[0].3, "good");
+    let parked = scene.read(&scene.delay_topic("parked"), 4).await;
+    let reason = |body: &str| {
+        let found = parked.iter().find(|(.., parked)| parked == body);
+        found.map(|(_, _, headers, _)| headers.clone()).unwrap_or_default()
+    };
+    for (body, why) in [
+        ("no target", "it has no header `x-target-topic`"),
+        ("no time", "`soon`"),
+        ("a loop", "may send to"),
+        ("no such topic", "does not exist"),
+    ] {
+        let headers = reason(body);
+        assert!(headers.contains(why), "{body}: {headers}");
+        assert!(headers.contains("x-rejection-reason=unroutable"), "{headers}");
+        assert!(headers.contains(&format!("x-original-topic={level}")), "{headers}");
+    }
+    assert_eq!(relay.counts.tally().parked, 4);
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_comes_in_time_gets_what_waited_for_it() {
+    let mut scene = Scene::new().await;
+    scene.settings.relay.absent_for = SECOND * 30;
+    let relay = scene.relay();
+    let level = scene.delay_topic("1s");
+    wait_for(&scene, &level).await;
+    let target = format!("slow-{}", scene.mark);
+    let headers = [("x-target-topic", target.clone()), ("x-process-at", scene.now().to_string())];
+    scene.write(&level, "a", &headers, "patient");
+    while relay.counts.tally().put_back == 0 {
+        scene.clock.sleep(SECOND / 10).await;
+    }
+    assert_eq!(scene.topic("slow").await, target);
+    assert_eq!(scene.read(&target, 1).await[0].3, "patient");
+    assert_eq!(relay.counts.tally().parked, 0);
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn relays_share_the_work_and_one_that_comes_or_goes_loses_and_repeats_nothing() {
+    share_and_leave(Scene::new().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn relays_share_the_work_within_transactions_too() {
+    let mut scene = Scene::new().await;
+    scene.settings.relay.transactions = Some(SECOND * 5);
+    share_and_leave(scene).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn within_a_transaction_what_cannot_be_sent_on_is_parked_and_the_rest_goes_its_way() {
+    let mut scene = Scene::new().await;
+    scene.settings.relay.transactions = Some(SECOND * 5);
+    let target = scene.topic("orders").await;
+    let small = format!("small-{}", scene.mark);
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", &scene.address).create().unwrap();
+    let new = NewTopic::new(&small, 1, TopicReplication::Fixed(1)).set("max.message.bytes", "100");
+    admin.create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let relay = scene.relay();
+    let level = scene.delay_topic("1s");
+    wait_for(&scene, &level).await;
+    let at = scene.now() + 1_500;
+    for (target, body) in [(&target, "one"), (&small, &*"x".repeat(500)), (&target, "two")] {
+        let headers = [("x-target-topic", target.clone()), ("x-process-at", at.to_string())];
+        scene.write(&level, "k", &headers, body);
+    }
+    let read = scene.read(&target, 2).await;
+    assert!(read.iter().all(|(arrived, ..)| *arrived >= at), "early: {read:?}");
+    let parked = scene.read(&scene.delay_topic("parked"), 1).await;
+    assert_eq!(parked[0].3.len(), 500);
+    assert!(parked[0].2.contains("x-rejection-reason=unroutable"), "{}", parked[0].2);
+    relay.stop().await;
+}
+
+async fn share_and_leave(scene: Scene) {
+    const COUNT: usize = 2_000;
+    let target = scene.topic("orders").await;
+    let (one, two) = (scene.relay(), scene.relay());
+    wait_for(&scene, &scene.delay_topic("due")).await;
+    // `provision` of the transport knows the delay topics, too.
+    let producer = scene.kafka.producer().await.unwrap();
+    let now = scene.clock.now();
+    let due = |n: usize| Timestamp(now.0 + 1_500 + (n as i64 % 20) * 100);
+    let batch: Vec<_> = (0..COUNT)
+        .map(|n| {
+            let message = Message::new(n.to_string(), "t", due(n).0.to_string())
+                .with(|message| message.key = Some(n.to_string().into()));
+            Envelope::new(Address::topic(target.clone()), message).due(Due::At(due(n)))
+        })
+        .collect();
+    assert!(producer.send(&batch).await.iter().all(Result::is_ok));
+    // One more comes, and one goes, while records are on their way.
+    scene.clock.sleep(SECOND).await;
+    let three = scene.relay();
+    scene.clock.sleep(SECOND).await;
+    one.stop().await;
+    let read = scene.read(&target, COUNT).await;
+    let early = read.iter().filter(|(at, _, _, due)| *at < due.parse::<i64>().unwrap()).count();
+    assert_eq!(early, 0);
+    let mut keys: Vec<_> = read.iter().map(|(_, key, ..)| key.parse::<usize>().unwrap()).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!(keys.len(), COUNT, "nobody crashed, and yet some came twice");
+    two.stop().await;
+    three.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delay_topic_under_whose_settings_a_record_could_come_early_is_refused() {
+    let scene = Scene::new().await;
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", &scene.address).create().unwrap();
+    let topic = scene.delay_topic("1s");
+    let new = NewTopic::new(&topic, 1, TopicReplication::Fixed(1)).set("retention.ms", "60000");
+    admin.create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let error = scene.relay().task.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    for named in [topic.as_str(), "message.timestamp.type=CreateTime", "retention.ms=60000"] {
+        assert!(error.to_string().contains(named), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_we_send_is_read_by_others_with_the_documented_headers() {
+    let scene = Scene::new().await;
+    let mail = Subscription::new(format!("orders-{}", scene.mark), "mail");
+    scene.kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
+    let message = Message::new("order-42", "orders.placed", "{}").with(|message| {
+        message.key = Some("42".into());
+        message.headers = Headers::from_iter([("tag", "one"), ("tag", "two")]);
+    });
+    let producer = scene.kafka.producer().await.unwrap();
+    let now = Envelope::new(Address::Topic(mail.topic.clone()), message.clone());
+    let later = Envelope::new(mail.address(), message).due(Due::After(SECOND * 90));
+    assert!(producer.send(&[now, later]).await.iter().all(Result::is_ok));
+    let fields = "x-dwell-id=order-42,x-dwell-type=orders.placed,content-type=application/json,HandledCount=0,\
+                  x-dwell-failed-count=0,tag=one,tag=two";
+    let read = scene.read(&mail.topic, 1).await;
+    assert_eq!((read[0].1.as_str(), read[0].2.as_str(), read[0].3.as_str()), ("42", fields, "{}"));
+    let waiting = scene.read(&scene.delay_topic("2s"), 1).await;
+    let headers = &waiting[0].2;
+    assert!(
+        headers
+            .starts_with(&format!("{fields},x-target-topic=dwell.retry.{}.mail,x-process-at=", mail.topic))
+    );
+    assert!(headers.ends_with("x-dwell-after=90000"), "{headers}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_is_walked_down_level_by_level() {
+    let mut scene = Scene::new().await;
+    scene.settings.relay.ladder = Ladder::parse("500ms,1s,2s").unwrap();
+    let target = scene.topic("orders").await;
+    let relay = scene.relay();
+    wait_for(&scene, &scene.delay_topic("500ms")).await;
+    let at = scene.now() + 3_900;
+    let headers = Headers::from_iter([("x-target-topic", target.clone()), ("x-process-at", at.to_string())]);
+    let message = Foreign { key: None, headers, body: "walk".into() };
+    rig::produce(&scene.address, &scene.delay_topic("2s"), &message).unwrap();
+    let read = scene.read(&target, 1).await;
+    assert!((at..at + 250).contains(&read[0].0), "{} ms late", read[0].0 - at);
+    let tally = relay.counts.tally();
+    assert!(tally.shelved >= 2, "{tally:?}");
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_as_long_as_a_level_takes_no_further_hop() {
+    let scene = Scene::new().await;
+    let target = scene.topic("orders").await;
+    let relay = scene.relay();
+    wait_for(&scene, &scene.delay_topic("1s")).await;
+    let message = Message::new("one", "t", "x");
+    let envelope = Envelope::new(Address::topic(target.clone()), message).due(Due::After(SECOND));
+    let sent = scene.kafka.producer().await.unwrap().send(&[envelope]).await.remove(0).unwrap();
+    let read = scene.read(&target, 1).await;
+    assert!(read[0].0 >= sent.due.unwrap().0, "it is early");
+    let tally = relay.counts.tally();
+    assert_eq!((tally.shelved, tally.held, tally.overstayed), (0, 0, 0), "{tally:?}");
+    relay.stop().await;
+}
+
+/// Until a topic is there.
+async fn wait_for(scene: &Scene, topic: &str) {
+    let here = || {
+        let out = Command::new("kcat")
+            .args(["-b", &scene.address, "-L", "-t", topic])
+            .output()
+            .expect("it was installed");
+        !String::from_utf8_lossy(&out.stdout).contains("Unknown topic")
+    };
+    while !here() {
+        scene.clock.sleep(SECOND / 10).await;
+    }
+}

@@ -1,0 +1,326 @@
+//! What the tests of this crate have in common: a broker, a relay, and how the suite sees them.
+#![allow(dead_code, reason = "each test target uses a part of it")]
+
+use bytes::Bytes;
+use dwell_conformance::{Abilities, BadUrl, Foreign, Namespace, Pace, Rig, Time, servers::kafka};
+use dwell_core::{
+    Action, BoxFuture, Clock, Consumer, Delivery, Error, ErrorKind, Note, Outcome, Result, Seams, Settle,
+    SystemClock, Transport, TransportUrl, Unsettled,
+};
+use dwell_kafka::{Counts, Kafka, KafkaSettings, Ladder};
+use dwell_sqlite::{Sqlite, SqliteSettings};
+use rdkafka::{
+    ClientConfig,
+    message::{Header, OwnedHeaders},
+    producer::{BaseProducer, BaseRecord, Producer as _},
+};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
+};
+use tokio::sync::Mutex as AsyncMutex;
+
+/// Short enough to be waited for.
+pub(crate) const SESSION: Duration = Duration::from_secs(3);
+
+/// A broker, and a relay for what waits in it.
+pub(crate) struct Broker {
+    /// `None` if it is not ours.
+    server: AsyncMutex<Option<kafka::KafkaServer>>,
+    address: String,
+    with_password: Option<String>,
+}
+
+impl Broker {
+    /// Starts a broker of our own.
+    pub(crate) fn start() -> Result<Self> {
+        let server = kafka::KafkaServer::start().map_err(unavailable)?;
+        let (address, with_password) = (server.address(), Some(server.address_with_password()));
+        let broker = Self { server: AsyncMutex::new(Some(server)), address, with_password };
+        broker.relay();
+        Ok(broker)
+    }
+
+    /// One that runs already.
+    fn at(address: String, with_password: Option<String>) -> Self {
+        Self { server: AsyncMutex::new(None), address, with_password }
+    }
+
+    /// Stops it for longer than any session, and starts it again.
+    pub(crate) async fn restart(&self) -> Result<()> {
+        let mut server = self.server.lock().await;
+        let server =
+            server.as_mut().ok_or_else(|| Error::new(ErrorKind::Unsupported, "the broker is not ours"))?;
+        // What was settled is committed a moment later; whether a broker that dies right then has it, is luck.
+        SystemClock::new().sleep(Duration::from_millis(500)).await;
+        server.kill();
+        SystemClock::new().sleep(SESSION + Duration::from_secs(2)).await;
+        server.resume().map_err(unavailable)
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(crate) fn settings(&self) -> KafkaSettings {
+        settings(&self.address)
+    }
+
+    /// One relay for all that waits, on a thread of its own, which ends with the process.
+    fn relay(&self) {
+        let settings = self.settings();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let stop = Box::pin(std::future::pending());
+            let ended = runtime.block_on(dwell_kafka::relay(
+                settings,
+                Seams::system("suite-relay"),
+                Arc::new(Counts::default()),
+                stop,
+            ));
+            eprintln!("the relay has ended: {ended:?}");
+        });
+    }
+}
+
+/// At this broker, with a ladder that can be waited for.
+pub(crate) fn settings(address: &str) -> KafkaSettings {
+    let mut settings = KafkaSettings::at(address);
+    settings.partitions = 2;
+    settings.session = SESSION;
+    settings.revoke_wait = Duration::from_secs(3);
+    settings.send_timeout = Duration::from_secs(10);
+    settings.relay_inside = false;
+    settings.relay.ladder = Ladder::new([1, 2].map(Duration::from_secs).to_vec()).unwrap();
+    settings
+}
+
+fn unavailable(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, error.to_string())
+}
+
+/// Where the shared broker is, and where it asks for a password, if it is ours.
+static SHARED: OnceLock<(String, Option<String>)> = OnceLock::new();
+
+/// Tells the processes that we start where the broker is: a file beside its data, which goes with it.
+fn note_of(process: u32) -> PathBuf {
+    std::env::temp_dir().join(format!("dwell-kafka-{process}-0")).join("address")
+}
+
+/// The broker of this process: the one that a variable names, the one of whoever started us, or one of our own.
+pub(crate) async fn broker() -> Result<Arc<Broker>> {
+    static BROKER: OnceLock<AsyncMutex<Option<Arc<Broker>>>> = OnceLock::new();
+    let mut broker = BROKER.get_or_init(AsyncMutex::default).lock().await;
+    if let Some(broker) = &*broker {
+        return Ok(broker.clone());
+    }
+    let parent = std::fs::read_to_string(note_of(std::os::unix::process::parent_id()));
+    let opened = match (std::env::var("DWELL_TEST_KAFKA_URL"), parent) {
+        (_, Ok(address)) => Broker::at(address, None),
+        (Ok(url), _) => {
+            let broker = Broker::at(url.trim_start_matches("kafka://").to_owned(), None);
+            broker.relay();
+            broker
+        }
+        _ => {
+            let broker = Broker::start()?;
+            std::fs::write(note_of(std::process::id()), broker.address()).map_err(unavailable)?;
+            broker
+        }
+    };
+    let _ = SHARED.set((opened.address.clone(), opened.with_password.clone()));
+    let opened = Arc::new(opened);
+    *broker = Some(opened.clone());
+    Ok(opened)
+}
+
+/// Kafka, as the suite sees it.
+pub(crate) struct KafkaRig {
+    name: &'static str,
+    seams: Seams,
+    /// One of its own, for a case that restarts it.
+    own: Mutex<Option<Arc<Broker>>>,
+    /// What waits, waits in a file in place of delay topics.
+    store: Option<Mutex<Option<(PathBuf, Sqlite)>>>,
+    /// Every engine runs a relay, and it dies with it.
+    relays_inside: bool,
+}
+
+impl KafkaRig {
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self { name, seams: Seams::system("suite"), own: Mutex::default(), store: None, relays_inside: false }
+    }
+
+    pub(crate) fn with_relays_inside(mut self) -> Self {
+        self.relays_inside = true;
+        self
+    }
+
+    pub(crate) fn with_store(mut self) -> Self {
+        self.store = Some(Mutex::default());
+        self
+    }
+
+    async fn broker(&self) -> Result<Arc<Broker>> {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match own {
+            Some(own) => Ok(own),
+            None => broker().await,
+        }
+    }
+}
+
+impl Rig for KafkaRig {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn time(&self) -> Time {
+        Time::Real
+    }
+
+    fn seams(&self) -> Seams {
+        self.seams.clone()
+    }
+
+    fn connect<'a>(&'a self, _: &'a Namespace, seams: Seams) -> BoxFuture<'a, Result<Arc<dyn Transport>>> {
+        Box::pin(async move {
+            let mut settings = self.broker().await?.settings();
+            if self.relays_inside {
+                settings.relay_inside = true;
+                settings.relay.prefix = "killed-".to_owned();
+            }
+            Ok(Arc::new(Kafka::connect(settings, seams).await?) as Arc<dyn Transport>)
+        })
+    }
+
+    fn store<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+        seams: Seams,
+    ) -> BoxFuture<'a, Result<Option<Arc<dyn Transport>>>> {
+        let open = |store: &Mutex<Option<(PathBuf, Sqlite)>>| {
+            let mut open = store.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, sqlite)) = &*open {
+                return Ok(Arc::new(sqlite.share()) as Arc<dyn Transport>);
+            }
+            let path = std::env::temp_dir().join(format!("dwell-kafka-{namespace}.db"));
+            let sqlite = Sqlite::open(SqliteSettings::file(&path), seams)?;
+            let shared = sqlite.share();
+            *open = Some((path, sqlite));
+            Ok(Arc::new(shared) as Arc<dyn Transport>)
+        };
+        dwell_core::ready(self.store.as_ref().map(open).transpose())
+    }
+
+    fn pace(&self) -> Pace {
+        Pace {
+            session: SESSION + Duration::from_secs(1),
+            delay: Duration::from_secs(2),
+            quiet: Duration::from_millis(1500),
+            patience: Duration::from_secs(25),
+            ..Pace::REAL
+        }
+    }
+
+    /// They join groups and leave them, and wait for the rest.
+    fn at_once(&self) -> (usize, usize) {
+        (16, 4)
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default().with_restart().with_foreign().with_processes()
+    }
+
+    fn isolate(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let own = Arc::new(Broker::start()?);
+            *self.own.lock().unwrap_or_else(PoisonError::into_inner) = Some(own);
+            Ok(())
+        })
+    }
+
+    fn restart_broker(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.broker().await?.restart().await })
+    }
+
+    fn put_foreign<'a>(&'a self, topic: &'a str, message: Foreign) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let broker = self.broker().await?;
+            let topic = topic.to_owned();
+            let put = tokio::task::spawn_blocking(move || produce(broker.address(), &topic, &message));
+            let put = put.await.map_err(|error| error.to_string()).and_then(|put| put);
+            put.map_err(|error| Error::new(ErrorKind::Unavailable, error))
+        })
+    }
+
+    fn bad_urls(&self) -> Vec<BadUrl> {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let shared = || SHARED.get().map(|(address, _)| address.clone());
+        let address = own.map(|own| own.address().to_owned()).or_else(shared).unwrap_or_default();
+        let bad = |what: &str, url: String, expect, secret: Option<&str>| BadUrl {
+            what: what.to_owned(),
+            url,
+            expect,
+            secret: secret.map(str::to_owned),
+        };
+        let mut all = vec![
+            bad("unknown scheme", format!("kafa://{address}"), ErrorKind::Config, None),
+            bad("no host", "kafka://".to_owned(), ErrorKind::Config, None),
+            bad("unknown option", format!("kafka://{address}?partitons=3"), ErrorKind::Config, None),
+            bad("half of a login", format!("kafka://user@{address}"), ErrorKind::Config, None),
+            bad(
+                "no such file",
+                format!("kafka://{address}?tls=true&ca=/nowhere/ca.pem"),
+                ErrorKind::Config,
+                None,
+            ),
+            bad("nobody there", "kafka://127.0.0.1:1".to_owned(), ErrorKind::Unavailable, None),
+            bad("encryption refused", format!("kafka://{address}?tls=true"), ErrorKind::Unavailable, None),
+        ];
+        if let Some(address) = SHARED.get().and_then(|(_, with_password)| with_password.as_ref()) {
+            let url = format!("kafka://dwell:hunter2-is-wrong@{address}");
+            all.push(bad("wrong password", url, ErrorKind::Denied, Some("hunter2-is-wrong")));
+        }
+        all
+    }
+
+    fn try_url<'a>(&'a self, url: &'a str) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let url = TransportUrl::parse(url)?;
+            dwell_kafka::connect(&url, self.seams()).await.map(drop)
+        })
+    }
+}
+
+impl Drop for KafkaRig {
+    fn drop(&mut self) {
+        let open = self.store.as_mut().and_then(|store| store.get_mut().ok()?.take());
+        if let Some((path, sqlite)) = open {
+            drop(sqlite);
+            for end in ["", "-wal", "-shm", "-reserve"] {
+                let _ = std::fs::remove_file(format!("{}{end}", path.display()));
+            }
+        }
+    }
+}
+
+/// With a client that knows nothing of Dwell but the documented layout.
+pub(crate) fn produce(address: &str, topic: &str, message: &Foreign) -> Result<(), String> {
+    let producer: BaseProducer =
+        ClientConfig::new().set("bootstrap.servers", address).create().map_err(|error| error.to_string())?;
+    let headers = message.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+        headers.insert(Header { key, value: Some(&value[..]) })
+    });
+    let mut record = BaseRecord::<[u8], [u8]>::to(topic).payload(&message.body).headers(headers);
+    record.key = message.key.as_ref().map(|key: &Bytes| &key[..]);
+    producer.send(record).map_err(|(error, _)| error.to_string())?;
+    producer.flush(Duration::from_secs(10)).map_err(|error| error.to_string())
+}
+
+/// Settles one as handled. What could not be is returned.
+pub(crate) async fn ack(consumer: &Arc<dyn Consumer>, delivery: Delivery) -> Vec<Unsettled> {
+    let note = Note { outcome: Outcome::Handled, error: None, worker: "w".into(), moved_to: None };
+    consumer.settle(vec![Settle { delivery, action: Action::ACK, note }]).await
+}

@@ -1,0 +1,187 @@
+//! `dwell relay kafka`: a relay of Kafka's delay topics in a process of its own.
+
+mod metrics;
+mod status;
+
+use clap::{Args, Subcommand};
+use dwell_core::{Error, ErrorKind, Result, Seams, TransportUrl};
+use dwell_kafka::{Counts, KafkaSettings};
+use std::{net::SocketAddr, process::ExitCode, sync::Arc};
+
+use crate::ending::asked_to_end;
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Empty the delay topics of Kafka on time, for any client that writes into them; until it is interrupted
+    Kafka(Options),
+}
+
+/// Several relays of one group share the work.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Host and port of some brokers, separated by commas
+    #[arg(long, value_name = "HOST:PORT,…")]
+    brokers: String,
+    /// The consumer groups are NAME, a dash, and the delay topic
+    #[arg(long, value_name = "NAME")]
+    group: String,
+    /// What the names of the delay topics begin with
+    #[arg(long, value_name = "TEXT", default_value = "delay-")]
+    prefix: String,
+    /// The levels [default: 5s, doubled up to 327680s, and 432000s]
+    #[arg(long, value_name = "5s,10s,…")]
+    ladder: Option<String>,
+    /// Serve metrics for Prometheus at http://ADDR/metrics
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<SocketAddr>,
+    /// Targets that may be sent to, `*` standing for any text; others are parked [default: all]
+    #[arg(long, value_name = "GLOB")]
+    allow_targets: Option<String>,
+    /// A setting: an option of a `kafka://` URL such as `tls=true`, `username=…`, `password_file=…` or `transactions=10s`, or
+    /// a property of librdkafka such as `ssl.ca.location=…`
+    #[arg(long = "option", value_name = "KEY=VALUE", value_parser = pair)]
+    options: Vec<(String, String)>,
+}
+
+fn pair(text: &str) -> std::result::Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write it KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// Relays until it is interrupted or asked to end.
+pub(crate) async fn run(command: Command) -> ExitCode {
+    let Command::Kafka(options) = command;
+    match relay(options).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn relay(options: Options) -> Result<()> {
+    let settings = settings(&options)?;
+    let (seams, counts) = (Seams::system("relay"), Arc::new(Counts::default()));
+    if let Some(address) = options.metrics {
+        let at = metrics::serve(address, counts.clone()).await?;
+        tracing::info!("metrics are at http://{at}/metrics");
+    }
+    tracing::info!(
+        brokers = settings.brokers,
+        group = settings.relay.group,
+        ladder = %settings.relay.ladder,
+        transactions = settings.relay.transactions.is_some(),
+        "relaying what is due in `{}…`; Ctrl-C ends it",
+        settings.relay.prefix
+    );
+    let _status = status::show(counts.clone(), seams.clock.clone());
+    dwell_kafka::relay(settings, seams, counts.clone(), Box::pin(asked_to_end())).await?;
+    let tally = counts.tally();
+    tracing::info!(forwarded = tally.forwarded, parked = tally.parked, "the relay has ended");
+    Ok(())
+}
+
+/// All as it would stand in a URL, so that it is read and checked in one place; properties of librdkafka have a dot.
+fn settings(options: &Options) -> Result<KafkaSettings> {
+    let (mut login, mut query, mut properties) = ((None, None), vec![], vec![]);
+    for (key, value) in &options.options {
+        match key.as_str() {
+            "username" => login.0 = Some(value.clone()),
+            "password_file" => login.1 = Some(read_secret(value)?),
+            key if key.contains('.') => properties.push((key.to_owned(), value.clone())),
+            key => query.push((key, value.as_str())),
+        }
+    }
+    query.extend([("group", options.group.as_str()), ("prefix", &options.prefix)]);
+    query.extend(options.ladder.as_deref().map(|ladder| ("ladder", ladder)));
+    let login = match login {
+        (Some(user), Some(password)) => format!("{}:{}@", encoded(&user), encoded(&password)),
+        (None, None) => String::new(),
+        _ => {
+            let text = "`--option username=…` and `--option password_file=…` go together";
+            return Err(Error::new(ErrorKind::Config, text));
+        }
+    };
+    let query: Vec<_> =
+        query.iter().map(|(key, value)| format!("{}={}", encoded(key), encoded(value))).collect();
+    let url = TransportUrl::parse(&format!("kafka://{login}{}?{}", options.brokers, query.join("&")))?;
+    let mut settings = KafkaSettings::from_url(&url)?;
+    settings.relay.allow_targets = options.allow_targets.clone();
+    settings.properties = properties;
+    Ok(settings)
+}
+
+fn read_secret(path: &str) -> Result<String> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Error::new(ErrorKind::Config, format!("the password cannot be read from `{path}`")).with_source(error)
+    })?;
+    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+/// In percent-encoding.
+fn encoded(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                char::from(byte).to_string()
+            }
+            byte => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    fn read(more: &[&str]) -> Result<KafkaSettings> {
+        let line = ["dwell", "kafka", "--brokers", "one:9092,two", "--group", "shop"];
+        let line = Line::try_parse_from(line.iter().chain(more)).unwrap_or_else(|error| panic!("{error}"));
+        let Command::Kafka(options) = line.command;
+        settings(&options)
+    }
+
+    #[test]
+    fn the_options_are_those_of_a_url_and_properties_of_the_library() {
+        let settings =
+            read(&["--ladder", "1s,2s", "--allow-targets", "shop.*", "--option", "transactions=10s"]);
+        let settings = settings.unwrap();
+        assert_eq!(settings.brokers, "one:9092,two:9092");
+        assert_eq!((settings.relay.group.as_str(), settings.relay.prefix.as_str()), ("shop", "delay-"));
+        assert_eq!(settings.relay.ladder.to_string(), "1s,2s");
+        assert_eq!(settings.relay.allow_targets.as_deref(), Some("shop.*"));
+        assert!(settings.relay.transactions.is_some());
+        let settings = read(&["--option", "socket.keepalive.enable=true", "--prefix", "later."]).unwrap();
+        assert_eq!(settings.properties, [("socket.keepalive.enable".to_owned(), "true".to_owned())]);
+        assert_eq!(settings.relay.prefix, "later.");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        let refused = |more: &[&str]| read(more).unwrap_err().to_string();
+        assert!(refused(&["--option", "partitons=3"]).contains("partitons"));
+        assert!(refused(&["--ladder", "5s,1s"]).contains("5s"), "{}", refused(&["--ladder", "5s,1s"]));
+        assert!(refused(&["--option", "username=me"]).contains("password_file"));
+        assert!(
+            refused(&["--option", "username=me", "--option", "password_file=/nowhere"]).contains("/nowhere")
+        );
+    }
+
+    #[test]
+    fn a_password_comes_from_a_file_whatever_is_in_it() {
+        let file = std::env::temp_dir().join(format!("dwell-relay-password-{}", std::process::id()));
+        std::fs::write(&file, "p@ss/w?rd%\n").unwrap();
+        let option = format!("password_file={}", file.display());
+        let settings = read(&["--option", "username=me", "--option", &option]).unwrap();
+        std::fs::remove_file(file).unwrap();
+        assert_eq!(settings.sasl.unwrap().password.expose(), "p@ss/w?rd%");
+    }
+}

@@ -1,0 +1,213 @@
+//! `dwell relay kafka` as people run it: a process beside a real broker, with `kcat` as the client.
+#![expect(clippy::disallowed_methods, reason = "a process runs in real time")]
+
+use dwell_conformance::servers::{kafka::KafkaServer, require};
+use std::{
+    collections::BTreeMap,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A relay, and what it has said so far.
+struct Relay {
+    child: Child,
+    said: mpsc::Receiver<String>,
+    log: Vec<String>,
+}
+
+impl Relay {
+    fn start(server: &KafkaServer, more: &[&str]) -> Self {
+        let mut child = command(server)
+            .args(["--ladder", "1s,2s", "--metrics", "127.0.0.1:0", "--option", "partitions=2"])
+            .args(["--option", "session=3s", "--option", "absent_for=1s"])
+            .args(more)
+            .env_remove("RUST_LOG")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (tell, said) = mpsc::channel();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        thread::spawn(move || lines.map_while(Result::ok).all(|line| tell.send(line).is_ok()));
+        Self { child, said, log: vec![] }
+    }
+
+    /// The line that contains this.
+    fn line(&mut self, text: &str) -> String {
+        let start = Instant::now();
+        loop {
+            if let Some(line) = self.log.iter().find(|line| line.contains(text)) {
+                return line.clone();
+            }
+            match self.said.recv_timeout(PATIENCE.saturating_sub(start.elapsed())) {
+                Ok(line) => self.log.push(line),
+                Err(_) => panic!("nothing about `{text}` in {:#?}", self.log),
+            }
+        }
+    }
+
+    fn metrics(&mut self) -> String {
+        let line = self.line("/metrics");
+        let (_, address) = line.split_once("http://").unwrap();
+        let mut stream = TcpStream::connect(address.trim_end_matches("/metrics")).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: relay\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    /// The value of a metric, once it is so.
+    fn metric(&mut self, name: &str, is: impl Fn(f64) -> bool) {
+        let start = Instant::now();
+        loop {
+            let text = self.metrics();
+            let value =
+                text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+            if value.is_some_and(&is) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{name} is {value:?} in {text}");
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Asks it to end, as a service manager does.
+    fn end(mut self) {
+        let asked = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
+        assert!(asked.success() && self.child.wait().unwrap().success());
+        self.line("the relay has ended");
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn command(server: &KafkaServer) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+    command.args(["relay", "kafka", "--brokers", &server.address(), "--group", "shop"]);
+    command
+}
+
+fn kcat(server: &KafkaServer, arguments: &[&str]) -> Command {
+    require("kcat", &["kcat"]).unwrap();
+    let mut kcat = Command::new("timeout");
+    kcat.args(["40", "kcat", "-b", &server.address()]).args(arguments);
+    kcat
+}
+
+/// Writes so many records into a delay topic, for this target at this time.
+fn write(server: &KafkaServer, topic: &str, target: &str, at: u128, bodies: std::ops::Range<usize>) {
+    let headers = [format!("x-target-topic={target}"), format!("x-process-at={at}")];
+    let mut kcat = kcat(server, &["-P", "-t", topic, "-H", &headers[0], "-H", &headers[1]]);
+    let mut child = kcat.stdin(Stdio::piped()).spawn().unwrap();
+    let text: String = bodies.map(|number| format!("{number}\n")).collect();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+/// The first timestamp of each body, once there are so many of them.
+fn read(server: &KafkaServer, topic: &str, count: usize) -> BTreeMap<usize, u128> {
+    let start = Instant::now();
+    loop {
+        let arguments = ["-C", "-q", "-t", topic, "-o", "beginning", "-e", "-f", "%T %s\n"];
+        let Output { stdout, .. } = kcat(server, &arguments).output().unwrap();
+        let mut read = BTreeMap::new();
+        for line in String::from_utf8(stdout).unwrap().lines() {
+            let (at, body) = line.split_once(' ').unwrap();
+            let (at, body): (u128, usize) = (at.parse().unwrap(), body.parse().unwrap());
+            read.entry(body).and_modify(|first| *first = at.min(*first)).or_insert(at);
+        }
+        if read.len() >= count {
+            return read;
+        }
+        assert!(start.elapsed() < PATIENCE, "{} of {count} in `{topic}`", read.len());
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn now() -> u128 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis()
+}
+
+/// Through a topic of ours, since the broker makes none by itself.
+fn make_topic(server: &KafkaServer, name: &str) {
+    let settings = dwell_kafka::KafkaSettings::at(server.address());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        use dwell_core::{OnMissing, Seams, Topic, Transport as _};
+        let kafka = dwell_kafka::Kafka::connect(settings, Seams::system("test")).await.unwrap();
+        kafka.provision(&[Topic::named(name)], &[], OnMissing::Create).await.unwrap();
+        kafka.close().await.unwrap();
+    });
+}
+
+#[test]
+fn two_relays_share_the_work_until_one_is_killed_and_nothing_is_early_or_lost() {
+    const COUNT: usize = 500;
+    let server = KafkaServer::start().unwrap();
+    let (mut one, mut two) = (Relay::start(&server, &[]), Relay::start(&server, &[]));
+    for relay in [&mut one, &mut two] {
+        relay.line("relaying what is due");
+        relay.metric("dwell_relay_lag{topic=\"delay-1s\"}", |lag| lag == 0.0);
+    }
+    make_topic(&server, "orders");
+    let at = now() + 4_000;
+    write(&server, "delay-1s", "orders", at, 0..COUNT);
+    // Each has a partition of the topic: what waits there is seen.
+    for relay in [&mut one, &mut two] {
+        relay.metric("dwell_relay_lag{topic=\"delay-2s\"}", |lag| lag > 0.0);
+    }
+    one.child.kill().unwrap();
+    let came = read(&server, "orders", COUNT);
+    assert_eq!(came.len(), COUNT);
+    assert_eq!(came.values().filter(|came| **came < at).count(), 0, "early");
+    two.metric("dwell_relay_forwarded_total", |count| count > 0.0);
+    two.metric("dwell_relay_lateness_seconds_count", |count| count > 0.0);
+    two.metric("dwell_relay_held", |held| held == 0.0);
+    two.end();
+}
+
+#[test]
+fn what_may_not_be_sent_to_is_parked_and_counted() {
+    let server = KafkaServer::start().unwrap();
+    let more = ["--allow-targets", "shop.*", "--prefix", "later-", "--option", "transactions=5s"];
+    let mut relay = Relay::start(&server, &more);
+    relay.metric("dwell_relay_lag{topic=\"later-1s\"}", |lag| lag == 0.0);
+    make_topic(&server, "shop.orders");
+    make_topic(&server, "secrets");
+    write(&server, "later-1s", "secrets", now(), 1..2);
+    write(&server, "later-1s", "shop.orders", now(), 2..3);
+    assert!(read(&server, "shop.orders", 1).contains_key(&2));
+    assert!(read(&server, "later-parked", 1).contains_key(&1));
+    relay.metric("dwell_relay_parked_total", |count| count == 1.0);
+    relay.line("parked: the target `secrets` is not one that this relay may send to");
+    relay.end();
+}
+
+#[test]
+fn what_cannot_work_is_said_and_the_exit_code_tells_whose_fault_it_is() {
+    let run = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
+        let Output { status, stderr, .. } = command.args(["relay", "kafka"]).args(more).output().unwrap();
+        (status.code(), String::from_utf8(stderr).unwrap())
+    };
+    let (code, said) = run(&["--group", "shop"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("--brokers"), "{said}");
+    let (code, said) = run(&["--brokers", "127.0.0.1:1", "--group", "shop"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("error: Kafka cannot connect to 127.0.0.1:1"), "{said}");
+    let (code, said) = run(&["--brokers", "127.0.0.1:1", "--group", "shop", "--option", "ladder"]);
+    assert_eq!(code, Some(2), "{said}");
+    let (code, said) = run(&["--brokers", "127.0.0.1:1", "--group", "shop", "--ladder", "5s,soon"]);
+    assert_eq!((code, said.contains("soon")), (Some(1), true), "{said}");
+}

@@ -1,0 +1,116 @@
+//! The same program on Kafka: only its URL is another one.
+
+use dwell::{Cancel, ErrorKind, prelude::*, settings::DelayMode};
+use dwell_conformance::servers::kafka::KafkaServer;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+#[derive(Command, Serialize, Deserialize)]
+#[message(name = "payments.charge")]
+struct Charge {
+    order: u64,
+}
+
+#[derive(Event, Serialize, Deserialize)]
+#[message(name = "orders.placed")]
+struct Placed {
+    order: u64,
+}
+
+#[derive(Clone, Default)]
+struct Seen(Arc<(Mutex<Vec<String>>, Notify)>);
+
+impl Seen {
+    fn saw(&self, what: String) {
+        self.0.0.lock().unwrap().push(what);
+        self.0.1.notify_one();
+    }
+
+    /// Once there are so many.
+    async fn until(&self, count: usize) -> Vec<String> {
+        loop {
+            let seen = self.0.0.lock().unwrap().clone();
+            if seen.len() >= count {
+                return seen;
+            }
+            self.0.1.notified().await;
+        }
+    }
+}
+
+async fn charge(command: Charge, State(seen): State<Seen>, cx: Cx) -> Result<(), Failure> {
+    seen.saw(format!("charge {} as {}", command.order, cx.id()));
+    if cx.attempt() == 1 {
+        return Err(Failure::defer().after(Duration::from_millis(100)));
+    }
+    Ok(())
+}
+
+async fn mail(event: Placed, State(seen): State<Seen>, cx: Cx) -> Result<(), Failure> {
+    seen.saw(format!("mail {}", event.order));
+    cx.send(Charge { order: event.order }).await?;
+    Ok(())
+}
+
+fn wiring(seen: &Seen) -> dwell::Builder {
+    Bus::builder().state(seen.clone()).handle(charge).subscribe("mail", mail)
+}
+
+/// A broker of our own, and the URL of a bus on it.
+fn broker() -> (KafkaServer, String) {
+    let server = KafkaServer::start().unwrap();
+    let url = format!("{}?partitions=1&ladder=1s,2s&session=3s", server.url());
+    (server, url)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bus_on_kafka_handles_defers_and_delays_with_a_relay_of_its_own() {
+    let (_server, url) = broker();
+    let seen = Seen::default();
+    let bus = wiring(&seen).start(&url).await.unwrap();
+    let asked = bus.publish(Placed { order: 42 }).after(Duration::from_millis(1500)).await.unwrap();
+    let seen = seen.until(3).await;
+    assert_eq!(seen[0], "mail 42");
+    assert_eq!(seen[1], seen[2], "the charge came back after its deferral");
+    let refused = bus.cancel(asked.id.clone()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("delay = \"scheduler\""), "{refused}");
+    bus.shutdown().await.unwrap();
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test(flavor = "multi_thread")]
+async fn by_way_of_sqlite_what_waits_for_kafka_is_listed_moved_and_cancelled() {
+    let file = std::env::temp_dir().join(format!("dwell-kafka-bus-{}.db", std::process::id()));
+    through_a_store(&format!("sqlite://{}", file.display())).await;
+    for end in ["", "-wal", "-shm", "-reserve"] {
+        let _ = std::fs::remove_file(format!("{}{end}", file.display()));
+    }
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test(flavor = "multi_thread")]
+async fn by_way_of_redis_what_waits_for_kafka_is_listed_moved_and_cancelled() {
+    use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
+    let store = RedisServer::start(RedisOptions::default().with("appendonly", "yes")).unwrap();
+    through_a_store(&store.url()).await;
+}
+
+#[cfg(any(feature = "sqlite", feature = "redis"))]
+async fn through_a_store(store: &str) {
+    let (_server, url) = broker();
+    let seen = Seen::default();
+    let wiring = wiring(&seen).delay(DelayMode::Scheduler).scheduler(store);
+    let bus = wiring.start(&url).await.unwrap();
+    let hour = Duration::from_secs(3600);
+    let never = bus.publish(Placed { order: 1 }).after(hour).await.unwrap();
+    let soon = bus.publish(Placed { order: 2 }).after(hour).await.unwrap();
+    assert_eq!(bus.pending(Default::default()).await.unwrap().len(), 2);
+    assert_eq!(bus.cancel(never.id.clone()).await.unwrap(), Cancel::Cancelled);
+    bus.reschedule(soon.id.clone(), Duration::from_millis(200)).await.unwrap();
+    assert_eq!(seen.until(1).await[0], "mail 2");
+    bus.shutdown().await.unwrap();
+}
