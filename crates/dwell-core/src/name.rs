@@ -5,13 +5,13 @@ use crate::{Error, ErrorKind, Result, quote::quote};
 
 struct Rule {
     what: &'static str,
-    punctuation: &'static str,
+    punctuation: [u8; 3],
     longest: usize,
 }
 
-static TOPIC: Rule = Rule::new("topic", "_.-", 120);
-static SUBSCRIPTION: Rule = Rule::new("subscription", "_.-", 120);
-static ID: Rule = Rule::new("message id", "_:-", 128);
+static TOPIC: Rule = Rule::new("topic", *b"_.-", 120);
+static SUBSCRIPTION: Rule = Rule::new("subscription", *b"_.-", 120);
+static ID: Rule = Rule::new("message id", *b"_:-", 128);
 
 /// Topics that start like this carry jobs: the rest is the job's type.
 pub const JOB_TOPIC: &str = "job.";
@@ -65,15 +65,14 @@ pub fn check_id(id: &str) -> Result<()> {
 }
 
 impl Rule {
-    const fn new(what: &'static str, punctuation: &'static str, longest: usize) -> Self {
-        assert!(punctuation.len() == 3, "`fits` compares with three");
+    const fn new(what: &'static str, punctuation: [u8; 3], longest: usize) -> Self {
         Self { what, punctuation, longest }
     }
 
     /// Whether a byte may be part of it. Without a branch or a table, because every message pays for two names: several
     /// bytes are looked at together.
     fn fits(&self, byte: u8) -> bool {
-        let marks = self.punctuation.as_bytes();
+        let marks = self.punctuation;
         let letter = (byte | 0x20).wrapping_sub(b'a') < 26;
         let digit = byte.wrapping_sub(b'0') < 10;
         letter | digit | (byte == marks[0]) | (byte == marks[1]) | (byte == marks[2])
@@ -99,8 +98,9 @@ impl Rule {
             ErrorKind::Invalid,
             format!(
                 "the {what} {} {problem}; a {what} is 1 to {longest} of the characters \
-                 A-Z a-z 0-9 and {punctuation}",
-                quote(name)
+                 A-Z a-z 0-9 and {}",
+                quote(name),
+                punctuation.escape_ascii()
             ),
         ))
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     builder::Builder,
-    codec::Codec,
+    codec::{self, Codec},
     dispatch::Inline,
     extract::States,
     jobs::Book,
@@ -190,10 +190,7 @@ impl Bus {
     }
 
     fn envelope<M: Message>(&self, message: &M, route: &Route) -> Result<Envelope> {
-        let body = M::Codec::encode(message).map_err(|error| {
-            let text = format!("a message of type `{}` could not be written: {error}", M::NAME);
-            Error::new(ErrorKind::Invalid, text)
-        })?;
+        let body = codec::encode(message, "message")?;
         self.check_handled(route)?;
         let seams = &self.inner().seams;
         let now = seams.clock.now();
@@ -204,8 +201,7 @@ impl Bus {
             content_type: M::Codec::CONTENT_TYPE,
             sent_at: Some(now),
             headers: Headers::default(),
-            // Cut to its length, it becomes bytes without another allocation.
-            body: body.into_boxed_slice().into(),
+            body,
             attempts: Attempts::default(),
         };
         Ok(Envelope::new(route.to.clone(), raw.into()))

@@ -1,8 +1,10 @@
 //! From a message to bytes and back.
 
+use crate::Message;
 use bytes::Bytes;
-use dwell_core::{BoxError, ContentType};
+use dwell_core::{BoxError, ContentType, Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};
+use std::cell::Cell;
 
 /// How messages are written and read. [`Json`] unless `#[message(codec = …)]` names another.
 ///
@@ -13,8 +15,8 @@ use serde::{Serialize, de::DeserializeOwned};
 ///
 /// impl Codec for Text {
 ///     const CONTENT_TYPE: ContentType = ContentType::constant("text/x-debug");
-///     fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, BoxError> {
-///         Ok(serde_json::to_string_pretty(message)?.into_bytes())
+///     fn encode<T: Serialize>(message: &T, body: &mut Vec<u8>) -> Result<(), BoxError> {
+///         Ok(serde_json::to_writer_pretty(body, message)?)
 ///     }
 ///     fn decode<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, BoxError> {
 ///         Ok(serde_json::from_slice(body)?)
@@ -29,8 +31,8 @@ pub trait Codec: 'static {
     /// What a body in this form is called.
     const CONTENT_TYPE: ContentType;
 
-    /// Writes a message.
-    fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, BoxError>;
+    /// Writes a message into `body`, which is empty.
+    fn encode<T: Serialize>(message: &T, body: &mut Vec<u8>) -> Result<(), BoxError>;
 
     /// Reads a message. Why it cannot is logged and kept with the message: it must not quote the body.
     fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, BoxError>;
@@ -54,8 +56,8 @@ pub struct Json;
 impl Codec for Json {
     const CONTENT_TYPE: ContentType = ContentType::JSON;
 
-    fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, BoxError> {
-        Ok(serde_json::to_vec(message)?)
+    fn encode<T: Serialize>(message: &T, body: &mut Vec<u8>) -> Result<(), BoxError> {
+        Ok(serde_json::to_writer(body, message)?)
     }
 
     fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, BoxError> {
@@ -81,6 +83,32 @@ fn without_values(error: &serde_json::Error) -> String {
         return format!("invalid type: {found}, expected {expected}");
     }
     format!("a value that its type does not take {place}")
+}
+
+/// What is kept of a thread's buffer between two messages: one large message must not hold memory for ever.
+const KEPT: usize = 64 << 10;
+
+thread_local! {
+    /// Messages are written here, and then copied to where they stay: one allocation of the right size for each.
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// The body of a message, or why it cannot be written. `what` is what it is, for people.
+pub(crate) fn encode<M: Message>(message: &M, what: &str) -> Result<Bytes> {
+    // One that writes another while it is written finds none there, and gets its own.
+    let mut buffer = BUFFER.take();
+    buffer.clear();
+    let body = match M::Codec::encode(message, &mut buffer) {
+        Ok(()) => Ok(Bytes::copy_from_slice(&buffer)),
+        Err(error) => {
+            let text = format!("a {what} of type `{}` could not be written: {error}", M::NAME);
+            Err(Error::new(ErrorKind::Invalid, text))
+        }
+    };
+    if buffer.capacity() <= KEPT {
+        BUFFER.set(buffer);
+    }
+    body
 }
 
 /// The message in a body, or why it cannot be read.

@@ -54,7 +54,8 @@ impl State {
             Cow::Owned(envelope) => envelope.message,
             Cow::Borrowed(envelope) => envelope.message.clone(),
         };
-        let item = new_item(message, self.next(), due.max(now), now);
+        let mut item = new_item(message, self.next(), due.max(now), now);
+        item.spare = (!waits).then(|| item.message.clone());
         match (id, chosen) {
             (Some(id), chosen) if waits => self.hold(target, item, id, chosen),
             (Some(id), Some(chosen)) => {

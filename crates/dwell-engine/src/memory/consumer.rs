@@ -188,7 +188,8 @@ impl State {
             let Some(mut item) = queue.pop(ask.consumer, steps) else { break };
             item.deliveries = item.deliveries.saturating_add(1);
             item.updated_at = now;
-            let (message, due, count) = (item.message.clone(), item.due, item.deliveries);
+            let message = item.spare.take().unwrap_or_else(|| item.message.clone());
+            let (due, count) = (item.due, item.deliveries);
             let position = queue.leases.put(fence, until, ask.consumer, item);
             deliveries.push(Delivery {
                 message,

@@ -17,6 +17,11 @@ pub(super) struct Item {
     pub(super) updated_at: Timestamp,
     /// How often it was handed out since it was put where it is, releases taken back.
     pub(super) deliveries: u32,
+    /// Whether it has a key, and waits for its turn among others of that key. Said here, because a look into the message
+    /// of another core takes long, and all wait for whoever hands out.
+    pub(super) is_keyed: bool,
+    /// The message once more, for the first one that it is handed to: made by its sender, for the same reason.
+    pub(super) spare: Option<Message>,
     /// How its last run ended. Boxed, because most messages run once and never have one.
     pub(super) last_run: Option<Box<LastRun>>,
 }
@@ -32,5 +37,16 @@ pub(super) struct LastRun {
 
 /// A message that comes to be now.
 pub(super) fn new_item(message: Message, serial: u64, due: Timestamp, now: Timestamp) -> Item {
-    Item { message, serial, order: 0, due, created_at: now, updated_at: now, deliveries: 0, last_run: None }
+    Item {
+        is_keyed: message.key.is_some(),
+        message,
+        serial,
+        order: 0,
+        due,
+        created_at: now,
+        updated_at: now,
+        deliveries: 0,
+        spare: None,
+        last_run: None,
+    }
 }

@@ -111,10 +111,12 @@ impl Queue {
         let ordered = self.is_ordered();
         while *steps > 0 {
             let item = match self.ready.pop_front()? {
-                Slot::Item(item) => match item.message.key.clone().filter(|_| ordered) {
-                    None => Some(item),
-                    Some(key) => self.keys.admit(key, item, consumer),
-                },
+                Slot::Item(item) => {
+                    match (ordered && item.is_keyed).then(|| item.message.key.clone()).flatten() {
+                        None => Some(item),
+                        Some(key) => self.keys.admit(key, item, consumer),
+                    }
+                }
                 Slot::Turn(key) => {
                     let turn = self.keys.turn(&key, consumer);
                     if turn.goes_on {

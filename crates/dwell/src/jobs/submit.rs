@@ -3,7 +3,7 @@
 use super::{Jobs, topic_of};
 use crate::{
     bus::Bus,
-    codec::Codec,
+    codec::{self, Codec},
     message::Command,
     sending::{Sending, Sent},
 };
@@ -48,10 +48,7 @@ impl Submitted {
 impl Submitting {
     /// Of a job that has a Rust type.
     pub(super) fn of<M: Command>(jobs: &Jobs, job: &M) -> Self {
-        let body = M::Codec::encode(job).map(Bytes::from).map_err(|error| {
-            let text = format!("a job of type `{}` could not be written: {error}", M::NAME);
-            Error::new(ErrorKind::Invalid, text)
-        });
+        let body = codec::encode(job, "job");
         Self::new(jobs, M::NAME, M::Codec::CONTENT_TYPE, body)
     }
 
