@@ -42,6 +42,9 @@ const MANY_PAGES: i64 = 6000;
 /// So few pages are written into the file by the way, so that the log starts anew: one that grows makes the disk slower.
 const FEW_PAGES: i64 = 250;
 
+/// If no more than this is left, the other thread will be back before there is much again, and leaves few.
+const SOME_PAGES: i64 = 1000;
+
 /// What the thread has.
 pub(crate) struct Worker {
     name: Arc<str>,
@@ -190,7 +193,7 @@ impl Worker {
                 left if left <= FEW_PAGES || left < LOG_PAGES && pages >= MANY_PAGES => {
                     drop(open::checkpoint(connection, "PASSIVE"));
                 }
-                left if left < LOG_PAGES => {}
+                left if left > SOME_PAGES && left < LOG_PAGES => {}
                 _ => {
                     let start = || Checkpoints::start(self.settings.clone(), self.gate.clone()).ok();
                     self.checkpoints = self.checkpoints.take().or_else(start);
