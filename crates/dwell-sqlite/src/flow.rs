@@ -16,36 +16,42 @@ use rusqlite::Row;
 pub(crate) const CHUNK: usize = 1000;
 
 /// One that is due.
-pub(crate) struct Due {
-    pub(crate) held: Held,
-    /// The name that it waited under, if that is not its id.
-    schedule: Option<Text>,
+struct Due {
+    held: Held,
+    name: Option<Name>,
+}
+
+impl Due {
+    fn read(row: &Row<'_>) -> Sql<Self> {
+        Ok(Self { held: Held::read(row)?, name: Name::read(row, Held::COLUMNS)? })
+    }
+}
+
+/// The name that a message waited under, if that is not its id.
+pub(crate) struct Name {
+    schedule: Text,
     is_new: bool,
-    is_chosen: bool,
+    /// The hash of the content, if the sender chose the id.
     content: Option<u128>,
 }
 
-/// The columns of [`Due`], in its order.
-macro_rules! due {
+/// The columns of a [`Name`], in its order.
+macro_rules! name {
     () => {
-        concat!(held!(), ", schedule, handled = 0 AND failed = 0, once IS NOT NULL, content")
+        "schedule, handled = 0 AND failed = 0, CASE WHEN once IS NOT NULL THEN content END"
     };
 }
-pub(crate) use due;
+pub(crate) use name;
 
-impl Due {
+impl Name {
     /// How many columns it has.
-    pub(crate) const COLUMNS: usize = Held::COLUMNS + 4;
+    pub(crate) const COLUMNS: usize = 3;
 
-    pub(crate) fn read(row: &Row<'_>) -> Sql<Self> {
-        let content: Option<[u8; 16]> = row.get(Held::COLUMNS + 3)?;
-        Ok(Self {
-            held: Held::read(row)?,
-            schedule: row.get(Held::COLUMNS)?,
-            is_new: row.get(Held::COLUMNS + 1)?,
-            is_chosen: row.get(Held::COLUMNS + 2)?,
-            content: content.map(u128::from_be_bytes),
-        })
+    /// The name in the columns from `at` on.
+    pub(crate) fn read(row: &Row<'_>, at: usize) -> Sql<Option<Self>> {
+        let Some(schedule) = row.get(at)? else { return Ok(None) };
+        let content: Option<[u8; 16]> = row.get(at + 2)?;
+        Ok(Some(Self { schedule, is_new: row.get(at + 1)?, content: content.map(u128::from_be_bytes) }))
     }
 }
 
@@ -85,7 +91,9 @@ impl Tx<'_> {
     fn due(&self, topic: i64, most: usize) -> Sql<Vec<Due>> {
         let mut statement = self.sql(concat!(
             "SELECT ",
-            due!(),
+            held!(),
+            ", ",
+            name!(),
             " FROM message INDEXED BY message_due
              WHERE topic = ?1 AND phase = 0 AND due <= ?2 ORDER BY due, number LIMIT ?3"
         ))?;
@@ -94,29 +102,26 @@ impl Tx<'_> {
     }
 
     fn fire(&mut self, due: Due) -> Sql<()> {
-        let held = &self.fired(due)?;
+        let Due { mut held, name } = due;
+        match name {
+            None => held.has_fired = true,
+            Some(name) => self.remember_name(held.topic, &held.id, held.due, &name)?,
+        }
         let target = match held.place == held.topic {
             true => Target::Topic(held.topic),
             false => Target::Queue(held.topic, held.place),
         };
-        self.deliver(held, target, None)
+        self.deliver(&held, target, None)
     }
 
-    /// Remembers the names of what is due. Under its own id, its row does so.
-    pub(crate) fn fired(&self, due: Due) -> Sql<Held> {
-        let mut held = due.held;
-        let Some(schedule) = due.schedule else {
-            held.has_fired = true;
-            return Ok(held);
-        };
-        let fired = |content| Known { content, due: Some(held.due) };
+    /// Remembers the names of what is due and waited under another one than its id. Under its id, its row does so.
+    pub(crate) fn remember_name(&self, topic: i64, id: &str, due: Timestamp, name: &Name) -> Sql<()> {
+        let fired = |content| Known { content, due: Some(due) };
         // Its sender knows no other name than the message's. It fired under that before a worker could lose it.
-        let is_new = due.is_new && !ScheduleId::is_of_lost(&schedule, &held.id);
-        if is_new {
-            self.remember(held.topic, &held.id, fired(None))?;
+        if name.is_new && !ScheduleId::is_of_lost(&name.schedule, id) {
+            self.remember(topic, id, fired(None))?;
         }
-        self.remember(held.topic, &schedule, fired(due.content.filter(|_| due.is_chosen)))?;
-        Ok(held)
+        self.remember(topic, &name.schedule, fired(name.content))
     }
 
     /// Makes a message that is there ready, for one subscription or for all that there are.

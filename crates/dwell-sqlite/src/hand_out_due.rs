@@ -1,30 +1,68 @@
 //! Handing out what comes due at this moment. If nothing is before it, it goes straight into the hands of who asks: its row
 //! is written once, where it would be written twice if it lay among what is ready first. What people see is the same.
+//!
+//! What was scheduled together lies together and often comes due together: rows that follow each other without a gap are
+//! written by one statement.
 
 use crate::{
     fault::Sql,
-    flow::{Due, due},
+    flow::{CHUNK, Name, name},
     hand_out::Ask,
-    row::{held, message, read_message},
-    tx::{Tx, code},
+    row::{message, read_message},
+    tx::{Tx, code, state},
 };
-use dwell_core::{Delivery, Message, Receipt, State, Text};
+use dwell_core::{Delivery, Message, Receipt, State, Text, Timestamp};
 use rusqlite::Row;
 
 /// One that is due, as its receiver gets it.
 struct Whole {
-    due: Due,
+    number: i64,
+    place: i64,
+    home: i64,
+    state: State,
+    step: i64,
+    due: Timestamp,
+    deliveries: u32,
     problem: Option<Text>,
+    name: Option<Name>,
     message: Message,
+}
+
+/// The columns of [`Whole`], in its order.
+macro_rules! whole {
+    () => {
+        concat!("number, place, home, state, step, due, deliveries, problem, ", name!(), ", ", message!())
+    };
 }
 
 impl Whole {
     fn read(row: &Row<'_>) -> Sql<Self> {
         Ok(Self {
-            due: Due::read(row)?,
-            problem: row.get(Due::COLUMNS)?,
-            message: read_message(row, Due::COLUMNS + 1)?,
+            number: row.get(0)?,
+            place: row.get(1)?,
+            home: row.get(2)?,
+            state: state(row.get(3)?),
+            step: row.get(4)?,
+            due: Timestamp(row.get(5)?),
+            deliveries: row.get(6)?,
+            problem: row.get(7)?,
+            name: Name::read(row, 8)?,
+            message: read_message(row, 8 + Name::COLUMNS)?,
         })
+    }
+}
+
+/// Rows that follow each other without a gap, and are written alike. Their fences do so as well.
+struct Run {
+    first: i64,
+    last: i64,
+    fence: i64,
+    has_fired: bool,
+}
+
+impl Run {
+    fn goes_on_with(&self, whole: &Whole) -> bool {
+        whole.number == self.last + 1 && whole.name.is_none() == self.has_fired
     }
 }
 
@@ -35,16 +73,39 @@ impl Tx<'_> {
         if ask.max == 0 || !self.is_alone(ask) || self.has_ready(ask.place, 1)? {
             return Ok(deliveries);
         }
-        let is_ordered = self.places().queues[&ask.place].settings.ordered;
-        for whole in self.whole_due(ask.topic, ask.max)? {
-            let held = &whole.due.held;
-            let is_for_it = held.place == ask.topic || held.place == ask.place;
-            if !is_for_it || is_ordered && held.key.is_some() {
+        // Few at a time: what was read is still at hand when it is written.
+        while deliveries.len() < ask.max {
+            let wanted = CHUNK.min(ask.max - deliveries.len());
+            let before = deliveries.len();
+            let due = self.whole_due(ask.topic, wanted)?;
+            self.lease_due(ask, due, &mut deliveries)?;
+            if deliveries.len() < before + wanted {
                 break;
             }
-            deliveries.push(self.lease_due(ask, whole)?);
         }
         Ok(deliveries)
+    }
+
+    fn lease_due(&mut self, ask: &Ask, due: Vec<Whole>, deliveries: &mut Vec<Delivery>) -> Sql<()> {
+        let is_ordered = self.places().queues[&ask.place].settings.ordered;
+        let mut run: Option<Run> = None;
+        for whole in due {
+            let is_for_it = whole.place == ask.topic || whole.place == ask.place;
+            if !is_for_it || is_ordered && whole.message.key.is_some() {
+                break;
+            }
+            let fence = self.next();
+            match &mut run {
+                Some(run) if run.goes_on_with(&whole) => run.last = whole.number,
+                _ => {
+                    let (number, has_fired) = (whole.number, whole.name.is_none());
+                    let before = run.replace(Run { first: number, last: number, fence, has_fired });
+                    before.map_or(Ok(()), |before| self.lease_run(ask, &before))?;
+                }
+            }
+            deliveries.push(self.leave_due(ask, whole, fence)?);
+        }
+        run.map_or(Ok(()), |run| self.lease_run(ask, &run))
     }
 
     /// Whether what is sent to the topic is for this subscription and no other.
@@ -58,9 +119,7 @@ impl Tx<'_> {
     fn whole_due(&self, topic: i64, most: usize) -> Sql<Vec<Whole>> {
         let mut statement = self.sql(concat!(
             "SELECT ",
-            due!(),
-            ", problem, ",
-            message!(),
+            whole!(),
             " FROM message INDEXED BY message_due
              WHERE topic = ?1 AND phase = 0 AND due <= ?2 ORDER BY due, number LIMIT ?3"
         ))?;
@@ -68,36 +127,45 @@ impl Tx<'_> {
         whole.collect()
     }
 
-    /// From waiting into a consumer's hands. That it was ready in between need not be written to be told.
-    fn lease_due(&mut self, ask: &Ask, whole: Whole) -> Sql<Delivery> {
-        let Whole { due, problem, message } = whole;
-        let held = self.fired(due)?;
-        let fence = self.next();
-        self.leave(&held)?;
+    /// Writes down what a message was that is about to be written as part of a run. No topic of dead letters is handed out
+    /// in this way, so that nobody counts the bytes.
+    fn leave_due(&mut self, ask: &Ask, whole: Whole, fence: i64) -> Sql<Delivery> {
+        if let Some(name) = &whole.name {
+            self.remember_name(ask.topic, &whole.message.id.0, whole.due, name)?;
+        }
+        self.write_past(whole.number, whole.step)?;
+        self.tally(whole.home, whole.state, -1, 0);
+        self.tally(ask.place, State::Processing, 1, 0);
+        Ok(Delivery {
+            message: whole.message,
+            deliveries: Some(whole.deliveries.saturating_add(1)),
+            due: Some(whole.due),
+            problem: whole.problem,
+            receipt: Receipt::new(whole.number as u64, fence as u64),
+        })
+    }
+
+    /// From waiting into a consumer's hands. That they were ready in between need not be written to be told. Whatever fails,
+    /// the whole transaction is rolled back: SQLite need not keep every page as it was before this statement.
+    fn lease_run(&self, ask: &Ask, run: &Run) -> Sql<()> {
         self.sql(
-            "UPDATE message SET place = ?2, home = ?2, phase = 3, state = ?3, step = ?4, rank = ?4, schedule = NULL,
-                destination = NULL, updated_at = ?5, lease_until = ?6, holder = ?7, deliveries = deliveries + 1,
-                changed_by = ?8, worker = ?8, fired = ?9
-             WHERE number = ?1",
+            "UPDATE OR FAIL message SET place = ?3, home = ?3, phase = 3, state = ?4, step = number + ?5, rank = number + ?5,
+                schedule = NULL, destination = NULL, updated_at = ?6, lease_until = ?7, holder = ?8,
+                deliveries = deliveries + 1, changed_by = ?9, worker = ?9, fired = ?10
+             WHERE number BETWEEN ?1 AND ?2",
         )?
         .execute((
-            held.number,
+            run.first,
+            run.last,
             ask.place,
             code(State::Processing),
-            fence,
+            run.fence - run.first,
             self.now.0,
             self.now.after(ask.lease).0,
             ask.consumer,
             &*ask.worker,
-            held.fired_code(),
+            run.has_fired.then_some(1),
         ))?;
-        self.tally(ask.place, State::Processing, 1, 0);
-        Ok(Delivery {
-            message,
-            deliveries: Some(held.deliveries.saturating_add(1)),
-            due: Some(held.due),
-            problem,
-            receipt: Receipt::new(held.number as u64, fence as u64),
-        })
+        Ok(())
     }
 }

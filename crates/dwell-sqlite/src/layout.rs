@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const APPLICATION: i64 = 0x4477_656c;
 
 /// How to get from each version to the next: the first makes an empty file one of version 1.
-const STEPS: &[&str] = &[include_str!("layout/1.sql")];
+const STEPS: &[&str] = &[include_str!("layout/1.sql"), include_str!("layout/2.sql")];
 
 /// Makes an empty database ours.
 pub(crate) fn create(connection: &Connection) -> Sql<()> {
@@ -150,6 +150,32 @@ mod tests {
         let error = check_with(&connection, &path, OLD).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config);
         assert!(error.to_string().contains("layout 2"), "{error}");
+    }
+
+    #[test]
+    fn what_waits_in_a_file_of_layout_1_is_found_by_its_due_time_in_this_one() {
+        let directory = Directory::new();
+        let path = directory.path().join("dwell.db");
+        let connection = Connection::open(&path).unwrap();
+        check_with(&connection, &path, &STEPS[..1]).unwrap();
+        let waits = "INSERT INTO message (number, topic, place, home, phase, state, born, step, due, created_at, updated_at,
+                         deliveries, id, type, content_type, handled, failed, body)
+                     VALUES (?1, 1, 1, 1, 0, 0, 0, ?1, ?2, 0, 0, 0, 'id', 'type', '', 0, 0, x'')";
+        for (number, due) in [(1, 30), (2, 10), (3, 20)] {
+            connection.execute(waits, (number, due)).unwrap();
+        }
+        check(&connection, &path).unwrap();
+        assert_eq!(look(&connection).unwrap(), Found::Ours { version: STEPS.len() });
+        let due: String = connection
+            .query_row(
+                "SELECT group_concat(number) FROM (
+                     SELECT number FROM message INDEXED BY message_due WHERE topic = 1 AND phase = 0 ORDER BY due, number
+                 )",
+                [],
+                |row| row.get(0),
+            )
+            .unwrap();
+        assert_eq!(due, "2,3,1");
     }
 
     #[test]

@@ -31,12 +31,19 @@ const TIDY: Duration = Duration::from_secs(60);
 /// A log that is larger than this, and could not be emptied by the way, is emptied on purpose.
 const LOG_LIMIT: u64 = 2 * open::LOG_LIMIT;
 
-/// The log is written into the file when it has so many pages: what changes often is then written there once, where it
-/// would be written with every group.
+/// The log is written into the file when so many pages of it are not there yet: what changes often is then written there
+/// once, where it would be written with every group.
 const LOG_PAGES: i64 = 4000;
+
+/// A log of so many pages starts anew, whatever is still to be written for that: where many pages change with every group,
+/// there would never be few.
+const MANY_PAGES: i64 = 6000;
 
 /// So few pages are written into the file by the way, so that the log starts anew: one that grows makes the disk slower.
 const FEW_PAGES: i64 = 250;
+
+/// If no more than this is left, the other thread will be back before there is much again, and leaves few.
+const SOME_PAGES: i64 = 1000;
 
 /// What the thread has.
 pub(crate) struct Worker {
@@ -174,8 +181,8 @@ impl Worker {
     }
 
     /// What is in the log is written into the file by a thread of its own. What has come meanwhile is written here, if it
-    /// is little: then all of it is there, and the log starts anew. If it has grown all the same, it is emptied while none
-    /// of our own threads is at it; if others read, users may send no more before it is too long.
+    /// is little or the log is long: then all of it is there, and the log starts anew. If it has grown all the same, it is
+    /// emptied while none of our own threads is at it; if others read, users may send no more before it is too long.
     fn keep_log_short(&mut self) {
         let (Some(log), Some(connection)) = (&self.log, &self.connection) else { return };
         if let Ok(Log { pages, written }) = open::checkpoint(connection, "NOOP")
@@ -183,7 +190,10 @@ impl Worker {
         {
             match pages - written {
                 0 => {}
-                1..=FEW_PAGES => drop(open::checkpoint(connection, "PASSIVE")),
+                left if left <= FEW_PAGES || left < LOG_PAGES && pages >= MANY_PAGES => {
+                    drop(open::checkpoint(connection, "PASSIVE"));
+                }
+                left if left > SOME_PAGES && left < LOG_PAGES => {}
                 _ => {
                     let start = || Checkpoints::start(self.settings.clone(), self.gate.clone()).ok();
                     self.checkpoints = self.checkpoints.take().or_else(start);

@@ -43,7 +43,8 @@ impl Raw {
             "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
              PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 4000;
              PRAGMA journal_size_limit = 67108864;",
-            include_str!("../../src/layout/1.sql")
+            include_str!("../../src/layout/1.sql"),
+            include_str!("../../src/layout/2.sql")
         );
         connection.execute_batch(layout).expect("the layout is SQL");
         Self { connection, next: 3 }

@@ -191,3 +191,51 @@ async fn who_asks_for_many_that_are_due_at_one_instant_gets_up_to_five_thousand_
     }
     assert!(seen.is_sorted(), "in the order in which they were sent");
 }
+
+#[tokio::test]
+async fn what_comes_due_together_is_in_due_order_and_each_goes_its_own_way_whatever_lies_between() {
+    let broker = Broker::new().await;
+    let bills = broker.subscribe(Subscription::new("bills", "print")).await;
+    let to = Address::subscription("bills", "print");
+    let bill = |id, due| Envelope { to: to.clone(), ..order(id) }.due(after(due));
+    let minute = SECOND * 60;
+    let together = [
+        bill("later", SECOND * 2),
+        bill("a", SECOND),
+        bill("b", SECOND),
+        bill("in a minute", minute),
+        bill("c", SECOND),
+        order("of another topic").due(after(SECOND)),
+        bill("d", SECOND),
+    ];
+    for sent in broker.sqlite.producer().await.unwrap().send(&together).await {
+        sent.unwrap();
+    }
+    broker.clock.advance(SECOND * 3).await;
+    let mut deliveries = receive(&bills).await;
+    assert_eq!(ids(&deliveries), ["a", "b", "c", "d", "later"]);
+    let mut leases: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.lease()).collect();
+    leases.sort_by_key(|lease| lease.fence);
+    leases.dedup_by_key(|lease| lease.fence);
+    assert_eq!(leases.len(), 5, "each has a fence of its own");
+
+    let [later, d] = [deliveries.remove(4), deliveries.remove(3)];
+    let [c, b, a] = [deliveries.remove(2), deliveries.remove(1), deliveries.remove(0)];
+    ack(&bills, b).await;
+    let mut deferred = c;
+    deferred.message.attempts.handled = 1;
+    let action = Action::Move { to: to.clone(), due: after(SECOND) };
+    assert!(settle(&bills, deferred, action).await.is_empty());
+    release_all(&bills, vec![later, d, a]).await;
+    let again = receive(&bills).await;
+    assert_eq!(ids(&again), ["a", "d", "later"], "what comes back has its old place");
+    broker.clock.advance(SECOND).await;
+    let deferred = one(&bills).await;
+    assert_eq!((&*deferred.message.id.0, deferred.deliveries), ("c", Some(1)));
+    for delivery in again.into_iter().chain([deferred]) {
+        ack(&bills, delivery).await;
+    }
+    // The other topic has two subscriptions, and nobody has asked there yet.
+    assert_eq!(broker.held(), Held { waiting: 2, ready: 0, leased: 0 });
+    broker.file.check();
+}
