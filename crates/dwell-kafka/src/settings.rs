@@ -215,6 +215,8 @@ impl KafkaSettings {
         config.set("bootstrap.servers", &self.brokers).set("client.id", client_id);
         config.set("reconnect.backoff.ms", "50").set("reconnect.backoff.max.ms", "1000");
         config.set("message.max.bytes", self.max_record.to_string());
+        // A small request does not wait for the kernel to confirm the one before it: that may take 40 ms.
+        config.set("socket.nagle.disable", "true");
         let protocol = match (&self.sasl, &self.tls) {
             (None, None) => "plaintext",
             (None, Some(_)) => "ssl",

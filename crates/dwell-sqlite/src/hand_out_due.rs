@@ -61,8 +61,10 @@ struct Run {
 }
 
 impl Run {
-    fn goes_on_with(&self, whole: &Whole) -> bool {
-        whole.number == self.last + 1 && whole.name.is_none() == self.has_fired
+    fn goes_on_with(&self, whole: &Whole, fence: i64) -> bool {
+        whole.number == self.last + 1
+            && fence - self.fence == whole.number - self.first
+            && whole.name.is_none() == self.has_fired
     }
 }
 
@@ -96,7 +98,7 @@ impl Tx<'_> {
             }
             let fence = self.next();
             match &mut run {
-                Some(run) if run.goes_on_with(&whole) => run.last = whole.number,
+                Some(run) if run.goes_on_with(&whole, fence) => run.last = whole.number,
                 _ => {
                     let (number, has_fired) = (whole.number, whole.name.is_none());
                     let before = run.replace(Run { first: number, last: number, fence, has_fired });

@@ -1,8 +1,8 @@
 //! How late records are in their target, by the clock of whoever reads them there.
 
-use crate::{Place, Scale, message};
+use crate::{Place, Scale, message, raw};
 use dwell_bench::Output;
-use dwell_core::{Address, Due, Envelope, OnMissing, Seams, Subscription, Timestamp, Transport};
+use dwell_core::{Address, Due, Envelope, OnMissing, Seams, Subscription, Timestamp, Topic, Transport};
 use dwell_kafka::{Counts, Kafka};
 use std::{
     sync::Arc,
@@ -16,7 +16,21 @@ pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
     let (cold, all) = (rate * scale.cold_seconds, rate * (scale.cold_seconds + scale.seconds));
     let mut steady = late(place, all, |n| (n * 1000 / rate) as i64).await;
     output.lateness(&format!("lateness at {rate}/s"), steady.split_off(cold));
+    let trips = bare(place, rate, all).await.split_off(cold);
+    output.lateness(&format!("bare client, sent to read at {rate}/s, for comparison"), trips);
     output.lateness(&format!("{} due at one instant", scale.burst), late(place, scale.burst, |_| 0).await);
+}
+
+/// What the broker, the bare client and this machine take by themselves.
+async fn bare(place: &Place, rate: usize, count: usize) -> Vec<f64> {
+    let seams = Seams::system("bench");
+    let kafka = Kafka::connect(place.settings(&seams, "1s"), seams.clone()).await.expect("a connection");
+    let topic = Topic::named(format!("bare-{}", seams.incarnation));
+    kafka.provision(std::slice::from_ref(&topic), &[], OnMissing::Create).await.expect("a topic");
+    kafka.close().await.expect("it closes");
+    let address = place.address.clone();
+    let trips = tokio::task::spawn_blocking(move || raw::trips(&address, &topic.name, "bare", rate, count));
+    trips.await.expect("it ends")
 }
 
 /// Milliseconds since the epoch, finer than our clock.

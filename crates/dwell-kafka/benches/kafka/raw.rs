@@ -144,3 +144,30 @@ pub(crate) fn relays(address: &str, from: &str, to: &str, group: &str, count: us
     }
     count as f64 / start.expect("something was read").elapsed().as_secs_f64()
 }
+
+/// How long records of a steady flow are on their way from one client to another, in milliseconds.
+pub(crate) fn trips(address: &str, topic: &str, group: &str, per_second: usize, count: usize) -> Vec<f64> {
+    let (consumer, (producer, confirmed)) = (consumer(address, topic, group), producer(address));
+    let start = Instant::now();
+    let sender = std::thread::spawn({
+        let topic = topic.to_owned();
+        move || {
+            for n in 0..count {
+                let at = Duration::from_secs_f64(n as f64 / per_second as f64);
+                std::thread::sleep(at.saturating_sub(start.elapsed()));
+                let sent = start.elapsed().as_secs_f64().to_be_bytes();
+                hand_over(&producer, BaseRecord::<[u8], [u8]>::to(&topic).payload(&sent));
+            }
+            // It goes with this thread, and what it has not sent yet with it.
+            wait(&confirmed, count);
+        }
+    });
+    let mut trips = Vec::with_capacity(count);
+    while trips.len() < count {
+        let Some(Ok(message)) = consumer.poll(Duration::from_secs(1)) else { continue };
+        let sent = message.payload().and_then(|sent| Some(f64::from_be_bytes(sent.try_into().ok()?)));
+        trips.push((start.elapsed().as_secs_f64() - sent.expect("we wrote it")) * 1000.0);
+    }
+    sender.join().expect("all are sent");
+    trips
+}
