@@ -33,8 +33,7 @@ impl LowWater {
 
     /// `position` was handed out. One that is not above all before it is ignored: it is known already.
     pub fn received(&mut self, position: u64) {
-        let next = self.open.back().map_or(self.commit, |(last, _)| last + 1);
-        if position >= next {
+        if position >= self.next() {
             self.open.push_back((position, false));
         }
     }
@@ -70,6 +69,16 @@ impl LowWater {
     pub fn span(&self) -> usize {
         self.open.len()
     }
+
+    /// How far the newest lies above the mark, in positions: more than [`Self::span`] where the log has gaps.
+    pub fn reach(&self) -> u64 {
+        self.next() - self.commit
+    }
+
+    /// Where the next one is expected, or above.
+    pub fn next(&self) -> u64 {
+        self.open.back().map_or(self.commit, |(last, _)| last + 1)
+    }
 }
 
 #[cfg(test)]
@@ -93,6 +102,7 @@ mod tests {
         assert!(tracker.complete(7));
         assert_eq!(tracker.commit(), 8);
         assert!(tracker.is_open(20) && !tracker.is_open(7));
+        assert_eq!((tracker.span(), tracker.reach(), tracker.next()), (1, 13, 21));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use rdkafka::{
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -45,6 +45,8 @@ pub(crate) struct Outbox {
     clock: Arc<dyn Clock>,
     transactions: Option<Transactions>,
     state: Mutex<State>,
+    /// It is about to be closed: no call is waited for that a broker may never answer.
+    closing: Arc<AtomicBool>,
 }
 
 /// That it sends within transactions alone.
@@ -75,7 +77,8 @@ enum State {
 
 impl Outbox {
     pub(crate) fn new(settings: KafkaSettings, client_id: String, clock: Arc<dyn Clock>) -> Self {
-        Self { settings, client_id, clock, transactions: None, state: Mutex::new(State::Unopened) }
+        let (state, closing) = (Mutex::new(State::Unopened), Arc::default());
+        Self { settings, client_id, clock, transactions: None, state, closing }
     }
 
     /// One for [`Self::transact`] alone.
@@ -128,14 +131,19 @@ impl Outbox {
             });
             return Ok(Transaction::Refused(reasons.collect()));
         }
-        let of = native.clone();
+        let (of, closing) = (native.clone(), self.closing.clone());
         let ended = on_a_thread(move || {
             let Some(Offsets { marks, member }) = offsets() else {
                 return Ended::Undone(Error::new(ErrorKind::Stale, "some of it is another relay's by now"));
             };
-            let added = patiently(|| of.send_offsets_to_transaction(&marks, &member, CALL));
-            match added.and_then(|()| patiently(|| of.commit_transaction(CALL))) {
+            let added = patiently(&closing, || of.send_offsets_to_transaction(&marks, &member, CALL));
+            match added.and_then(|()| patiently(&closing, || of.commit_transaction(CALL))) {
                 Ok(()) => Ended::Committed,
+                Err(error) if error.rdkafka_error_code() == Some(Code::OffsetMetadataTooLarge) => {
+                    let text = "the broker takes too little beside an offset for the relay to work within transactions: \
+                                set its `offset.metadata.max.bytes` to at least 4096";
+                    Ended::Refused(Error::new(ErrorKind::Config, text).with_source(error))
+                }
                 Err(error) if requires_abort(&error) => Ended::Undone(fault("commit a transaction", error)),
                 Err(error) => Ended::Unknown(fault("commit a transaction", error)),
             }
@@ -145,6 +153,10 @@ impl Outbox {
             Ended::Undone(error) => {
                 self.abort(native).await;
                 Ok(Transaction::Undone(error))
+            }
+            Ended::Refused(error) => {
+                self.abort(native).await;
+                Err(error)
             }
             Ended::Unknown(error) => Err(error),
         }
@@ -164,10 +176,10 @@ impl Outbox {
     async fn begin(&self) -> Result<Arc<Native>> {
         let is_new = matches!(*lock(&self.state), State::Unopened);
         let native = self.native()?;
-        let of = native.clone();
+        let (of, closing) = (native.clone(), self.closing.clone());
         let begun = on_a_thread(move || {
             if is_new {
-                patiently(|| of.init_transactions(CALL))?;
+                patiently(&closing, || of.init_transactions(CALL))?;
             }
             of.begin_transaction()
         });
@@ -179,8 +191,9 @@ impl Outbox {
 
     /// Nothing of it has happened. A producer that cannot say so is given up, and with it what it began.
     async fn abort(&self, native: Arc<Native>) {
-        let of = native.clone();
-        if let Err(error) = on_a_thread(move || patiently(|| of.abort_transaction(CALL))).await {
+        let (of, closing) = (native.clone(), self.closing.clone());
+        let aborted = on_a_thread(move || patiently(&closing, || of.abort_transaction(CALL)));
+        if let Err(error) = aborted.await {
             tracing::warn!(%error, "a transaction was not given up in good order");
             self.renew(&native);
         }
@@ -188,6 +201,7 @@ impl Outbox {
 
     /// Waits for what is on its way, and sends no more. Idempotent.
     pub(crate) async fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
         let before = std::mem::replace(&mut *lock(&self.state), State::Closed);
         if let State::Open(native) = before {
             let within_transactions = self.transactions.is_some();
@@ -268,22 +282,29 @@ impl Outbox {
 enum Ended {
     Committed,
     Undone(Error),
+    /// Nothing is there, and never will be.
+    Refused(Error),
     Unknown(Error),
 }
 
 /// A call to the library that waits.
 async fn on_a_thread<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(call).await {
+    match tokio::task::spawn_blocking(call).await.map_err(tokio::task::JoinError::try_into_panic) {
         Ok(answer) => answer,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        // The runtime ends, and nobody waits for us any more.
+        Err(Err(_)) => std::future::pending().await,
     }
 }
 
-/// Calls again for as long as the library says that this may help: what it has begun it must be asked to finish.
-fn patiently(call: impl Fn() -> Result<(), KafkaError>) -> Result<(), KafkaError> {
+/// Calls again for as long as the library says that this may help, and nobody wants to leave: what it has begun it must be
+/// asked to finish.
+fn patiently(closing: &AtomicBool, call: impl Fn() -> Result<(), KafkaError>) -> Result<(), KafkaError> {
     loop {
         match call() {
-            Err(KafkaError::Transaction(error)) if error.is_retriable() => {
+            Err(KafkaError::Transaction(error))
+                if error.is_retriable() && !closing.load(Ordering::SeqCst) =>
+            {
                 tracing::warn!(%error, "a transaction takes its time");
             }
             answer => return answer,

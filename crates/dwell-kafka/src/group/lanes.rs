@@ -146,15 +146,22 @@ impl Lanes {
         let count = state.lanes.len().max(1);
         state.turn = (state.turn + 1) % count;
         let middle = state.turn.min(state.lanes.len());
-        let mut lanes: Vec<_> = state.lanes.iter_mut().collect();
+        let State { lanes, epoch, .. } = &mut *state;
+        let mut lanes: Vec<_> = lanes.iter_mut().collect();
         lanes.rotate_left(middle);
         for (key, lane) in lanes {
-            self.take_from(*key, lane, max, ready, &mut batch);
+            self.take_from(*key, lane, epoch, max, ready, &mut batch);
         }
         if !batch.is_empty() {
             state.taken = Some(now);
         }
         Ok(batch)
+    }
+
+    /// Whether so much lies above the mark that no more is handed out. Counted in offsets, which are what can be told beside
+    /// the mark: transactions leave gaps.
+    fn is_full(&self, tracker: &LowWater) -> bool {
+        tracker.reach() >= self.max_span as u64
     }
 
     /// Whether a commit does not come through. What is done meanwhile may have to be done again by somebody else.
@@ -176,16 +183,22 @@ impl Lanes {
         &self,
         key: Key,
         lane: &mut Lane,
+        epoch: &mut u64,
         max: usize,
         ready: &mut dyn FnMut(&Record) -> bool,
         batch: &mut Vec<Taken>,
     ) {
         while batch.len() < max && !lane.leaving && lane.done.is_some() {
-            if lane.tracker.as_ref().is_some_and(|tracker| tracker.span() >= self.max_span) {
+            if lane.tracker.as_ref().is_some_and(|tracker| self.is_full(tracker)) {
                 lane.warn_full(&self.topics[key.0], key.1);
                 return;
             }
             let Some(record) = lane.next(&self.topics[key.0]) else { return };
+            if lane.tracker.as_ref().is_some_and(|tracker| record.offset < tracker.next()) {
+                *epoch += 1;
+                lane.begin_anew(*epoch, record.offset, &self.topics[key.0]);
+                self.settled.notify_all();
+            }
             if lane.skips(record.offset) {
                 continue;
             }
@@ -208,7 +221,7 @@ impl Lanes {
         let lane = state.lanes.get_mut(&key).filter(|lane| lane.epoch == lease.fence);
         let Some(lane) = lane else { return false };
         let Some(tracker) = lane.tracker.as_mut() else { return false };
-        let was_full = tracker.span() >= self.max_span;
+        let was_full = self.is_full(tracker);
         let completed = tracker.complete(offset);
         if completed {
             lane.completed += 1;
@@ -231,7 +244,7 @@ impl Lanes {
         let (key, _) = split(lease.position);
         let lane = state.lanes.get_mut(&key).filter(|lane| lane.epoch == lease.fence);
         let Some(lane) = lane else { return true };
-        let told = lane.tracker.as_ref().is_none_or(|tracker| tracker.span() <= REACH && !terse);
+        let told = lane.tracker.as_ref().is_none_or(|tracker| tracker.reach() <= REACH as u64 && !terse);
         if told {
             lane.let_go(&self.settled);
         }
@@ -257,11 +270,12 @@ impl Lanes {
         Some(list)
     }
 
-    /// Partitions whose former owner may have done more than its mark says.
+    /// Partitions whose former owner may have done more than its mark says. Not before they have a queue: what came by
+    /// another way must lie before all that comes by that one.
     pub(super) fn unknown(&self) -> Option<TopicPartitionList> {
         let state = self.lock();
         let mut list = TopicPartitionList::new();
-        for (key, _) in state.lanes.iter().filter(|(_, lane)| lane.done.is_none()) {
+        for (key, _) in state.lanes.iter().filter(|(_, lane)| lane.done.is_none() && lane.queue.is_some()) {
             list.add_partition(&self.topics[key.0], key.1);
         }
         (list.count() > 0).then_some(list)
@@ -270,7 +284,8 @@ impl Lanes {
     /// What was committed for them, and what was said beside it.
     pub(super) fn learn(&self, committed: &TopicPartitionList) {
         let mut state = self.lock();
-        for element in committed.elements() {
+        // What is not said about one of them, it is asked again.
+        for element in committed.elements().iter().filter(|element| element.error().is_ok()) {
             let topic = self.topics.iter().position(|known| known == element.topic());
             let lane = topic.and_then(|topic| state.lanes.get_mut(&(topic, element.partition())));
             let mark = element.offset().to_raw().and_then(|offset| u64::try_from(offset).ok());
@@ -352,15 +367,18 @@ impl Lanes {
         }
     }
 
-    /// Gives a queue to each partition that has none.
-    pub(super) fn open(&self, mut split: impl FnMut(&str, i32) -> Option<PartitionQueue<Watcher>>) {
+    /// Gives a queue to each partition that has none. Whether any got one.
+    pub(super) fn open(&self, mut split: impl FnMut(&str, i32) -> Option<PartitionQueue<Watcher>>) -> bool {
         let mut state = self.lock();
+        let mut any = false;
         for ((topic, partition), lane) in &mut state.lanes {
             if lane.queue.is_none() {
                 lane.queue = split(&self.topics[*topic], *partition);
+                any |= lane.queue.is_some();
                 self.stirred.notify_one();
             }
         }
+        any
     }
 
     /// A record that came before its partition had a queue.
@@ -509,6 +527,20 @@ impl Lane {
     fn is_told(&self) -> bool {
         let told = |tracker: &LowWater| self.committed == Some((tracker.commit(), self.completed));
         self.tracker.as_ref().is_none_or(told)
+    }
+
+    /// The log goes back: it was cut off, or somebody set the group back. All from here on comes again, so that whatever
+    /// was handed out or done above is stale.
+    fn begin_anew(&mut self, epoch: u64, offset: u64, topic: &str) {
+        tracing::warn!(
+            topic,
+            offset,
+            "a partition of Kafka goes back to an earlier offset: what follows is handled again"
+        );
+        self.epoch = epoch;
+        self.tracker = Some(LowWater::starting_at(offset));
+        self.done = Some((offset, BTreeSet::new()));
+        (self.busy, self.completed, self.committed) = (0, 0, None);
     }
 
     /// Whether it was done by whoever had the partition before us.
@@ -735,6 +767,30 @@ mod tests {
         assert!(lanes.is_stuck());
         lanes.committed();
         assert_eq!(take(&lanes, 1).len(), 1);
+    }
+
+    #[test]
+    fn where_the_log_goes_back_all_comes_again_and_what_was_held_is_stale() {
+        let lanes = lanes([3, 0]);
+        let taken = take(&lanes, 10);
+        assert!(lanes.complete(taken[0]) && lanes.complete(taken[2]));
+        for offset in 9..12 {
+            lanes.came_early("orders", record(0, offset));
+        }
+        let again = take(&lanes, 10);
+        assert_eq!(again.iter().map(|lease| split(lease.position).1).collect::<Vec<_>>(), [9, 10, 11]);
+        assert!(!lanes.complete(taken[1]) && again.iter().all(|lease| lanes.is_open(*lease)));
+        assert!(lanes.complete(again[0]));
+        assert_eq!(marks(&lanes), [(0, Offset::Offset(10))]);
+    }
+
+    #[test]
+    fn what_may_be_handed_out_above_the_mark_is_counted_in_offsets_since_those_are_told() {
+        let lanes = lanes([1, 0]);
+        lanes.came_early("orders", record(0, 14));
+        lanes.came_early("orders", record(0, 15));
+        // Five may be: from the 10th to the 14th, whatever is between them.
+        assert_eq!(take(&lanes, 10).len(), 2);
     }
 
     #[test]

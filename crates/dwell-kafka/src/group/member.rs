@@ -26,6 +26,8 @@ use tokio::sync::watch;
 
 /// How long one poll waits. What comes for a partition that is new ends it.
 const POLL: Duration = Duration::from_millis(100);
+/// So many polls that bring nothing mean that there is nothing.
+const NOTHING: u32 = 16;
 /// How often a partition that is taken away looks whether it was lost meanwhile.
 const GLANCE: Duration = Duration::from_millis(200);
 /// The pause after a commit that failed.
@@ -255,7 +257,9 @@ impl Poller {
                 Some(Err(error)) => self.hear(error),
                 None => {}
             }
-            self.lanes.open(|topic, partition| self.split(topic, partition));
+            if self.lanes.open(|topic, partition| self.split(topic, partition)) {
+                self.drain();
+            }
             self.learn();
         }
         // The last commit.
@@ -264,6 +268,20 @@ impl Poller {
         }
         // The queues of the partitions first: the client cannot go before them. Then it leaves the group.
         self.lanes.close();
+    }
+
+    /// Takes in what came for a partition before it had its own queue: it lies before all that comes there. Only then is
+    /// anything of it handed out.
+    fn drain(&self) {
+        let mut nothing = 0;
+        // A poll that brings nothing may have served an event.
+        while nothing < NOTHING {
+            match self.consumer.poll(Duration::ZERO) {
+                Some(Ok(message)) => self.lanes.came_early(message.topic(), Record::read(&message)),
+                Some(Err(error)) => self.hear(error),
+                None => nothing += 1,
+            }
+        }
     }
 
     /// What was done in partitions that are new to us. Until that is known, nothing of them is handed out.

@@ -11,6 +11,8 @@ use std::time::Duration;
 pub(crate) const AFTER: &str = "x-dwell-after";
 /// Since when the target has been absent, in milliseconds since the epoch.
 const ABSENT_SINCE: &str = "x-dwell-absent-since";
+/// That it lies on a shelf because its target was away, and not because it was too early.
+const PUT_BACK: &str = "x-dwell-put-back";
 
 /// A record, read: where it is for, and when.
 #[derive(Clone, Debug)]
@@ -19,6 +21,8 @@ pub(super) struct Plan {
     pub(super) process_at: Timestamp,
     /// Since when its target has been absent, where that was noticed.
     pub(super) absent_since: Option<Timestamp>,
+    /// It waits because its target was away: that it is late is nobody's mistake.
+    pub(super) was_put_back: bool,
     pub(super) record: Record,
 }
 
@@ -26,7 +30,10 @@ impl Plan {
     /// Reads a record of a delay topic. `Err` is the reason why it can never be sent on, and the record.
     pub(super) fn read(mut record: Record, settings: &RelaySettings) -> Result<Self, Box<(String, Record)>> {
         match Self::headers(&mut record, settings) {
-            Ok((target, process_at, absent_since)) => Ok(Self { target, process_at, absent_since, record }),
+            Ok((target, process_at, absent_since)) => {
+                let was_put_back = header(&record.headers, PUT_BACK).is_some();
+                Ok(Self { target, process_at, absent_since, was_put_back, record })
+            }
             Err(reason) => Err(Box::new((reason, record))),
         }
     }
@@ -73,6 +80,7 @@ impl Plan {
         let mut headers = self.record.headers.clone();
         remove(&mut headers, TARGET_TOPIC);
         remove(&mut headers, ABSENT_SINCE);
+        remove(&mut headers, PUT_BACK);
         self.outgoing(self.target.clone(), headers)
     }
 
@@ -83,7 +91,15 @@ impl Plan {
             Some(since) => set(&mut headers, ABSENT_SINCE, since.0),
             None => remove(&mut headers, ABSENT_SINCE),
         }
+        remove(&mut headers, PUT_BACK);
         self.outgoing(topic.into(), headers)
+    }
+
+    /// To a delay topic, because its target is away.
+    pub(super) fn put_back(&self, topic: String) -> Outgoing {
+        let mut outgoing = self.shelve(topic);
+        set(&mut outgoing.headers, PUT_BACK, 1);
+        outgoing
     }
 
     fn outgoing(&self, topic: Text, headers: RawHeaders) -> Outgoing {
@@ -159,6 +175,11 @@ mod tests {
         Plan::read(record(headers), &RelaySettings::default()).map_err(|refused| refused.0)
     }
 
+    fn read_again(sent: Outgoing) -> Plan {
+        let record = Record { headers: sent.headers, ..record(&[]) };
+        Plan::read(record, &RelaySettings::default()).unwrap()
+    }
+
     fn names(headers: &RawHeaders) -> Vec<(&str, &str)> {
         let text = |value: &Option<Bytes>| {
             value.as_ref().map(|value| std::str::from_utf8(value).unwrap().to_owned())
@@ -190,6 +211,9 @@ mod tests {
         ];
         let plan = read(&headers).unwrap();
         assert_eq!(plan.process_at, Timestamp(1_000_251));
+        let put_back = read_again(plan.put_back("delay-5s".into()));
+        assert!(put_back.was_put_back && !read_again(put_back.shelve("delay-5s".into())).was_put_back);
+        assert_eq!(names(&put_back.forward().headers), names(&plan.forward().headers));
         let shelved = plan.shelve("delay-5s".into());
         let expected =
             [("x-target-topic", "orders"), ("x-original-timestamp", "4"), ("x-process-at", "1000251")];

@@ -25,7 +25,7 @@ use crate::{
     outbox::{Outbox, Transactions},
     settings::KafkaSettings,
 };
-use dwell_core::{BoxFuture, Result, Seams};
+use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams};
 use futures_util::FutureExt as _;
 use std::{sync::Arc, time::Duration};
 use targets::Targets;
@@ -124,7 +124,10 @@ impl Relay {
                 () = asked => stop = None,
                 Some(ended) = workers.join_next() => {
                     stop = None;
-                    result = result.and(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic())));
+                    result = result.and(ended.unwrap_or_else(|error| match error.try_into_panic() {
+                        Ok(panic) => std::panic::resume_unwind(panic),
+                        Err(_) => Err(Error::new(ErrorKind::Closed, "the runtime of the relay has ended")),
+                    }));
                 }
             }
             let _ = tell.send(true);

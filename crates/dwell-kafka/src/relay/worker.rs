@@ -63,9 +63,9 @@ pub(super) struct Worker {
     held_bytes: usize,
     /// The partitions that were taken away, as far as that was looked after.
     departures: u64,
-    on_their_way: FuturesUnordered<BoxFuture<'static, Result<usize>>>,
-    /// How many those are, and those that are queued.
-    sending: usize,
+    on_their_way: FuturesUnordered<BoxFuture<'static, Result<Load>>>,
+    /// How much that is, and what is queued.
+    sending: Load,
     /// Who sends within transactions, if that is wanted.
     transactions: Option<Arc<Outbox>>,
     /// What is for the next transaction.
@@ -79,9 +79,33 @@ struct Waiting {
     size: usize,
 }
 
+/// Records, and their bytes.
+#[derive(Clone, Copy, Default)]
+struct Load {
+    count: usize,
+    bytes: usize,
+}
+
+impl Load {
+    fn of(steps: &[Step]) -> Self {
+        Self { count: steps.len(), bytes: steps.iter().map(|step| step.size).sum() }
+    }
+
+    fn add(&mut self, more: Self) {
+        self.count += more.count;
+        self.bytes += more.bytes;
+    }
+
+    fn remove(&mut self, less: Self) {
+        self.count -= less.count;
+        self.bytes -= less.bytes;
+    }
+}
+
 /// What becomes of a record, and what counts once it has.
 struct Step {
     lease: LeaseId,
+    size: usize,
     from: String,
     outgoing: Outgoing,
     kind: Kind,
@@ -89,7 +113,7 @@ struct Step {
 
 enum Kind {
     Forward(Plan),
-    Shelve,
+    Shelve(Plan),
     Hold,
     Park,
 }
@@ -110,7 +134,7 @@ impl Worker {
             held_bytes: 0,
             departures: 0,
             on_their_way,
-            sending: 0,
+            sending: Load::default(),
             transactions,
             queued: vec![],
         }
@@ -134,7 +158,7 @@ impl Worker {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => break Ok(()),
                 Some(sent) = self.on_their_way.next(), if !self.on_their_way.is_empty() => match sent {
-                    Ok(sent) => self.sending -= sent,
+                    Ok(sent) => self.sending.remove(sent),
                     Err(error) => break Err(error),
                 },
                 () = self.member.stirred() => {}
@@ -181,7 +205,7 @@ impl Worker {
     /// here, in memory.
     fn look_at_level(&mut self, wait: Duration, now: Timestamp) -> Result<Option<Timestamp>> {
         let mut next: Option<Timestamp> = None;
-        let room = ON_THEIR_WAY.saturating_sub(self.sending).min(BATCH);
+        let room = self.room();
         let hop = self.settings().hop();
         let taken = self.member.take(room, &mut |record| {
             let leaves = record.timestamp.map_or(now, |appended| appended.after(wait));
@@ -197,7 +221,7 @@ impl Worker {
             let left = record.timestamp.map(|appended| appended.after(wait));
             match Plan::read(record, self.settings()) {
                 Ok(plan) => {
-                    if left.is_some_and(|left| plan.process_at < left) && plan.absent_since.is_none() {
+                    if left.is_some_and(|left| plan.process_at < left) && !plan.was_put_back {
                         self.shared.counts.overstayed();
                         tracing::info!(
                             topic = self.level.topic,
@@ -224,7 +248,8 @@ impl Worker {
     /// Records wait in memory, as many as may; the rest stays in the topic.
     fn look_at_due(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
         let (most, most_bytes) = self.settings().read_ahead;
-        let (mut count, mut bytes) = (self.wheel.len() + self.sending, self.held_bytes);
+        let (mut count, mut bytes) =
+            (self.wheel.len() + self.sending.count, self.held_bytes + self.sending.bytes);
         let taken = self.member.take(BATCH, &mut |record: &Record| {
             let fits = count < most && bytes < most_bytes;
             if fits {
@@ -249,7 +274,13 @@ impl Worker {
 
     fn has_room(&self) -> bool {
         let (most, most_bytes) = self.settings().read_ahead;
-        self.wheel.len() + self.sending < most && self.held_bytes < most_bytes
+        self.wheel.len() + self.sending.count < most && self.held_bytes + self.sending.bytes < most_bytes
+    }
+
+    /// How many more may be sent on now.
+    fn room(&self) -> usize {
+        let has_room = self.sending.bytes < self.settings().read_ahead.1;
+        if has_room { ON_THEIR_WAY.saturating_sub(self.sending.count).min(BATCH) } else { 0 }
     }
 
     /// Keeps a record in memory until it is due.
@@ -263,12 +294,12 @@ impl Worker {
     /// What waited in memory and is due. Returns when the next one is. While a commit does not come through, another relay
     /// may have to send again whatever is sent now.
     fn let_go(&mut self, now: Timestamp, steps: &mut Vec<Step>) -> Option<Timestamp> {
-        let room = ON_THEIR_WAY.saturating_sub(self.sending);
+        let room = self.room();
         if room == 0 || self.member.is_stuck() {
             return None;
         }
         let mut due = vec![];
-        self.wheel.pop_due(now, room.min(BATCH), &mut due);
+        self.wheel.pop_due(now, room, &mut due);
         self.shared.counts.holds_less(due.len());
         for (_, waiting) in due {
             self.held_bytes -= waiting.size;
@@ -284,7 +315,7 @@ impl Worker {
     /// to the topic anew.
     fn give_back(&mut self, of: impl Fn(&Member, LeaseId) -> bool) {
         for step in self.queued.extract_if(.., |step| of(&self.member, step.lease)) {
-            self.sending -= 1;
+            self.sending.remove(Load::of(std::slice::from_ref(&step)));
             self.member.release(step.lease);
         }
         let leaving = self.wheel.iter().filter(|(_, _, waiting)| of(&self.member, waiting.lease));
@@ -296,8 +327,7 @@ impl Worker {
             self.held_bytes -= size;
             // What was lost meanwhile is another relay's.
             if self.member.is_open(lease) && !self.member.release(lease) {
-                let outgoing = plan.shelve(self.settings().due_topic());
-                steps.push(Step { lease, from: self.level.topic.clone(), outgoing, kind: Kind::Shelve });
+                steps.push(self.shared.shelve(lease, plan, self.settings().due_topic(), &self.level.topic));
             }
         }
         self.send(steps);
@@ -307,14 +337,18 @@ impl Worker {
     fn step(&self, lease: LeaseId, plan: Plan, now: Timestamp) -> Step {
         let remaining = plan.remaining(now);
         if !remaining.is_zero() {
-            let outgoing = plan.shelve(self.settings().shelf_until(remaining));
-            return Step { lease, from: self.level.topic.clone(), outgoing, kind: Kind::Shelve };
+            return self.shared.shelve(
+                lease,
+                plan,
+                self.settings().shelf_until(remaining),
+                &self.level.topic,
+            );
         }
         match self.shared.targets.pause(&plan.target, self.shared.clock.elapsed()) {
             Some(pause) => self.shared.hold(lease, plan, pause, &self.level.topic),
             None => {
-                let outgoing = plan.forward();
-                Step { lease, from: self.level.topic.clone(), outgoing, kind: Kind::Forward(plan) }
+                let (size, outgoing) = (plan.record.size(), plan.forward());
+                Step { lease, size, from: self.level.topic.clone(), outgoing, kind: Kind::Forward(plan) }
             }
         }
     }
@@ -326,7 +360,7 @@ impl Worker {
     /// Sends on, each destination by itself, or what there is in one transaction.
     fn send(&mut self, steps: Vec<Step>) {
         if self.transactions.is_some() {
-            self.sending += steps.len();
+            self.sending.add(Load::of(&steps));
             self.queued.extend(steps);
             return self.transact();
         }
@@ -335,12 +369,12 @@ impl Worker {
             groups.entry(step.outgoing.topic.clone()).or_default().push(step);
         }
         for group in groups.into_values() {
-            self.sending += group.len();
+            let load = Load::of(&group);
+            self.sending.add(load);
             let (shared, member) = (self.shared.clone(), self.member.clone());
             self.on_their_way.push(Box::pin(async move {
-                let count = group.len();
                 shared.pass_on(&member, group).await;
-                Ok(count)
+                Ok(load)
             }));
         }
     }
@@ -354,9 +388,9 @@ impl Worker {
         let steps: Vec<_> = self.queued.drain(..self.queued.len().min(PER_TRANSACTION)).collect();
         let (shared, member) = (self.shared.clone(), self.member.clone());
         self.on_their_way.push(Box::pin(async move {
-            let count = steps.len();
+            let load = Load::of(&steps);
             shared.pass_on_at_once(&member, &outbox, steps).await?;
-            Ok(count)
+            Ok(load)
         }));
     }
 }
@@ -457,7 +491,7 @@ impl Shared {
                 self.counts.forwarded(now.since(plan.process_at));
                 self.targets.succeeded(&plan.target);
             }
-            Kind::Shelve => self.counts.shelved(),
+            Kind::Shelve(_) => self.counts.shelved(),
             Kind::Hold => self.counts.put_back(),
             Kind::Park => self.counts.parked(),
         }
@@ -493,6 +527,12 @@ impl Shared {
                 tracing::warn!(%error, target = &*plan.target, ?pause, "a target is away: what is for it waits");
                 self.hold(step.lease, plan, pause, &step.from)
             }
+            Kind::Shelve(plan) => {
+                tracing::warn!(%error, topic = &*step.outgoing.topic, "a delay topic takes no records: trying again");
+                // Time has passed: the level that was right may be too long by now.
+                let shelf = self.cluster.settings().relay.shelf_until(plan.remaining(now));
+                self.shelve(step.lease, plan, shelf, &step.from)
+            }
             _ => {
                 tracing::warn!(%error, topic = &*step.outgoing.topic, "a delay topic takes no records: trying again");
                 step
@@ -510,16 +550,22 @@ impl Shared {
             return self.give_up(step.lease, &plan.record, &step.from, &reason, now);
         }
         let shelf = settings.ladder.fitting_or_shortest(settings.absent_for.saturating_sub(now.since(since)));
-        let outgoing = plan.shelve(settings.level_topic(shelf));
-        Step { lease: step.lease, from: step.from, outgoing, kind: Kind::Hold }
+        let outgoing = plan.put_back(settings.level_topic(shelf));
+        Step { outgoing, kind: Kind::Hold, ..step }
+    }
+
+    /// To a delay topic, once more.
+    fn shelve(&self, lease: LeaseId, plan: Plan, topic: String, from: &str) -> Step {
+        let (size, outgoing) = (plan.record.size(), plan.shelve(topic));
+        Step { lease, size, from: from.to_owned(), outgoing, kind: Kind::Shelve(plan) }
     }
 
     /// Back to a shelf, for about as long as its target is left alone.
     fn hold(&self, lease: LeaseId, plan: Plan, pause: Duration, from: &str) -> Step {
         let settings = &self.cluster.settings().relay;
         let shelf = settings.ladder.fitting_or_shortest(pause);
-        let outgoing = plan.shelve(settings.level_topic(shelf));
-        Step { lease, from: from.to_owned(), outgoing, kind: Kind::Hold }
+        let (size, outgoing) = (plan.record.size(), plan.put_back(settings.level_topic(shelf)));
+        Step { lease, size, from: from.to_owned(), outgoing, kind: Kind::Hold }
     }
 
     /// To where people look after it.
@@ -531,6 +577,6 @@ impl Shared {
             "parked: {reason}"
         );
         let outgoing = park(record, from, reason, &self.cluster.settings().relay, now);
-        Step { lease, from: from.to_owned(), outgoing, kind: Kind::Park }
+        Step { lease, size: record.size(), from: from.to_owned(), outgoing, kind: Kind::Park }
     }
 }
