@@ -209,8 +209,10 @@ async fn what_can_never_be_sent_on_is_parked_with_the_reason_and_holds_up_nobody
         assert!(headers.contains("x-rejection-reason=unroutable"), "{headers}");
         assert!(headers.contains(&format!("x-original-topic={level}")), "{headers}");
     }
-    assert_eq!(relay.counts.tally().parked, 4);
+    // A record can be read before its sender knows that it is there.
+    let counts = relay.counts.clone();
     relay.stop().await;
+    assert_eq!(counts.tally().parked, 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
