@@ -243,7 +243,7 @@ async fn inline_dispatch_over_a_broker_is_refused() {
 #[tokio::test]
 async fn a_url_that_cannot_be_opened_says_which_feature_or_name_was_meant_and_no_secret() {
     for (url, says) in [
-        ("kafka://localhost:9092", "no transport for `kafka://` yet"),
+        ("nats://localhost:4222", "no transport for `nats://` yet"),
         ("amqp://user:hunter2@localhost", "no transport for `amqp://` yet"),
         ("memroy://", "did you mean `memory://`?"),
         ("memory://?capasity=3", "capacity"),
