@@ -212,14 +212,17 @@ async fn both_counts_survive_a_restart_of_the_broker(stage: Stage) -> Outcome {
         .await?;
     first.send("orders", "a").await?;
     first.runs.until(2).await?;
-    pump.stop_now();
+    // In good order, so that what was deferred is settled: this is about a broker that dies, and not about its client.
+    pump.stop().await;
+    let before = first.runs.len();
     stage.rig().restart_broker().await?;
     stage.pass(stage.pace().lease.max(stage.pace().session)).await;
     let second = first.again().await?;
     first.kill().await;
     second.handle(settings, |_, _| Verdict::ACK).await?;
-    let runs = second.runs.until(3).await?;
-    assert_eq!(shown(&runs), [(0, 0), (1, 0), (1, 0)]);
+    let runs = shown(&second.runs.until(before + 1).await?);
+    assert_eq!(runs[0], (0, 0));
+    assert!(runs[1..].iter().all(|run| *run == (1, 0)), "{runs:?}");
     Ok(())
 }
 
