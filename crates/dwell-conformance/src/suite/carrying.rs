@@ -133,7 +133,7 @@ async fn competing_consumers_share(stage: Stage) -> Outcome {
     let two = stage.join(&one.subscription).await?;
     let names: Vec<_> = (10..30).map(|n| n.to_string()).collect();
     stage.send("orders", &names.iter().map(String::as_str).collect::<Vec<_>>()).await?;
-    let mut seen = vec![];
+    let (mut seen, mut in_vain) = (vec![], 0);
     while seen.len() < names.len() {
         let before = seen.len();
         for member in [&one, &two] {
@@ -142,7 +142,9 @@ async fn competing_consumers_share(stage: Stage) -> Outcome {
                 member.ack(delivery).await?;
             }
         }
-        assert!(seen.len() > before, "only {seen:?} of {names:?}");
+        // Whoever shares by partitions has to agree with the others first, and that may take a while.
+        in_vain = if seen.len() > before { 0 } else { in_vain + 1 };
+        assert!(in_vain < 10, "only {seen:?} of {names:?}");
     }
     seen.sort();
     assert_eq!(seen, names, "each goes to one of them");
