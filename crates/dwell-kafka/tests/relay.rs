@@ -360,7 +360,7 @@ async fn a_wait_is_walked_down_level_by_level() {
     let read = scene.read(&target, 1).await;
     assert!(read[0].0 >= at, "it is early");
     let tally = relay.counts.tally();
-    assert!(tally.shelved >= 2, "{tally:?}");
+    assert!(tally.shelved >= 2 && tally.overstayed == 0, "{tally:?}");
     relay.stop().await;
 }
 

@@ -9,6 +9,7 @@
 //! * lost, because the broker has given up on us: dropped without a commit, since it is somebody else's by now.
 
 mod details;
+mod lane;
 mod lanes;
 mod member;
 

@@ -1,0 +1,166 @@
+//! One partition that a member has: what was taken from it, and what may be committed.
+
+use super::{details, member::Watcher};
+use crate::record::Record;
+use dwell_core::LowWater;
+use rdkafka::{Offset, TopicPartitionList, consumer::base_consumer::PartitionQueue, error::KafkaError};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Condvar,
+    time::Duration,
+};
+
+/// A lease's position is its topic in the highest bit, its partition in the next fifteen, and its offset below.
+const OFFSET_BITS: u32 = 48;
+const TOPIC_BIT: u64 = 1 << 63;
+
+/// Topic, by its place in the member's list, and partition.
+pub(super) type Key = (usize, i32);
+
+/// One partition, for as long as it is ours.
+pub(super) struct Lane {
+    /// The fence of all that is handed out from it.
+    pub(super) epoch: u64,
+    pub(super) queue: Option<PartitionQueue<Watcher>>,
+    /// What came before the partition had its own queue, and what was looked at and left for later.
+    pub(super) waiting: VecDeque<Record>,
+    /// The mark of whoever had it before us, and what is done above it; not known before the broker was asked.
+    pub(super) done: Option<(u64, BTreeSet<u64>)>,
+    /// From the first record on.
+    pub(super) tracker: Option<LowWater>,
+    /// How many are being worked on.
+    pub(super) busy: usize,
+    /// How many were done.
+    pub(super) completed: u64,
+    /// What the broker was last told, as far as we know: the mark, and how many were done then.
+    pub(super) committed: Option<(u64, u64)>,
+    /// Being taken away: hands out no more.
+    pub(super) leaving: bool,
+    /// That its span is full was said.
+    warned: bool,
+}
+
+impl Lane {
+    /// Of which nothing is known yet. `epoch` is the fence of all that is handed out from it.
+    pub(super) fn new(epoch: u64) -> Self {
+        Self {
+            epoch,
+            queue: None,
+            waiting: VecDeque::new(),
+            done: None,
+            tracker: None,
+            busy: 0,
+            completed: 0,
+            committed: None,
+            leaving: false,
+            warned: false,
+        }
+    }
+
+    /// Whether the broker was told of all that is done, as far as we know.
+    pub(super) fn is_told(&self) -> bool {
+        let told = |tracker: &LowWater| self.committed == Some((tracker.commit(), self.completed));
+        self.tracker.as_ref().is_none_or(told)
+    }
+
+    /// The log goes back: it was cut off, or somebody set the group back. All from here on comes again, so that whatever
+    /// was handed out or done above is stale.
+    pub(super) fn begin_anew(&mut self, epoch: u64, offset: u64, topic: &str) {
+        tracing::warn!(
+            topic,
+            offset,
+            "a partition of Kafka goes back to an earlier offset: what follows is handled again"
+        );
+        self.epoch = epoch;
+        self.tracker = Some(LowWater::starting_at(offset));
+        self.done = Some((offset, BTreeSet::new()));
+        (self.busy, self.completed, self.committed) = (0, 0, None);
+    }
+
+    /// Whether it was done by whoever had the partition before us.
+    pub(super) fn skips(&mut self, offset: u64) -> bool {
+        let Some((mark, done)) = &mut self.done else { return false };
+        if offset < *mark {
+            // Somebody has set the group back, or the topic was made anew: what was done then is no longer of interest.
+            done.clear();
+        }
+        let skips = done.remove(&offset);
+        if skips {
+            let tracker = self.tracker.get_or_insert_with(|| LowWater::starting_at(offset));
+            tracker.received(offset);
+            tracker.complete(offset);
+        }
+        skips
+    }
+
+    /// What whoever had the partition before us has done, and we did not come to yet. It is said again with each commit,
+    /// which replaces what was said before.
+    pub(super) fn inherited(&self) -> impl Iterator<Item = u64> {
+        self.done.iter().flat_map(|(_, done)| done.iter().copied())
+    }
+
+    /// One less is being worked on.
+    pub(super) fn let_go(&mut self, settled: &Condvar) {
+        self.busy = self.busy.saturating_sub(1);
+        if self.busy == 0 {
+            settled.notify_all();
+        }
+    }
+
+    pub(super) fn next(&mut self, topic: &str) -> Option<Record> {
+        if let Some(record) = self.waiting.pop_front() {
+            return Some(record);
+        }
+        loop {
+            match self.queue.as_ref()?.poll(Duration::ZERO)? {
+                Ok(message) => return Some(Record::read(&message)),
+                Err(KafkaError::PartitionEOF(_)) => {}
+                // The library goes on by itself.
+                Err(error) => {
+                    tracing::warn!(%error, topic, "a partition of Kafka could not be read for a moment")
+                }
+            }
+        }
+    }
+
+    pub(super) fn warn_full(&mut self, topic: &str, partition: i32) {
+        if !std::mem::replace(&mut self.warned, true) {
+            tracing::warn!(
+                topic,
+                partition,
+                "one unsettled message holds back the commit of all behind it: no more are fetched until it is settled"
+            );
+        }
+    }
+}
+
+/// Adds the mark of a partition, and what is done above it.
+pub(super) fn add(
+    list: &mut TopicPartitionList,
+    topic: &str,
+    partition: i32,
+    (tracker, inherited): (&LowWater, impl Iterator<Item = u64>),
+    terse: bool,
+) -> bool {
+    let mark = tracker.commit();
+    let offset = Offset::Offset(i64::try_from(mark).unwrap_or(i64::MAX));
+    if list.add_partition_offset(topic, partition, offset).is_err() {
+        return false;
+    }
+    let text = if terse { String::new() } else { details::write(mark, tracker.settled().chain(inherited)) };
+    if let Some(mut element) = list.find_partition(topic, partition).filter(|_| !text.is_empty()) {
+        element.set_metadata(text);
+    }
+    true
+}
+
+pub(super) fn position((topic, partition): Key, offset: u64) -> u64 {
+    let topic = if topic == 0 { 0 } else { TOPIC_BIT };
+    topic | (partition as u64) << OFFSET_BITS | offset
+}
+
+pub(super) fn split(position: u64) -> (Key, u64) {
+    let topic = usize::from(position & TOPIC_BIT != 0);
+    let partition = ((position & !TOPIC_BIT) >> OFFSET_BITS) as i32;
+    ((topic, partition), position & ((1 << OFFSET_BITS) - 1))
+}

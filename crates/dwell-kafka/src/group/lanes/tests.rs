@@ -1,0 +1,238 @@
+//! The partitions of a member, without a broker.
+
+use super::*;
+use dwell_core::VirtualClock;
+use rdkafka::Offset;
+
+fn record(partition: i32, offset: u64) -> Record {
+    let (key, headers, body) = Default::default();
+    Record { partition, offset, timestamp: None, key, headers, body, broken: false }
+}
+
+fn partitions(of: &[i32]) -> TopicPartitionList {
+    let mut list = TopicPartitionList::new();
+    for partition in of {
+        list.add_partition("orders", *partition);
+    }
+    list
+}
+
+/// Two partitions with these many records each.
+fn lanes(counts: [u64; 2]) -> Lanes {
+    lanes_at(VirtualClock::new(), counts)
+}
+
+fn lanes_at(clock: VirtualClock, counts: [u64; 2]) -> Lanes {
+    let lanes = Lanes::new(vec!["orders".into(), "retries".into()], 5, 100, Arc::new(clock));
+    lanes.assigned(&partitions(&[0, 1]));
+    lanes.learn(&partitions(&[0, 1]));
+    for (partition, count) in counts.into_iter().enumerate() {
+        (10..10 + count).for_each(|offset| lanes.came_early("orders", record(partition as i32, offset)));
+    }
+    lanes
+}
+
+fn take(lanes: &Lanes, max: usize) -> Vec<LeaseId> {
+    lanes.take(max, &mut |_| true).unwrap().into_iter().map(|taken| taken.lease).collect()
+}
+
+fn marks(lanes: &Lanes) -> Vec<(i32, Offset)> {
+    let marks = lanes.marks().unwrap_or_default();
+    marks.elements().iter().map(|element| (element.partition(), element.offset())).collect()
+}
+
+#[test]
+fn a_position_tells_topic_partition_and_offset() {
+    for (key, offset) in [((0, 0), 0), ((1, 32_767), (1 << 48) - 1), ((0, 7), 12)] {
+        assert_eq!(split(position(key, offset)), (key, offset));
+    }
+}
+
+#[test]
+fn only_the_contiguous_mark_is_committed_and_again_if_that_failed() {
+    let lanes = lanes([3, 0]);
+    let taken = take(&lanes, 10);
+    assert!(lanes.complete(taken[1]) && !lanes.complete(taken[1]));
+    assert_eq!(marks(&lanes), [(0, Offset::Offset(10))]);
+    assert!(lanes.complete(taken[0]));
+    assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
+    assert_eq!(marks(&lanes), []);
+    lanes.uncommitted(&partitions(&[0]));
+    assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
+}
+
+#[test]
+fn what_was_taken_from_a_partition_that_is_gone_is_stale_even_when_it_comes_back() {
+    let lanes = lanes([1, 1]);
+    let taken = take(&lanes, 10);
+    let (gone, kept): (Vec<_>, Vec<_>) =
+        taken.into_iter().partition(|lease| split(lease.position).0 == (0, 0));
+    lanes.gone(&partitions(&[0]));
+    assert!(!lanes.is_open(gone[0]) && lanes.is_open(kept[0]));
+    lanes.assigned(&partitions(&[0]));
+    lanes.came_early("orders", record(0, 10));
+    assert_eq!(take(&lanes, 10), [], "nobody has said yet what is done of it");
+    lanes.learn(&partitions(&[0]));
+    let again = take(&lanes, 10);
+    assert_eq!(again[0].position, gone[0].position);
+    assert!(!lanes.complete(gone[0]) && lanes.complete(again[0]));
+}
+
+#[test]
+fn a_stuck_message_stops_its_partition_at_the_span_and_no_other() {
+    let lanes = lanes([20, 3]);
+    let taken = take(&lanes, 100);
+    assert_eq!(taken.len(), 5 + 3);
+    let first = taken.iter().copied().filter(|lease| split(lease.position).0 == (0, 0));
+    first.clone().skip(1).for_each(|lease| assert!(lanes.complete(lease)));
+    assert_eq!(take(&lanes, 100).len(), 0, "the first one holds it back");
+    first.take(1).for_each(|lease| assert!(lanes.complete(lease)));
+    assert_eq!(take(&lanes, 100).len(), 5);
+}
+
+#[test]
+fn one_that_is_not_ready_holds_back_its_partition_alone() {
+    let lanes = lanes([2, 2]);
+    let ready = &mut |record: &Record| (record.partition, record.offset) != (0, 10);
+    assert_eq!(lanes.take(10, ready).unwrap().len(), 2);
+    assert_eq!(take(&lanes, 10).len(), 2, "in its order");
+}
+
+#[test]
+fn a_partition_that_is_taken_away_hands_out_no_more_and_is_left_once_all_is_settled() {
+    let lanes = lanes([3, 0]);
+    let taken = take(&lanes, 2);
+    let first = taken[0];
+    assert!(!lanes.is_leaving(first));
+    taken.into_iter().for_each(|lease| assert!(lanes.complete(lease)));
+    assert_eq!(lanes.departures(), 0);
+    lanes.leave(&partitions(&[0]));
+    assert!(lanes.wait_for(&partitions(&[0]), false, Duration::from_secs(60)));
+    assert_eq!((take(&lanes, 10).len(), lanes.departures()), (0, 1));
+    assert!(lanes.is_leaving(first));
+    let is_left = || lanes.wait_for(&partitions(&[0]), true, Duration::ZERO);
+    assert!(!is_left(), "it is not committed");
+    assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
+    assert!(!is_left(), "nobody knows yet whether it is");
+    lanes.uncommitted(&partitions(&[0]));
+    assert!(!is_left(), "it failed");
+    assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
+    lanes.committed();
+    assert!(is_left());
+}
+
+#[tokio::test]
+async fn nothing_more_is_handed_out_while_a_commit_does_not_come_through() {
+    let clock = VirtualClock::new();
+    let lanes = lanes_at(clock.clone(), [3, 0]);
+    let first = take(&lanes, 1);
+    assert!(lanes.complete(first[0]));
+    assert_eq!(marks(&lanes).len(), 1);
+    clock.advance(COMMIT_PATIENCE).await;
+    assert_eq!(take(&lanes, 1).len(), 1, "it may take a moment");
+    clock.advance(Duration::from_millis(1)).await;
+    assert_eq!(take(&lanes, 1).len(), 0);
+    assert!(lanes.is_stuck());
+    lanes.committed();
+    assert_eq!(take(&lanes, 1).len(), 1);
+}
+
+#[test]
+fn where_the_log_goes_back_all_comes_again_and_what_was_held_is_stale() {
+    let lanes = lanes([3, 0]);
+    let taken = take(&lanes, 10);
+    assert!(lanes.complete(taken[0]) && lanes.complete(taken[2]));
+    for offset in 9..12 {
+        lanes.came_early("orders", record(0, offset));
+    }
+    let again = take(&lanes, 10);
+    assert_eq!(again.iter().map(|lease| split(lease.position).1).collect::<Vec<_>>(), [9, 10, 11]);
+    assert!(!lanes.complete(taken[1]) && again.iter().all(|lease| lanes.is_open(*lease)));
+    assert!(lanes.complete(again[0]));
+    assert_eq!(marks(&lanes), [(0, Offset::Offset(10))]);
+}
+
+#[test]
+fn what_may_be_handed_out_above_the_mark_is_counted_in_offsets_since_those_are_told() {
+    let lanes = lanes([1, 0]);
+    lanes.came_early("orders", record(0, 14));
+    lanes.came_early("orders", record(0, 15));
+    // Five may be: from the 10th to the 14th, whatever is between them.
+    assert_eq!(take(&lanes, 10).len(), 2);
+}
+
+#[test]
+fn what_is_done_above_the_mark_is_said_with_it_and_not_done_again() {
+    let one = lanes([4, 0]);
+    let taken = take(&one, 10);
+    assert!(one.complete(taken[1]) && one.complete(taken[3]));
+    let said = one.marks().unwrap();
+    assert_eq!(said.elements()[0].metadata(), "dwell1:5");
+    let two = lanes([4, 0]);
+    two.learn(&said);
+    let again: Vec<_> = take(&two, 10).into_iter().map(|lease| split(lease.position).1).collect();
+    assert_eq!(again, [10, 12]);
+    assert!(two.complete(LeaseId { position: position((0, 0), 10), fence: take_fence(&two) }));
+    assert_eq!(marks(&two), [(0, Offset::Offset(12))]);
+}
+
+#[test]
+fn what_was_done_before_us_is_said_again_as_long_as_we_did_not_come_to_it() {
+    let (one, two) = (lanes([4, 0]), lanes([4, 0]));
+    let taken = take(&one, 10);
+    assert!(one.complete(taken[1]) && one.complete(taken[3]));
+    two.learn(&one.marks().unwrap());
+    let first = take(&two, 1);
+    let within = two.marks_after(&first).unwrap();
+    assert!(two.complete(first[0]));
+    // The mark does not pass the 11th before that was seen.
+    for said in [within, two.marks().unwrap()] {
+        let said = &said.elements()[0];
+        assert_eq!((said.offset(), said.metadata()), (Offset::Offset(11), "dwell1:a"));
+    }
+}
+
+#[test]
+fn what_was_done_counts_for_nothing_when_the_group_was_set_back() {
+    let lanes = lanes([4, 0]);
+    let mut said = TopicPartitionList::new();
+    said.add_partition_offset("orders", 0, Offset::Offset(11)).unwrap();
+    said.find_partition("orders", 0).unwrap().set_metadata("dwell1:4");
+    lanes.learn(&said);
+    assert_eq!(take(&lanes, 10).len(), 4);
+}
+
+fn take_fence(lanes: &Lanes) -> u64 {
+    lanes.lock().lanes[&(0, 0)].epoch
+}
+
+#[test]
+fn what_goes_into_a_transaction_is_done_in_its_marks_and_not_before() {
+    let lanes = lanes([3, 0]);
+    let taken = take(&lanes, 10);
+    let after = lanes.marks_after(&taken[..2]).unwrap();
+    assert_eq!(after.elements()[0].offset(), Offset::Offset(12));
+    assert!(lanes.is_open(taken[0]));
+    assert!(lanes.complete(taken[0]));
+    assert!(lanes.marks_after(&taken[..2]).is_none(), "one of them is done already");
+}
+
+#[test]
+fn nobody_waits_for_what_was_let_go_of() {
+    let lanes = lanes([2, 0]);
+    let taken = take(&lanes, 10);
+    assert!(lanes.complete(taken[1]) && lanes.release(taken[0]));
+    lanes.leave(&partitions(&[0]));
+    assert!(lanes.wait_for(&partitions(&[0]), false, Duration::from_secs(600)));
+    assert_eq!(lanes.marks().unwrap().elements()[0].metadata(), "dwell1:4");
+}
+
+#[test]
+fn what_is_closed_gives_nothing_and_settles_nothing() {
+    let lanes = lanes([1, 0]);
+    let taken = take(&lanes, 1);
+    lanes.close();
+    assert!(!lanes.complete(taken[0]));
+    let error = lanes.take(1, &mut |_| true).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+}
