@@ -194,6 +194,25 @@ fn what_may_not_be_sent_to_is_parked_and_counted() {
 }
 
 #[test]
+fn one_that_waits_for_a_broker_ends_at_once_when_it_is_asked_again() {
+    let mut server = KafkaServer::start().unwrap();
+    make_topic(&server, "orders");
+    let mut relay = Relay::start(&server, &[]);
+    relay.metric("dwell_relay_lag{topic=\"delay-1s\"}", |lag| lag == 0.0);
+    write(&server, "delay-due", "orders", now() + 1_000, 0..1);
+    relay.metric("dwell_relay_held", |held| held == 1.0);
+    server.kill();
+    // It is sent, and nobody confirms it: whoever asks the relay to end has to wait for that.
+    relay.metric("dwell_relay_held", |held| held == 0.0);
+    let ask = || assert!(Command::new("kill").arg(relay.child.id().to_string()).status().unwrap().success());
+    ask();
+    thread::sleep(Duration::from_secs(1));
+    ask();
+    relay.line("ending at once");
+    assert_eq!(relay.child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
 fn what_cannot_work_is_said_and_the_exit_code_tells_whose_fault_it_is() {
     let run = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));

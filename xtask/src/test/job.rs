@@ -50,6 +50,7 @@ impl<'a> Job<'a> {
         let shown = program.shown().to_owned();
         let is_machine_readable = program.is_machine_readable();
         let mut written = writeln!(self.log, "$ {shown}");
+        let began = clock::now();
         let mut last = shown;
         let output = program.run(&mut |seen| {
             if let Seen::Line(stream, line) = seen
@@ -66,7 +67,10 @@ impl<'a> Job<'a> {
             self.screen.progress(&format!("{head}  {}", self.screen.paint(Style::Quiet, &last)));
         })?;
         written
-            .and_then(|()| writeln!(self.log, "`{}` {}\n", output.shown, output.ending))
+            .and_then(|()| {
+                let taken = seconds(began.elapsed());
+                writeln!(self.log, "`{}` {} after {taken} s\n", output.shown, output.ending)
+            })
             .map_err(|error| format!("cannot write the log {}: {error}", self.log_path.display()))?;
         Ok(output)
     }
