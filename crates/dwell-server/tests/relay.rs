@@ -24,7 +24,7 @@ struct Relay {
 impl Relay {
     fn start(server: &KafkaServer, more: &[&str]) -> Self {
         let mut child = command(server)
-            .args(["--ladder", "1s,2s", "--metrics", "127.0.0.1:0", "--option", "partitions=2"])
+            .args(["--ladder", "1s,2s,1h", "--metrics", "127.0.0.1:0", "--option", "partitions=2"])
             .args(["--option", "session=3s", "--option", "absent_for=1s"])
             .args(more)
             .env_remove("RUST_LOG")
@@ -106,8 +106,20 @@ fn kcat(server: &KafkaServer, arguments: &[&str]) -> Command {
 
 /// Writes so many records into a delay topic, for this target at this time.
 fn write(server: &KafkaServer, topic: &str, target: &str, at: u128, bodies: std::ops::Range<usize>) {
+    write_to(server, topic, "0", target, at, bodies);
+}
+
+/// The same, into this partition of it.
+fn write_to(
+    server: &KafkaServer,
+    topic: &str,
+    partition: &str,
+    target: &str,
+    at: u128,
+    bodies: std::ops::Range<usize>,
+) {
     let headers = [format!("x-target-topic={target}"), format!("x-process-at={at}")];
-    let mut kcat = kcat(server, &["-P", "-t", topic, "-H", &headers[0], "-H", &headers[1]]);
+    let mut kcat = kcat(server, &["-P", "-t", topic, "-p", partition, "-H", &headers[0], "-H", &headers[1]]);
     let mut child = kcat.stdin(Stdio::piped()).spawn().unwrap();
     let text: String = bodies.map(|number| format!("{number}\n")).collect();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
@@ -161,10 +173,11 @@ fn two_relays_share_the_work_until_one_is_killed_and_nothing_is_early_or_lost() 
     }
     make_topic(&server, "orders");
     let at = now() + 4_000;
-    write(&server, "delay-1s", "orders", at, 0..COUNT);
-    // Each has a partition of the topic: what waits there is seen.
+    write_to(&server, "delay-1s", "0", "orders", at, 0..COUNT / 2);
+    write_to(&server, "delay-1s", "1", "orders", at, COUNT / 2..COUNT);
+    // Each has a partition of the topic, and some of it waits at the next level.
     for relay in [&mut one, &mut two] {
-        relay.metric("dwell_relay_lag{topic=\"delay-2s\"}", |lag| lag > 0.0);
+        relay.metric("dwell_relay_shelved_total", |count| count > 0.0);
     }
     one.child.kill().unwrap();
     let came = read(&server, "orders", COUNT);
@@ -189,6 +202,8 @@ fn what_may_not_be_sent_to_is_parked_and_counted() {
     assert!(read(&server, "shop.orders", 1).contains_key(&2));
     assert!(read(&server, "later-parked", 1).contains_key(&1));
     relay.metric("dwell_relay_parked_total", |count| count == 1.0);
+    write(&server, "later-3600s", "shop.orders", now() + 3_600_000, 3..4);
+    relay.metric("dwell_relay_lag{topic=\"later-3600s\"}", |lag| lag == 1.0);
     relay.line("parked: the target `secrets` is not one that this relay may send to");
     relay.end();
 }
@@ -199,7 +214,7 @@ fn one_that_waits_for_a_broker_ends_at_once_when_it_is_asked_again() {
     make_topic(&server, "orders");
     let mut relay = Relay::start(&server, &[]);
     relay.metric("dwell_relay_lag{topic=\"delay-1s\"}", |lag| lag == 0.0);
-    write(&server, "delay-due", "orders", now() + 1_000, 0..1);
+    write(&server, "delay-due", "orders", now() + 8_000, 0..1);
     relay.metric("dwell_relay_held", |held| held == 1.0);
     server.kill();
     // It is sent, and nobody confirms it: whoever asks the relay to end has to wait for that.

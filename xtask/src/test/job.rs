@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::number::seconds;
@@ -53,9 +55,7 @@ impl<'a> Job<'a> {
         let began = clock::now();
         let mut last = shown;
         let output = program.run(&mut |seen| {
-            if let Seen::Line(stream, line) = seen
-                && (stream == Stream::Stderr || !is_machine_readable)
-            {
+            if let Some(line) = for_people(&seen, is_machine_readable) {
                 if written.is_ok() {
                     written = writeln!(self.log, "{line}");
                 }
@@ -63,16 +63,63 @@ impl<'a> Job<'a> {
                     last = line.trim().to_owned();
                 }
             }
-            let head = format!("{} {} s", self.title, seconds(self.started.elapsed()));
-            self.screen.progress(&format!("{head}  {}", self.screen.paint(Style::Quiet, &last)));
+            self.show(&last);
         })?;
         written
             .and_then(|()| {
                 let taken = seconds(began.elapsed());
                 writeln!(self.log, "`{}` {} after {taken} s\n", output.shown, output.ending)
             })
-            .map_err(|error| format!("cannot write the log {}: {error}", self.log_path.display()))?;
+            .map_err(|error| self.unwritten(&error))?;
         Ok(output)
+    }
+
+    /// Runs programs to their ends, so many at a time: for those that mostly wait. The log has each of them as a whole, and
+    /// what they printed is given in their own order.
+    pub(crate) fn run_beside(&mut self, programs: Vec<Program>, width: usize) -> Result<Vec<Output>, String> {
+        let mut outputs: Vec<_> = programs.iter().map(|_| None).collect();
+        let waiting = Mutex::new(programs.into_iter().enumerate());
+        std::thread::scope(|scope| {
+            let (told, news) = mpsc::channel();
+            for _ in 0..width {
+                let (told, waiting) = (told.clone(), &waiting);
+                scope.spawn(move || {
+                    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    while let Some((at, program)) = next() {
+                        let ended = run_apart(program, |line| _ = told.send(News::Line(line)));
+                        // The other end waits for as long as anybody runs.
+                        let _ = told.send(News::Ended(at, ended));
+                    }
+                });
+            }
+            drop(told);
+            for news in news {
+                match news {
+                    News::Line(line) => self.show(&line),
+                    News::Ended(at, ended) => outputs[at] = Some(self.keep(ended)),
+                }
+            }
+        });
+        outputs.into_iter().map(|output| output.unwrap_or_else(|| Err("it was never run".into()))).collect()
+    }
+
+    /// Writes into the log what a program printed that ran beside others.
+    fn keep(&mut self, ended: Result<Apart, String>) -> Result<Output, String> {
+        let Apart { output, lines, taken } = ended?;
+        let mut text = format!("$ {}\n", output.shown);
+        lines.iter().for_each(|line| text += &format!("{line}\n"));
+        text += &format!("`{}` {} after {} s\n\n", output.shown, output.ending, seconds(taken));
+        self.log.write_all(text.as_bytes()).map_err(|error| self.unwritten(&error))?;
+        Ok(output)
+    }
+
+    fn show(&self, line: &str) {
+        let head = format!("{} {} s", self.title, seconds(self.started.elapsed()));
+        self.screen.progress(&format!("{head}  {}", self.screen.paint(Style::Quiet, line)));
+    }
+
+    fn unwritten(&self, error: &std::io::Error) -> String {
+        format!("cannot write the log {}: {error}", self.log_path.display())
     }
 
     /// Writes into the log what the step has to say at its end.
@@ -85,5 +132,38 @@ impl<'a> Job<'a> {
     pub(crate) fn check(&mut self, program: Program) -> Result<Output, String> {
         let output = self.run(program)?;
         if output.ending.is_success() { Ok(output) } else { Err(output.problem()) }
+    }
+}
+
+/// What there is to hear of programs that run beside each other.
+enum News {
+    Line(String),
+    Ended(usize, Result<Apart, String>),
+}
+
+/// A program that has ended, all that it printed for people, and how long it took.
+struct Apart {
+    output: Output,
+    lines: Vec<String>,
+    taken: Duration,
+}
+
+fn run_apart(program: Program, mut tell: impl FnMut(String)) -> Result<Apart, String> {
+    let is_machine_readable = program.is_machine_readable();
+    let (began, mut lines) = (clock::now(), Vec::new());
+    let output = program.run(&mut |seen| {
+        if let Some(line) = for_people(&seen, is_machine_readable) {
+            lines.push(line.to_owned());
+            tell(line.trim().to_owned());
+        }
+    })?;
+    Ok(Apart { output, lines, taken: began.elapsed() })
+}
+
+/// A line that belongs into the log.
+fn for_people<'a>(seen: &Seen<'a>, is_machine_readable: bool) -> Option<&'a str> {
+    match *seen {
+        Seen::Line(stream, line) if stream == Stream::Stderr || !is_machine_readable => Some(line),
+        _ => None,
     }
 }

@@ -52,6 +52,9 @@ const EXAMPLE_SERVERS: [ExampleServer; 2] = [
 pub(crate) const CONFORMANCE: &str = "conformance";
 pub(crate) const KILLS: &str = "faults";
 
+/// How many test executables run at a time: most of them wait for a server, or for time to pass.
+const BESIDE: usize = 2;
+
 /// More kills are a run of their own: `cargo xtask faults`.
 const FEW_KILLS: u64 = 5;
 
@@ -97,15 +100,14 @@ fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
     let workspace = job.workspace;
     let binaries =
         artifacts::build(workspace, &["--lib", "--bins", "--tests"], &mut |program| job.check(program))?;
-    let mut outcome = Outcome::default();
-    for binary in &binaries {
-        let is_column = |column: &columns::Column| {
+    let is_column = |binary: &&TestBinary| {
+        columns::COLUMNS.iter().chain(columns::FAULTS).any(|column| {
             column.package == binary.package && column.target == binary.target && binary.kind == "test"
-        };
-        if columns::COLUMNS.iter().chain(columns::FAULTS).any(is_column) {
-            continue;
-        }
-        let output = job.run(binary.program(&[]))?;
+        })
+    };
+    let programs = binaries.iter().filter(|binary| !is_column(binary)).map(|binary| binary.program(&[]));
+    let mut outcome = Outcome::default();
+    for output in job.run_beside(programs.collect(), BESIDE)? {
         // The last one, because a test may run a harness of its own and show what that said.
         let counted = output.stdout.iter().rev().find_map(|line| Tally::of_line(line));
         outcome.add_harness(&output, counted);
@@ -173,8 +175,8 @@ fn empty(path: &Path) -> Result<(), String> {
 
 fn conformance_suite(job: &mut Job<'_>) -> Result<Outcome, String> {
     let (mut outcome, chosen) = chosen(job, CONFORMANCE)?;
-    for (column, binary) in &chosen {
-        let output = job.run(binary.program(&["--json"]))?;
+    let programs = chosen.iter().map(|(_, binary)| binary.program(&["--json"])).collect();
+    for ((column, _), output) in chosen.iter().zip(job.run_beside(programs, BESIDE)?) {
         let (results, problems) = conformance::judge(column, &output);
         results.iter().for_each(|result| outcome.add_case(result));
         problems.into_iter().for_each(|problem| outcome.fail(problem));

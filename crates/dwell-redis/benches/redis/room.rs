@@ -81,6 +81,11 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
         let first = (index * 1000).to_string();
         let _ = server.cli(&["eval", lua, "1", "dwell:{orders}:leases:mail", &first]);
     }
+    // A rewrite of its log is a process beside it, which would take a processor from it whenever it likes.
+    let _ = server.cli(&["config", "set", "auto-aof-rewrite-percentage", "0"]);
+    while info(&server, "persistence", "aof_rewrite_in_progress") > 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     // From now on the server writes down the longest step, from a millisecond on.
     let _ = server.cli(&["config", "set", "latency-monitor-threshold", "1"]);
     let url = TransportUrl::parse(&server.url()).expect("it is a URL");

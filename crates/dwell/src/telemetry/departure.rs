@@ -23,15 +23,17 @@ impl Departure {
         #[cfg(not(feature = "otel"))]
         let (span, _) = (Span::none(), is_alone);
 
-        let headers = &mut envelope.message.headers;
-        if headers.get(TRACEPARENT).is_some() {
+        // Most sends are part of no trace, and their messages are not touched.
+        let message = &mut envelope.message;
+        if message.headers.get(TRACEPARENT).is_some() {
             return Self(span);
         }
         #[cfg(feature = "otel")]
-        if otel::inject(&span, headers) {
+        if !span.is_none() && otel::inject(&span, &mut message.headers) {
             return Self(span);
         }
         if let Some(cx) = from {
+            let headers = &mut message.headers;
             headers.append(TRACEPARENT, cx.trace().to_string());
             for name in COMPANIONS {
                 for value in cx.headers().get_all(name) {
