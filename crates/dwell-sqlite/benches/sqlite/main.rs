@@ -84,7 +84,7 @@ impl Scale {
         seconds: 5,
         burst: 10_000,
         pending: [10_000, 1_000_000],
-        sample: 10_000,
+        sample: 4_000,
         idle_seconds: 10,
         other: Some(4_000),
     };

@@ -14,6 +14,7 @@ use dwell_core::{
 };
 use dwell_sqlite::Sqlite;
 use std::{
+    ops::Range,
     path::Path,
     process::Command,
     sync::Arc,
@@ -25,17 +26,28 @@ pub(crate) const ALONE: &str = "--open-alone";
 
 /// What one call schedules at most.
 const BATCH: usize = 1000;
-/// Who ask for one thing each at the same time: as a busy service does, and as many as one transaction takes.
-const CALLERS: [usize; 2] = [100, BATCH];
-const ROUNDS: usize = 5;
-/// What is measured, in this order.
-const KINDS: [&str; 6] = [
-    "schedule, 100 callers",
-    "schedule, 1000 callers",
-    "schedule, batches of 1000",
-    "cancel, 100 callers",
-    "cancel, 1000 callers",
-    "receive and ack, batches of 500",
+const ROUNDS: usize = 4;
+
+/// One kind of operation. Callers ask for one thing each at the same time: one alone, as many as a busy service has, and as
+/// many as one transaction takes.
+#[derive(Clone, Copy)]
+enum Kind {
+    Schedule { callers: usize },
+    ScheduleBatches,
+    Cancel { callers: usize },
+    Receive,
+}
+
+/// What is measured.
+const KINDS: [(&str, Kind); 8] = [
+    ("schedule, 1 caller", Kind::Schedule { callers: 1 }),
+    ("schedule, 100 callers", Kind::Schedule { callers: 100 }),
+    ("schedule, 1000 callers", Kind::Schedule { callers: BATCH }),
+    ("schedule, batches of 1000", Kind::ScheduleBatches),
+    ("cancel, 1 caller", Kind::Cancel { callers: 1 }),
+    ("cancel, 100 callers", Kind::Cancel { callers: 100 }),
+    ("cancel, 1000 callers", Kind::Cancel { callers: BATCH }),
+    ("receive and ack, batches of 500", Kind::Receive),
 ];
 
 pub(crate) async fn run(output: &Output, scale: &Scale) {
@@ -52,16 +64,19 @@ pub(crate) async fn run(output: &Output, scale: &Scale) {
     // In turns, so that what else the machine does meets both.
     let mut costs = [vec![], vec![]];
     let rounds = ROUNDS.min(scale.rounds);
+    let mut files: Vec<_> =
+        open.iter().zip(scale.pending).map(|(open, pending)| File::new(open, pending)).collect();
     for round in 0..rounds {
-        for ((file, pending), costs) in open.iter().zip(scale.pending).zip(&mut costs) {
-            costs.push(measure(file, pending, round, scale.sample / rounds).await);
+        for (file, costs) in files.iter_mut().zip(&mut costs) {
+            costs.push(file.measure(round, scale.sample / rounds).await);
         }
     }
+    drop(files);
     for (sqlite, _) in open {
         sqlite.close().await.expect("the file closes");
     }
     let label = format!("{} pending / {}:", scale.pending[1], scale.pending[0]);
-    for (at, kind) in KINDS.into_iter().enumerate() {
+    for (at, (kind, _)) in KINDS.into_iter().enumerate() {
         // What the disk takes depends on who else is at it; what the processors take does not.
         for (of, unit) in ["us each", "us of a core each"].into_iter().enumerate() {
             let of = |costs: &Vec<Vec<[f64; 2]>>| median(costs.iter().map(|costs| costs[at][of]).collect());
@@ -74,46 +89,80 @@ pub(crate) async fn run(output: &Output, scale: &Scale) {
     output.figure(&format!("{} pending: memory of the process", scale.pending[1]), megabytes, "MB");
 }
 
-/// Microseconds for one operation of each of the [`KINDS`]; as many operations whatever is pending.
-async fn measure(
-    (sqlite, subscription): &(Sqlite, Subscription),
+/// A file with so many pending.
+struct File<'a> {
+    sqlite: &'a Sqlite,
+    subscription: &'a Subscription,
+    scheduler: Arc<dyn Scheduler>,
     pending: usize,
-    round: usize,
-    sample: usize,
-) -> Vec<[f64; 2]> {
-    let seams = Seams::system("bench");
-    let scheduler = sqlite.scheduler().expect("SQLite can wait");
-    let random = Arc::new(SeededRandom::new(2 + round as u64));
-    let mut costs = vec![];
-    let sample = sample / CALLERS.len();
-    let mut next = pending + round * (CALLERS.len() + 1) * sample;
+    /// How many were scheduled and cancelled beyond those.
+    scheduled: usize,
+    cancelled: usize,
+}
 
-    for callers in CALLERS {
+impl<'a> File<'a> {
+    fn new((sqlite, subscription): &'a (Sqlite, Subscription), pending: usize) -> Self {
+        let scheduler = sqlite.scheduler().expect("SQLite can wait");
+        Self { sqlite, subscription, scheduler, pending, scheduled: 0, cancelled: 0 }
+    }
+
+    /// Microseconds for one operation of each of the [`KINDS`]; as many operations whatever is pending. Another one begins
+    /// each time, because what each leaves in the log is written into the file while the next one runs.
+    async fn measure(&mut self, round: usize, sample: usize) -> Vec<[f64; 2]> {
+        let mut costs = vec![[0.0; 2]; KINDS.len()];
+        for at in (0..KINDS.len()).map(|at| (at + 2 * round) % KINDS.len()) {
+            let kind = KINDS[at].1;
+            // Each waits for a commit of its own.
+            let alone = matches!(kind, Kind::Schedule { callers: 1 } | Kind::Cancel { callers: 1 });
+            let sample = if alone { sample.div_ceil(10) } else { sample };
+            let passed = match kind {
+                Kind::Schedule { callers } => self.schedule(sample, callers).await,
+                Kind::ScheduleBatches => self.schedule_batches(sample).await,
+                Kind::Cancel { callers } => self.cancel(sample, callers).await,
+                Kind::Receive => self.receive(sample).await,
+            };
+            costs[at] = passed.map(|seconds| seconds * 1e6 / sample as f64);
+        }
+        costs
+    }
+
+    /// Names for so many that were never there.
+    fn fresh(&mut self, count: usize) -> Range<usize> {
+        let first = self.pending + self.scheduled;
+        self.scheduled += count;
+        first..first + count
+    }
+
+    async fn schedule(&mut self, sample: usize, callers: usize) -> [f64; 2] {
+        let (fresh, random) = (self.fresh(sample), Arc::new(SeededRandom::new(self.scheduled as u64)));
         let start = Stamp::now();
-        for first in (next..next + sample).step_by(callers) {
-            at_once(first..(first + callers).min(next + sample), |n| {
-                let (scheduler, random) = (scheduler.clone(), random.clone());
+        for first in fresh.clone().step_by(callers) {
+            at_once(first..(first + callers).min(fresh.end), |n| {
+                let (scheduler, random) = (self.scheduler.clone(), random.clone());
                 async move { schedule(&*scheduler, &random, n, 1).await }
             })
             .await;
         }
-        costs.push(start.passed());
-        next += sample;
+        start.passed()
     }
-    let start = Stamp::now();
-    schedule(&*scheduler, &random, next, sample).await;
-    costs.push(start.passed());
 
-    // Each round has a part of its own, so that nothing is cancelled twice.
-    let part = pending / ROUNDS;
-    let first = random.next() as usize % part;
-    let victims = (0..CALLERS.len() * sample).map(|n| round * part + (first + n * 7919) % part);
-    let victims: Vec<_> = victims.map(|n| ScheduleId(name(n).into())).collect();
-    for (callers, victims) in CALLERS.into_iter().zip(victims.chunks(sample)) {
+    async fn schedule_batches(&mut self, sample: usize) -> [f64; 2] {
+        let (fresh, random) = (self.fresh(sample), SeededRandom::new(self.scheduled as u64));
+        let start = Stamp::now();
+        schedule(&*self.scheduler, &random, fresh.start, sample).await;
+        start.passed()
+    }
+
+    /// From all over the file, and nothing twice: the stride has no factor in common with what is pending.
+    async fn cancel(&mut self, sample: usize, callers: usize) -> [f64; 2] {
+        let victims = self.cancelled..self.cancelled + sample;
+        assert!(victims.end <= self.pending, "there is enough to cancel");
+        self.cancelled = victims.end;
+        let victims: Vec<_> = victims.map(|n| ScheduleId(name(n * 7919 % self.pending).into())).collect();
         let start = Stamp::now();
         for ids in victims.chunks(callers) {
             at_once(ids.iter().cloned(), |id| {
-                let scheduler = scheduler.clone();
+                let scheduler = self.scheduler.clone();
                 async move {
                     let cancelled = scheduler.cancel(&id).await.expect("the file is open");
                     assert_eq!(cancelled, Changed::Done);
@@ -121,19 +170,19 @@ async fn measure(
             })
             .await;
         }
-        costs.push(start.passed());
+        start.passed()
     }
 
-    let producer = sqlite.producer().await.expect("the file is open");
-    for sent in producer.send(&ours::envelopes(&seams, sample)).await {
-        sent.expect("there is room");
+    async fn receive(&mut self, sample: usize) -> [f64; 2] {
+        let producer = self.sqlite.producer().await.expect("the file is open");
+        for sent in producer.send(&ours::envelopes(&Seams::system("bench"), sample)).await {
+            sent.expect("there is room");
+        }
+        let consumer = self.sqlite.consumer(self.subscription.clone()).await.expect("it was provisioned");
+        let start = Stamp::now();
+        tokio::spawn(receive(consumer, sample)).await.expect("all are received");
+        start.passed()
     }
-    let consumer = sqlite.consumer(subscription.clone()).await.expect("it was provisioned");
-    let start = Stamp::now();
-    tokio::spawn(receive(consumer, sample)).await.expect("all are received");
-    costs.push(start.passed());
-
-    costs.into_iter().map(|cost| cost.map(|seconds| seconds * 1e6 / sample as f64)).collect()
 }
 
 /// What passes while something is measured, in seconds: of time, and of the processors.
