@@ -478,12 +478,13 @@ local function put_back(s, entry, is_counted, by, error)
   add(s, item, id)
 end
 
--- Gives back some of what has run out. Each is as much work as making four others ready.
+-- Gives back some of what has run out. Each is as much work as making four others ready; and far fewer at a time, so that a
+-- server that is slow for a moment is still not away for long: dead workers have left a great many behind.
 local function recover(s, most)
-  most = math.ceil(most / 4)
+  most = math.ceil(most / 10)
   local expired = call('ZRANGEBYSCORE', s.leases, '-inf', now, 'LIMIT', 0, most)
   for _, entry in ipairs(expired) do put_back(s, entry, true) end
-  return 4 * #expired, #expired == most
+  return 10 * #expired, #expired == most
 end
 
 -- Takes in some of what other programs have put into the stream of what comes in.
