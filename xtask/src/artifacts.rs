@@ -57,30 +57,60 @@ pub(crate) fn build(
     selection: &[&str],
     run: &mut dyn FnMut(Program) -> Result<Output, String>,
 ) -> Result<Vec<TestBinary>, String> {
-    let mut arguments = vec![
-        "test",
-        "--workspace",
-        "--features",
-        FEATURES,
-        "--no-run",
-        "--message-format",
-        "json-render-diagnostics",
-    ];
-    arguments.extend(selection);
-    let output = run(Program::cargo(arguments).machine_readable())?;
-    if !output.ending.is_success() {
-        return Err(output.problem());
-    }
+    let command = [&["test", "--no-run"], selection].concat();
+    let messages = built(&command, run)?;
     let mut binaries: Vec<_> =
-        output.stdout.iter().filter_map(|message| test_binary(workspace, message)).collect();
+        messages.iter().filter_map(|message| test_binary(workspace, message)).collect();
     binaries.sort();
     Ok(binaries)
 }
 
+/// The program `dwell` and all examples, as people run them.
+pub(crate) struct Programs(Vec<(String, String, String, PathBuf)>);
+
+impl Programs {
+    /// Builds them together with what tests share, because each by itself would be another build of nearly everything.
+    pub(crate) fn build(
+        workspace: &Workspace,
+        run: &mut dyn FnMut(Program) -> Result<Output, String>,
+    ) -> Result<Self, String> {
+        let messages = built(&["build", "--bin", "dwell", "--examples"], run)?;
+        let programs = messages.iter().filter_map(|message| {
+            let package = workspace.package(message["package_id"].as_str()?)?.name.clone();
+            let target = |field: &Value| field.as_str().map(str::to_owned);
+            let (kind, name) = (target(&message["target"]["kind"][0])?, target(&message["target"]["name"])?);
+            Some((package, kind, name, PathBuf::from(message["executable"].as_str()?)))
+        });
+        Ok(Self(programs.collect()))
+    }
+
+    /// The one of this name.
+    pub(crate) fn get(&self, package: &str, kind: &str, name: &str) -> Result<Program, String> {
+        let is_it =
+            |(of, a, b, _): &&(String, String, String, PathBuf)| (&**of, &**a, &**b) == (package, kind, name);
+        let found = self.0.iter().find(is_it);
+        let (.., path) = found.ok_or_else(|| format!("cargo built no {kind} `{name}` of `{package}`"))?;
+        Ok(Program::new(path.as_os_str(), &format!("{package} ({kind} {name})"), [""; 0]))
+    }
+}
+
+/// What cargo says that it built.
+fn built(
+    command: &[&str],
+    run: &mut dyn FnMut(Program) -> Result<Output, String>,
+) -> Result<Vec<Value>, String> {
+    let shared = ["--workspace", "--features", FEATURES, "--message-format", "json-render-diagnostics"];
+    let output = run(Program::cargo([command, &shared].concat()).machine_readable())?;
+    if !output.ending.is_success() {
+        return Err(output.problem());
+    }
+    let messages = output.stdout.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    Ok(messages.filter(|message| message["reason"] == "compiler-artifact").collect())
+}
+
 /// Reads one of cargo's messages, if it announces a test executable.
-fn test_binary(workspace: &Workspace, message: &str) -> Option<TestBinary> {
-    let message: Value = serde_json::from_str(message).ok()?;
-    let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+fn test_binary(workspace: &Workspace, message: &Value) -> Option<TestBinary> {
+    let is_test = message["profile"]["test"] == true;
     let executable = PathBuf::from(message["executable"].as_str().filter(|_| is_test)?);
     let Package { name, version, directory, .. } =
         workspace.package(message["package_id"].as_str()?)?.clone();

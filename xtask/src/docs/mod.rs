@@ -14,6 +14,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::artifacts::Programs;
 use crate::process::{Output, Program};
 use crate::workspace::{self, Workspace};
 
@@ -23,16 +24,10 @@ struct Generator {
     package: &'static str,
     /// An example, because those are not installed.
     example: &'static str,
-    /// What it needs of its package.
-    features: &'static str,
 }
 
-const GENERATORS: &[Generator] = &[Generator {
-    block: "capabilities",
-    package: "dwell-server",
-    example: "capabilities",
-    features: "kafka",
-}];
+const GENERATORS: &[Generator] =
+    &[Generator { block: "capabilities", package: "dwell-server", example: "capabilities" }];
 
 /// A block of this name, followed by a path from the root, shows that file of Rust code.
 const PROGRAM: &str = "program ";
@@ -135,16 +130,16 @@ fn program(path: &Path) -> Result<String, String> {
 }
 
 fn output_of(name: &str, run: &mut dyn FnMut(Program) -> Result<Output, String>) -> Result<String, String> {
-    let Some(Generator { package, example, features, .. }) =
+    let Some(Generator { package, example, .. }) =
         GENERATORS.iter().find(|generator| generator.block == name)
     else {
         let known: Vec<_> = GENERATORS.iter().map(|generator| generator.block).collect();
         let known = format!("{}, and `{PROGRAM}PATH`", known.join(", "));
         return Err(format!("nothing generates a block `{name}`; there is {known}"));
     };
-    Workspace::members()?.require(package, "example", example)?;
-    let arguments = ["run", "--quiet", "--package", package, "--features", features, "--example", example];
-    let program = Program::cargo(arguments);
+    let workspace = Workspace::members()?;
+    workspace.require(package, "example", example)?;
+    let program = Programs::build(&workspace, run)?.get(package, "example", example)?;
     let output = run(program.machine_readable())?;
     if !output.ending.is_success() {
         return Err(output.problem());

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::artifacts::{FEATURES, TestBinary};
+use crate::artifacts::{FEATURES, Programs, TestBinary};
 use crate::columns::Column;
 use crate::process::Program;
 use crate::services::Held;
@@ -134,18 +134,17 @@ fn doc(job: &mut Job<'_>) -> Result<Outcome, String> {
 
 /// The programs that people learn from: each runs to its end, and checks what it shows, on one broker and on another.
 fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
-    let names = job.workspace.targets(EXAMPLES, "example")?;
-    job.check(Program::cargo(["build", "--package", EXAMPLES, "--examples"]))?;
+    let workspace = job.workspace;
+    let names = workspace.targets(EXAMPLES, "example")?;
+    let programs = Programs::build(workspace, &mut |program| job.check(program))?;
     let mut outcome = Outcome::default();
-    let program = |name: &str| {
-        Program::cargo(["run", "--quiet", "--package", EXAMPLES, "--example", name]).limit(EXAMPLE_LIMIT)
-    };
+    let program = |name: &str| Ok::<_, String>(programs.get(EXAMPLES, "example", name)?.limit(EXAMPLE_LIMIT));
     let files = job.workspace.target_directory.join("xtask").join("examples");
     empty(&files)?;
     for name in &names {
-        outcome.add_harness(&job.run(program(name))?, None);
+        outcome.add_harness(&job.run(program(name)?)?, None);
         let url = format!("sqlite://{}", files.join(format!("{name}.db")).display());
-        outcome.add_harness(&job.run(program(name).variable(EXAMPLE_URL, url))?, None);
+        outcome.add_harness(&job.run(program(name)?.variable(EXAMPLE_URL, url))?, None);
     }
     let mut note = format!("{}: each on memory:// and on sqlite://", names.join(", "));
     let (columns, _) = job.options.selection().columns(CONFORMANCE);
@@ -157,7 +156,7 @@ fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
         let chosen: Vec<_> = names.iter().filter(|name| runs(name)).map(String::as_str).collect();
         for name in &chosen {
             let url = format!("{}?{settings}prefix={name}-", held.url);
-            outcome.add_harness(&job.run(program(name).variable(EXAMPLE_URL, url))?, None);
+            outcome.add_harness(&job.run(program(name)?.variable(EXAMPLE_URL, url))?, None);
         }
         note += &format!("; on {server}://: {}", chosen.join(", "));
     }
@@ -203,8 +202,8 @@ fn chosen(job: &mut Job<'_>, step: &str) -> Result<(Outcome, Vec<(Column, TestBi
 /// All kills on one transport are one test; the faults that its checker must find are tests of its package.
 fn kills(job: &mut Job<'_>) -> Result<Outcome, String> {
     let (mut outcome, chosen) = chosen(job, KILLS)?;
-    for (transport, binary) in &chosen {
-        let output = job.run(faults::program(binary, FEW_KILLS, None))?;
+    let programs = chosen.iter().map(|(_, binary)| faults::program(binary, FEW_KILLS, None)).collect();
+    for ((transport, _), output) in chosen.iter().zip(job.run_beside(programs, BESIDE)?) {
         match faults::judge(transport, &output) {
             Ok(figures) if figures.is_ok() => {
                 outcome.tally += Tally::PASSED;
@@ -229,7 +228,7 @@ fn simulation(job: &mut Job<'_>) -> Result<Outcome, String> {
 fn bench_smoke(job: &mut Job<'_>) -> Result<Outcome, String> {
     let workspace = job.workspace;
     let binaries = artifacts::build(workspace, &["--benches"], &mut |program| job.check(program))?;
-    let mut problems = Vec::new();
+    let mut programs = Vec::new();
     for (package, target) in bench::targets() {
         let is_it = |binary: &&TestBinary| {
             binary.package == package && binary.target == target && binary.kind == "bench"
@@ -237,16 +236,19 @@ fn bench_smoke(job: &mut Job<'_>) -> Result<Outcome, String> {
         let Some(binary) = binaries.iter().find(is_it) else {
             return Err(format!("cargo built no benchmark `{target}` of `{package}`"));
         };
-        let output = job.run(binary.program(&["--json", "--smoke"]))?;
-        problems.extend(bench::judge(&output));
+        programs.push(binary.program(&["--json", "--smoke"]));
     }
+    let outputs = job.run_beside(programs, BESIDE)?;
+    let problems: Vec<_> = outputs.iter().flat_map(bench::judge).collect();
     if problems.is_empty() { Ok(Outcome::passed()) } else { Err(problems.join("\n")) }
 }
 
-/// The README's first command, as it stands there.
+/// What the README's first command runs, in the build that all steps share.
 fn tour(job: &mut Job<'_>) -> Result<Outcome, String> {
-    job.workspace.require("dwell-server", "bin", "dwell")?;
-    let output = job.check(Program::cargo(["run", "--release"]))?;
+    let workspace = job.workspace;
+    workspace.require("dwell-server", "bin", "dwell")?;
+    let programs = Programs::build(workspace, &mut |program| job.check(program))?;
+    let output = job.check(programs.get("dwell-server", "bin", "dwell")?)?;
     let last = output.stdout.iter().rev().find(|line| !line.trim().is_empty());
     let last = last.ok_or_else(|| format!("`{}` printed nothing", output.shown))?;
     Ok(Outcome::passed().with_note(last.trim()))
