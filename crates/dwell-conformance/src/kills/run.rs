@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{Namespace, Rig};
 use dwell_core::{
-    Action, AtomicMove, BoxError, Capabilities, Consumer, Lease, Note, OnMissing, Outcome, Settle, State,
-    Subscription, Text, Transport, wire,
+    Action, AtomicMove, BoxError, Capabilities, Consumer, Lease, Note, OnMissing, Outcome, Record,
+    RecordQuery, Settle, State, Subscription, Text, Transport, wire,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -228,11 +228,36 @@ async fn left(transport: &dyn Transport, subscriptions: &[Subscription]) -> Resu
     let is_over = |state| matches!(state, State::Done | State::Dead | State::Discarded | State::Cancelled);
     let counts = ledger.counts().await?.into_iter();
     let ours = counts.filter(|count| subscriptions.iter().any(|of| of.topic == count.topic));
-    let left = ours.filter(|count| !is_over(count.state)).map(|count| {
+    let mut left = vec![];
+    for count in ours.filter(|count| !is_over(count.state)) {
+        let query = RecordQuery {
+            topic: Some(count.topic.clone()),
+            subscription: count.subscription.clone(),
+            states: vec![count.state],
+            limit: SHOWN,
+            ..RecordQuery::default()
+        };
+        let records: Vec<_> = ledger.list(query).await?.items.iter().map(shown).collect();
+        let which =
+            if records.is_empty() { "no such record is found".to_owned() } else { records.join("; ") };
         let of = count.subscription.as_deref().unwrap_or("no subscription yet");
-        format!("{} {} in {} ({of})", count.count, count.state, count.topic)
-    });
-    Ok(left.collect())
+        left.push(format!("{} {} in {} ({of}): {which}", count.count, count.state, count.topic));
+    }
+    Ok(left)
+}
+
+/// How many of those that are left are shown.
+const SHOWN: usize = 5;
+
+fn shown(record: &Record) -> String {
+    let until = record.lease_until.map(|until| format!(" until {}", until.0)).unwrap_or_default();
+    format!(
+        "{} since {}, handed out {} times, last to {}{until}",
+        record.message.id,
+        record.updated_at.0,
+        record.deliveries,
+        record.worker.as_deref().unwrap_or("nobody")
+    )
 }
 
 /// Reads the dead letters, on any transport.
