@@ -26,7 +26,7 @@ pub(crate) const COLUMNS: &[Column] = &[
 pub(crate) const FAULTS: &[Column] = &[
     Column { name: "sqlite", package: "dwell-sqlite", target: "faults" },
     Column { name: "redis", package: "dwell-redis", target: "faults" },
-    Column { name: "redis-promoters", package: "dwell-redis", target: "promoters" },
+    Column { name: "redis", package: "dwell-redis", target: "promoters" },
     Column { name: "kafka", package: "dwell-kafka", target: "faults" },
     Column { name: "kafka", package: "dwell-kafka", target: "transactions" },
 ];
