@@ -341,6 +341,29 @@ async fn a_cluster_survives_the_loss_of_a_master_and_what_its_replica_had_is_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_is_connected_when_a_master_is_lost_goes_on_with_its_replica() {
+    let quick = RedisOptions::default().with("cluster-node-timeout", "1000");
+    let mut cluster = RedisCluster::start_with(quick).unwrap();
+    let redis = connect(&format!("{}?timeout=3s", cluster.url())).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    send_surely(&redis, order("before")).await;
+    assert_eq!(take(&consumer, 1).await, names(&["before"]));
+    // It waits for the master that is about to be lost.
+    let waiting = tokio::spawn(async move {
+        // That `before` was settled may be lost with the master, so that it comes again.
+        let (wanted, mut seen) = (names(&["after", "later"]), BTreeSet::new());
+        while !wanted.is_subset(&seen) {
+            seen.extend(take(&consumer, 1).await);
+        }
+    });
+    let master = cluster.master_of("dwell:{orders}:due").unwrap();
+    cluster.servers()[master].kill();
+    send_surely(&redis, order("after")).await;
+    send_surely(&redis, order("later").due(Due::After(Duration::from_millis(300)))).await;
+    waiting.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_still_reading_its_data_is_unavailable_until_it_has_read_it() {
     let slow = RedisOptions::default().with("appendfsync", "always").with("key-load-delay", "500");
     let mut server = RedisServer::start(slow).unwrap();

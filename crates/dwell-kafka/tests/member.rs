@@ -1,0 +1,49 @@
+//! One who is let in, makes a topic as it was told, and stays a member of its group.
+
+use dwell_conformance::servers::kafka::{KafkaServer, PASSWORD, USER};
+use dwell_core::{
+    Action, Address, Clock as _, Envelope, Message, Note, OnMissing, Outcome, Seams, Settle, Subscription,
+    SystemClock, Transport as _, TransportUrl,
+};
+use dwell_kafka::{Kafka, KafkaSettings};
+use rdkafka::{
+    ClientConfig,
+    consumer::{BaseConsumer, Consumer as _},
+};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// By user and password, with three partitions; and the longest time between two polls is a short one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_is_known_is_let_in_and_stays_a_member_while_a_handler_works() {
+    let server = KafkaServer::start().unwrap();
+    let url = format!(
+        "kafka://{USER}:{PASSWORD}@{}?sasl=PLAIN&partitions=3&replication=1&session=3s",
+        server.address_with_password()
+    );
+    let url = TransportUrl::parse(&url).unwrap();
+    let mut settings = KafkaSettings::from_url(&url).unwrap();
+    for (name, value) in [("max.poll.interval.ms", "4000"), ("session.timeout.ms", "3000")] {
+        settings.properties.push((name.to_owned(), value.to_owned()));
+    }
+    let kafka = Kafka::connect(settings, Seams::system("member")).await.unwrap();
+    let mail = Subscription::new("orders", "mail");
+    kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
+    let envelope = Envelope::new(Address::topic("orders"), Message::new("a", "t", "x"));
+    kafka.producer().await.unwrap().send(&[envelope]).await.remove(0).unwrap();
+
+    let bare: BaseConsumer = ClientConfig::new().set("bootstrap.servers", server.address()).create().unwrap();
+    let metadata = bare.fetch_metadata(Some("orders"), SECOND * 10).unwrap();
+    assert_eq!(metadata.topics()[0].partitions().len(), 3);
+    assert!(metadata.topics()[0].partitions().iter().all(|partition| partition.replicas().len() == 1));
+
+    let consumer = kafka.consumer(mail).await.unwrap();
+    let delivery = consumer.receive(1, SECOND * 30, None).await.unwrap().pop().expect("it comes");
+    // Nobody asks for more meanwhile: the handler is at work.
+    SystemClock::new().sleep(SECOND * 7).await;
+    let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
+    let unsettled = consumer.settle(vec![Settle { delivery, action: Action::ACK, note }]).await;
+    assert!(unsettled.is_empty(), "{unsettled:?}");
+    kafka.close().await.unwrap();
+}
