@@ -2,7 +2,7 @@
 
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{
-    Action, Address, Consumer, Delivery, Envelope, Message, Note, OnMissing, Outcome, Seams, Settle,
+    Action, Address, Consumer, Delivery, Due, Envelope, Message, Note, OnMissing, Outcome, Seams, Settle,
     Subscription, Transport, TransportUrl,
 };
 use dwell_redis::Redis;
@@ -78,6 +78,29 @@ async fn an_entry_with_any_number_is_handed_out_extended_and_settled() {
         assert!(unsettled.is_empty(), "{entry}: {unsettled:?}");
         assert_eq!(said(&server, &["xlen", READY]), "0", "{entry}");
     }
+}
+
+#[tokio::test]
+async fn more_than_a_script_can_take_at_once_is_sent_made_ready_handed_out_and_settled() {
+    const MANY: usize = 10_000;
+    let (server, redis, consumer) = stage().await;
+    let envelopes: Vec<_> = (0..MANY)
+        .map(|n| {
+            let message = Message::new(format!("m{n}"), "orders.placed", "x");
+            Envelope::new(Address::topic("orders"), message).due(Due::After(Duration::from_millis(200)))
+        })
+        .collect();
+    assert!(redis.producer().await.unwrap().send(&envelopes).await.iter().all(Result::is_ok));
+    let mut held = vec![];
+    while held.len() < MANY {
+        held.extend(consumer.receive(MANY, Duration::from_secs(20), None).await.unwrap());
+    }
+    let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
+    let batch = held.into_iter().map(|delivery| Settle { delivery, action: Action::ACK, note: note.clone() });
+    let unsettled = consumer.settle(batch.collect()).await;
+    assert!(unsettled.is_empty(), "{} are not settled", unsettled.len());
+    assert_eq!(said(&server, &["xlen", READY]), "0");
+    assert_eq!(said(&server, &["zcard", "dwell:{orders}:due"]), "0");
 }
 
 #[tokio::test]

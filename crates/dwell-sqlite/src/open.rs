@@ -132,3 +132,22 @@ pub(crate) fn begin(connection: &Connection, timeout: Duration) -> Sql<()> {
 fn rest(pause: Duration) {
     std::thread::sleep(pause);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{directory::Directory, settings::Synchronous};
+
+    #[test]
+    fn a_file_is_synchronous_in_full_unless_it_was_told_otherwise() {
+        let directory = Directory::new();
+        let mut settings = SqliteSettings::file(directory.path().join("dwell.db"));
+        let mode = |settings: &SqliteSettings| -> i64 {
+            let writer = open_writer(settings).unwrap();
+            writer.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap()
+        };
+        assert_eq!(mode(&settings), 2, "what is confirmed survives a power cut");
+        settings.synchronous = Synchronous::Normal;
+        assert_eq!(mode(&settings), 1);
+    }
+}

@@ -23,6 +23,23 @@ async fn the_shortest_insert_is_handled() {
     assert_eq!(left, 0);
 }
 
+/// As a person reads it there, and types it.
+#[tokio::test]
+async fn what_the_page_says_about_inserting_is_so() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/transports/sqlite.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, sql) = page.split_once("```sql\n").unwrap();
+    let (sql, _) = sql.split_once("```").unwrap();
+    assert_eq!(sql.matches("INSERT INTO incoming").count(), 2, "{sql}");
+    let broker = Broker::new().await;
+    insert(&broker, sql);
+    assert_eq!(seen(&broker.mail).await.len(), 1, "the other one waits");
+    broker.clock.advance(Duration::from_secs(15 * 60)).await;
+    let received = broker.mail.receive(10, Duration::ZERO, None).await.unwrap();
+    let placed = received.iter().find(|delivery| *delivery.message.kind == *"orders.placed");
+    assert_eq!(placed.expect("it is due").message.key.as_deref(), Some(&b"order-42"[..]));
+}
+
 #[tokio::test]
 async fn every_column_counts() {
     let broker = Broker::new().await;
