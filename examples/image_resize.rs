@@ -42,6 +42,7 @@ use std::{
     env,
     io::Cursor,
     path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, SystemTime},
 };
 use tokio::{
@@ -103,9 +104,19 @@ async fn upload(
     Query(wish): Query<Wish>,
     body: Bytes,
 ) -> Result<Accepted, Problem> {
-    // Named after its content, so that the same request is the same job.
-    let upload = format!("upload-{:016x}", fingerprint(&body));
-    if let Err(error) = fs::write(service.folder.0.join(&upload), &body).await {
+    if wish.width == 0 {
+        return Err(dwell::Error::new(dwell::ErrorKind::Invalid, "`width` is at least 1").into());
+    }
+    // Named after its content, so that the same request is the same job. It has its name when all of it is there: a worker may
+    // be at the same image, sent before.
+    static PART: AtomicU64 = AtomicU64::new(0);
+    let (folder, upload) = (&service.folder.0, format!("upload-{:016x}", fingerprint(&body)));
+    let part = folder.join(format!("part-{}", PART.fetch_add(1, Ordering::Relaxed)));
+    let kept = async {
+        fs::write(&part, &body).await?;
+        fs::rename(&part, folder.join(&upload)).await
+    };
+    if let Err(error) = kept.await {
         return Err(dwell::Error::new(dwell::ErrorKind::Unavailable, format!("no upload: {error}")).into());
     }
     let mut job = service.jobs.submit(Resize { upload, width: wish.width }).id_if_given(key.0).max_retries(3);

@@ -204,6 +204,15 @@ impl Cluster {
         .await
     }
 
+    /// The names of all groups that there are, with or without members.
+    pub(crate) async fn groups(&self) -> Result<Vec<String>> {
+        self.ask("list the consumer groups", |asker| {
+            let groups = asker.fetch_group_list(None, PATIENCE)?;
+            Ok(groups.groups().iter().map(|group| group.name().to_owned()).collect())
+        })
+        .await
+    }
+
     /// What a group has committed for the partitions of a topic.
     pub(crate) async fn committed(
         &self,

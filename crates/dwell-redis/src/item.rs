@@ -87,6 +87,8 @@ struct Fields {
     json: Option<String>,
     body: Bytes,
     is_foreign: bool,
+    /// What was wrong with it when it was taken in.
+    wrong: Option<Text>,
     /// What another program wrote beside.
     others: Vec<(String, Bytes)>,
 }
@@ -121,6 +123,7 @@ impl Item {
             "headers" => fields.json = Some(words()),
             "body" => fields.body = value.into(),
             "foreign" => fields.is_foreign = true,
+            "x-dwell-problem" => fields.wrong = word(),
             "n" => self.number = word(),
             "born" => self.born = time(),
             "due" => self.due = time(),
@@ -206,7 +209,7 @@ impl Fields {
         if !has_type && serde_json::from_slice::<serde::de::IgnoredAny>(&message.body).is_ok() {
             message.content_type = ContentType::JSON;
         }
-        (message, problem.or(unreadable))
+        (message, self.wrong.or(problem).or(unreadable))
     }
 }
 

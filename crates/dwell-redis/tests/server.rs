@@ -248,6 +248,33 @@ async fn the_way_to_insert_a_message_that_the_documentation_shows_works() {
     assert_eq!(waiting.envelope.message.key.as_deref(), Some(&b"order-42"[..]));
 }
 
+#[tokio::test]
+async fn what_another_program_has_written_wrongly_is_delivered_with_the_problem_and_stops_nobody() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    let wrong: [(&[&str], &str); 7] = [
+        (&["delay", "5s"], "`delay` is not a number"),
+        (&["delay", "-5"], "`delay` is not a number"),
+        (&["delay", "nan"], "`delay` is not a number"),
+        (&["due", "2026-12-01"], "`due` is not a number"),
+        (&["due", "99999999999999999999"], "`due` is not a number"),
+        (&["due", "1", "delay", "1"], "both `due` and `delay`"),
+        (&["to", "nosuch"], "no subscription `nosuch`"),
+    ];
+    for (fields, problem) in wrong {
+        let put = ["xadd", "dwell:{orders}:incoming", "*", "type", "orders.placed", "body", "{}"];
+        assert!(server.cli(&[&put, fields].concat()).unwrap().status.success());
+        let batch = consumer.receive(10, PATIENCE, None).await.unwrap();
+        let [delivery] = batch.try_into().expect("one came");
+        let said = delivery.problem.clone().unwrap_or_default();
+        assert!(said.contains(problem), "{fields:?}: {said}");
+        settle(&consumer, delivery, Action::ACK).await;
+    }
+    send(&redis, order("fine")).await.unwrap();
+    assert_eq!(take(&consumer, 1).await, names(&["fine"]));
+}
+
 /// How often the server was asked for more.
 fn reads(server: &RedisServer) -> u64 {
     let stats = server.cli(&["info", "commandstats"]).unwrap();

@@ -23,7 +23,11 @@ struct Relay {
 
 impl Relay {
     fn start(server: &KafkaServer, more: &[&str]) -> Self {
-        let mut child = command(server)
+        Self::start_as(server, "shop", more)
+    }
+
+    fn start_as(server: &KafkaServer, group: &str, more: &[&str]) -> Self {
+        let mut child = command(server, group)
             .args(["--ladder", "1s,2s,1h", "--metrics", "127.0.0.1:0", "--option", "partitions=2"])
             .args(["--option", "session=3s", "--option", "absent_for=1s"])
             .args(more)
@@ -91,9 +95,9 @@ impl Drop for Relay {
     }
 }
 
-fn command(server: &KafkaServer) -> Command {
+fn command(server: &KafkaServer, group: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
-    command.args(["relay", "kafka", "--brokers", &server.address(), "--group", "shop"]);
+    command.args(["relay", "kafka", "--brokers", &server.address(), "--group", group]);
     command
 }
 
@@ -187,6 +191,9 @@ fn two_relays_share_the_work_until_one_is_killed_and_nothing_is_early_or_lost() 
     two.metric("dwell_relay_lateness_seconds_count", |count| count > 0.0);
     two.metric("dwell_relay_held", |held| held == 0.0);
     two.end();
+    // Nobody who names its group otherwise learns of it from the duplicates alone.
+    let mut other = Relay::start_as(&server, "another", &[]);
+    other.line("relays these delay topics as well");
 }
 
 #[test]

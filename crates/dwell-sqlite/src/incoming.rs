@@ -5,10 +5,10 @@ use bytes::Bytes;
 use dwell_core::{
     Address, ContentType, Due, Envelope, Error, ErrorKind, Headers, MessageId, Text, Timestamp, wire,
 };
+use rusqlite::{Row, types::FromSql};
 use std::time::Duration;
 
 struct Incoming {
-    number: i64,
     topic: Text,
     subscription: Option<Text>,
     id: Option<String>,
@@ -21,6 +21,28 @@ struct Incoming {
     delay: Option<i64>,
 }
 
+impl Incoming {
+    fn of(row: &Row<'_>, key: Option<Bytes>, body: Option<Bytes>) -> Result<Self, Error> {
+        const TIME: &str = "a whole number of milliseconds";
+        Ok(Self {
+            topic: column(row, "topic", "text")?,
+            subscription: column(row, "subscription", "text")?,
+            id: column(row, "id", "text")?,
+            kind: column(row, "type", "text")?,
+            key,
+            content_type: column(row, "content_type", "text")?,
+            headers: column(row, "headers", "text")?,
+            body: body.unwrap_or_default(),
+            due: column(row, "due", TIME)?,
+            delay: column(row, "delay", TIME)?,
+        })
+    }
+}
+
+fn column<T: FromSql>(row: &Row<'_>, name: &str, what: &str) -> Result<T, Error> {
+    row.get(name).map_err(|_| Error::new(ErrorKind::Invalid, format!("`{name}` is not {what}")))
+}
+
 impl Tx<'_> {
     /// Takes in what other programs have put there. Returns whether there is more.
     pub(crate) fn take_in(&mut self) -> Sql<bool> {
@@ -29,9 +51,8 @@ impl Tx<'_> {
         }
         let incoming = self.incoming()?;
         let is_more = incoming.len() == CHUNK;
-        for incoming in incoming {
-            let number = incoming.number;
-            let taken = match self.read(incoming) {
+        for (number, incoming) in incoming {
+            let taken = match incoming.and_then(|incoming| self.read(incoming)) {
                 Ok((envelope, problem)) => {
                     let accepted = self.accept(&envelope, None, problem.as_deref());
                     item(accepted)?
@@ -49,25 +70,15 @@ impl Tx<'_> {
         Ok(is_more)
     }
 
-    fn incoming(&self) -> Sql<Vec<Incoming>> {
+    /// By their numbers. What another program wrote into one row is no trouble for the others.
+    fn incoming(&self) -> Sql<Vec<(i64, Result<Incoming, Error>)>> {
         let mut statement = self.sql(
             "SELECT number, topic, subscription, id, type, key, content_type, headers, body, due, delay
              FROM incoming INDEXED BY incoming_open WHERE error IS NULL ORDER BY number LIMIT ?1",
         )?;
         let incoming = statement.query_map([CHUNK as i64], |row| {
-            Ok(Incoming {
-                number: row.get(0)?,
-                topic: row.get(1)?,
-                subscription: row.get(2)?,
-                id: row.get(3)?,
-                kind: row.get(4)?,
-                key: read_bytes(row, 5)?,
-                content_type: row.get(6)?,
-                headers: row.get(7)?,
-                body: read_bytes(row, 8)?.unwrap_or_default(),
-                due: row.get(9)?,
-                delay: row.get(10)?,
-            })
+            let (key, body) = (read_bytes(row, 5)?, read_bytes(row, 8)?);
+            Ok((row.get(0)?, Incoming::of(row, key, body)))
         })?;
         incoming.collect()
     }

@@ -33,7 +33,10 @@ fn missing(scheme: &str) -> Error {
         return Error::new(ErrorKind::Config, text);
     }
     if COMING.contains(&scheme) {
-        let text = format!("this version of Dwell has no transport for `{scheme}://` yet: use `memory://`");
+        let text = format!(
+            "this version of Dwell has no transport for `{scheme}://` yet: use `memory://`, `sqlite://`, `redis://` or \
+             `kafka://`"
+        );
         return Error::new(ErrorKind::Config, text);
     }
     let hint = suggest(scheme, ["memory", "sqlite", "redis", "rediss", "kafka"])

@@ -108,11 +108,11 @@ pub fn decide(delivery: Delivery, verdict: Verdict, rules: &Rules, now: Timestam
             case.plain(Action::ACK, Outcome::Skipped, None)
         }
         Verdict::Unknown => {
-            let text = format!(
-                "nobody handles messages of type `{}` in {}",
-                case.delivery.message.kind,
-                rules.subscription.address()
-            );
+            let (kind, of) = (&case.delivery.message.kind, rules.subscription.address());
+            let text = match kind.is_empty() {
+                true => format!("it has no type, by which a handler in {of} would be found: set its type"),
+                false => format!("nobody handles messages of type `{kind}` in {of}"),
+            };
             case.unacceptable(|case| case.give_up(Rejection::Unacceptable, Outcome::Invalid, text.into()))
         }
         Verdict::Poison => {

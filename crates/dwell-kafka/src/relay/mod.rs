@@ -84,6 +84,7 @@ impl Relay {
 
     pub(crate) async fn run(self, stop: BoxFuture<'static, ()>) -> Result<()> {
         topics::check(&self.cluster).await?;
+        self.warn_of_other_groups().await;
         let settings = self.cluster.settings();
         let client_id = format!("{}-relay-{}", self.seams.instance, self.seams.incarnation);
         let shared = Arc::new(Shared {
@@ -135,6 +136,26 @@ impl Relay {
         shared.to_targets.close().await;
         shared.to_shelves.close().await;
         result
+    }
+
+    /// Whoever names its group otherwise sends everything once more, from the first record on: nobody wants that, and it is
+    /// easily done.
+    async fn warn_of_other_groups(&self) {
+        let settings = &self.cluster.settings().relay;
+        // Some may not list groups; they may relay all the same.
+        let Ok(groups) = self.cluster.groups().await else { return };
+        let ours = |topic: &str| format!("{}-{topic}", settings.group);
+        let other = topics::levels(settings).into_iter().find_map(|level| {
+            let end = format!("-{}", level.topic);
+            groups.iter().find(|group| group.ends_with(&end) && **group != ours(&level.topic))
+        });
+        if let Some(other) = other {
+            tracing::warn!(
+                group = %settings.group,
+                "the group `{other}` relays these delay topics as well, or has done so: each group sends every record on, so that \
+                 everything comes twice; give all relays one group, which is `dwell` inside of a bus"
+            );
+        }
     }
 
     fn join(&self, client_id: &str, level: &Level) -> Result<Member> {

@@ -487,7 +487,17 @@ local function recover(s, most)
   return 10 * #expired, #expired == most
 end
 
--- Takes in some of what other programs have put into the stream of what comes in.
+-- A time that another program has written, or why it is none.
+local function foreign_time(item, name)
+  local value = get(item, name)
+  if not value then return nil end
+  put(item, name, nil)
+  if #value <= 19 and string.match(value, '^%d+$') then return tonumber(value) end
+  return nil, '`' .. name .. '` is not a number of milliseconds'
+end
+
+-- Takes in some of what other programs have put into the stream of what comes in. What cannot be read becomes ready as such, so
+-- that it is given up with the reason, and never handled too early or by somebody else.
 local function take_in(t, most)
   most = share(t, most)
   local came = call('XRANGE', t.incoming, '-', '+', 'COUNT', most)
@@ -510,10 +520,18 @@ local function take_in(t, most)
       put(item, ours, nil)
     end
     local to = get(item, 'to') or ''
-    local delay, at = tonumber(get(item, 'delay') or ''), tonumber(get(item, 'due') or '')
+    local delay, no_delay = foreign_time(item, 'delay')
+    local at, no_due = foreign_time(item, 'due')
     put(item, 'to', nil)
-    put(item, 'delay', nil)
-    put(item, 'due', nil)
+    local problem = no_delay or no_due or (delay and at and 'both `due` and `delay` are given: give one')
+    if not destinations(t, to) then
+      problem = problem or ('there is no subscription `' .. string.sub(to, 1, 120) .. '` of this topic')
+      to = ''
+    end
+    if problem then
+      put(item, 'x-dwell-problem', problem)
+      delay, at = nil, nil
+    end
     enroll(item)
     list(item, id)
     local score, exact = now, nil
@@ -522,7 +540,6 @@ local function take_in(t, most)
     elseif at then
       score, exact = resolve('a', text(at))
     end
-    if not destinations(t, to) then to = '' end
     if score > now then
       if to ~= '' then put(item, 'to', to) end
       local name = id

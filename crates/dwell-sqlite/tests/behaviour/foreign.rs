@@ -33,11 +33,30 @@ async fn what_the_page_says_about_inserting_is_so() {
     assert_eq!(sql.matches("INSERT INTO incoming").count(), 2, "{sql}");
     let broker = Broker::new().await;
     insert(&broker, sql);
-    assert_eq!(seen(&broker.mail).await.len(), 1, "the other one waits");
+    assert_eq!(&one(&broker.mail).await.message.body[..], br#"{"order": 42}"#, "the other one waits");
     broker.clock.advance(Duration::from_secs(15 * 60)).await;
     let received = broker.mail.receive(10, Duration::ZERO, None).await.unwrap();
-    let placed = received.iter().find(|delivery| *delivery.message.kind == *"orders.placed");
-    assert_eq!(placed.expect("it is due").message.key.as_deref(), Some(&b"order-42"[..]));
+    let is_it = |delivery: &Delivery| delivery.message.key.as_deref() == Some(b"order-42");
+    assert!(received.iter().any(is_it), "it is due");
+    assert!(received.iter().all(|delivery| *delivery.message.kind == *"orders.placed"));
+}
+
+#[tokio::test]
+async fn a_row_with_a_value_of_the_wrong_kind_stays_with_the_reason_and_stops_nobody() {
+    for (column, value) in [
+        ("delay", "'5s'"),
+        ("due", "1.5"),
+        ("due", "'2026-12-01T00:00:00Z'"),
+        ("type", "x'ff'"),
+        ("headers", "x'ff'"),
+    ] {
+        let broker = Broker::new().await;
+        insert(&broker, &format!("INSERT INTO incoming (topic, {column}) VALUES ('orders', {value})"));
+        insert(&broker, "INSERT INTO incoming (topic, id) VALUES ('orders', 'a')");
+        assert_eq!(seen(&broker.mail).await, ["a"], "{column} = {value}");
+        let problem = problem_of(&broker);
+        assert!(problem.contains(&format!("`{column}` is ")), "{column} = {value}: {problem}");
+    }
 }
 
 #[tokio::test]

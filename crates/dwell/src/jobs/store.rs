@@ -43,7 +43,7 @@ impl Bus {
 /// What to use for jobs instead.
 pub(crate) fn no_ledger() -> Error {
     let text = "jobs need a transport with a ledger, where their status and result are kept, and this one has none: use \
-                `memory://` or `sqlite://dwell.db` for a bus with jobs";
+                `memory://`, `sqlite://dwell.db` or `redis://` for a bus with jobs";
     Error::new(ErrorKind::Config, text)
 }
 
