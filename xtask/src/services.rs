@@ -131,7 +131,8 @@ impl Place {
 
     /// The URL of a new server, and the process that it belongs to.
     fn spawn(&self, name: &str) -> Result<(String, Child), String> {
-        let build = ["build", "--quiet", "--package", "dwell-conformance", "--bin", HOLDER];
+        // Not quietly: the first time takes minutes, and it may have to wait for another build.
+        let build = ["build", "--package", "dwell-conformance", "--bin", HOLDER];
         let built = Program::cargo(build).sharing_stderr().run(&mut |_| ())?;
         if !built.ending.is_success() {
             return Err(built.problem());

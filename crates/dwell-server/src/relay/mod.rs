@@ -89,6 +89,12 @@ fn settings(options: &Options) -> Result<KafkaSettings> {
         match key.as_str() {
             "username" => login.0 = Some(value.clone()),
             "password_file" => login.1 = Some(read_secret(value)?),
+            // Whoever lists processes would read it.
+            "password" => {
+                let text = "a password does not go on the command line: write it to a file, and say \
+                            `--option password_file=PATH`";
+                return Err(Error::new(ErrorKind::Config, text));
+            }
             key if key.contains('.') => properties.push((key.to_owned(), value.clone())),
             key => query.push((key, value.as_str())),
         }
@@ -170,6 +176,8 @@ mod tests {
         assert!(refused(&["--option", "partitons=3"]).contains("partitons"));
         assert!(refused(&["--ladder", "5s,1s"]).contains("5s"), "{}", refused(&["--ladder", "5s,1s"]));
         assert!(refused(&["--option", "username=me"]).contains("password_file"));
+        let said = refused(&["--option", "username=me", "--option", "password=s3cret"]);
+        assert!(said.contains("password_file") && !said.contains("s3cret"), "{said}");
         assert!(
             refused(&["--option", "username=me", "--option", "password_file=/nowhere"]).contains("/nowhere")
         );
