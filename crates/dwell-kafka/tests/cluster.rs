@@ -57,6 +57,10 @@ async fn each_node_in_turn_may_go_with_what_it_leads_and_coordinates_and_nothing
     let relay = tokio::spawn(dwell_kafka::relay(settings, seams, Arc::default(), stopped));
     let producer = kafka.producer().await.unwrap();
     let consumer = kafka.consumer(mail.clone()).await.unwrap();
+    // All have begun: the relay does not start without a broker that it was promised.
+    let first = Message::new("first", "t", "x");
+    let first = Envelope::new(Address::topic("orders"), first).due(Due::After(SECOND * 2));
+    tokio::join!(send(&producer, vec![first]), receive(&consumer, BTreeSet::from(["first".to_owned()])));
     for node in 0..3 {
         cluster.nodes()[node].kill();
         let envelopes = (0..EACH).map(|n| {

@@ -55,6 +55,9 @@ pub(crate) const KILLS: &str = "faults";
 /// How many test executables run at a time: most of them wait for a server, or for time to pass.
 const BESIDE: usize = 2;
 
+/// Its tests start brokers in virtual machines, up to three at a time, and need both processors for them.
+const HEAVY: &str = "dwell-kafka";
+
 /// More kills are a run of their own: `cargo xtask faults`.
 const FEW_KILLS: u64 = 5;
 
@@ -105,9 +108,13 @@ fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
             column.package == binary.package && column.target == binary.target && binary.kind == "test"
         })
     };
-    let programs = binaries.iter().filter(|binary| !is_column(binary)).map(|binary| binary.program(&[]));
+    let (heavy, others): (Vec<_>, Vec<_>) =
+        binaries.iter().filter(|binary| !is_column(binary)).partition(|binary| binary.package == HEAVY);
+    let programs = |of: Vec<&TestBinary>| of.iter().map(|binary| binary.program(&[])).collect();
+    let mut outputs = job.run_beside(programs(others), BESIDE)?;
+    outputs.extend(job.run_beside(programs(heavy), 1)?);
     let mut outcome = Outcome::default();
-    for output in job.run_beside(programs.collect(), BESIDE)? {
+    for output in outputs {
         // The last one, because a test may run a harness of its own and show what that said.
         let counted = output.stdout.iter().rev().find_map(|line| Tally::of_line(line));
         outcome.add_harness(&output, counted);

@@ -70,6 +70,26 @@ pub async fn relay(
     }
 }
 
+/// Whoever names its group otherwise sends everything once more, from the first record on: nobody wants that, and it is easily
+/// done.
+async fn warn_of_other_groups(cluster: Cluster) {
+    let settings = &cluster.settings().relay;
+    // Some may not list groups; they may relay all the same.
+    let Ok(groups) = cluster.groups().await else { return };
+    let ours = |topic: &str| format!("{}-{topic}", settings.group);
+    let other = topics::levels(settings).into_iter().find_map(|level| {
+        let end = format!("-{}", level.topic);
+        groups.iter().find(|group| group.ends_with(&end) && **group != ours(&level.topic))
+    });
+    if let Some(other) = other {
+        tracing::warn!(
+            group = %settings.group,
+            "the group `{other}` relays these delay topics as well, or has done so: each group sends every record on, so that \
+             everything comes twice; give all relays one group, which is `dwell` inside of a bus"
+        );
+    }
+}
+
 /// A relay that is yet to run.
 pub(crate) struct Relay {
     cluster: Cluster,
@@ -84,7 +104,8 @@ impl Relay {
 
     pub(crate) async fn run(self, stop: BoxFuture<'static, ()>) -> Result<()> {
         topics::check(&self.cluster).await?;
-        self.warn_of_other_groups().await;
+        // Nobody waits for it: it asks every broker, and one of them may be away.
+        let looking = tokio::spawn(warn_of_other_groups(self.cluster.clone()));
         let settings = self.cluster.settings();
         let client_id = format!("{}-relay-{}", self.seams.instance, self.seams.incarnation);
         let shared = Arc::new(Shared {
@@ -133,29 +154,10 @@ impl Relay {
             }
             let _ = tell.send(true);
         }
+        looking.abort();
         shared.to_targets.close().await;
         shared.to_shelves.close().await;
         result
-    }
-
-    /// Whoever names its group otherwise sends everything once more, from the first record on: nobody wants that, and it is
-    /// easily done.
-    async fn warn_of_other_groups(&self) {
-        let settings = &self.cluster.settings().relay;
-        // Some may not list groups; they may relay all the same.
-        let Ok(groups) = self.cluster.groups().await else { return };
-        let ours = |topic: &str| format!("{}-{topic}", settings.group);
-        let other = topics::levels(settings).into_iter().find_map(|level| {
-            let end = format!("-{}", level.topic);
-            groups.iter().find(|group| group.ends_with(&end) && **group != ours(&level.topic))
-        });
-        if let Some(other) = other {
-            tracing::warn!(
-                group = %settings.group,
-                "the group `{other}` relays these delay topics as well, or has done so: each group sends every record on, so that \
-                 everything comes twice; give all relays one group, which is `dwell` inside of a bus"
-            );
-        }
     }
 
     fn join(&self, client_id: &str, level: &Level) -> Result<Member> {
