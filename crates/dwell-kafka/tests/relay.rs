@@ -14,6 +14,7 @@ use rdkafka::{
     client::DefaultClientContext,
 };
 use std::{
+    collections::BTreeSet,
     io::Write as _,
     process::{Command, Stdio},
     sync::Arc,
@@ -116,8 +117,26 @@ impl Scene {
                 (at.parse().unwrap(), key, headers, body)
             })
             .collect();
-        assert_eq!(lines.len(), count, "of `{count}` records only {lines:?}");
+        if lines.len() != count {
+            let keys: BTreeSet<_> = lines.iter().map(|(_, key, ..)| key.as_str()).collect();
+            panic!("of {count} records {} came; {}", lines.len(), self.whereabouts(&keys));
+        }
         lines
+    }
+
+    /// Which records of the delay topics have none of these keys, by partition and offset.
+    fn whereabouts(&self, came: &BTreeSet<&str>) -> String {
+        let of_topic = |level: &str| {
+            let topic = self.delay_topic(level);
+            let all =
+                ["-b", &self.address, "-C", "-q", "-e", "-t", &topic, "-o", "beginning", "-f", "%p/%o %k\n"];
+            let out = Command::new("timeout").args(["40", "kcat"]).args(all).output().unwrap();
+            let out = String::from_utf8_lossy(&out.stdout).into_owned();
+            let missing =
+                out.lines().filter(|line| line.split(' ').nth(1).is_some_and(|key| !came.contains(key)));
+            format!("in `{topic}`: {:?}", missing.map(str::to_owned).collect::<Vec<_>>())
+        };
+        ["1s", "2s", "due", "parked"].map(of_topic).join("; ")
     }
 
     fn now(&self) -> i64 {

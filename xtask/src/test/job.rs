@@ -74,15 +74,21 @@ impl<'a> Job<'a> {
         Ok(output)
     }
 
-    /// Runs programs to their ends, so many at a time: for those that mostly wait. The log has each of them as a whole, and
-    /// what they printed is given in their own order.
-    pub(crate) fn run_beside(&mut self, programs: Vec<Program>, width: usize) -> Result<Vec<Output>, String> {
-        let mut outputs: Vec<_> = programs.iter().map(|_| None).collect();
-        let waiting = Mutex::new(programs.into_iter().enumerate());
+    /// Runs programs to their ends, the lanes beside each other, and in each lane so many at a time: for those that mostly
+    /// wait. The log has each of them as a whole, and what they printed is given in the order of all lanes together.
+    pub(crate) fn run_beside(&mut self, lanes: Vec<(Vec<Program>, usize)>) -> Result<Vec<Output>, String> {
+        let mut outputs: Vec<_> = lanes.iter().flat_map(|(programs, _)| programs).map(|_| None).collect();
+        let mut first = 0;
+        let lanes = lanes.into_iter().map(|(programs, width)| {
+            let numbers = first..first + programs.len();
+            first = numbers.end;
+            (Mutex::new(numbers.zip(programs)), width)
+        });
+        let lanes: Vec<_> = lanes.collect();
         std::thread::scope(|scope| {
             let (told, news) = mpsc::channel();
-            for _ in 0..width {
-                let (told, waiting) = (told.clone(), &waiting);
+            for waiting in lanes.iter().flat_map(|(waiting, width)| std::iter::repeat_n(waiting, *width)) {
+                let told = told.clone();
                 scope.spawn(move || {
                     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
                     while let Some((at, program)) = next() {

@@ -111,8 +111,8 @@ fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
     let (heavy, others): (Vec<_>, Vec<_>) =
         binaries.iter().filter(|binary| !is_column(binary)).partition(|binary| binary.package == HEAVY);
     let programs = |of: Vec<&TestBinary>| of.iter().map(|binary| binary.program(&[])).collect();
-    let mut outputs = job.run_beside(programs(others), BESIDE)?;
-    outputs.extend(job.run_beside(programs(heavy), 1)?);
+    let mut outputs = job.run_beside(vec![(programs(others), BESIDE)])?;
+    outputs.extend(job.run_beside(vec![(programs(heavy), 1)])?);
     let mut outcome = Outcome::default();
     for output in outputs {
         // The last one, because a test may run a harness of its own and show what that said.
@@ -181,8 +181,13 @@ fn empty(path: &Path) -> Result<(), String> {
 
 fn conformance_suite(job: &mut Job<'_>) -> Result<Outcome, String> {
     let (mut outcome, chosen) = chosen(job, CONFORMANCE)?;
-    let programs = chosen.iter().map(|(_, binary)| binary.program(&["--json"])).collect();
-    for ((column, _), output) in chosen.iter().zip(job.run_beside(programs, BESIDE)?) {
+    let (others, heavy): (Vec<_>, Vec<_>) =
+        chosen.into_iter().partition(|(column, _)| column.package != HEAVY);
+    let programs = |of: &[(Column, TestBinary)]| -> Vec<_> {
+        of.iter().map(|(_, binary)| binary.program(&["--json"])).collect()
+    };
+    let outputs = job.run_beside(vec![(programs(&others), 1), (programs(&heavy), 1)])?;
+    for ((column, _), output) in others.iter().chain(&heavy).zip(outputs) {
         let (results, problems) = conformance::judge(column, &output);
         results.iter().for_each(|result| outcome.add_case(result));
         problems.into_iter().for_each(|problem| outcome.fail(problem));
@@ -210,7 +215,7 @@ fn chosen(job: &mut Job<'_>, step: &str) -> Result<(Outcome, Vec<(Column, TestBi
 fn kills(job: &mut Job<'_>) -> Result<Outcome, String> {
     let (mut outcome, chosen) = chosen(job, KILLS)?;
     let programs = chosen.iter().map(|(_, binary)| faults::program(binary, FEW_KILLS, None)).collect();
-    for ((transport, _), output) in chosen.iter().zip(job.run_beside(programs, BESIDE)?) {
+    for ((transport, _), output) in chosen.iter().zip(job.run_beside(vec![(programs, BESIDE)])?) {
         match faults::judge(transport, &output) {
             Ok(figures) if figures.is_ok() => {
                 outcome.tally += Tally::PASSED;
@@ -245,7 +250,7 @@ fn bench_smoke(job: &mut Job<'_>) -> Result<Outcome, String> {
         };
         programs.push(binary.program(&["--json", "--smoke"]));
     }
-    let outputs = job.run_beside(programs, BESIDE)?;
+    let outputs = job.run_beside(vec![(programs, BESIDE)])?;
     let problems: Vec<_> = outputs.iter().flat_map(bench::judge).collect();
     if problems.is_empty() { Ok(Outcome::passed()) } else { Err(problems.join("\n")) }
 }
