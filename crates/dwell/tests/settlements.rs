@@ -2,7 +2,6 @@
 //! handler does not run again for it, and the pump goes on.
 #![allow(unreachable_pub, reason = "a test has no public")]
 
-#[allow(dead_code, reason = "some of it is for other stories")]
 mod common;
 #[path = "jobs/faulty.rs"]
 #[expect(dead_code, reason = "some of it is for stories about claims")]
