@@ -168,7 +168,9 @@ impl Cluster {
             }
             self.0.clock.sleep(STEP).await;
         }
-        Ok(())
+        // A broker may know of a partition before it leads it, and refuses what comes until then.
+        let partitions = self.known(topic).unwrap_or(0);
+        self.ends(topic, partitions).await.map(drop)
     }
 
     /// Deletes topics and groups that are no longer needed. What fails is only left over.

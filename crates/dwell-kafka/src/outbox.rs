@@ -12,7 +12,7 @@ use rdkafka::{
     ClientContext,
     config::RDKafkaLogLevel,
     error::{KafkaError, RDKafkaErrorCode as Code},
-    message::{DeliveryResult, Message as _, Timestamp as Stamp},
+    message::{DeliveryResult, Message as _, OwnedMessage, Timestamp as Stamp},
     producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer},
 };
 use std::{
@@ -30,11 +30,15 @@ const ROOM: Duration = Duration::from_millis(2);
 const CALL: Duration = Duration::from_secs(5);
 /// How long a close waits for what is on its way.
 const FLUSH: Duration = Duration::from_secs(10);
+/// How often a record is sent again that nobody confirmed.
+const AGAIN: usize = 3;
+/// What the library says of where a record lies when no broker told it (its `RD_KAFKA_OFFSET_INVALID`).
+const NOWHERE: i64 = -1001;
 
 type Native = ThreadedProducer<Reports>;
 type NativeRecord<'a> = BaseRecord<'a, [u8], [u8], Box<Report>>;
 /// What the library says of one record.
-type Reported = Result<Option<Timestamp>, KafkaError>;
+type Reported = Result<Option<Timestamp>, Unsent>;
 /// When it was appended, where the topic keeps that time.
 pub(crate) type Confirmed = Result<Option<Timestamp>>;
 
@@ -66,6 +70,15 @@ pub(crate) enum Transaction {
     Refused(Vec<Option<Error>>),
     /// Nothing is there, for a reason that lies in no record.
     Undone(Error),
+}
+
+/// Why a record may not be there.
+enum Unsent {
+    Refused(KafkaError),
+    /// The library believes that it is there, because one that was sent after it is. But a broker that has never heard from
+    /// a producer begins with whatever comes first: where it refused one batch, since it was not yet the leader, and took
+    /// the next, the first is nowhere. Only an answer with an offset says that a record is stored.
+    Unconfirmed(Box<OwnedMessage>),
 }
 
 /// Opened on first use, and again after an error that the library cannot recover from.
@@ -126,8 +139,8 @@ impl Outbox {
         if reports.iter().any(Result::is_err) {
             self.abort(native).await;
             let reasons = reports.into_iter().zip(records).map(|(report, record)| {
-                let error = report.err().filter(|error| !is_of_the_transaction(error));
-                error.map(|error| refused(&record.topic, error))
+                let Err(Unsent::Refused(error)) = report else { return None };
+                (!is_of_the_transaction(&error)).then(|| refused(&record.topic, error))
             });
             return Ok(Transaction::Refused(reasons.collect()));
         }
@@ -227,7 +240,7 @@ impl Outbox {
                     outgoing = back;
                     self.clock.sleep(ROOM).await;
                 }
-                Err((error, back)) => return back.delivery_opaque.say(Err(error)),
+                Err((error, back)) => return back.delivery_opaque.say(Err(Unsent::Refused(error))),
             }
         }
     }
@@ -363,11 +376,14 @@ impl ProducerContext for Reports {
 
     fn delivery(&self, result: &DeliveryResult<'_>, report: Box<Report>) {
         report.say(match result {
+            Ok(message) if message.offset() == NOWHERE => {
+                Err(Unsent::Unconfirmed(Box::new(message.detach())))
+            }
             Ok(message) => Ok(match message.timestamp() {
                 Stamp::LogAppendTime(at) => Some(Timestamp(at)),
                 _ => None,
             }),
-            Err((error, _)) => Err(error.clone()),
+            Err((error, _)) => Err(Unsent::Refused(error.clone())),
         });
     }
 }
@@ -402,17 +418,53 @@ impl Sending<'_> {
 
     /// Until the broker has confirmed or refused each: one answer per record, in order.
     pub(crate) async fn wait(self) -> Vec<Confirmed> {
-        let reports = self.batch.wait(self.topics.len()).await;
+        let mut reports = self.batch.wait(self.topics.len()).await;
+        for _ in 0..AGAIN {
+            if !self.send_unconfirmed(&mut reports).await {
+                break;
+            }
+        }
         let mut fatal = false;
         let answers = reports.into_iter().zip(&self.topics).map(|(report, topic)| {
-            fatal |= matches!(&report, Err(error) if error.rdkafka_error_code() == Some(Code::Fatal));
-            report.map_err(|error| refused(topic, error))
+            report.map_err(|unsent| match unsent {
+                Unsent::Refused(error) => {
+                    fatal |= error.rdkafka_error_code() == Some(Code::Fatal);
+                    refused(topic, error)
+                }
+                Unsent::Unconfirmed(_) => {
+                    let text = format!("no broker confirmed a record for `{topic}`: send it again");
+                    Error::new(ErrorKind::Timeout, text)
+                }
+            })
         });
         let answers = answers.collect();
         if fatal {
             self.outbox.renew(&self.native);
         }
         answers
+    }
+
+    /// Sends again what nobody confirmed: better twice than not at all. Whether there was any.
+    async fn send_unconfirmed(&self, reports: &mut [Reported]) -> bool {
+        let (batch, mut places) = (Batch::new(), vec![]);
+        for (place, report) in reports.iter().enumerate() {
+            let Err(Unsent::Unconfirmed(message)) = report else { continue };
+            let report = Box::new(Report { batch: batch.clone(), index: places.len() });
+            let mut record =
+                BaseRecord::with_opaque_to(message.topic(), report).partition(message.partition());
+            (record.key, record.payload) = (message.key(), message.payload());
+            record.headers = message.headers().cloned();
+            places.push(place);
+            self.outbox.hand_over(&self.native, record).await;
+        }
+        let count = places.len();
+        if count > 0 {
+            tracing::warn!(count, "records that no broker confirmed are sent to Kafka again");
+        }
+        for (place, report) in places.into_iter().zip(batch.wait(count).await) {
+            reports[place] = report;
+        }
+        count > 0
     }
 }
 
