@@ -50,9 +50,10 @@ pub(crate) fn fault(settings: &RedisSettings, error: &RedisError) -> Error {
         "WRONGTYPE" => say(
             ErrorKind::Conflict,
             format!(
-                "a key of another program is in the way at {place}, below the prefix `{}`: use another `prefix`, or \
-                 remove that key",
-                settings.prefix
+                "a key of another program is in the way at {place}, below the prefix `{}` ({}): use another `prefix`, \
+                 or remove that key",
+                settings.prefix,
+                detail()
             ),
         ),
         "WRONGPASS" | "NOAUTH" => say(

@@ -60,6 +60,11 @@ async fn take(consumer: &Arc<dyn Consumer>, count: usize) -> BTreeSet<String> {
     seen
 }
 
+/// How many there are beyond a lease.
+async fn take_now(consumer: &Arc<dyn Consumer>) -> usize {
+    consumer.receive(10, mail().lease * 2, None).await.unwrap().len()
+}
+
 /// Sends until it is confirmed.
 async fn send_surely(redis: &Redis, envelope: Envelope) {
     let clock = Seams::system("test").clock;
@@ -143,6 +148,32 @@ async fn a_key_of_another_program_in_the_way_is_said_and_nothing_is_half_done() 
     server.cli(&["del", "dwell:{orders}:ready:mail"]).unwrap();
     send(&redis, order("b")).await.unwrap();
     assert_eq!(take(&consumer, 1).await, names(&["b"]));
+}
+
+#[tokio::test]
+async fn a_key_in_the_way_of_receiving_settling_and_what_is_due_is_said_and_then_all_goes_on() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    send(&redis, order("held")).await.unwrap();
+    send(&redis, order("due").due(Due::After(Duration::from_millis(1)))).await.unwrap();
+    let [held] = consumer.receive(1, PATIENCE, None).await.unwrap().try_into().expect("one is ready");
+    // Nothing has been kept there yet, so that the name is free.
+    let key = "dwell:{orders}:aliases";
+    assert!(server.cli(&["set", key, "mine"]).unwrap().status.success());
+    let error = consumer.receive(1, Duration::from_millis(10), None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert!(error.to_string().contains(key), "{error}");
+    let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
+    let unsettled =
+        consumer.settle(vec![Settle { delivery: held, action: Action::ACK, note: note.clone() }]).await;
+    let [unsettled] = unsettled.try_into().expect("it is handed back");
+    assert_eq!(unsettled.error.kind(), ErrorKind::Conflict, "{}", unsettled.error);
+    assert!(server.cli(&["del", key]).unwrap().status.success());
+    let settled = consumer.settle(vec![unsettled.settle]).await;
+    assert!(settled.is_empty(), "{settled:?}");
+    assert_eq!(take(&consumer, 1).await, names(&["due"]));
+    assert_eq!(take_now(&consumer).await, 0, "what was settled does not come again");
 }
 
 #[tokio::test]
@@ -246,6 +277,35 @@ async fn the_way_to_insert_a_message_that_the_documentation_shows_works() {
     let [waiting] = &waiting[..] else { panic!("{waiting:?}") };
     assert_eq!(&*waiting.envelope.message.id.0, "reminder:42");
     assert_eq!(waiting.envelope.message.key.as_deref(), Some(&b"order-42"[..]));
+}
+
+#[tokio::test]
+async fn what_we_wrote_is_read_with_the_lines_that_the_documentation_shows() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    send(&redis, order("held")).await.unwrap();
+    let [held] = consumer.receive(1, PATIENCE, None).await.unwrap().try_into().expect("one is ready");
+    send(&redis, order("ready")).await.unwrap();
+    let sent = send(&redis, order("waits").due(Due::After(PATIENCE * 100))).await.unwrap();
+    let page = include_str!("../../../docs/transports/redis.md");
+    let section = page.split("## The layout").nth(1).expect("the page has a section of that name");
+    let shown: Vec<_> = section.lines().filter(|line| line.starts_with("redis-cli ")).collect();
+    let said = |start: &str| {
+        let line = shown.iter().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("no {start}"));
+        let command = line.replace("redis-cli", &format!("redis-cli -e -p {}", server.port()));
+        let ran = std::process::Command::new("sh").args(["-c", &command]).output().unwrap();
+        assert!(ran.status.success(), "{command}: {ran:?}");
+        String::from_utf8_lossy(&ran.stdout).into_owned()
+    };
+    assert_eq!(shown.len(), 3, "each of them is tried: {shown:?}");
+    let ready = said("redis-cli XRANGE");
+    assert!(ready.contains("orders.placed") && ready.contains("ready") && ready.contains("held"), "{ready}");
+    let pending = said("redis-cli XPENDING");
+    assert!(pending.starts_with("1\n"), "one is in somebody's hands: {pending}");
+    let due = said("redis-cli ZRANGE");
+    assert_eq!(due.trim(), format!("waits\n{}", sent.due.unwrap().0));
+    settle(&consumer, held, Action::ACK).await;
 }
 
 #[tokio::test]

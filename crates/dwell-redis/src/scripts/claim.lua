@@ -47,7 +47,11 @@ local found, step = {}, 1
 while #found < most and bytes > 0 do
   local wanted = math.min(step, most - #found)
   local some, problem = read(wanted)
-  if problem then return problem end
+  if problem then
+    -- What was done before is counted.
+    conclude()
+    return problem
+  end
   step = math.min(step * 2, 32)
   local is_full = false
   for _, entry in ipairs(some) do
