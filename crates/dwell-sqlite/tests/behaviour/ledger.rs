@@ -208,6 +208,40 @@ async fn what_matches_throughout_is_on_exactly_one_page_whatever_happens_meanwhi
     assert_eq!(kind(ledger(&broker).list(query).await), ErrorKind::Invalid);
 }
 
+/// No more than so many rows are looked through at a time: what lies at the seams is neither left out nor shown twice.
+#[tokio::test]
+async fn a_search_through_tens_of_thousands_finds_each_match_once_in_order_while_others_insert() {
+    let broker = Broker::new().await;
+    // Two subscriptions, so that the twenty thousandth record is one of the ten thousandth message.
+    let matches = [0, 1, 9_998, 9_999, 10_000, 10_001, 19_998, 19_999, 20_000, 20_001, 24_999];
+    let message = |n: usize| {
+        let body = if matches.contains(&n) { "needle" } else { "hay" };
+        Envelope::new(Address::topic("orders"), Message::new(format!("{n:05}"), "orders.placed", body))
+    };
+    let producer = broker.sqlite.producer().await.unwrap();
+    let all: Vec<_> = (0..25_000).map(message).collect();
+    for batch in all.chunks(5_000) {
+        assert!(producer.send(batch).await.iter().all(Result::is_ok));
+    }
+    let mut query = RecordQuery { text: Some("needle".into()), limit: 3, ..RecordQuery::default() };
+    let mut seen = Vec::new();
+    loop {
+        let page = ledger(&broker).list(query.clone()).await.unwrap();
+        let shown = |record: Record| format!("{} {}", record.message.id, record.subscription.unwrap());
+        seen.extend(page.items.into_iter().map(shown));
+        // Before the place where the search is, and behind it.
+        let others = ["00000-later", "99999"].map(|id| order(&format!("{id}-{}", seen.len())));
+        assert!(producer.send(&others).await.iter().all(Result::is_ok));
+        let Some(next) = page.next else { break };
+        query.after = Some(next);
+    }
+    let expected = matches.iter().flat_map(|n| ["mail", "stock"].map(|name| format!("{n:05} {name}")));
+    let mut by_name = seen.clone();
+    by_name.sort();
+    assert_eq!(by_name, expected.collect::<Vec<_>>());
+    assert!(seen.is_sorted_by_key(|line| line[..5].to_owned()), "{seen:?}");
+}
+
 #[tokio::test]
 async fn what_waits_can_be_cancelled_and_rescheduled_and_what_does_not_cannot() {
     let broker = Broker::new().await;
