@@ -58,20 +58,20 @@ async fn look(store: &Arc<Store>, tidies: bool) -> Result<()> {
         topics = more.map(|(topic, _)| topic).collect();
     }
     if tidies {
-        tidy(store).await?;
+        tidy(store, GONE).await?;
     }
     Ok(())
 }
 
 /// Forgets what need not be kept, in every slot.
-async fn tidy(store: &Store) -> Result<()> {
+async fn tidy(store: &Store, gone: Duration) -> Result<()> {
     for base in bases(&store.rooms().await?) {
         let family = store.family(&base).await?;
         let mut behind: Vec<String> = vec![];
         while !family.is_empty() {
             let answer = store
                 .run(&TIDY, &family, |_, command| {
-                    command.arg(CHUNK).arg(GONE.as_millis() as u64).arg(STRAY.as_millis() as u64);
+                    command.arg(CHUNK).arg(gone.as_millis() as u64).arg(STRAY.as_millis() as u64);
                     command.arg(&behind);
                 })
                 .await?;
@@ -104,7 +104,7 @@ pub(crate) async fn promote(store: Arc<Store>, mut stop: BoxFuture<'static, ()>)
                     }
                 }
                 if round.is_multiple_of(TIDY_PERIODS)
-                    && let Err(error) = tidy(&store).await
+                    && let Err(error) = tidy(&store, GONE).await
                 {
                     tracing::warn!(%error, "what need not be kept could not be forgotten: it is tried again");
                 }
@@ -142,5 +142,50 @@ async fn promote_topic(store: Arc<Store>, topic: Text) {
         let wait = u64::try_from(number(wait)).map_or(Duration::MAX, Duration::from_millis);
         let signals = waiter::of_topic(&store, &topic, &text(signal));
         waiter.wait(&store, &signals, wait).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Redis, RedisSettings};
+    use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
+    use dwell_core::{
+        Action, Address, Consumer, Envelope, Message, Note, OnMissing, Outcome, Seams, Settle, Subscription,
+        Transport,
+    };
+
+    async fn receive(consumer: &Arc<dyn Consumer>) -> dwell_core::Delivery {
+        consumer.receive(1, PERIOD * 20, None).await.unwrap().remove(0)
+    }
+
+    /// Who died without a word leaves a name in the group of each of his subscriptions.
+    #[tokio::test]
+    async fn names_of_consumers_that_are_gone_are_removed_and_of_those_that_hold_something_not() {
+        let server = RedisServer::start(RedisOptions::default()).unwrap();
+        let settings =
+            RedisSettings::from_url(&dwell_core::TransportUrl::parse(&server.url()).unwrap()).unwrap();
+        let redis = Redis::open(settings, Seams::system("test")).await.unwrap();
+        let mail = Subscription::new("orders", "mail");
+        redis.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
+        let orders: Vec<_> = ["a", "b"]
+            .map(|id| Envelope::new(Address::topic("orders"), Message::new(id, "orders.placed", "{}")))
+            .into();
+        assert!(redis.producer().await.unwrap().send(&orders).await.iter().all(Result::is_ok));
+        let (idle, busy) = (redis.consumer(mail.clone()).await.unwrap(), redis.consumer(mail).await.unwrap());
+        let delivery = receive(&idle).await;
+        let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
+        assert!(idle.settle(vec![Settle { delivery, action: Action::ACK, note }]).await.is_empty());
+        let held = receive(&busy).await;
+        let consumers = || {
+            let said = server.cli(&["xinfo", "consumers", "dwell:{orders}:ready:mail", "dwell"]).unwrap();
+            String::from_utf8_lossy(&said.stdout).matches("pending").count()
+        };
+        assert_eq!(consumers(), 2);
+        tidy(&redis.store, GONE).await.unwrap();
+        assert_eq!(consumers(), 2, "both were heard of a moment ago");
+        redis.store.seams.clock.sleep(Duration::from_millis(5)).await;
+        tidy(&redis.store, Duration::ZERO).await.unwrap();
+        assert_eq!(consumers(), 1, "the one that holds {}", held.message.id);
     }
 }

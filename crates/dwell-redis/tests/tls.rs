@@ -1,6 +1,6 @@
 //! `rediss://`, with a certificate authority of the test's own.
 
-use dwell_conformance::servers::redis::{RedisOptions, RedisServer, TlsFiles};
+use dwell_conformance::servers::redis::{RedisCluster, RedisOptions, RedisServer, TlsFiles};
 use dwell_core::{
     Address, Envelope, ErrorKind, Message, OnMissing, Result, Seams, Subscription, Transport, TransportUrl,
 };
@@ -37,13 +37,9 @@ async fn connect(url: &str) -> Result<dwell_redis::Redis> {
     dwell_redis::connect(&TransportUrl::parse(url)?, Seams::system("test")).await
 }
 
-#[tokio::test]
-async fn a_server_whose_authority_we_trust_is_spoken_to_over_tls_and_no_other() {
-    let files = certificates("ours");
-    let options = RedisOptions { tls: Some(files.clone()), ..RedisOptions::default() };
-    let server = RedisServer::start(options).unwrap();
-    let trusted = format!("{}?ca={}", server.url(), files.ca.display());
-    let redis = connect(&trusted).await.unwrap();
+/// Sends a message to somebody who waits for it, on a connection of his own.
+async fn speak(url: &str) {
+    let redis = connect(url).await.unwrap();
     let mail = Subscription::new("orders", "mail");
     redis.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
     let consumer = redis.consumer(mail).await.unwrap();
@@ -52,6 +48,25 @@ async fn a_server_whose_authority_we_trust_is_spoken_to_over_tls_and_no_other() 
     redis.producer().await.unwrap().send(&[order]).await.pop().unwrap().unwrap();
     let batch = waiting.await.unwrap().unwrap();
     assert_eq!(&*batch[0].message.id.0, "a");
+}
+
+#[tokio::test]
+async fn a_cluster_is_spoken_to_over_tls_whichever_of_its_servers_has_the_topic() {
+    let files = certificates("cluster");
+    let options = RedisOptions { tls: Some(files.clone()), ..RedisOptions::default() };
+    let cluster = RedisCluster::start_with(options).unwrap();
+    speak(&format!("{}?ca={}", cluster.url(), files.ca.display())).await;
+    let error = connect(&cluster.url()).await.map(drop).unwrap_err();
+    assert!(error.to_string().contains("TLS"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_whose_authority_we_trust_is_spoken_to_over_tls_and_no_other() {
+    let files = certificates("ours");
+    let options = RedisOptions { tls: Some(files.clone()), ..RedisOptions::default() };
+    let server = RedisServer::start(options).unwrap();
+    let trusted = format!("{}?ca={}", server.url(), files.ca.display());
+    speak(&trusted).await;
 
     let stranger = certificates("stranger");
     let plain = server.url().replace("rediss://", "redis://");

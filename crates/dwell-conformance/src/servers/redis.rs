@@ -175,6 +175,10 @@ impl RedisCluster {
                 .with("cluster-enabled", "yes")
                 .with("cluster-node-timeout", "2000")
                 .with("cluster-port", &bus.to_string());
+            if options.tls.is_some() {
+                of = of.with("tls-cluster", "yes").with("tls-replication", "yes");
+            }
+            of.tls = options.tls.clone();
             of.settings.extend(options.settings.iter().cloned());
             servers.push(RedisServer::start_at(*port, of)?);
         }
@@ -192,10 +196,11 @@ impl RedisCluster {
         Ok(cluster)
     }
 
-    /// Where it is: `redis://127.0.0.1:port,127.0.0.1:port,…`.
+    /// Where it is: `redis://127.0.0.1:port,127.0.0.1:port,…`, or the same with `rediss`.
     pub fn url(&self) -> String {
         let hosts: Vec<_> = self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
-        format!("redis://{}", hosts.join(","))
+        let scheme = if self.servers[0].options.tls.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}://{}", hosts.join(","))
     }
 
     /// Its servers.
