@@ -56,10 +56,7 @@ pub(crate) fn fault(settings: &RedisSettings, error: &RedisError) -> Error {
                 detail()
             ),
         ),
-        "WRONGPASS" | "NOAUTH" => say(
-            ErrorKind::Denied,
-            format!("the Redis server at {place} does not accept this user name and password: check them"),
-        ),
+        "WRONGPASS" | "NOAUTH" => denied(settings, &place),
         "NOPERM" => say(
             ErrorKind::Denied,
             format!("the user has no right to a command or key at {place}: {}; see `ACL LIST`", detail()),
@@ -95,9 +92,16 @@ pub(crate) fn replaced(settings: &RedisSettings) -> Error {
 fn other(settings: &RedisSettings, error: &RedisError, place: &str, detail: &dyn Fn() -> String) -> Error {
     let say = |kind, text: String| Error::new(kind, text);
     if error.kind() == redis::ErrorKind::AuthenticationFailed {
+        return denied(settings, place);
+    }
+    if detail().contains("DB index is out of range") {
+        let database = settings.database;
         return say(
-            ErrorKind::Denied,
-            format!("the Redis server at {place} does not accept this user name and password: check them"),
+            ErrorKind::Config,
+            format!(
+                "the Redis server at {place} has no database {database}: name another one behind the `/` of the URL, or \
+                 raise `databases` of the server"
+            ),
         );
     }
     if error.is_timeout() {
@@ -130,6 +134,18 @@ fn other(settings: &RedisSettings, error: &RedisError, place: &str, detail: &dyn
     let code = error.code().unwrap_or_default();
     say(ErrorKind::Unavailable, format!("the Redis server at {place} said `{code}`: {}", detail()))
         .with_retryable(false)
+}
+
+fn denied(settings: &RedisSettings, place: &str) -> Error {
+    let text = match &settings.password {
+        Some(_) => {
+            format!("the Redis server at {place} does not accept this user name and password: check them")
+        }
+        None => format!(
+            "the Redis server at {place} wants a password, and the URL has none: `redis://:password@…`"
+        ),
+    };
+    Error::new(ErrorKind::Denied, text)
 }
 
 fn tls_hint(settings: &RedisSettings) -> &'static str {

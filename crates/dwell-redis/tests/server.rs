@@ -180,11 +180,12 @@ async fn a_key_in_the_way_of_receiving_settling_and_what_is_due_is_said_and_then
 async fn a_wrong_or_missing_password_is_denied_and_never_shown() {
     let server = RedisServer::start(RedisOptions::default().with("requirepass", "correct-horse")).unwrap();
     let at = server.url().replace("redis://", "");
-    for url in
-        [format!("redis://:hunter2@{at}"), format!("redis://someone:hunter2@{at}"), format!("redis://{at}")]
+    for (user, said) in
+        [(":hunter2@", "does not accept"), ("someone:hunter2@", "check them"), ("", "has none")]
     {
-        let error = connect(&url).await.map(drop).unwrap_err();
+        let error = connect(&format!("redis://{user}{at}")).await.map(drop).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
+        assert!(error.to_string().contains(said), "{error}");
         assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
     }
     let redis = connect(&format!("redis://:correct-horse@{at}")).await.unwrap();
@@ -192,6 +193,14 @@ async fn a_wrong_or_missing_password_is_denied_and_never_shown() {
     send(&redis, order("a")).await.unwrap();
     assert_eq!(take(&consumer, 1).await, names(&["a"]));
     assert!(!format!("{redis:?}").contains("correct-horse"));
+}
+
+#[tokio::test]
+async fn a_database_that_the_server_does_not_have_is_said_by_its_number() {
+    let server = server();
+    let error = connect(&format!("{}/99", server.url())).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error:?}");
+    assert!(error.to_string().contains("no database 99"), "{error}");
 }
 
 #[tokio::test]
