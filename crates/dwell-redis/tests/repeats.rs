@@ -195,3 +195,30 @@ async fn what_is_not_confirmed_by_replicas_says_so_and_is_confirmed_and_stored_o
     assert_eq!(stage.stored(), "1");
     assert_eq!(said(&replica, &["xlen", "dwell:{orders}:ready:mail"]), "1");
 }
+
+#[tokio::test]
+async fn a_line_that_has_died_without_a_word_is_given_up_and_messages_come_all_the_same() {
+    let stage = Stage::new(false, "").await;
+    stage.proxy.trouble(Trouble::Deaf);
+    let waits = async {
+        // The first wait is on that line; whoever waits looks anyway after a while.
+        let mut seen = vec![];
+        while seen.len() < 2 {
+            let batch = stage.consumer.receive(1, PATIENCE, None).await.unwrap();
+            seen.extend(ids(&batch).iter().map(|id| (*id).to_owned()));
+            assert!(stage.settle(batch).await);
+        }
+        seen
+    };
+    let sends = async {
+        let clock = Seams::system("test").clock;
+        while !stage.proxy.is_over() {
+            clock.sleep(Duration::from_millis(20)).await;
+        }
+        stage.send(order("meanwhile")).await.unwrap();
+        stage.proxy.is_given_up().await;
+        stage.send(order("afterwards")).await.unwrap();
+    };
+    let (seen, ()) = tokio::join!(waits, sends);
+    assert_eq!(seen, ["meanwhile", "afterwards"]);
+}

@@ -26,6 +26,8 @@ pub(crate) enum Trouble {
     Silence,
     /// It is under way when the line breaks after a while, and arrives when it is let go.
     Late,
+    /// Not of a script, but of the next read that blocks: nothing that the server says ever comes, and the line stays.
+    Deaf,
 }
 
 /// Longer than the clients here wait for an answer.
@@ -70,6 +72,11 @@ impl Proxy {
         self.line.trouble.load(Ordering::SeqCst) == 0
     }
 
+    /// Once the client has given up a line on which it heard nothing.
+    pub(crate) async fn is_given_up(&self) {
+        self.line.arrived.notified().await;
+    }
+
     /// Lets a script go that is late, and waits until the server has answered it.
     pub(crate) async fn let_go(&self) {
         self.line.let_go.notify_one();
@@ -79,10 +86,12 @@ impl Proxy {
 
 impl Line {
     fn meets(&self, request: &[u8]) -> Option<Trouble> {
-        let troubles = [Trouble::BreakAfter, Trouble::BreakBefore, Trouble::Silence, Trouble::Late];
-        let is_script = request.windows(7).any(|window| window == b"EVALSHA");
+        let troubles =
+            [Trouble::BreakAfter, Trouble::BreakBefore, Trouble::Silence, Trouble::Late, Trouble::Deaf];
         let trouble = *troubles.iter().find(|of| **of as u8 == self.trouble.load(Ordering::SeqCst))?;
-        let taken = is_script && self.trouble.swap(0, Ordering::SeqCst) != 0;
+        let of: &[u8] = if trouble == Trouble::Deaf { b"XREAD\r\n" } else { b"EVALSHA" };
+        let is_it = request.windows(of.len()).any(|window| window == of);
+        let taken = is_it && self.trouble.swap(0, Ordering::SeqCst) != 0;
         taken.then_some(trouble)
     }
 
@@ -97,6 +106,12 @@ impl Line {
                             if server.write_all(&request[..length]).await.is_err() { return }
                         }
                         Some(Trouble::BreakBefore) => return,
+                        Some(Trouble::Deaf) => {
+                            // Until the client gives it up.
+                            while matches!(client.read(&mut request).await, Ok(1..)) {}
+                            self.arrived.notify_one();
+                            return;
+                        }
                         Some(Trouble::Late) => {
                             SystemClock::new().sleep(A_WHILE).await;
                             drop(client);
