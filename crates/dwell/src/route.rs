@@ -4,6 +4,7 @@ use crate::message::Message;
 use dwell_core::{Address, Result, Text, TypeName, check_user_topic};
 use std::{
     any::TypeId,
+    borrow::Cow,
     collections::BTreeMap,
     sync::{
         Arc, PoisonError, RwLock,
@@ -82,11 +83,15 @@ impl Routes {
         topics.get(name).cloned().unwrap_or_else(|| topic.into())
     }
 
-    pub(crate) fn of<M: Message>(&self, command: bool) -> Result<Arc<Route>> {
+    pub(crate) fn of<M: Message>(&self, command: bool) -> Result<Cow<'_, Arc<Route>>> {
         let id = TypeId::of::<M>();
         if let Some(route) = self.handled.get(&id) {
-            return Ok(route.clone());
+            return Ok(Cow::Borrowed(route));
         }
+        self.of_other::<M>(id, command).map(Cow::Owned)
+    }
+
+    fn of_other<M: Message>(&self, id: TypeId, command: bool) -> Result<Arc<Route>> {
         if let Some(route) = self.others.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
             return Ok(route.clone());
         }
