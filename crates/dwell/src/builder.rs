@@ -395,7 +395,7 @@ impl Builder {
     /// ```
     /// use dwell::{Bus, extend::{Decided, Observer}, prelude::*};
     /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
-    /// # use dwell_core::{Envelope, Sent};
+    /// use dwell_core::{Envelope, Sent};
     ///
     /// #[derive(Default)]
     /// struct Dead(AtomicU64);

@@ -184,8 +184,9 @@ impl Claimed {
     /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").await?;
     /// let slow = jobs.claim(["sums.add"]).lease(Duration::from_secs(60)).await?.pop().expect("it is due");
     /// t.advance(Duration::from_secs(61)).await; // without a heartbeat
+    /// # jobs.claim(["sums.add"]).await?;
     /// let refused = slow.complete(&42).await.unwrap_err();
-    /// assert_eq!(refused.kind(), ErrorKind::Stale, "the job is in other hands, or will be");
+    /// assert_eq!(refused.kind(), ErrorKind::Stale, "the job goes to somebody else");
     /// # Ok(()) }
     /// ```
     pub async fn complete(self, result: &impl Serialize) -> Result<()> {
