@@ -304,6 +304,16 @@ impl SubscriptionSettings {
     }
 
     /// Whether these settings can work on a transport that can do this much. The error names the setting.
+    ///
+    /// ```
+    /// use dwell_core::{Seams, Transport};
+    /// use dwell_engine::{SubscriptionSettings, memory::{Memory, MemorySettings}};
+    ///
+    /// let capabilities = Memory::new(Seams::system("shop"), MemorySettings::default()).capabilities();
+    /// let mail = SubscriptionSettings { concurrency: 0, ..SubscriptionSettings::new("orders", "mail") };
+    /// let refused = mail.validate(&capabilities).unwrap_err();
+    /// assert!(refused.to_string().contains("concurrency"), "{refused}");
+    /// ```
     pub fn validate(&self, capabilities: &Capabilities) -> Result<()> {
         let here = format!("subscription {}/{}", self.topic, self.name);
         let refuse = |setting: &str, why: &str| {

@@ -90,6 +90,13 @@ impl Cx {
     }
 
     /// The message as it came: body, type, content type, counts.
+    ///
+    /// ```
+    /// use dwell::{raw::{ContentType, Message}, testing::TestCx};
+    ///
+    /// let cx = TestCx::of(Message::new("a", "orders.placed", r#"{"order":42}"#));
+    /// assert_eq!((&*cx.message().kind, &cx.message().content_type), ("orders.placed", &ContentType::JSON));
+    /// ```
     pub fn message(&self) -> &Message {
         &self.0.message
     }
@@ -126,11 +133,40 @@ impl Cx {
 
     /// How often it was handed out since it was put here, where the broker can tell: more than once without an outcome
     /// means that a worker crashed, or lost it.
+    ///
+    /// ```
+    /// use dwell::{prelude::*, testing};
+    ///
+    /// fn warn_of_crashes(cx: &Cx) -> bool {
+    ///     cx.deliveries().is_some_and(|deliveries| deliveries > 1)
+    /// }
+    ///
+    /// assert!(!warn_of_crashes(&testing::cx()));
+    /// ```
     pub fn deliveries(&self) -> Option<u32> {
         self.0.context.deliveries
     }
 
     /// When it became due, where the transport knows.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "remind")]
+    /// # struct Remind;
+    /// async fn remind(_: Remind, cx: Cx) {
+    ///     let late = cx.due().map(|due| cx.now().since(due));
+    ///     assert_eq!(late, Some(Duration::ZERO), "time is virtual here");
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(remind)).await?;
+    /// t.send(Remind).after(Duration::from_secs(60)).await?;
+    /// # t.advance(Duration::from_secs(60)).await;
+    /// # assert_eq!(t.handled::<Remind>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn due(&self) -> Option<Timestamp> {
         self.0.context.due
     }

@@ -121,6 +121,17 @@ impl VirtualClock {
     }
 
     /// Completes when no tracked task is runnable and no thread is busy: all that can happen now has happened.
+    ///
+    /// ```
+    /// use dwell_core::{Clock, VirtualClock};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let clock = VirtualClock::new();
+    /// let task = tokio::spawn(clock.track(Box::pin(async { tokio::task::yield_now().await })));
+    /// clock.idle().await;
+    /// assert!(task.is_finished());
+    /// # }
+    /// ```
     pub async fn idle(&self) {
         self.0.activity.idle().await;
     }

@@ -110,6 +110,16 @@ impl JobRoutes {
     }
 
     /// The endpoints, below `/v1/jobs`.
+    ///
+    /// ```
+    /// # use dwell::{Bus, axum::JobRoutes};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// // Beside what the service has already, whatever its state is.
+    /// let app: axum::Router<String> = axum::Router::new().merge(JobRoutes::new(bus.jobs()?).router());
+    /// # assert!(app.has_routes());
+    /// # bus.shutdown().await }
+    /// ```
     pub fn router<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
         let Self { jobs, accepts, submits, workers } = self;
         let shared = Arc::new(Shared { jobs, accepts, held: Held::default() });

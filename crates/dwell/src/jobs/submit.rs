@@ -105,6 +105,19 @@ impl Submitting {
     }
 
     /// Not before this long from now, on the clock of whoever holds it.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build { month: u32 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// let submitted = t.jobs()?.submit(Build { month: 12 }).after(Duration::from_secs(60)).await?;
+    /// assert_eq!(submitted.run_at, Some(t.now().after(Duration::from_secs(60))));
+    /// # Ok(()) }
+    /// ```
     pub fn after(self, delay: Duration) -> Self {
         self.with(|sending| sending.after(delay))
     }
