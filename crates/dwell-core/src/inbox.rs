@@ -6,18 +6,17 @@ use std::time::Duration;
 /// The answer to a claim.
 ///
 /// ```
-/// use dwell_core::{Claim, Inbox, MessageId, Result};
-/// use std::time::Duration;
+/// use dwell_core::Claim;
 ///
-/// async fn once(inbox: &dyn Inbox, id: &MessageId, effect: impl AsyncFnOnce()) -> Result<bool> {
-///     match inbox.claim("orders/mail", id, 1, Duration::from_secs(30)).await? {
-///         Claim::New => effect().await,
-///         Claim::Busy => return Ok(false),
-///         Claim::Done => return Ok(true),
+/// fn next(claim: Claim) -> &'static str {
+///     match claim {
+///         Claim::New => "run the handler, then say done",
+///         Claim::Busy => "defer the message",
+///         Claim::Done => "ack it",
 ///     }
-///     inbox.done("orders/mail", id, Duration::from_secs(7 * 24 * 3600)).await?;
-///     Ok(true)
 /// }
+///
+/// assert_eq!(next(Claim::Done), "ack it");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {

@@ -62,6 +62,16 @@ pub trait Observer: Send + Sync + 'static {
 ///     let note = &decided.settle.note;
 ///     format!("{}/{}: {:?} {:?}", decided.topic, decided.subscription, note.outcome, note.error)
 /// }
+/// # use dwell_core::{Action, Delivery, Message, Note, Outcome, Receipt, Settle};
+/// # let message = Message::new("a", "orders.placed", "{}");
+/// # let settle = Settle {
+/// #     delivery: Delivery { message, deliveries: None, due: None, problem: None, receipt: Receipt::new(0, 1) },
+/// #     action: Action::ACK,
+/// #     note: Note { outcome: Outcome::Handled, error: None, worker: "w1".into(), moved_to: None },
+/// # };
+/// # let (topic, subscription, settle) = ("orders", "mail", &settle);
+/// # let decided = Decided { topic, subscription, settle, dead: false, discarded: false, ran: None };
+/// assert_eq!(line(&decided), "orders/mail: Handled None");
 /// ```
 #[derive(Debug)]
 pub struct Decided<'a> {

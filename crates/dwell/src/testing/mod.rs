@@ -94,14 +94,16 @@ pub async fn start(wiring: Builder) -> Result<TestBus> {
 ///
 /// ```
 /// # use dwell::{ErrorKind, prelude::*};
+/// # use std::time::Duration;
 /// # #[derive(Command, Serialize, Deserialize)]
 /// # #[message(name = "greet")]
 /// # struct Greet;
 /// # async fn greet(_: Greet) {}
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
 /// let t = dwell::testing::start_on(Bus::builder().handle(greet), "memory://?capacity=1").await?;
-/// t.send(Greet).await?;
-/// assert_eq!(t.send(Greet).await.unwrap_err().kind(), ErrorKind::Full);
+/// t.send(Greet).after(Duration::from_secs(60)).await?;
+/// let refused = t.send(Greet).after(Duration::from_secs(60)).await.unwrap_err();
+/// assert_eq!(refused.kind(), ErrorKind::Full);
 /// # Ok(()) }
 /// ```
 pub async fn start_on(wiring: Builder, url: &str) -> Result<TestBus> {
