@@ -205,6 +205,11 @@ async fn check(client: &Client) -> anyhow::Result<()> {
     let (status, again, _) = client.call(request, &photo).await?;
     ensure!((status, &again) == (200, &location), "the same request is the same job");
 
+    let (status, _, problem) = client.call("POST /images?width=0 HTTP/1.1", &photo).await?;
+    let problem: Value = serde_json::from_slice(&problem)?;
+    ensure!(status == 400 && problem["code"] == "invalid_request", "{status} {problem}");
+    println!("what cannot be is refused: {}", problem["detail"]);
+
     let (_, location, _) = client.call("POST /images?width=160 HTTP/1.1", b"no image at all").await?;
     let failed = client.wait_for(&location, "Failed").await?;
     println!("what is no image has failed: {}", failed["error"]);

@@ -3,12 +3,48 @@
 use std::{error::Error as StdError, fmt};
 
 /// Any error, as a cause.
+///
+/// ```
+/// use dwell_core::BoxError;
+///
+/// fn half(text: &str) -> Result<u64, BoxError> {
+///     let number: u64 = text.parse()?;
+///     if number % 2 == 0 { Ok(number / 2) } else { Err("it is odd".into()) }
+/// }
+///
+/// assert_eq!(half("3").unwrap_err().to_string(), "it is odd");
+/// ```
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// A result of this crate's traits.
+///
+/// ```
+/// use dwell_core::{Error, ErrorKind, Result};
+///
+/// fn check(port: u16) -> Result<u16> {
+///     if port > 1023 { Ok(port) } else { Err(Error::new(ErrorKind::Config, "ports below 1024 are not ours")) }
+/// }
+///
+/// assert!(check(6379).is_ok() && check(80).is_err());
+/// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong, in words that a caller can act on.
+///
+/// ```
+/// use dwell_core::{Error, ErrorKind};
+///
+/// fn status(error: &Error) -> u16 {
+///     match error.kind() {
+///         ErrorKind::Full => 429,
+///         ErrorKind::Invalid | ErrorKind::TooLarge => 400,
+///         _ if error.is_retryable() => 503,
+///         _ => 500,
+///     }
+/// }
+///
+/// assert_eq!(status(&Error::new(ErrorKind::Timeout, "no answer")), 503);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -44,6 +80,13 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// Whether the same call may succeed later, with nothing changed by the caller, unless the error says otherwise.
+    ///
+    /// ```
+    /// use dwell_core::ErrorKind;
+    ///
+    /// assert!(ErrorKind::Unavailable.is_retryable());
+    /// assert!(!ErrorKind::Invalid.is_retryable(), "the same input breaks the same rule");
+    /// ```
     pub fn is_retryable(self) -> bool {
         matches!(self, Self::Unavailable | Self::Timeout | Self::Full | Self::StorageFull)
     }
@@ -106,6 +149,15 @@ impl Error {
     }
 
     /// With the error that caused this one.
+    ///
+    /// ```
+    /// use dwell_core::{Error, ErrorKind};
+    /// use std::error::Error as _;
+    ///
+    /// let cause = "x".parse::<u16>().unwrap_err();
+    /// let error = Error::new(ErrorKind::Config, "the port is no number").with_source(cause);
+    /// assert_eq!(error.source().unwrap().to_string(), "invalid digit found in string");
+    /// ```
     #[must_use]
     pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {
         self.source = Some(source.into());
@@ -113,6 +165,13 @@ impl Error {
     }
 
     /// With another answer to "may trying again help" than its kind's.
+    ///
+    /// ```
+    /// use dwell_core::{Error, ErrorKind};
+    ///
+    /// let error = Error::new(ErrorKind::Denied, "the token has expired, and is renewed").with_retryable(true);
+    /// assert!(error.is_retryable());
+    /// ```
     #[must_use]
     pub fn with_retryable(mut self, retryable: bool) -> Self {
         self.retryable = retryable;
@@ -120,6 +179,14 @@ impl Error {
     }
 
     /// The same error once more, for the next item of a batch that failed as a whole. Its source stays with the first.
+    ///
+    /// ```
+    /// use dwell_core::{Error, ErrorKind};
+    ///
+    /// let first = Error::new(ErrorKind::Unavailable, "the broker is away");
+    /// let second = first.again();
+    /// assert_eq!((second.kind(), second.to_string()), (first.kind(), first.to_string()));
+    /// ```
     #[must_use]
     pub fn again(&self) -> Self {
         Self { kind: self.kind, retryable: self.retryable, context: self.context.clone(), source: None }
@@ -137,6 +204,13 @@ impl Error {
 
     /// Whether the fault lies in the message itself, so that no target will ever take it: such a forward is parked.
     /// Everything else is a fault of the target or of the moment, and is waited out.
+    ///
+    /// ```
+    /// use dwell_core::{Error, ErrorKind};
+    ///
+    /// assert!(Error::new(ErrorKind::TooLarge, "17 MiB").is_of_the_message());
+    /// assert!(!Error::new(ErrorKind::Denied, "no rights").is_of_the_message());
+    /// ```
     pub fn is_of_the_message(&self) -> bool {
         !self.retryable
             && matches!(self.kind, ErrorKind::TooLarge | ErrorKind::NotFound | ErrorKind::Unsupported)

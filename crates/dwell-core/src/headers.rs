@@ -30,6 +30,13 @@ impl Headers {
     }
 
     /// The first value of `name`, if it is text.
+    ///
+    /// ```
+    /// use dwell_core::Headers;
+    ///
+    /// let headers = Headers::from_iter([("tenant", &b"acme"[..]), ("digest", &[0xff, 0x00])]);
+    /// assert_eq!((headers.get_text("Tenant"), headers.get_text("digest")), (Some("acme"), None));
+    /// ```
     pub fn get_text(&self, name: &str) -> Option<&str> {
         self.get(name).and_then(|value| std::str::from_utf8(value).ok())
     }
@@ -45,23 +52,55 @@ impl Headers {
     }
 
     /// Replaces every value of `name` by this one.
+    ///
+    /// ```
+    /// use dwell_core::Headers;
+    ///
+    /// let mut headers = Headers::from_iter([("tag", "red"), ("Tag", "blue")]);
+    /// headers.set("tag", "green");
+    /// assert_eq!((headers.len(), headers.get_text("tag")), (1, Some("green")));
+    /// ```
     pub fn set(&mut self, name: &str, value: impl Into<Bytes>) {
         self.0.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
         self.0.push((name.into(), value.into()));
     }
 
     /// Removes `name` and returns its last value.
+    ///
+    /// ```
+    /// use dwell_core::Headers;
+    ///
+    /// let mut headers = Headers::from_iter([("tag", "red"), ("tag", "blue")]);
+    /// assert_eq!(headers.take("tag").unwrap(), "blue");
+    /// assert!(headers.is_empty());
+    /// ```
     pub fn take(&mut self, name: &str) -> Option<Bytes> {
         self.0.extract_if(.., |(n, _)| n.eq_ignore_ascii_case(name)).last().map(|(_, value)| value)
     }
 
     /// Removes the first value of `name` alone, and returns it.
+    ///
+    /// ```
+    /// use dwell_core::Headers;
+    ///
+    /// let mut headers = Headers::from_iter([("tag", "red"), ("tag", "blue")]);
+    /// assert_eq!(headers.take_first("tag").unwrap(), "red");
+    /// assert_eq!(headers.get_text("tag"), Some("blue"));
+    /// ```
     pub fn take_first(&mut self, name: &str) -> Option<Bytes> {
         let index = self.0.iter().position(|(n, _)| n.eq_ignore_ascii_case(name))?;
         Some(self.0.remove(index).1)
     }
 
     /// In order, with duplicates.
+    ///
+    /// ```
+    /// use dwell_core::Headers;
+    ///
+    /// let headers = Headers::from_iter([("a", "1"), ("b", "2")]);
+    /// let names: Vec<_> = headers.iter().map(|(name, _)| &**name).collect();
+    /// assert_eq!(names, ["a", "b"]);
+    /// ```
     pub fn iter(&self) -> impl Iterator<Item = (&Text, &Bytes)> {
         self.0.iter().map(|(name, value)| (name, value))
     }
@@ -78,6 +117,14 @@ impl Headers {
 
     /// Whether a user may send these: names are 1 to 128 visible ASCII characters without separators, values at most
     /// 32 KiB, and none of them is a name that Dwell writes itself.
+    ///
+    /// ```
+    /// use dwell_core::Headers;
+    ///
+    /// assert!(Headers::from_iter([("tenant", "acme")]).check().is_ok());
+    /// assert!(Headers::from_iter([("two words", "no")]).check().is_err());
+    /// assert!(Headers::from_iter([("HandledCount", "0")]).check().is_err(), "nobody resets a budget");
+    /// ```
     pub fn check(&self) -> Result<()> {
         for (name, value) in self.iter() {
             check_header(name, value)?;

@@ -12,6 +12,13 @@ use std::{
 
 /// Names a message. Stable over every retry and copy. The caller's own, or a UUIDv7; for a foreign message without
 /// one, derived from its position, so that a redelivery has the same id.
+///
+/// ```
+/// use dwell_core::MessageId;
+///
+/// let id = MessageId::from(format!("reminder-{}", 42));
+/// assert_eq!((&*id.0, id.to_string()), ("reminder-42", "reminder-42".to_owned()));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct MessageId(pub IdText);
@@ -185,6 +192,24 @@ text_id!(MessageId);
 text_id!(ScheduleId);
 
 /// Makes new message ids. A seam: a simulation gives the same ids for the same seed.
+///
+/// ```
+/// use dwell_core::{Ids, MessageId, Seams, VirtualClock};
+/// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+///
+/// /// Names that a test can know beforehand.
+/// #[derive(Default)]
+/// struct Counting(AtomicU64);
+///
+/// impl Ids for Counting {
+///     fn next(&self) -> MessageId {
+///         format!("m{}", self.0.fetch_add(1, Ordering::Relaxed)).into()
+///     }
+/// }
+///
+/// let seams = Seams { ids: Arc::new(Counting::default()), ..Seams::virtual_time(VirtualClock::new(), 1) };
+/// assert_eq!([seams.ids.next(), seams.ids.next()], ["m0".into(), "m1".into()]);
+/// ```
 pub trait Ids: Send + Sync {
     /// An id that was never given before.
     fn next(&self) -> MessageId;

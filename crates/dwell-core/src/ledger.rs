@@ -6,6 +6,13 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Where a message stands in one subscription.
+///
+/// ```
+/// use dwell_core::State;
+///
+/// assert_eq!(State::Retrying.to_string(), "retrying");
+/// assert!(State::ALL.is_sorted());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -45,6 +52,14 @@ impl State {
 
     /// What a message that waits is waiting for: its first run, a deferral's next, or a retry. `outcome` is the last
     /// one's, where it is known.
+    ///
+    /// ```
+    /// use dwell_core::{Attempts, Outcome, State};
+    ///
+    /// let deferred_after_a_failure = Attempts { handled: 2, failed: 1 };
+    /// assert_eq!(State::of_waiting(deferred_after_a_failure, Some(Outcome::Deferred)), State::Deferred);
+    /// assert_eq!(State::of_waiting(deferred_after_a_failure, None), State::Retrying, "as far as one can tell");
+    /// ```
     pub fn of_waiting(attempts: Attempts, outcome: Option<Outcome>) -> Self {
         match outcome {
             Some(Outcome::Deferred) => Self::Deferred,
@@ -88,6 +103,18 @@ pub struct Transition {
 }
 
 /// One message in one subscription.
+///
+/// ```
+/// use dwell_core::{Record, State, Timestamp};
+///
+/// /// The messages that somebody has had in hands for too long.
+/// fn overdue(records: &[Record], now: Timestamp) -> impl Iterator<Item = &Record> {
+///     let is_over = move |record: &&Record| record.lease_until.is_some_and(|until| until < now);
+///     records.iter().filter(|record| record.state == State::Processing).filter(is_over)
+/// }
+///
+/// assert_eq!(overdue(&[], Timestamp(0)).count(), 0);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The message as it stands.
@@ -140,6 +167,18 @@ pub struct Page<T> {
 
 /// Which records; absent means any. Ordered by `(created_at, id)`: what matches throughout appears exactly once,
 /// whatever is inserted meanwhile. A filter that a ledger cannot serve is `Unsupported`, naming it.
+///
+/// ```
+/// use dwell_core::{RecordQuery, State};
+///
+/// let dead_charges = RecordQuery {
+///     kind: Some("payments.charge".into()),
+///     states: vec![State::Dead],
+///     error: Some("declined".into()),
+///     ..RecordQuery::default()
+/// };
+/// assert_eq!(dead_charges.limit, 100);
+/// ```
 #[derive(Clone, Debug)]
 pub struct RecordQuery {
     /// This message.
@@ -188,6 +227,15 @@ impl Default for RecordQuery {
 }
 
 /// What a person may do about a message.
+///
+/// ```
+/// use dwell_core::{Change, Due};
+/// use std::time::Duration;
+///
+/// let later = Change::Reschedule(Due::After(Duration::from_secs(3600)));
+/// let mended = Change::Replay(Some(r#"{"order":42}"#.into()));
+/// assert_ne!(later, mended);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// What waits will never fire. A job, which is a message on `job.…`, also while it is ready and in nobody's hands.
@@ -201,6 +249,17 @@ pub enum Change {
 }
 
 /// How many records there are of one kind.
+///
+/// ```
+/// use dwell_core::{Count, State};
+///
+/// fn backlog(counts: &[Count]) -> u64 {
+///     counts.iter().filter(|count| count.state == State::Ready).map(|count| count.count).sum()
+/// }
+///
+/// let ready = |name: &str, count| Count { topic: "orders".into(), subscription: Some(name.into()), state: State::Ready, count };
+/// assert_eq!(backlog(&[ready("mail", 3), ready("stock", 4)]), 7);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     /// The topic.

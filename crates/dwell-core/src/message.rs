@@ -11,6 +11,14 @@ use std::{
 
 /// The budgets, in fields of their own so that no user header can reset them. They never go down, save by a replay
 /// that a person asked for.
+///
+/// ```
+/// use dwell_core::{Attempts, Message};
+///
+/// let message = Message::new("order-42", "orders.placed", "{}")
+///     .with(|message| message.attempts = Attempts { handled: 3, failed: 1 });
+/// assert_eq!(message.attempts.handled - message.attempts.failed, 2, "it was deferred twice");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempts {
     /// Every repost, deferrals and failures alike. `HandledCount` on the wire; `max_runs` bounds it.
@@ -34,6 +42,16 @@ pub struct Attempts {
 pub struct Message(Arc<MessageFields>);
 
 /// The fields of a [`Message`].
+///
+/// ```
+/// use dwell_core::{Message, MessageFields};
+///
+/// let message = Message::from(MessageFields {
+///     key: Some("order-42".into()),
+///     ..Message::new("a", "orders.placed", r#"{"order":42}"#).into_fields()
+/// });
+/// assert_eq!(message.key.as_deref(), Some(&b"order-42"[..]));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageFields {
     /// Stable over every retry and copy.
@@ -56,6 +74,13 @@ pub struct MessageFields {
 
 impl Message {
     /// A message of JSON that was never handled.
+    ///
+    /// ```
+    /// use dwell_core::{ContentType, Message};
+    ///
+    /// let message = Message::new("order-42", "orders.placed", r#"{"order":42}"#);
+    /// assert_eq!((&*message.kind, &message.content_type), ("orders.placed", &ContentType::JSON));
+    /// ```
     pub fn new(id: impl Into<MessageId>, kind: impl Into<TypeName>, body: impl Into<Bytes>) -> Self {
         Self::from(MessageFields {
             id: id.into(),
@@ -75,6 +100,7 @@ impl Message {
     /// use dwell_core::Message;
     ///
     /// let message = Message::new("order-42", "orders.placed", "{}").with(|message| message.key = Some("42".into()));
+    /// assert_eq!(message.key.as_deref(), Some(&b"42"[..]));
     /// ```
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut MessageFields)) -> Self {
@@ -84,6 +110,16 @@ impl Message {
 
     /// What makes two sends under one id the same send: topic, type, key, content type and body; not headers, not
     /// due. FNV-1a, so that it is the same in every process and every version.
+    ///
+    /// ```
+    /// use dwell_core::Message;
+    ///
+    /// let first = Message::new("a", "orders.placed", "{}");
+    /// let again = first.clone().with(|message| message.headers.append("traceparent", "00-…"));
+    /// let other = Message::new("a", "orders.placed", "[]");
+    /// assert_eq!(first.content_hash("orders"), again.content_hash("orders"));
+    /// assert_ne!(first.content_hash("orders"), other.content_hash("orders"));
+    /// ```
     pub fn content_hash(&self, topic: &str) -> u128 {
         let key = self.key.as_deref();
         let parts = [
@@ -106,6 +142,14 @@ impl Message {
     }
 
     /// A dead message as it starts anew, with another body or its own: without stamps and counts.
+    ///
+    /// ```
+    /// use dwell_core::{Attempts, Message};
+    ///
+    /// let dead = Message::new("a", "orders.placed", "{").with(|dead| dead.attempts = Attempts { handled: 6, failed: 6 });
+    /// let mended = dead.anew(Some("{}".into()));
+    /// assert_eq!((mended.attempts, &mended.body[..]), (Attempts::default(), &b"{}"[..]));
+    /// ```
     #[must_use]
     pub fn anew(mut self, body: Option<Bytes>) -> Self {
         wire::strip_for_replay(&mut self.headers);
@@ -149,6 +193,17 @@ impl fmt::Debug for Message {
 }
 
 /// A message on its way. `due` is per message: a batch of retries has as many due times as messages.
+///
+/// ```
+/// use dwell_core::{Address, Due, Envelope, Message, OnConflict};
+/// use std::time::Duration;
+///
+/// let message = Message::new("reminder-42", "orders.unpaid", r#"{"order":42}"#);
+/// let envelope = Envelope::new(Address::topic("orders"), message)
+///     .due(Due::After(Duration::from_secs(900)))
+///     .once(OnConflict::Fail);
+/// assert!(!envelope.copy, "it is a user's send");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// Where it goes.
@@ -192,6 +247,13 @@ impl Envelope {
 }
 
 /// The answer to one send: it is confirmed, as durably as the transport declares.
+///
+/// ```
+/// use dwell_core::Sent;
+///
+/// let at_once = Sent::default();
+/// assert_eq!(at_once, Sent { due: None, duplicate: false });
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// When it is due, on the clock of whoever holds it; `None` if it went at once.

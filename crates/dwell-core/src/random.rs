@@ -7,6 +7,21 @@ use std::{
 };
 
 /// Random numbers for jitter and ids. A seam: a simulation gives the same numbers for the same seed.
+///
+/// ```
+/// use dwell_core::{Random, RetryPolicy};
+///
+/// /// The worst case, always.
+/// struct Late;
+///
+/// impl Random for Late {
+///     fn next(&self) -> u64 {
+///         u64::MAX
+///     }
+/// }
+///
+/// assert_eq!(RetryPolicy::default().delay(0, Late.symmetric()).as_millis(), 5_750);
+/// ```
 pub trait Random: Send + Sync {
     /// 64 uniformly distributed bits.
     fn next(&self) -> u64;
@@ -19,6 +34,14 @@ pub trait Random: Send + Sync {
 }
 
 /// A fast generator (splitmix64), seeded. Not for secrets.
+///
+/// ```
+/// use dwell_core::{Random, SeededRandom};
+///
+/// let (first, second) = (SeededRandom::new(42), SeededRandom::new(42));
+/// assert_eq!([first.next(), first.next()], [second.next(), second.next()]);
+/// assert!((-1.0..=1.0).contains(&first.symmetric()));
+/// ```
 #[derive(Debug)]
 pub struct SeededRandom(AtomicU64);
 

@@ -43,6 +43,15 @@ impl Default for RetryPolicy {
 impl RetryPolicy {
     /// How long to wait before retry `n`, counted from zero, from the moment of failure. `random` is a number in
     /// `-1.0 ..= 1.0`. The jitter is clamped to `max_delay`; nothing overflows up to `n = u32::MAX`.
+    ///
+    /// ```
+    /// use dwell_core::RetryPolicy;
+    ///
+    /// let policy = RetryPolicy::default(); // 5 seconds, doubled up to a minute, give or take 15 %
+    /// assert_eq!(policy.delay(1, 0.0).as_millis(), 10_000);
+    /// assert_eq!(policy.delay(1, -1.0).as_millis(), 8_500);
+    /// assert_eq!(policy.delay(30, 1.0).as_millis(), 60_000);
+    /// ```
     pub fn delay(&self, n: u32, random: f64) -> Duration {
         let factor = 1u128.checked_shl(n).unwrap_or(u128::MAX);
         let nanos = self.base_delay.as_nanos().saturating_mul(factor).min(self.max_delay.as_nanos());
@@ -52,12 +61,27 @@ impl RetryPolicy {
     }
 
     /// Whether a message that has failed so often is given up.
+    ///
+    /// ```
+    /// use dwell_core::RetryPolicy;
+    ///
+    /// let policy = RetryPolicy { max_retries: 2, ..RetryPolicy::default() };
+    /// assert_eq!([1, 2, 3].map(|failed| policy.is_exhausted(failed)), [false, false, true]);
+    /// ```
     pub fn is_exhausted(&self, failed: u32) -> bool {
         failed > self.max_retries
     }
 }
 
 /// What one message type does differently; a field that is absent falls back to the policy of all.
+///
+/// ```
+/// use dwell_core::{RetryOverride, RetryPolicy};
+///
+/// let charge = RetryOverride { max_retries: Some(20), ..RetryOverride::default() };
+/// let policy = charge.over(&RetryPolicy::default());
+/// assert_eq!((policy.max_retries, policy.jitter), (20, 0.15));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryOverride {
@@ -89,6 +113,16 @@ impl RetryOverride {
 }
 
 /// The policy of all, and what single types do differently, by their full type name.
+///
+/// ```
+/// use dwell_core::{RetryOverride, RetryPolicies};
+///
+/// let never = RetryOverride { max_retries: Some(0), ..RetryOverride::default() };
+/// let policies = RetryPolicies { overrides: [("payments.charge".into(), never)].into(), ..RetryPolicies::default() };
+/// assert_eq!(policies.of("payments.charge").max_retries, 0);
+/// assert_eq!(policies.of("orders.placed").max_retries, 5);
+/// assert!(policies.unknown(&["orders.placed"]).eq(["payments.charge"]), "nobody here handles it");
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RetryPolicies {
     /// For every type.

@@ -5,6 +5,14 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 /// What to do if the id of a user's send is known already; atomic either way.
+///
+/// ```
+/// use dwell_core::{Address, Envelope, Message, OnConflict};
+///
+/// let message = Message::new("reminder-42", "orders.unpaid", "{}");
+/// let envelope = Envelope::new(Address::topic("orders"), message).once(OnConflict::Replace);
+/// assert_eq!(envelope.once, Some(OnConflict::Replace));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnConflict {
@@ -16,6 +24,20 @@ pub enum OnConflict {
 }
 
 /// The truthful answer to `cancel`, `reschedule` and every other change.
+///
+/// ```
+/// use dwell_core::Changed;
+///
+/// fn answer(changed: Changed) -> &'static str {
+///     match changed {
+///         Changed::Done => "it will not be sent",
+///         Changed::TooLate => "it has been sent",
+///         Changed::NotFound => "there is no such message",
+///     }
+/// }
+///
+/// assert_eq!(answer(Changed::TooLate), "it has been sent");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Changed {
@@ -28,6 +50,19 @@ pub enum Changed {
 }
 
 /// A message that waits.
+///
+/// ```
+/// use dwell_core::Pending;
+///
+/// fn line(pending: &Pending) -> String {
+///     format!("{} {} -> {}", pending.due.to_rfc3339(), pending.envelope.message.id, pending.envelope.to)
+/// }
+///
+/// # use dwell_core::{Address, Envelope, Message, ScheduleId, Timestamp};
+/// # let envelope = Envelope::new(Address::topic("orders"), Message::new("a", "orders.placed", "{}"));
+/// # let pending = Pending { id: ScheduleId::of(&envelope), due: Timestamp(0), envelope };
+/// assert_eq!(line(&pending), "1970-01-01T00:00:00.000Z a -> orders");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// The name it waits under.
@@ -39,6 +74,17 @@ pub struct Pending {
 }
 
 /// Which pending messages; absent means any. Ordered by `(due, id)`, stable under insertion.
+///
+/// ```
+/// use dwell_core::{Address, Pending, Query};
+///
+/// let first_page = Query { to: Some(Address::topic("orders")), limit: 50, ..Query::default() };
+/// let next_page = |last: &Pending| Query { after: Some((last.due, last.id.clone())), ..first_page.clone() };
+/// # use dwell_core::{Envelope, Message, ScheduleId, Timestamp};
+/// # let envelope = Envelope::new(Address::topic("orders"), Message::new("a", "orders.placed", "{}"));
+/// # let last = Pending { id: ScheduleId::of(&envelope), due: Timestamp(7), envelope };
+/// assert_eq!(next_page(&last).after, Some((last.due, last.id)));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Query {
     /// Going there in the end: an entry for a forwarder matches by the destination behind it.

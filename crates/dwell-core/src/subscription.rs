@@ -122,6 +122,13 @@ impl Subscription {
 }
 
 /// What to do about topics, queues and groups that are not there.
+///
+/// ```
+/// use dwell_core::OnMissing;
+///
+/// assert_eq!(OnMissing::default(), OnMissing::Create);
+/// assert_eq!(serde_json::to_value(OnMissing::Validate).unwrap(), "validate");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnMissing {

@@ -4,6 +4,17 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since the epoch, on whichever clock the context names. Arithmetic saturates.
+///
+/// ```
+/// use dwell_core::Timestamp;
+/// use std::time::Duration;
+///
+/// let noon = Timestamp::parse("2026-06-01T12:00:00Z")?;
+/// let later = noon.after(Duration::from_secs(90));
+/// assert_eq!(later.to_rfc3339(), "2026-06-01T12:01:30.000Z");
+/// assert_eq!(later.since(noon), Duration::from_secs(90));
+/// # Ok::<(), dwell_core::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(pub i64);
@@ -13,6 +24,14 @@ impl Timestamp {
     pub const MAX: Self = Self(i64::MAX);
 
     /// This time plus `delay`, rounded *up* to a millisecond: never early.
+    ///
+    /// ```
+    /// use dwell_core::Timestamp;
+    /// use std::time::Duration;
+    ///
+    /// assert_eq!(Timestamp(1000).after(Duration::from_micros(1)), Timestamp(1001));
+    /// assert_eq!(Timestamp(1000).after(Duration::MAX), Timestamp::MAX);
+    /// ```
     #[must_use]
     pub fn after(self, delay: Duration) -> Self {
         let millis = delay.as_nanos().div_ceil(1_000_000);
@@ -20,6 +39,13 @@ impl Timestamp {
     }
 
     /// How long from `now` until this time; zero if it has passed.
+    ///
+    /// ```
+    /// use dwell_core::Timestamp;
+    ///
+    /// assert_eq!(Timestamp(1500).since(Timestamp(1000)).as_millis(), 500);
+    /// assert!(Timestamp(1000).since(Timestamp(1500)).is_zero());
+    /// ```
     pub fn since(self, now: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(now.0)).unwrap_or(0))
     }
@@ -38,6 +64,16 @@ impl From<SystemTime> for Timestamp {
 /// When a message may be handled, in the words the caller used. Whoever *holds* the message while it waits resolves
 /// `After`, once, on its own clock, and keeps the absolute time from then on: `after(5s)` is five seconds even if the
 /// sender's clock is wrong, and hops do not add up.
+///
+/// ```
+/// use dwell_core::{Due, Timestamp};
+/// use std::time::Duration;
+///
+/// let (now, minute) = (Timestamp(1_000_000), Duration::from_secs(60));
+/// assert_eq!(Due::from(minute).resolve(now), Timestamp(1_060_000));
+/// assert_eq!(Due::from(Timestamp(1_060_000)).wait(now), minute);
+/// assert!(Due::At(Timestamp(0)).wait(now).is_zero(), "at once");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Due {

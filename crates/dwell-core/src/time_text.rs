@@ -47,6 +47,12 @@ impl Timestamp {
 
     /// RFC 3339 in UTC, with milliseconds. Outside the years 0000 to 9999, which RFC 3339 ends at, the year has a sign
     /// and as many digits as it needs.
+    ///
+    /// ```
+    /// use dwell_core::Timestamp;
+    ///
+    /// assert_eq!(Timestamp(0).to_rfc3339(), "1970-01-01T00:00:00.000Z");
+    /// ```
     pub fn to_rfc3339(self) -> String {
         let (year, month, day) = civil_from_days(self.0.div_euclid(DAY));
         let time = self.0.rem_euclid(DAY);

@@ -10,6 +10,18 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A future that is done.
+///
+/// ```
+/// use dwell_core::{BoxFuture, ready};
+///
+/// fn answer() -> BoxFuture<'static, u64> {
+///     ready(42)
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// assert_eq!(answer().await, 42);
+/// # }
+/// ```
 pub fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
     Box::pin(std::future::ready(value))
 }
@@ -19,6 +31,19 @@ pub fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
 /// All traits here share these rules. Batch first: one dynamic call per batch, never per message. `&self`, and a
 /// pending `receive` never blocks a `settle`. Cancel safe: dropping a future loses nothing. Unsure means not done: an
 /// error is returned unless the broker has confirmed.
+///
+/// ```
+/// use dwell_core::{Address, Envelope, ErrorKind, Message, OnMissing, Result, Topic, Transport};
+///
+/// /// What anybody can do with any transport.
+/// async fn send(transport: &dyn Transport, topic: &str, message: Message) -> Result<()> {
+///     transport.provision(&[Topic::named(topic)], &[], OnMissing::Create).await?;
+///     let producer = transport.producer().await?;
+///     let sent = producer.send(&[Envelope::new(Address::topic(topic), message)]).await.remove(0)?;
+///     assert_eq!(sent.due, None, "it went at once");
+///     Ok(())
+/// }
+/// ```
 pub trait Transport: Send + Sync {
     /// What it can do: known since `connect`, the same for its whole life.
     fn capabilities(&self) -> Capabilities;

@@ -11,6 +11,12 @@ use std::{fmt, sync::Arc, time::Duration};
 pub const FORWARD_TOPIC: &str = "dwell.forward";
 
 /// Who holds a message while it waits.
+///
+/// ```
+/// use dwell_engine::DelayMode;
+///
+/// assert_eq!(DelayMode::default(), DelayMode::Native);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DelayMode {

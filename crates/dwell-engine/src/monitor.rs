@@ -16,6 +16,14 @@ use std::{
 };
 
 /// Where a message stands, in four words.
+///
+/// ```
+/// use dwell_core::State;
+/// use dwell_engine::Stage;
+///
+/// assert_eq!(Stage::of(State::Deferred), Some(Stage::Enqueued), "a deferral is no failure");
+/// assert_eq!(Stage::of(State::Retrying), Some(Stage::Retrying));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Stage {
     /// It waits for its turn, or for its time.
@@ -30,6 +38,14 @@ pub enum Stage {
 
 impl Stage {
     /// The stage of a state; `None` for those that are over.
+    ///
+    /// ```
+    /// use dwell_core::State;
+    /// use dwell_engine::Stage;
+    ///
+    /// assert_eq!(Stage::of(State::Dead), Some(Stage::DeadLettered));
+    /// assert_eq!(Stage::of(State::Done), None);
+    /// ```
     pub fn of(state: State) -> Option<Self> {
         match state {
             State::Scheduled | State::Deferred | State::Ready => Some(Self::Enqueued),
@@ -42,6 +58,30 @@ impl Stage {
 }
 
 /// One message, as people see it.
+///
+/// ```
+/// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
+/// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
+/// # use std::{sync::Arc, time::Duration};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
+/// # let clock = VirtualClock::new();
+/// # let seams = Seams::virtual_time(clock.clone(), 1);
+/// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+/// # let engine = Engine::builder(memory, seams).build().await?;
+/// # let handler = |_: Message, _: Context| async { Verdict::fail("the bank is closed") };
+/// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
+/// # let charge = Message::new("charge-42", "payments.charge", "{}");
+/// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
+/// # clock.idle().await;
+/// # let monitor = engine.monitor();
+/// for seen in monitor.list(100).await? {
+///     println!("{:?} {} after {} retries: {:?}", seen.stage, seen.id, seen.retry_count, seen.last_error);
+/// #     assert_eq!((seen.stage, seen.retry_count), (dwell_engine::Stage::Retrying, 1));
+/// #     assert_eq!(seen.last_error.as_deref(), Some("the bank is closed"));
+/// }
+/// # engine.stop_now();
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Seen {
     /// The message.
@@ -69,6 +109,29 @@ pub struct Seen {
 }
 
 /// Sees every message of an engine. Cheap to clone.
+///
+/// ```
+/// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
+/// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
+/// # use std::{sync::Arc, time::Duration};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
+/// # let clock = VirtualClock::new();
+/// # let seams = Seams::virtual_time(clock.clone(), 1);
+/// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+/// # let engine = Engine::builder(memory, seams).build().await?;
+/// # let handler = |_: Message, _: Context| async { Verdict::Reject("the card is declined".into()) };
+/// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
+/// # let charge = Message::new("charge-42", "payments.charge", "{}");
+/// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
+/// # clock.idle().await;
+/// # let monitor = engine.monitor();
+/// let dead = monitor.dead(10).await?;
+/// assert_eq!(dead[0].error.as_deref(), Some("the card is declined"));
+/// monitor.replay(&dead[0].message.id, None, "alice").await?; // once the customer has a new one
+/// assert!(monitor.dead(10).await?.is_empty());
+/// # engine.stop_now();
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Monitor(Arc<Inner>);
 
@@ -95,12 +158,56 @@ impl Monitor {
     }
 
     /// Every pump, in the order in which they were started. One that has stopped is forgotten when the next is started.
+    ///
+    /// ```
+    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
+    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
+    /// # let clock = VirtualClock::new();
+    /// # let seams = Seams::virtual_time(clock.clone(), 1);
+    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    /// # let engine = Engine::builder(memory, seams).build().await?;
+    /// # let handler = |_: Message, _: Context| async { Verdict::fail("the bank is closed") };
+    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
+    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
+    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
+    /// # clock.idle().await;
+    /// # let monitor = engine.monitor();
+    /// for pump in monitor.pumps() {
+    ///     println!("{}: {:?}, {:?}", pump.address(), pump.status(), pump.counts());
+    /// #     assert_eq!((pump.address().to_string(), pump.counts().failed), ("payments/cashier".to_owned(), 1));
+    /// }
+    /// # engine.stop_now();
+    /// # Ok(()) }
+    /// ```
     pub fn pumps(&self) -> Vec<Pump> {
         self.0.pumps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What the handlers of this process have in their hands, blocking ones included that were given up and have not
     /// come back.
+    ///
+    /// ```
+    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
+    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
+    /// # let clock = VirtualClock::new();
+    /// # let seams = Seams::virtual_time(clock.clone(), 1);
+    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    /// # let engine = Engine::builder(memory, seams).build().await?;
+    /// # let handler = |_: Message, _: Context| async { std::future::pending::<Verdict>().await };
+    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
+    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
+    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
+    /// # clock.idle().await;
+    /// # let monitor = engine.monitor();
+    /// let seen = monitor.in_flight();
+    /// assert_eq!((seen.len(), &*seen[0].id.0, seen[0].hung), (1, "charge-42", false));
+    /// # engine.stop_now();
+    /// # Ok(()) }
+    /// ```
     pub fn in_flight(&self) -> Vec<Seen> {
         let (now, elapsed) = (self.0.clock.now(), self.0.clock.elapsed());
         let pumps = self.pumps();
@@ -120,12 +227,53 @@ impl Monitor {
     }
 
     /// Messages that have been processing for longer than their timeout.
+    ///
+    /// ```
+    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
+    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
+    /// # let clock = VirtualClock::new();
+    /// # let seams = Seams::virtual_time(clock.clone(), 1);
+    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    /// # let engine = Engine::builder(memory, seams).build().await?;
+    /// # let handler = |_: Message, _: Context| async { std::future::pending::<Verdict>().await };
+    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
+    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
+    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
+    /// # clock.idle().await;
+    /// # let monitor = engine.monitor();
+    /// assert!(monitor.hung().is_empty(), "its handler has not run for longer than it may");
+    /// # engine.stop_now();
+    /// # Ok(()) }
+    /// ```
     pub fn hung(&self) -> Vec<Seen> {
         self.in_flight().into_iter().filter(|seen| seen.hung).collect()
     }
 
     /// What is in flight, waits, or is dead: up to `limit` of what is not in flight. What a transport without a ledger
     /// holds itself cannot be listed, what waits for it in a store can.
+    ///
+    /// ```
+    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
+    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
+    /// # let clock = VirtualClock::new();
+    /// # let seams = Seams::virtual_time(clock.clone(), 1);
+    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    /// # let engine = Engine::builder(memory, seams).build().await?;
+    /// # let handler = |_: Message, _: Context| async { Verdict::fail("the bank is closed") };
+    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
+    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
+    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
+    /// # clock.idle().await;
+    /// # let monitor = engine.monitor();
+    /// let seen = monitor.list(100).await?;
+    /// assert_eq!((&*seen[0].id.0, seen[0].last_error.as_deref()), ("charge-42", Some("the bank is closed")));
+    /// # engine.stop_now();
+    /// # Ok(()) }
+    /// ```
     pub async fn list(&self, limit: usize) -> Result<Vec<Seen>> {
         let mut seen = self.in_flight();
         let states = vec![State::Scheduled, State::Ready, State::Deferred, State::Retrying, State::Dead];
@@ -138,6 +286,28 @@ impl Monitor {
 
     /// Everything that is known about a message: a record for each subscription that has or had it, and one for it as
     /// a whole while it waits. Empty if it is not known.
+    ///
+    /// ```
+    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
+    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
+    /// # let clock = VirtualClock::new();
+    /// # let seams = Seams::virtual_time(clock.clone(), 1);
+    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    /// # let engine = Engine::builder(memory, seams).build().await?;
+    /// # let handler = |_: Message, _: Context| async { Verdict::Reject("the card is declined".into()) };
+    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
+    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
+    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
+    /// # clock.idle().await;
+    /// # let monitor = engine.monitor();
+    /// let records = monitor.get(&"charge-42".into()).await?;
+    /// assert_eq!((records.len(), records[0].state), (1, dwell_core::State::Dead));
+    /// assert!(monitor.get(&"charge-43".into()).await?.is_empty());
+    /// # engine.stop_now();
+    /// # Ok(()) }
+    /// ```
     pub async fn get(&self, id: &MessageId) -> Result<Vec<Record>> {
         self.check()?;
         let mut records = vec![];
@@ -148,6 +318,27 @@ impl Monitor {
     }
 
     /// How many messages there are in each state, as far as they can be listed.
+    ///
+    /// ```
+    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
+    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
+    /// # let clock = VirtualClock::new();
+    /// # let seams = Seams::virtual_time(clock.clone(), 1);
+    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    /// # let engine = Engine::builder(memory, seams).build().await?;
+    /// # let handler = |_: Message, _: Context| async { Verdict::Reject("the card is declined".into()) };
+    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
+    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
+    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
+    /// # clock.idle().await;
+    /// # let monitor = engine.monitor();
+    /// let counts = monitor.counts().await?;
+    /// assert_eq!((counts[0].state, counts[0].count), (dwell_core::State::Dead, 1));
+    /// # engine.stop_now();
+    /// # Ok(()) }
+    /// ```
     pub async fn counts(&self) -> Result<Vec<Count>> {
         let mut counts = vec![];
         for ledger in &self.0.ledgers {
@@ -158,6 +349,26 @@ impl Monitor {
 
     /// For each subscription with messages that are ready, when the first of them became due, as far as that can be
     /// known.
+    ///
+    /// ```
+    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
+    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
+    /// # let clock = VirtualClock::new();
+    /// # let seams = Seams::virtual_time(clock.clone(), 1);
+    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    /// # let engine = Engine::builder(memory, seams).build().await?;
+    /// # let handler = |_: Message, _: Context| async { Verdict::Reject("the card is declined".into()) };
+    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
+    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
+    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
+    /// # clock.idle().await;
+    /// # let monitor = engine.monitor();
+    /// assert!(monitor.oldest_ready().await?.is_empty(), "nobody is behind");
+    /// # engine.stop_now();
+    /// # Ok(()) }
+    /// ```
     pub async fn oldest_ready(&self) -> Result<Vec<Oldest>> {
         let mut oldest = vec![];
         for ledger in &self.0.ledgers {
@@ -167,6 +378,29 @@ impl Monitor {
     }
 
     /// Dead letters with their payload, up to `limit`.
+    ///
+    /// ```
+    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
+    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
+    /// # let clock = VirtualClock::new();
+    /// # let seams = Seams::virtual_time(clock.clone(), 1);
+    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    /// # let engine = Engine::builder(memory, seams).build().await?;
+    /// # let handler = |_: Message, _: Context| async { Verdict::Reject("the card is declined".into()) };
+    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
+    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
+    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
+    /// # clock.idle().await;
+    /// # let monitor = engine.monitor();
+    /// for dead in monitor.dead(100).await? {
+    ///     println!("{}: {:?} {:?}", dead.message.id, dead.error, dead.message.body);
+    /// }
+    /// # assert_eq!(monitor.dead(100).await?.len(), 1);
+    /// # engine.stop_now();
+    /// # Ok(()) }
+    /// ```
     pub async fn dead(&self, limit: usize) -> Result<Vec<Record>> {
         self.check()?;
         let mut dead = vec![];
@@ -178,17 +412,87 @@ impl Monitor {
     }
 
     /// Sends a dead letter back to its own subscription, with another body if there is one. Both counts start anew.
+    ///
+    /// ```
+    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
+    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
+    /// # let clock = VirtualClock::new();
+    /// # let seams = Seams::virtual_time(clock.clone(), 1);
+    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    /// # let engine = Engine::builder(memory, seams).build().await?;
+    /// # let handler = |_: Message, _: Context| async { Verdict::Reject("the card is declined".into()) };
+    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
+    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
+    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
+    /// # clock.idle().await;
+    /// # let monitor = engine.monitor();
+    /// use dwell_core::Changed;
+    ///
+    /// let other_card = Some(r#"{"card":2}"#.into());
+    /// assert_eq!(monitor.replay("charge-42", other_card, "alice").await?, Changed::Done);
+    /// assert_eq!(monitor.replay("charge-43", None, "alice").await?, Changed::NotFound);
+    /// # engine.stop_now();
+    /// # Ok(()) }
+    /// ```
     pub async fn replay(&self, id: impl Into<MessageId>, body: Option<Bytes>, by: &str) -> Result<Changed> {
         self.change(&id.into(), Change::Replay(body), by).await
     }
 
     /// Drops a dead letter for good.
+    ///
+    /// ```
+    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
+    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
+    /// # let clock = VirtualClock::new();
+    /// # let seams = Seams::virtual_time(clock.clone(), 1);
+    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    /// # let engine = Engine::builder(memory, seams).build().await?;
+    /// # let handler = |_: Message, _: Context| async { Verdict::Reject("the card is declined".into()) };
+    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
+    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
+    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
+    /// # clock.idle().await;
+    /// # let monitor = engine.monitor();
+    /// assert_eq!(monitor.clear("charge-42", "alice").await?, dwell_core::Changed::Done);
+    /// assert!(monitor.dead(10).await?.is_empty());
+    /// # engine.stop_now();
+    /// # Ok(()) }
+    /// ```
     pub async fn clear(&self, id: impl Into<MessageId>, by: &str) -> Result<Changed> {
         self.change(&id.into(), Change::Discard, by).await
     }
 
     /// Changes every record that a query finds, page by page, and says how many were changed. What comes to be after it
     /// has begun is not touched. Cancelling all that waits under a business key is one of these.
+    ///
+    /// ```
+    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
+    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
+    /// # let clock = VirtualClock::new();
+    /// # let seams = Seams::virtual_time(clock.clone(), 1);
+    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    /// # let engine = Engine::builder(memory, seams).build().await?;
+    /// # let handler = |_: Message, _: Context| async { Verdict::Reject("the card is declined".into()) };
+    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
+    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
+    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
+    /// # clock.idle().await;
+    /// # let monitor = engine.monitor();
+    /// use dwell_core::{Change, RecordQuery, State};
+    ///
+    /// // All that was declined, once more.
+    /// let declined = RecordQuery { states: vec![State::Dead], error: Some("declined".into()), ..RecordQuery::default() };
+    /// let tally = monitor.change_all(declined, Change::Replay(None), "alice").await?;
+    /// assert_eq!((tally.changed, tally.too_late), (1, 0));
+    /// # engine.stop_now();
+    /// # Ok(()) }
+    /// ```
     pub async fn change_all(&self, query: RecordQuery, change: Change, by: &str) -> Result<Tally> {
         self.check()?;
         let (begun, mut tally) = (self.0.clock.now(), Tally::default());
@@ -235,6 +539,12 @@ impl Monitor {
 }
 
 /// What a bulk change came to.
+///
+/// ```
+/// use dwell_engine::Tally;
+///
+/// assert_eq!(Tally::default(), Tally { changed: 0, too_late: 0 });
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
     /// Records that were changed.

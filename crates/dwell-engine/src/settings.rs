@@ -8,6 +8,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 /// How often a message may run in all.
+///
+/// ```
+/// use dwell_engine::{MaxRuns, SubscriptionSettings};
+///
+/// let patient = SubscriptionSettings { max_runs: MaxRuns::Unlimited, ..SubscriptionSettings::new("parcels", "track") };
+/// assert_eq!(SubscriptionSettings::default().max_runs, MaxRuns::Limited(1000));
+/// # assert_ne!(patient.max_runs, MaxRuns::Limited(1000));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxRuns {
     /// So many runs.
@@ -18,6 +26,13 @@ pub enum MaxRuns {
 
 impl MaxRuns {
     /// Whether a message that ran so often is given up.
+    ///
+    /// ```
+    /// use dwell_engine::MaxRuns;
+    ///
+    /// assert_eq!([2, 3].map(|runs| MaxRuns::Limited(3).is_reached(runs)), [false, true]);
+    /// assert!(!MaxRuns::Unlimited.is_reached(u32::MAX));
+    /// ```
     pub fn is_reached(self, handled: u32) -> bool {
         matches!(self, Self::Limited(runs) if handled >= runs)
     }
@@ -63,6 +78,14 @@ impl<'de> Deserialize<'de> for MaxRuns {
 }
 
 /// What becomes of a type that nobody here handles.
+///
+/// ```
+/// use dwell_engine::{OnUnknown, SubscriptionSettings};
+///
+/// // A topic with messages of many types, of which only some are ours.
+/// let shared = SubscriptionSettings { on_unknown: OnUnknown::Skip, ..SubscriptionSettings::new("events", "audit") };
+/// # assert_ne!(shared.on_unknown, OnUnknown::default());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnknown {
@@ -74,6 +97,18 @@ pub enum OnUnknown {
 }
 
 /// Where messages go that are given up.
+///
+/// ```
+/// use dwell_engine::{DeadLetter, SubscriptionSettings};
+///
+/// let channel = |dead_letter| {
+///     let settings = SubscriptionSettings { dead_letter, ..SubscriptionSettings::new("orders", "mail") };
+///     settings.subscription().dead_letter.map(|address| address.to_string())
+/// };
+/// assert_eq!(channel(DeadLetter::Default).as_deref(), Some("orders.dlq"));
+/// assert_eq!(channel(DeadLetter::Topic("graveyard".into())).as_deref(), Some("graveyard"));
+/// assert_eq!(channel(DeadLetter::Discard), None);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadLetter {
@@ -194,11 +229,25 @@ impl Default for SubscriptionSettings {
 
 impl SubscriptionSettings {
     /// The defaults, for this subscription.
+    ///
+    /// ```
+    /// use dwell_engine::SubscriptionSettings;
+    ///
+    /// let mail = SubscriptionSettings::new("orders", "mail");
+    /// assert_eq!((mail.concurrency, mail.batch, mail.retry.max_retries), (1, 10, 5));
+    /// ```
     pub fn new(topic: impl Into<Text>, name: impl Into<Text>) -> Self {
         Self { topic: topic.into(), name: name.into(), ..Self::default() }
     }
 
     /// What the transport needs of it.
+    ///
+    /// ```
+    /// use dwell_engine::SubscriptionSettings;
+    ///
+    /// let mail = SubscriptionSettings::new("orders", "mail").subscription();
+    /// assert_eq!((mail.address().to_string(), mail.lease.as_secs()), ("orders/mail".to_owned(), 30));
+    /// ```
     pub fn subscription(&self) -> Subscription {
         let plain = Subscription::new(self.topic.clone(), self.name.clone());
         let dead_letter = match &self.dead_letter {
@@ -211,11 +260,30 @@ impl SubscriptionSettings {
     }
 
     /// The policy of all types, and of single ones.
+    ///
+    /// ```
+    /// use dwell_engine::SubscriptionSettings;
+    ///
+    /// let policies = SubscriptionSettings::new("orders", "mail").retry_policies();
+    /// assert_eq!(policies.of("orders.placed").max_retries, 5);
+    /// ```
     pub fn retry_policies(&self) -> RetryPolicies {
         RetryPolicies { default: self.retry, overrides: self.overrides.clone() }
     }
 
     /// How long a handler of this type may run.
+    ///
+    /// ```
+    /// use dwell_core::RetryOverride;
+    /// use dwell_engine::SubscriptionSettings;
+    /// use std::time::Duration;
+    ///
+    /// let slow = RetryOverride { handler_timeout: Some(Duration::from_secs(300)), ..RetryOverride::default() };
+    /// let mut mail = SubscriptionSettings::new("orders", "mail");
+    /// mail.overrides.insert("orders.exported".into(), slow);
+    /// assert_eq!(mail.handler_timeout("orders.exported").as_secs(), 300);
+    /// assert_eq!(mail.handler_timeout("orders.placed").as_secs(), 30);
+    /// ```
     pub fn handler_timeout(&self, kind: &str) -> Duration {
         self.overrides.get(kind).and_then(|special| special.handler_timeout).unwrap_or(self.handler_timeout)
     }
@@ -236,6 +304,16 @@ impl SubscriptionSettings {
     }
 
     /// Whether these settings can work on a transport that can do this much. The error names the setting.
+    ///
+    /// ```
+    /// use dwell_core::{Seams, Transport};
+    /// use dwell_engine::{SubscriptionSettings, memory::{Memory, MemorySettings}};
+    ///
+    /// let capabilities = Memory::new(Seams::system("shop"), MemorySettings::default()).capabilities();
+    /// let mail = SubscriptionSettings { concurrency: 0, ..SubscriptionSettings::new("orders", "mail") };
+    /// let refused = mail.validate(&capabilities).unwrap_err();
+    /// assert!(refused.to_string().contains("concurrency"), "{refused}");
+    /// ```
     pub fn validate(&self, capabilities: &Capabilities) -> Result<()> {
         let here = format!("subscription {}/{}", self.topic, self.name);
         let refuse = |setting: &str, why: &str| {

@@ -21,8 +21,7 @@ use syn::{DeriveInput, Error, parse_macro_input};
 /// Makes a type a command: sent to the one place where it is handled, by `send`.
 ///
 /// ```
-/// use dwell::Command;
-/// use serde::{Deserialize, Serialize};
+/// use dwell::prelude::*;
 ///
 /// #[derive(Command, Serialize, Deserialize)]
 /// #[message(name = "payments.charge", topic = "payments")]
@@ -30,6 +29,8 @@ use syn::{DeriveInput, Error, parse_macro_input};
 ///     order: u64,
 ///     cents: u64,
 /// }
+///
+/// assert_eq!((Charge::NAME, Charge::TOPIC), ("payments.charge", "payments"));
 /// ```
 ///
 /// # Settings
@@ -56,14 +57,15 @@ pub fn command(item: TokenStream) -> TokenStream {
 /// Makes a type an event: published to all who subscribe to it, by `publish`.
 ///
 /// ```
-/// use dwell::Event;
-/// use serde::{Deserialize, Serialize};
+/// use dwell::prelude::*;
 ///
 /// #[derive(Event, Serialize, Deserialize)]
 /// #[message(name = "shop.order_placed")]
 /// struct OrderPlaced {
 ///     order: u64,
 /// }
+///
+/// assert_eq!((OrderPlaced::NAME, OrderPlaced::TOPIC), ("shop.order_placed", "shop.order_placed"));
 /// ```
 ///
 /// The settings are those of [`Command`].
@@ -136,18 +138,77 @@ pub fn handler(settings: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// `#[defer_on_error]` waits as long as the subscription says, `#[defer_on_error("30s")]` or
 /// `#[defer_on_error(delay = "30s")]` as long as it says itself, and `"0s"` not at all.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # use std::time::Duration;
+/// # #[derive(Event, Serialize, Deserialize)]
+/// # #[message(name = "orders.placed")]
+/// # struct OrderPlaced;
+/// #[handler]
+/// #[defer_on_error("30s")]
+/// async fn confirm(_: OrderPlaced) -> Result<(), std::io::Error> {
+///     Err(std::io::Error::other("the mail server is away"))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let t = dwell::testing::start(Bus::builder().subscribe("mail", confirm)).await?;
+/// # t.publish(OrderPlaced).await?;
+/// t.advance(Duration::from_secs(60)).await;
+/// assert_eq!((t.deferred::<OrderPlaced>(), t.failed::<OrderPlaced>()), (3, 0));
+/// # Ok(()) }
+/// ```
 #[proc_macro_attribute]
 pub fn defer_on_error(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("defer_on_error", item)
 }
 
 /// A step of a [`macro@handler`]: an error rejects the message, which goes to the dead letters at once.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "payments.charge")]
+/// # struct Charge;
+/// #[handler]
+/// #[reject_on_error]
+/// async fn charge(_: Charge) -> Result<(), std::io::Error> {
+///     Err(std::io::Error::other("no answer: the money may be gone, or not"))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let t = dwell::testing::start(Bus::builder().handle(charge)).await?;
+/// # t.send(Charge).await?;
+/// # t.run_until_idle().await;
+/// assert_eq!(t.dead::<Charge>(), 1, "for a person to look at");
+/// # Ok(()) }
+/// ```
 #[proc_macro_attribute]
 pub fn reject_on_error(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("reject_on_error", item)
 }
 
 /// A step of a [`macro@handler`]: an error releases the message, for whoever asks next.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # use std::time::Duration;
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "print")]
+/// # struct Print;
+/// #[handler]
+/// #[release_on_error]
+/// fn print(_: Print) -> Result<(), std::io::Error> {
+///     Err(std::io::Error::other("this printer has no paper: another may have"))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let t = dwell::testing::start(Bus::builder().handle(print)).await?;
+/// # t.send(Print).await?;
+/// # t.advance(Duration::from_secs(60)).await;
+/// assert_eq!((t.failed::<Print>(), t.dead::<Print>()), (0, 0));
+/// # Ok(()) }
+/// ```
 #[proc_macro_attribute]
 pub fn release_on_error(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("release_on_error", item)
@@ -158,6 +219,26 @@ pub fn release_on_error(_: TokenStream, item: TokenStream) -> TokenStream {
 /// `#[retry(max_retries = 20, base_delay = "1s", max_delay = "1h", jitter = 0.15)]`, or some of these: what is not set
 /// is the subscription's. The delay starts at `base_delay`, doubles up to `max_delay`, and differs by up to the share
 /// `jitter` at random.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # use std::time::Duration;
+/// # #[derive(Event, Serialize, Deserialize)]
+/// # #[message(name = "orders.placed")]
+/// # struct OrderPlaced;
+/// #[handler]
+/// #[retry(max_retries = 20, base_delay = "1s", max_delay = "1h")]
+/// async fn confirm(_: OrderPlaced) -> Result<(), std::io::Error> {
+///     Err(std::io::Error::other("the mail server is away"))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let t = dwell::testing::start(Bus::builder().subscribe("mail", confirm)).await?;
+/// # t.publish(OrderPlaced).await?;
+/// t.advance(Duration::from_secs(24 * 3600)).await;
+/// assert_eq!((t.failed::<OrderPlaced>(), t.dead::<OrderPlaced>()), (20, 1));
+/// # Ok(()) }
+/// ```
 #[proc_macro_attribute]
 pub fn retry(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("retry", item)
@@ -167,6 +248,29 @@ pub fn retry(_: TokenStream, item: TokenStream) -> TokenStream {
 ///
 /// `#[retry_inline(max_retries = 3, base_delay = "100ms", max_delay = "1s")]`, or some of these. It is meant for what is
 /// over in a moment; for all else there is [`macro@retry`], which holds nothing.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # use std::{sync::{Arc, atomic::{AtomicU32, Ordering}}, time::Duration};
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "rows.update")]
+/// # struct Update;
+/// #[handler]
+/// #[retry_inline(max_retries = 3, base_delay = "100ms")]
+/// async fn update(_: Update, State(tries): State<Arc<AtomicU32>>) -> Result<(), std::io::Error> {
+///     match tries.fetch_add(1, Ordering::Relaxed) {
+///         0 | 1 => Err(std::io::Error::other("the row is locked")),
+///         _ => Ok(()),
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let t = dwell::testing::start(Bus::builder().state(Arc::new(AtomicU32::new(0))).handle(update)).await?;
+/// # t.send(Update).await?;
+/// t.advance(Duration::from_millis(300)).await;
+/// assert_eq!((t.handled::<Update>(), t.failed::<Update>()), (1, 0));
+/// # Ok(()) }
+/// ```
 #[proc_macro_attribute]
 pub fn retry_inline(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("retry_inline", item)
@@ -175,6 +279,26 @@ pub fn retry_inline(_: TokenStream, item: TokenStream) -> TokenStream {
 /// A step of a [`macro@handler`]: what is inside may take this long, and has failed after it.
 ///
 /// `#[timeout("10s")]` or `#[timeout(after = "10s")]`.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # use std::time::Duration;
+/// # #[derive(Event, Serialize, Deserialize)]
+/// # #[message(name = "orders.placed")]
+/// # struct OrderPlaced;
+/// #[handler]
+/// #[timeout("10s")]
+/// async fn confirm(_: OrderPlaced, cx: Cx) {
+///     cx.clock().sleep(Duration::from_secs(25)).await;
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let t = dwell::testing::start(Bus::builder().subscribe("mail", confirm)).await?;
+/// # t.publish(OrderPlaced).await?;
+/// t.advance(Duration::from_secs(10)).await;
+/// assert_eq!(t.failed::<OrderPlaced>(), 1);
+/// # Ok(()) }
+/// ```
 #[proc_macro_attribute]
 pub fn timeout(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("timeout", item)
@@ -183,6 +307,25 @@ pub fn timeout(_: TokenStream, item: TokenStream) -> TokenStream {
 /// A step of a [`macro@handler`]: after so many failures in a row, nothing is tried for a while.
 ///
 /// `#[circuit_breaker(failures = 5, open_for = "30s")]`, or some of these.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # #[derive(Event, Serialize, Deserialize)]
+/// # #[message(name = "orders.placed")]
+/// # struct OrderPlaced;
+/// #[handler]
+/// #[circuit_breaker(failures = 2, open_for = "1m")]
+/// async fn confirm(_: OrderPlaced) -> Result<(), std::io::Error> {
+///     Err(std::io::Error::other("the mail server is away"))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let t = dwell::testing::start(Bus::builder().subscribe("mail", confirm)).await?;
+/// # for _ in 0..5 { t.publish(OrderPlaced).await?; }
+/// # t.run_until_idle().await;
+/// assert_eq!((t.failed::<OrderPlaced>(), t.deferred::<OrderPlaced>()), (2, 3), "of five");
+/// # Ok(()) }
+/// ```
 #[proc_macro_attribute]
 pub fn circuit_breaker(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("circuit_breaker", item)
@@ -191,6 +334,24 @@ pub fn circuit_breaker(_: TokenStream, item: TokenStream) -> TokenStream {
 /// A step of a [`macro@handler`]: what is inside runs at most this often.
 ///
 /// `#[rate_limit(per_second = 10, burst = 5)]`; `per_second` may be a fraction, and `burst` be left out.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # use std::time::Duration;
+/// # #[derive(Event, Serialize, Deserialize)]
+/// # #[message(name = "orders.placed")]
+/// # struct OrderPlaced;
+/// #[handler]
+/// #[rate_limit(per_second = 0.5)]
+/// async fn confirm(_: OrderPlaced) {}
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let t = dwell::testing::start(Bus::builder().subscribe("mail", confirm)).await?;
+/// # for _ in 0..10 { t.publish(OrderPlaced).await?; }
+/// t.advance(Duration::from_secs(9)).await;
+/// assert_eq!(t.handled::<OrderPlaced>(), 5, "of ten");
+/// # Ok(()) }
+/// ```
 #[proc_macro_attribute]
 pub fn rate_limit(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("rate_limit", item)
@@ -199,6 +360,29 @@ pub fn rate_limit(_: TokenStream, item: TokenStream) -> TokenStream {
 /// A step of a [`macro@handler`]: a message that was handled before is not handled again.
 ///
 /// `#[inbox]`, or `#[inbox(keep = "7d")]` to say how long a message is remembered.
+///
+/// ```
+/// # use dwell::{prelude::*, raw::{Address, Message}};
+/// # use std::sync::{Arc, atomic::{AtomicU32, Ordering}};
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "payments.charge")]
+/// # struct Charge;
+/// #[handler]
+/// #[inbox(keep = "7d")]
+/// async fn charge(_: Charge, State(charged): State<Arc<AtomicU32>>) {
+///     charged.fetch_add(1, Ordering::Relaxed);
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let charged = Arc::new(AtomicU32::new(0));
+/// # let t = dwell::testing::start(Bus::builder().state(charged.clone()).handle(charge)).await?;
+/// for _ in 0..2 {
+///     t.post(Address::topic("payments.charge"), Message::new("charge-42", "payments.charge", "null")).await?;
+/// }
+/// t.run_until_idle().await;
+/// assert_eq!(charged.load(Ordering::Relaxed), 1);
+/// # Ok(()) }
+/// ```
 #[proc_macro_attribute]
 pub fn inbox(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("inbox", item)

@@ -26,7 +26,7 @@ use std::{fmt, sync::Arc};
 /// the URL differs.
 ///
 /// ```
-/// use dwell::{Subscription, prelude::*};
+/// use dwell::prelude::*;
 ///
 /// #[derive(Event, Serialize, Deserialize)]
 /// #[message(name = "orders.placed")]
@@ -35,14 +35,22 @@ use std::{fmt, sync::Arc};
 /// async fn confirm(placed: OrderPlaced) -> Result<(), Failure> { Ok(()) }
 /// async fn reserve(placed: OrderPlaced) -> Result<(), Failure> { Ok(()) }
 ///
+/// fn wiring() -> dwell::Builder {
+///     Bus::builder()
+///         .subscribe("stock", reserve)
+///         .subscribe(Subscription::named("mail").concurrency(8), confirm)
+/// }
+///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-/// let bus = Bus::builder()
-///     .subscribe("stock", reserve)
-///     .subscribe(Subscription::named("mail").concurrency(8), confirm)
-///     .start("memory://")
-///     .await?;
+/// let bus = wiring().start("memory://").await?; // in production, with another URL
 /// bus.publish(OrderPlaced { order: 42 }).await?;
-/// # bus.shutdown().await }
+/// bus.shutdown().await?;
+///
+/// let t = dwell::testing::start(wiring()).await?; // in a test
+/// t.publish(OrderPlaced { order: 42 }).await?;
+/// t.run_until_idle().await;
+/// assert_eq!(t.handled::<OrderPlaced>(), 2);
+/// # Ok(()) }
 /// ```
 #[must_use = "nothing runs until it is started"]
 #[derive(Default)]
@@ -60,6 +68,23 @@ pub struct Builder {
 
 impl Builder {
     /// Handles a command. Its subscription has the name of its topic.
+    ///
+    /// ```
+    /// use dwell::prelude::*;
+    ///
+    /// #[derive(Command, Serialize, Deserialize)]
+    /// #[message(name = "payments.charge")]
+    /// struct Charge { order: u64 }
+    ///
+    /// async fn charge(command: Charge) -> Result<(), Failure> { Ok(()) }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let t = dwell::testing::start(Bus::builder().handle(charge)).await?;
+    /// t.send(Charge { order: 42 }).await?;
+    /// t.run_until_idle().await;
+    /// assert_eq!(t.handled::<Charge>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn handle<H, Marker>(self, handler: H) -> Self
     where
         H: IntoHandler<Marker, Message: Command>,
@@ -68,6 +93,24 @@ impl Builder {
     }
 
     /// Handles a command, with a name or settings for its subscription.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "payments.charge")]
+    /// # struct Charge { order: u64 }
+    /// async fn charge(command: Charge, cx: Cx) {
+    ///     assert_eq!(cx.subscription(), "cashier");
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let cashier = Subscription::named("cashier").concurrency(4);
+    /// let t = dwell::testing::start(Bus::builder().handle_as(cashier, charge)).await?;
+    /// # t.send(Charge { order: 42 }).await?;
+    /// # t.run_until_idle().await;
+    /// # assert_eq!(t.handled::<Charge>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn handle_as<H, Marker>(self, subscription: impl Into<Subscription>, handler: H) -> Self
     where
         H: IntoHandler<Marker, Message: Command>,
@@ -77,6 +120,24 @@ impl Builder {
 
     /// Subscribes to an event: by name, or by name and settings. Each name gets each event once, so that a retry of one
     /// never reruns another.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.placed")]
+    /// # struct OrderPlaced { order: u64 }
+    /// async fn confirm(placed: OrderPlaced) {}
+    /// async fn reserve(placed: OrderPlaced) -> Result<(), &'static str> { Err("the stock is locked") }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let wiring = Bus::builder().subscribe("mail", confirm).subscribe("stock", reserve);
+    /// let t = dwell::testing::start(wiring).await?;
+    /// t.publish(OrderPlaced { order: 42 }).await?;
+    /// t.run_until_idle().await;
+    /// // `stock` tries again later; `mail` is done.
+    /// assert_eq!((t.handled::<OrderPlaced>(), t.failed::<OrderPlaced>()), (1, 1));
+    /// # Ok(()) }
+    /// ```
     pub fn subscribe<H, Marker>(self, subscription: impl Into<Subscription>, handler: H) -> Self
     where
         H: IntoHandler<Marker, Message: Event>,
@@ -86,6 +147,24 @@ impl Builder {
 
     /// Works on jobs of one type: its result is kept, and [`Bus::jobs`] submits them and tells what became of them. Only on
     /// a transport with a ledger.
+    ///
+    /// ```
+    /// use dwell::{jobs::Status, prelude::*};
+    ///
+    /// #[derive(Command, Serialize, Deserialize)]
+    /// #[message(name = "sums.add")]
+    /// struct Add { numbers: Vec<u64> }
+    ///
+    /// async fn add(job: Add) -> Result<u64, Failure> { Ok(job.numbers.iter().sum()) }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let t = dwell::testing::start(Bus::builder().job(add)).await?;
+    /// let submitted = t.jobs()?.submit(Add { numbers: vec![20, 22] }).await?;
+    /// t.run_until_idle().await;
+    /// let job = t.jobs()?.get(submitted.id).await?.expect("it is kept");
+    /// assert_eq!((job.status, job.result_as()?), (Status::Completed, Some(42)));
+    /// # Ok(()) }
+    /// ```
     pub fn job<H, Marker>(self, handler: H) -> Self
     where
         H: IntoJob<Marker>,
@@ -97,15 +176,19 @@ impl Builder {
     /// stays.
     ///
     /// ```
-    /// use dwell::prelude::*;
-    ///
-    /// #[derive(Command, Serialize, Deserialize)]
-    /// #[message(name = "sums.add")]
-    /// struct Add { numbers: Vec<u64> }
-    ///
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "sums.add")]
+    /// # struct Add { numbers: Vec<u64> }
     /// async fn add(job: Add) -> Result<u64, Failure> { Ok(job.numbers.iter().sum()) }
     ///
-    /// let wiring = Bus::builder().job_with(|queue| queue.concurrency(8), add);
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let timeout = Duration::from_secs(300);
+    /// let wiring = Bus::builder().job_with(|queue| queue.concurrency(8).handler_timeout(timeout), add);
+    /// # let bus = wiring.start("memory://").await?;
+    /// # assert_eq!(bus.jobs()?.kinds().collect::<Vec<_>>(), ["sums.add"]);
+    /// # bus.shutdown().await }
     /// ```
     pub fn job_with<H, Marker>(
         mut self,
@@ -121,6 +204,13 @@ impl Builder {
     }
 
     /// The largest result of a job, in bytes, as JSON; 1 MiB unless set. A job with a larger one has failed.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let bus = dwell::Bus::builder().max_job_result(64 * 1024).start("memory://").await?;
+    /// assert_eq!(bus.jobs()?.max_result(), 64 * 1024);
+    /// # bus.shutdown().await }
+    /// ```
     pub fn max_job_result(mut self, bytes: usize) -> Self {
         self.max_job_result = Some(bytes);
         self
@@ -138,6 +228,27 @@ impl Builder {
 
     /// What handlers share, and ask for as [`State`](crate::State): one value of each type, of which the last
     /// one counts.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "greet")]
+    /// # struct Greet { name: String }
+    /// #[derive(Clone)]
+    /// struct Greeting(&'static str);
+    ///
+    /// async fn greet(message: Greet, State(greeting): State<Greeting>) {
+    ///     println!("{}, {}!", greeting.0, message.name);
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let bus = Bus::builder().state(Greeting("Hello")).handle(greet).start("memory://").await?;
+    ///
+    /// // What a handler asks for and nobody has given is an error of the start.
+    /// let refused = Bus::builder().handle(greet).start("memory://").await.unwrap_err();
+    /// assert_eq!(refused.kind(), dwell::ErrorKind::Config);
+    /// # bus.shutdown().await }
+    /// ```
     pub fn state<T: Clone + Send + Sync + 'static>(mut self, state: T) -> Self {
         self.states.insert(state);
         self
@@ -145,18 +256,43 @@ impl Builder {
 
     /// Settings from a file or the environment. What code says about a single subscription stands over the general
     /// part of these; what these say about a single subscription or type stands over code.
+    ///
+    /// ```
+    /// use dwell::{Bus, Config};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let config = Config::from_toml("[transport]\nurl = \"memory://?capacity=1000\"")?;
+    /// let bus = Bus::builder().config(config).start_configured().await?;
+    /// # bus.shutdown().await }
+    /// ```
     pub fn config(mut self, config: Config) -> Self {
         self.config = config;
         self
     }
 
     /// Where messages wait that the transport cannot make wait itself: the URL of a store.
+    ///
+    /// ```no_run
+    /// # use dwell::Bus;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// // Kafka carries messages; what has to wait, waits in a file, where it can be listed and cancelled.
+    /// let bus = Bus::builder().scheduler("sqlite://waiting.db").start("kafka://localhost:9092").await?;
+    /// # bus.shutdown().await }
+    /// ```
     pub fn scheduler(mut self, url: impl Into<String>) -> Self {
         self.over.scheduler = Some(url.into());
         self
     }
 
     /// Allows a store that forgets at a restart behind a transport that does not.
+    ///
+    /// ```no_run
+    /// # use dwell::Bus;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// // Without this, `start` refuses: what waits would be lost at a restart, and Kafka's users expect otherwise.
+    /// let bus = Bus::builder().scheduler("memory://").allow_volatile().start("kafka://localhost:9092").await?;
+    /// # bus.shutdown().await }
+    /// ```
     pub fn allow_volatile(mut self) -> Self {
         self.over.allow_volatile = true;
         self
@@ -164,6 +300,14 @@ impl Builder {
 
     /// Who holds a message while it waits: the broker where it can, or always the scheduler's store, where it can be
     /// listed and cancelled.
+    ///
+    /// ```no_run
+    /// # use dwell::{Bus, settings::DelayMode};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let wiring = Bus::builder().scheduler("sqlite://waiting.db").delay(DelayMode::Scheduler);
+    /// let bus = wiring.start("kafka://localhost:9092").await?;
+    /// # bus.shutdown().await }
+    /// ```
     pub fn delay(mut self, mode: DelayMode) -> Self {
         self.over.delay = Some(mode);
         self
@@ -171,6 +315,21 @@ impl Builder {
 
     /// Every send goes by way of the scheduler's store, also what is due at once: it is confirmed once the store has it,
     /// whether the broker is away at the moment or not.
+    ///
+    /// ```
+    /// # use dwell::{prelude::*, raw::Query};
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.placed")]
+    /// # struct OrderPlaced { order: u64 }
+    /// # async fn confirm(_: OrderPlaced) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let wiring = Bus::builder().subscribe("mail", confirm).scheduler("memory://").outbox();
+    /// # let t = dwell::testing::start(wiring).await?;
+    /// t.publish(OrderPlaced { order: 42 }).await?; // the store has it now, and forwards it by itself
+    /// # t.run_until_idle().await;
+    /// # assert_eq!(t.handled::<OrderPlaced>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn outbox(mut self) -> Self {
         self.over.outbox = true;
         self
@@ -178,12 +337,37 @@ impl Builder {
 
     /// A send returns when what it caused has been handled, for tests and simple programs; on `memory://` alone. The same
     /// handlers have the same outcomes.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "count")]
+    /// # struct Count;
+    /// # async fn count(_: Count, State(total): State<Arc<AtomicU64>>) { total.fetch_add(1, Ordering::Relaxed); }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let total = Arc::new(AtomicU64::new(0));
+    /// let bus = Bus::builder().state(total.clone()).handle(count).inline().start("memory://").await?;
+    /// bus.send(Count).await?;
+    /// assert_eq!(total.load(Ordering::Relaxed), 1, "it was handled before `send` returned");
+    /// # bus.shutdown().await }
+    /// ```
     pub fn inline(mut self) -> Self {
         self.inline = true;
         self
     }
 
     /// Where the `inbox` step remembers what was handled; the transport's own, or the store's, unless given.
+    ///
+    /// ```no_run
+    /// use dwell::{Bus, extend::Inbox};
+    /// use std::sync::Arc;
+    ///
+    /// /// A table beside those that the handlers write to: see [`Inbox`](crate::extend::Inbox) for what it has to do.
+    /// async fn start(table: Arc<dyn Inbox>) -> Result<Bus, dwell::Error> {
+    ///     Bus::builder().inbox(table).start("kafka://localhost:9092").await
+    /// }
+    /// ```
     pub fn inbox(mut self, inbox: Arc<dyn Inbox>) -> Self {
         self.inbox = Some(inbox);
         self
@@ -191,12 +375,49 @@ impl Builder {
 
     /// Time, randomness and ids, in place of the system's. Inline dispatch needs a clock that tracks its tasks, such as
     /// `SystemClock::tracking()`.
+    ///
+    /// ```
+    /// use dwell::{Bus, extend::{Seams, VirtualClock}};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let clock = VirtualClock::new();
+    /// let bus = Bus::builder().seams(Seams::virtual_time(clock.clone(), 42)).start("memory://").await?;
+    /// clock.advance(std::time::Duration::from_secs(3600)).await; // an hour, at once
+    /// # bus.shutdown().await }
+    /// ```
     pub fn seams(mut self, seams: Seams) -> Self {
         self.seams = Some(seams);
         self
     }
 
     /// Who is told what becomes of messages, such as metrics. Several may be given.
+    ///
+    /// ```
+    /// use dwell::{Bus, extend::{Decided, Observer}, prelude::*};
+    /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+    /// use dwell_core::{Envelope, Sent};
+    ///
+    /// #[derive(Default)]
+    /// struct Dead(AtomicU64);
+    ///
+    /// impl Observer for Dead {
+    ///     fn sent(&self, _: &Envelope, _: &Sent) {}
+    ///     fn decided(&self, decided: &Decided<'_>) {
+    ///         self.0.fetch_add(u64::from(decided.dead), Ordering::Relaxed);
+    ///     }
+    /// }
+    ///
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "fail")]
+    /// # struct Fail;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let dead = Arc::new(Dead::default());
+    /// let wiring = Bus::builder().observer(dead.clone()).handle(async |_: Fail| Err::<(), _>(Failure::reject("no")));
+    /// # let bus = wiring.inline().start("memory://").await?;
+    /// bus.send(Fail).await?;
+    /// assert_eq!(dead.0.load(Ordering::Relaxed), 1);
+    /// # bus.shutdown().await }
+    /// ```
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observers.push(observer);
         self
@@ -218,6 +439,19 @@ impl Builder {
     }
 
     /// Opens the transport and starts everything: what cannot work is an error here, and nothing is left running.
+    ///
+    /// ```
+    /// use dwell::{Bus, ErrorKind};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let bus = Bus::builder().start("memory://?capacity=1000").await?;
+    /// bus.shutdown().await?;
+    ///
+    /// let refused = Bus::builder().start("memry://").await.unwrap_err();
+    /// assert_eq!(refused.kind(), ErrorKind::Config);
+    /// assert!(refused.to_string().contains("did you mean `memory://`?"));
+    /// # Ok(()) }
+    /// ```
     pub async fn start(self, url: &str) -> Result<Bus> {
         let seams = self.seams_or_default();
         let transport = connect::open(url, seams.clone()).await?;
@@ -226,18 +460,46 @@ impl Builder {
     }
 
     /// The same, with the URL of the configuration.
+    ///
+    /// ```no_run
+    /// use dwell::{Bus, Config};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let bus = Bus::builder().config(Config::load("dwell.toml")?).start_configured().await?;
+    /// bus.run_until(tokio::signal::ctrl_c()).await
+    /// # }
+    /// ```
     pub async fn start_configured(self) -> Result<Bus> {
         let url = self.config.transport.url.clone();
         self.start(&url).await
     }
 
     /// The same, on a transport of your own. It must have been made with the same seams.
+    ///
+    /// ```
+    /// use dwell::{Bus, extend::Seams};
+    /// use dwell_engine::memory::{Memory, MemorySettings};
+    /// use std::sync::Arc;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let seams = Seams::system("shop-1");
+    /// let transport = Arc::new(Memory::new(seams.clone(), MemorySettings::default())); // or your own
+    /// let bus = Bus::builder().start_on(transport, seams).await?;
+    /// # bus.shutdown().await }
+    /// ```
     pub async fn start_on(self, transport: Arc<dyn Transport>, seams: Seams) -> Result<Bus> {
         let place = Place { via: "default".into(), alone: false };
         self.start_with(transport, seams, place).await
     }
 
     /// A bus that only sends: it runs no handlers, and no work in the background.
+    ///
+    /// ```no_run
+    /// # use dwell::{Bus, Config};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let bus = Bus::builder().config(Config::load("dwell.toml")?).connect("redis://localhost").await?;
+    /// # bus.shutdown().await }
+    /// ```
     pub async fn connect(mut self, url: &str) -> Result<Bus> {
         self.registered.clear();
         self.config.transport.background = Background::Elsewhere;

@@ -104,6 +104,22 @@ impl WeakBus {
 }
 
 /// The answer to [`Bus::cancel`].
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # use std::time::Duration;
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "remind")]
+/// # struct Remind;
+/// # async fn remind(_: Remind) {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let t = dwell::testing::start(Bus::builder().handle(remind)).await?;
+/// t.send(Remind).id("tea").after(Duration::from_secs(180)).await?;
+/// assert_eq!(t.cancel("coffee").await?, Cancel::NotFound);
+/// t.advance(Duration::from_secs(180)).await;
+/// assert_eq!(t.cancel("tea").await?, Cancel::TooLate);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cancel {
@@ -116,6 +132,19 @@ pub enum Cancel {
 }
 
 /// The answer to [`Bus::reschedule`].
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let bus = Bus::builder().start("memory://").await?;
+/// match bus.reschedule("reminder-42", std::time::Duration::from_secs(3600)).await? {
+///     Reschedule::Rescheduled => println!("in an hour, then"),
+///     Reschedule::TooLate => println!("it has been sent"),
+///     Reschedule::NotFound => println!("there is no such reminder"),
+/// }
+/// # assert_eq!(bus.reschedule("reminder-42", std::time::Duration::ZERO).await?, Reschedule::NotFound);
+/// # bus.shutdown().await }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reschedule {
@@ -129,11 +158,28 @@ pub enum Reschedule {
 
 impl Bus {
     /// Describes a bus with handlers.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let bus = dwell::Bus::builder().start("memory://").await?;
+    /// # bus.shutdown().await }
+    /// ```
     pub fn builder() -> Builder {
         Builder::default()
     }
 
     /// A bus that only sends.
+    ///
+    /// ```no_run
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "payments.charge")]
+    /// # struct Charge { order: u64 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let bus = Bus::connect("redis://localhost").await?;
+    /// bus.send(Charge { order: 42 }).await?; // kept, until a process handles it
+    /// # bus.shutdown().await }
+    /// ```
     pub async fn connect(url: &str) -> Result<Self> {
         Builder::default().connect(url).await
     }
@@ -156,11 +202,42 @@ impl Bus {
     // ---- sending ---------------------------------------------------------------------------------------------------
 
     /// Sends a command to the one who handles it.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "payments.charge")]
+    /// # struct Charge { order: u64 }
+    /// # async fn charge(_: Charge) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().handle(charge).start("memory://").await?;
+    /// let now = bus.send(Charge { order: 42 }).await?;
+    /// let later = bus.send(Charge { order: 43 }).after(Duration::from_secs(3600)).await?;
+    /// assert_eq!((now.due, later.due.is_some()), (None, true));
+    /// # bus.shutdown().await }
+    /// ```
     pub fn send<M: Command>(&self, command: M) -> Sending {
         self.sending(&command, true)
     }
 
     /// Publishes an event to all who subscribed.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.placed")]
+    /// # struct OrderPlaced { order: u64 }
+    /// # async fn confirm(_: OrderPlaced) {}
+    /// # async fn reserve(_: OrderPlaced) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let wiring = Bus::builder().subscribe("mail", confirm).subscribe("stock", reserve);
+    /// # let t = dwell::testing::start(wiring).await?;
+    /// t.publish(OrderPlaced { order: 42 }).await?;
+    /// # t.run_until_idle().await;
+    /// assert_eq!(t.handled::<OrderPlaced>(), 2, "each has its own copy");
+    /// # Ok(()) }
+    /// ```
     pub fn publish<M: Event>(&self, event: M) -> Sending {
         self.sending(&event, false)
     }
@@ -171,9 +248,16 @@ impl Bus {
     ///
     /// ```
     /// # use dwell::{prelude::*, raw::{Address, Message}};
-    /// # async fn example(bus: &Bus) -> Result<(), dwell::Error> {
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.placed", topic = "orders")]
+    /// # struct OrderPlaced { order: u64 }
+    /// # async fn confirm(_: OrderPlaced) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().subscribe("mail", confirm).subscribe("stock", confirm)).await?;
     /// let message = Message::new("order-42", "orders.placed", r#"{"order":42}"#);
-    /// bus.post(Address::subscription("orders", "mail"), message).await?;
+    /// t.post(Address::subscription("orders", "mail"), message).await?;
+    /// t.run_until_idle().await;
+    /// assert_eq!(t.handled::<OrderPlaced>(), 1, "by `mail`, and by no other subscription");
     /// # Ok(()) }
     /// ```
     pub fn post(&self, to: Address, mut message: dwell_core::Message) -> Sending {
@@ -223,16 +307,16 @@ impl Bus {
     ///
     /// ```
     /// # use dwell::prelude::*;
-    /// # use std::time::Duration;
     /// # #[derive(Event, Serialize, Deserialize)]
     /// # #[message(name = "orders.placed")]
     /// # struct OrderPlaced { order: u64 }
-    /// # async fn example(bus: &Bus) -> Result<(), dwell::Error> {
+    /// # async fn confirm(_: OrderPlaced) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().subscribe("mail", confirm).start("memory://").await?;
     /// let orders = (1..=100).map(|order| bus.publish(OrderPlaced { order }).key(format!("order-{order}")));
-    /// for sent in bus.send_all(orders).await {
-    ///     println!("{}", sent?.id);
-    /// }
-    /// # Ok(()) }
+    /// let results = bus.send_all(orders).await;
+    /// assert!(results.iter().all(Result::is_ok));
+    /// # bus.shutdown().await }
     /// ```
     pub async fn send_all(&self, sendings: impl IntoIterator<Item = Sending>) -> Vec<Result<Sent>> {
         let sendings: Vec<_> = sendings.into_iter().collect();
@@ -423,6 +507,22 @@ impl Bus {
     // ---- what was sent ---------------------------------------------------------------------------------------------
 
     /// Cancels what waits under this id, in every topic and subscription.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "remind")]
+    /// # struct Remind { order: u64 }
+    /// # async fn remind(_: Remind) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(remind)).await?;
+    /// t.send(Remind { order: 42 }).id("reminder-42").after(Duration::from_secs(900)).await?;
+    /// assert_eq!(t.cancel("reminder-42").await?, Cancel::Cancelled);
+    /// t.advance(Duration::from_secs(900)).await;
+    /// assert_eq!(t.handled::<Remind>(), 0);
+    /// # Ok(()) }
+    /// ```
     pub async fn cancel(&self, id: impl Into<MessageId>) -> Result<Cancel> {
         Ok(match self.engine()?.cancel(&id.into()).await? {
             Changed::Done => Cancel::Cancelled,
@@ -432,6 +532,22 @@ impl Bus {
     }
 
     /// Makes what waits under this id due then: a [`Duration`](std::time::Duration) from now, or a time.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "remind")]
+    /// # struct Remind { order: u64 }
+    /// # async fn remind(_: Remind) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(remind)).await?;
+    /// let sent = t.send(Remind { order: 42 }).after(Duration::from_secs(900)).await?;
+    /// t.reschedule(&sent.id, Duration::from_secs(60)).await?;
+    /// t.advance(Duration::from_secs(60)).await;
+    /// assert_eq!(t.handled::<Remind>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub async fn reschedule(&self, id: impl Into<MessageId>, due: impl Into<Due>) -> Result<Reschedule> {
         Ok(match self.engine()?.reschedule(&id.into(), due.into()).await? {
             Changed::Done => Reschedule::Rescheduled,
@@ -442,16 +558,63 @@ impl Bus {
 
     /// Everything that is known about a message: a record for each subscription that has or had it. Empty if it is not
     /// known.
+    ///
+    /// ```
+    /// # use dwell::{prelude::*, raw};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "remind")]
+    /// # struct Remind { order: u64 }
+    /// # async fn remind(_: Remind) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().handle(remind).start("memory://").await?;
+    /// let sent = bus.send(Remind { order: 42 }).after(Duration::from_secs(900)).await?;
+    /// let records = bus.get(&sent.id).await?;
+    /// assert_eq!((records[0].state, records[0].due), (raw::State::Scheduled, sent.due));
+    /// # bus.shutdown().await }
+    /// ```
     pub async fn get(&self, id: impl Into<MessageId>) -> Result<Vec<Record>> {
         self.inner().monitor.get(&id.into()).await
     }
 
     /// What waits, in order of due time, a page at a time.
+    ///
+    /// ```
+    /// # use dwell::{prelude::*, raw::Query};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "remind")]
+    /// # struct Remind { order: u64 }
+    /// # async fn remind(_: Remind) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().handle(remind).start("memory://").await?;
+    /// bus.send(Remind { order: 42 }).key("alice").after(Duration::from_secs(900)).await?;
+    /// let of_alice = bus.pending(Query { key: Some("alice".into()), ..Query::default() }).await?;
+    /// assert_eq!(of_alice.len(), 1);
+    /// # bus.shutdown().await }
+    /// ```
     pub async fn pending(&self, query: Query) -> Result<Vec<Pending>> {
         self.engine()?.pending(query).await
     }
 
     /// What is going on: what is in flight, waits or is dead; to list, clear and replay.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "payments.charge")]
+    /// # struct Charge { order: u64 }
+    /// async fn charge(_: Charge) -> Result<(), Failure> { Err(Failure::reject("the card is declined")) }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(charge)).await?;
+    /// # t.send(Charge { order: 42 }).id("charge-42").await?;
+    /// # t.run_until_idle().await;
+    /// let dead = t.monitor().dead(10).await?;
+    /// assert_eq!(dead[0].error.as_deref(), Some("the card is declined"));
+    /// t.monitor().replay("charge-42", None, "alice").await?; // the customer has a new card
+    /// # Ok(()) }
+    /// ```
     pub fn monitor(&self) -> &Monitor {
         &self.inner().monitor
     }
@@ -460,6 +623,14 @@ impl Bus {
 
     /// Runs until `signal` comes, then stops in order: receives nothing more, lets what runs end within each
     /// subscription's `shutdown_timeout`, and gives back the rest. A Ctrl-C meanwhile stops at once.
+    ///
+    /// ```no_run
+    /// # use dwell::Bus;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let bus = Bus::builder().start("memory://").await?;
+    /// bus.run_until(tokio::signal::ctrl_c()).await
+    /// # }
+    /// ```
     pub async fn run_until<T>(&self, signal: impl Future<Output = T>) -> Result<()> {
         signal.await;
         tokio::select! {
@@ -473,6 +644,19 @@ impl Bus {
     }
 
     /// Stops in order: see [`run_until`](Self::run_until).
+    ///
+    /// ```
+    /// # use dwell::{ErrorKind, prelude::*};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "greet")]
+    /// # struct Greet;
+    /// # async fn greet(_: Greet) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let bus = Bus::builder().handle(greet).start("memory://").await?;
+    /// bus.shutdown().await?;
+    /// assert_eq!(bus.send(Greet).await.unwrap_err().kind(), ErrorKind::Closed);
+    /// # Ok(()) }
+    /// ```
     pub async fn shutdown(&self) -> Result<()> {
         self.engine()?.shutdown().await
     }

@@ -10,22 +10,28 @@ use std::cell::Cell;
 ///
 /// ```
 /// use dwell::{Codec, prelude::*, raw::{BoxError, ContentType}};
+/// use serde::de::DeserializeOwned;
 ///
-/// struct Text;
+/// /// JSON that people read.
+/// struct Pretty;
 ///
-/// impl Codec for Text {
-///     const CONTENT_TYPE: ContentType = ContentType::constant("text/x-debug");
+/// impl Codec for Pretty {
+///     const CONTENT_TYPE: ContentType = ContentType::JSON;
 ///     fn encode<T: Serialize>(message: &T, body: &mut Vec<u8>) -> Result<(), BoxError> {
 ///         Ok(serde_json::to_writer_pretty(body, message)?)
 ///     }
-///     fn decode<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, BoxError> {
-///         Ok(serde_json::from_slice(body)?)
+///     fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, BoxError> {
+///         serde_json::from_slice(body).map_err(|_| "this is not what it should be".into())
 ///     }
 /// }
 ///
 /// #[derive(Event, Serialize, Deserialize)]
-/// #[message(name = "orders.placed", codec = Text)]
+/// #[message(name = "orders.placed", codec = Pretty)]
 /// struct OrderPlaced { order: u64 }
+///
+/// let mut body = vec![];
+/// Pretty::encode(&OrderPlaced { order: 42 }, &mut body).unwrap();
+/// assert_eq!(body, b"{\n  \"order\": 42\n}");
 /// ```
 pub trait Codec: 'static {
     /// What a body in this form is called.
@@ -38,6 +44,14 @@ pub trait Codec: 'static {
     fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, BoxError>;
 
     /// Whether a body of this type can be read. Senders that know nothing of content types leave it open.
+    ///
+    /// ```
+    /// use dwell::{Codec, Json};
+    ///
+    /// assert!(Json::reads("application/json; charset=utf-8"));
+    /// assert!(Json::reads(""), "the sender does not say");
+    /// assert!(!Json::reads("text/csv"));
+    /// ```
     fn reads(content_type: &str) -> bool {
         if content_type == &*Self::CONTENT_TYPE {
             return true;
@@ -50,6 +64,17 @@ pub trait Codec: 'static {
 }
 
 /// JSON, by `serde_json`.
+///
+/// ```
+/// use dwell::{Codec, Json};
+///
+/// let mut body = vec![];
+/// Json::encode(&[1, 2, 3], &mut body).unwrap();
+/// assert_eq!(body, b"[1,2,3]");
+/// // Why a body cannot be read never quotes it: it may hold what must stay secret.
+/// let error = Json::decode::<u64>(b"\"secret\"").unwrap_err();
+/// assert_eq!(error.to_string(), "invalid type: string, expected u64 at line 1 column 8");
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Json;
 

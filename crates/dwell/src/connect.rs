@@ -1,12 +1,17 @@
 //! From a URL to a transport.
 
 use crate::trace::hash;
-use dwell_core::{Error, ErrorKind, Result, Seams, Text, Transport, TransportUrl, suggest};
+use dwell_core::{Error, ErrorKind, Result, Seams, Text, Transport, TransportUrl};
 use std::sync::Arc;
 
-/// Schemes of transports that a feature brings, with its name.
-const FEATURES: [(&str, &str); 4] =
-    [("sqlite", "sqlite"), ("redis", "redis"), ("rediss", "redis"), ("kafka", "kafka")];
+/// The schemes of all transports that there are, each with the feature that brings it. `memory://` is always there.
+const TRANSPORTS: [(&str, Option<&str>); 5] = [
+    ("memory", None),
+    ("sqlite", Some("sqlite")),
+    ("redis", Some("redis")),
+    ("rediss", Some("redis")),
+    ("kafka", Some("kafka")),
+];
 /// Schemes of transports that are not there yet.
 const COMING: [&str; 7] = ["amqp", "postgres", "sqs", "servicebus", "mqtt", "mssql", "nats"];
 
@@ -21,28 +26,29 @@ pub(crate) async fn open(url: &str, seams: Seams) -> Result<Arc<dyn Transport>> 
         "redis" | "rediss" => Ok(Arc::new(dwell_redis::connect(&url, seams).await?)),
         #[cfg(feature = "kafka")]
         "kafka" => Ok(Arc::new(dwell_kafka::connect(&url, seams).await?)),
-        scheme => Err(missing(scheme)),
+        _ => Err(missing(&url)),
     }
 }
 
-fn missing(scheme: &str) -> Error {
-    if let Some((_, feature)) = FEATURES.iter().find(|(known, _)| *known == scheme) {
+fn missing(url: &TransportUrl) -> Error {
+    let scheme = url.scheme();
+    let feature = TRANSPORTS.into_iter().find_map(|(known, feature)| feature.filter(|_| known == scheme));
+    if let Some(feature) = feature {
         let text = format!(
             "this program was built without the transport of `{scheme}://`: build `dwell` with the feature `{feature}`"
         );
         return Error::new(ErrorKind::Config, text);
     }
+    let known = TRANSPORTS.map(|(known, _)| known);
     if COMING.contains(&scheme) {
+        let [others @ .., last] = known.map(|known| format!("`{known}://`"));
         let text = format!(
-            "this version of Dwell has no transport for `{scheme}://` yet: use `memory://`, `sqlite://`, `redis://` or \
-             `kafka://`"
+            "this version of Dwell has no transport for `{scheme}://` yet: use {} or {last}",
+            others.join(", ")
         );
         return Error::new(ErrorKind::Config, text);
     }
-    let hint = suggest(scheme, ["memory", "sqlite", "redis", "rediss", "kafka"])
-        .map(|meant| format!("; did you mean `{meant}://`?"))
-        .unwrap_or_default();
-    Error::new(ErrorKind::Config, format!("there is no transport for `{scheme}://`{hint}"))
+    url.unknown_scheme_error(&known)
 }
 
 /// How a store calls the broker behind this URL: the same for every process that uses that broker, however it writes the
@@ -64,11 +70,49 @@ pub(crate) fn via(url: &str) -> Result<Text> {
 mod tests {
     use super::*;
 
+    fn missing_text(scheme: &str) -> String {
+        missing(&TransportUrl::parse(&format!("{scheme}://")).unwrap()).to_string()
+    }
+
     #[test]
     fn a_transport_that_this_build_lacks_is_an_error_that_names_the_feature() {
-        assert!(missing("sqlite").to_string().contains("the feature `sqlite`"));
-        assert!(missing("rediss").to_string().contains("the feature `redis`"));
-        assert!(missing("sqlit").to_string().contains("did you mean `sqlite://`?"));
+        for (scheme, feature) in TRANSPORTS {
+            let Some(feature) = feature else { continue };
+            let expected = format!(
+                "this program was built without the transport of `{scheme}://`: build `dwell` with the feature `{feature}`"
+            );
+            assert_eq!(missing_text(scheme), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn only_a_transport_whose_feature_is_off_is_missing() {
+        let is_on = |feature| match feature {
+            "sqlite" => cfg!(feature = "sqlite"),
+            "redis" => cfg!(feature = "redis"),
+            "kafka" => cfg!(feature = "kafka"),
+            other => panic!("what is the feature `{other}`?"),
+        };
+        for (scheme, feature) in TRANSPORTS {
+            // An option that nobody knows: no transport gets as far as to reach for a server.
+            let opened = open(&format!("{scheme}://?no_such_option=1"), Seams::system("test")).await;
+            let text = opened.err().expect("it is refused").to_string();
+            let is_missing = feature.is_some_and(|feature| !is_on(feature));
+            assert_eq!(text.contains("was built without"), is_missing, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_scheme_that_nobody_knows_is_an_error_that_names_those_there_are() {
+        let known = "known are memory://, sqlite://, redis://, rediss://, kafka://";
+        let typo = format!("there is no transport for `sqlit://`; did you mean `sqlite://`? {known}");
+        assert_eq!(missing_text("sqlit"), typo);
+        assert_eq!(missing_text("gopher"), format!("there is no transport for `gopher://`; {known}"));
+        let use_one = "yet: use `memory://`, `sqlite://`, `redis://`, `rediss://` or `kafka://`";
+        for scheme in COMING {
+            let expected = format!("this version of Dwell has no transport for `{scheme}://` {use_one}");
+            assert_eq!(missing_text(scheme), expected);
+        }
     }
 
     #[test]

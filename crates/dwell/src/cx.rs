@@ -14,9 +14,9 @@ use std::{fmt, sync::Arc};
 /// What a handler may know about its run beside the message, and the way to send more. Cheap to clone.
 ///
 /// ```
-/// use dwell::prelude::*;
+/// use dwell::{prelude::*, testing};
 ///
-/// #[derive(Command, Serialize, Deserialize)]
+/// #[derive(Command, Serialize, Deserialize, Debug, PartialEq)]
 /// #[message(name = "payments.charge")]
 /// struct Charge { order: u64 }
 ///
@@ -25,10 +25,17 @@ use std::{fmt, sync::Arc};
 /// struct OrderPlaced { order: u64 }
 ///
 /// async fn pay(placed: OrderPlaced, cx: Cx) -> Result<(), Failure> {
+///     println!("run {} of {} for {}/{}", cx.attempt(), cx.id(), cx.topic(), cx.subscription());
 ///     // An id of our own: if this handler runs twice, there is still one charge.
 ///     cx.send(Charge { order: placed.order }).id(format!("charge-{}", placed.order)).await?;
 ///     Ok(())
 /// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let cx = testing::cx();
+/// pay(OrderPlaced { order: 42 }, cx.clone()).await.unwrap();
+/// assert_eq!(cx.ids(), ["charge-42".into()]);
+/// # }
 /// ```
 #[derive(Clone)]
 pub struct Cx(Arc<Inner>);
@@ -59,16 +66,37 @@ impl Cx {
     }
 
     /// Its business key, if it is text.
+    ///
+    /// ```
+    /// use dwell::{raw::Message, testing::TestCx};
+    ///
+    /// let message = Message::new("a", "orders.placed", "{}").with(|message| message.key = Some("order-42".into()));
+    /// assert_eq!(TestCx::of(message).key(), Some("order-42"));
+    /// ```
     pub fn key(&self) -> Option<&str> {
         self.0.message.key.as_deref().and_then(|key| std::str::from_utf8(key).ok())
     }
 
     /// Its headers.
+    ///
+    /// ```
+    /// use dwell::{raw::Message, testing::TestCx};
+    ///
+    /// let message = Message::new("a", "orders.placed", "{}").with(|message| message.headers.append("tenant", "acme"));
+    /// assert_eq!(TestCx::of(message).headers().get_text("tenant"), Some("acme"));
+    /// ```
     pub fn headers(&self) -> &Headers {
         &self.0.message.headers
     }
 
     /// The message as it came: body, type, content type, counts.
+    ///
+    /// ```
+    /// use dwell::{raw::{ContentType, Message}, testing::TestCx};
+    ///
+    /// let cx = TestCx::of(Message::new("a", "orders.placed", r#"{"order":42}"#));
+    /// assert_eq!((&*cx.message().kind, &cx.message().content_type), ("orders.placed", &ContentType::JSON));
+    /// ```
     pub fn message(&self) -> &Message {
         &self.0.message
     }
@@ -84,6 +112,16 @@ impl Cx {
     }
 
     /// Which run of this message this is, from 1: deferrals and failures both count.
+    ///
+    /// ```
+    /// use dwell::{raw::{Attempts, Message}, testing::TestCx};
+    ///
+    /// // Deferred once, failed once, and here again.
+    /// let message = Message::new("a", "orders.placed", "{}")
+    ///     .with(|message| message.attempts = Attempts { handled: 2, failed: 1 });
+    /// let cx = TestCx::of(message);
+    /// assert_eq!((cx.attempt(), cx.failures()), (3, 1));
+    /// ```
     pub fn attempt(&self) -> u32 {
         self.0.message.attempts.handled.saturating_add(1)
     }
@@ -95,46 +133,175 @@ impl Cx {
 
     /// How often it was handed out since it was put here, where the broker can tell: more than once without an outcome
     /// means that a worker crashed, or lost it.
+    ///
+    /// ```
+    /// use dwell::{prelude::*, testing};
+    ///
+    /// fn warn_of_crashes(cx: &Cx) -> bool {
+    ///     cx.deliveries().is_some_and(|deliveries| deliveries > 1)
+    /// }
+    ///
+    /// assert!(!warn_of_crashes(&testing::cx()));
+    /// ```
     pub fn deliveries(&self) -> Option<u32> {
         self.0.context.deliveries
     }
 
     /// When it became due, where the transport knows.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "remind")]
+    /// # struct Remind;
+    /// async fn remind(_: Remind, cx: Cx) {
+    ///     let late = cx.due().map(|due| cx.now().since(due));
+    ///     assert_eq!(late, Some(Duration::ZERO), "time is virtual here");
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(remind)).await?;
+    /// t.send(Remind).after(Duration::from_secs(60)).await?;
+    /// # t.advance(Duration::from_secs(60)).await;
+    /// # assert_eq!(t.handled::<Remind>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn due(&self) -> Option<Timestamp> {
         self.0.context.due
     }
 
     /// The time, which a test may have under control.
+    ///
+    /// ```
+    /// # use dwell::{Timestamp, prelude::*, testing};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "coupons.redeem")]
+    /// # struct Redeem { until: Timestamp }
+    /// async fn redeem(coupon: Redeem, cx: Cx) -> Result<(), Failure> {
+    ///     if coupon.until < cx.now() {
+    ///         return Err(Failure::reject("the coupon has expired"));
+    ///     }
+    ///     Ok(())
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let cx = testing::cx();
+    /// assert!(redeem(Redeem { until: Timestamp(0) }, cx.clone()).await.is_err());
+    /// assert!(redeem(Redeem { until: cx.now() }, cx.clone()).await.is_ok());
+    /// # }
+    /// ```
     pub fn now(&self) -> Timestamp {
         self.clock().now()
     }
 
     /// The clock, to wait on: in a test, its time is under control.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "tea.make")]
+    /// # struct MakeTea;
+    /// async fn make_tea(_: MakeTea, cx: Cx) {
+    ///     cx.clock().sleep(Duration::from_secs(20)).await;
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let t = dwell::testing::start(Bus::builder().handle(make_tea)).await?;
+    /// t.send(MakeTea).await?;
+    /// t.advance(Duration::from_secs(20)).await; // takes no time at all
+    /// assert_eq!(t.handled::<MakeTea>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.0.bus.seams().clock
     }
 
     /// The bus that this runs on, to cancel and to look around.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.paid")]
+    /// # struct OrderPaid { order: u64 }
+    /// async fn stop_reminding(paid: OrderPaid, cx: Cx) -> Result<(), Failure> {
+    ///     cx.bus().cancel(format!("reminder-{}", paid.order)).await?; // there may be none
+    ///     Ok(())
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().subscribe("reminder", stop_reminding)).await?;
+    /// # t.publish(OrderPaid { order: 42 }).await?;
+    /// # t.run_until_idle().await;
+    /// # assert_eq!(t.handled::<OrderPaid>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn bus(&self) -> &Bus {
         &self.0.bus
     }
 
     /// Sends a command, within this message's trace.
+    ///
+    /// ```
+    /// # use dwell::{prelude::*, testing};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize, Debug, PartialEq)]
+    /// # #[message(name = "payments.charge")]
+    /// # struct Charge { order: u64 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let cx = testing::cx();
+    /// cx.send(Charge { order: 42 }).id("charge-42").await?;
+    /// # assert_eq!(cx.sent(), [(Charge { order: 42 }, Duration::ZERO)]);
+    /// # Ok(()) }
+    /// ```
     pub fn send<M: Command>(&self, command: M) -> Sending {
         self.0.bus.send(command).within(self)
     }
 
     /// Publishes an event, within this message's trace.
+    ///
+    /// ```
+    /// # use dwell::{prelude::*, testing};
+    /// # use std::time::Duration;
+    /// # #[derive(Event, Serialize, Deserialize, Debug, PartialEq)]
+    /// # #[message(name = "orders.unpaid")]
+    /// # struct OrderUnpaid { order: u64 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let cx = testing::cx();
+    /// cx.publish(OrderUnpaid { order: 42 }).after(Duration::from_secs(900)).await?;
+    /// # assert_eq!(cx.sent(), [(OrderUnpaid { order: 42 }, Duration::from_secs(900))]);
+    /// # Ok(()) }
+    /// ```
     pub fn publish<M: Event>(&self, event: M) -> Sending {
         self.0.bus.publish(event).within(self)
     }
 
     /// Sends a raw message to an address, within this message's trace.
+    ///
+    /// ```
+    /// # use dwell::{prelude::*, raw::Address, testing};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let cx = testing::cx();
+    /// cx.post(Address::topic("audit"), cx.message().clone()).await?; // the message itself, to somebody else as well
+    /// # assert_eq!(cx.ids(), [cx.id().clone()]);
+    /// # Ok(()) }
+    /// ```
     pub fn post(&self, to: Address, message: Message) -> Sending {
         self.0.bus.post(to, message).within(self)
     }
 
     /// The trace that this run belongs to.
+    ///
+    /// ```
+    /// use dwell::{raw::Message, testing::TestCx};
+    ///
+    /// let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    /// let message = Message::new("a", "orders.placed", "{}")
+    ///     .with(|message| message.headers.append("traceparent", header));
+    /// let trace = TestCx::of(message).trace();
+    /// assert_eq!(trace.trace_id, 0x4bf92f3577b34da6a3ce929d0e0e4736, "the sender's");
+    /// assert_ne!(trace.span_id, 0x00f067aa0ba902b7, "a place of its own");
+    /// ```
     pub fn trace(&self) -> TraceContext {
         #[cfg(feature = "otel")]
         if let Some(trace) = self.0.trace.get() {

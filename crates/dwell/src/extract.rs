@@ -21,15 +21,52 @@ use std::{
 /// struct Greet { name: String }
 ///
 /// async fn greet(message: Greet, State(app): State<App>) {
-///     println!("{}, {}", app.greeting, message.name);
+///     assert_eq!(format!("{}, {}", app.greeting, message.name), "Hello, Alice");
 /// }
 ///
-/// let wiring = Bus::builder().state(App { greeting: "Hello" }).handle(greet);
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// let t = dwell::testing::start(Bus::builder().state(App { greeting: "Hello" }).handle(greet)).await?;
+/// # t.send(Greet { name: "Alice".into() }).await?;
+/// # t.run_until_idle().await;
+/// # assert_eq!(t.handled::<Greet>(), 1);
+/// greet(Greet { name: "Alice".into() }, State(App { greeting: "Hello" })).await; // in a test
+/// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State<T>(pub T);
 
 /// Something that a handler can ask for, after its message: [`State`] or [`Cx`].
+///
+/// ```
+/// use dwell::{FromCx, prelude::*};
+///
+/// /// The tenant that a message is for: every handler that takes one has it checked.
+/// struct Tenant(String);
+///
+/// impl FromCx for Tenant {
+///     fn from_cx(cx: &Cx) -> Result<Self, Failure> {
+///         match cx.headers().get_text("tenant") {
+///             Some(tenant) => Ok(Self(tenant.to_owned())),
+///             None => Err(Failure::invalid("it does not say which tenant it is for")),
+///         }
+///     }
+/// }
+///
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "greet")]
+/// # struct Greet;
+/// async fn greet(_: Greet, Tenant(tenant): Tenant) {
+///     assert_eq!(tenant, "acme");
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let t = dwell::testing::start(Bus::builder().handle(greet)).await?;
+/// t.send(Greet).header("tenant", "acme").await?;
+/// t.send(Greet).await?;
+/// t.run_until_idle().await;
+/// assert_eq!((t.handled::<Greet>(), t.dead::<Greet>()), (1, 1));
+/// # Ok(()) }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "a handler cannot ask for `{Self}`",
     note = "after its message, a handler takes `State<T>` for shared state and `Cx` for the context of its run"

@@ -33,17 +33,50 @@ pub struct Failure(Verdict);
 impl Failure {
     /// Again later, to this subscription alone: after the subscription's `defer_delay`, unless [`after`](Self::after)
     /// or [`at`](Self::at) says when. It uses up no retry.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "parcels.track")]
+    /// # struct Track;
+    /// async fn track(_: Track, cx: Cx) -> Result<(), Failure> {
+    ///     if cx.attempt() < 4 { Err(Failure::defer()) } else { Ok(()) } // it has not arrived yet
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(track)).await?;
+    /// # t.send(Track).await?;
+    /// # t.advance(Duration::from_secs(3)).await;
+    /// assert_eq!((t.deferred::<Track>(), t.failed::<Track>(), t.handled::<Track>()), (3, 0, 1));
+    /// # Ok(()) }
+    /// ```
     pub fn defer() -> Self {
         Self(Verdict::defer_by_default())
     }
 
     /// When a deferral comes back, counted from now; zero is at once. Any other failure stays as it is.
+    ///
+    /// ```
+    /// use dwell::Failure;
+    /// use std::time::Duration;
+    ///
+    /// let later = Failure::defer().after(Duration::from_secs(90));
+    /// assert_eq!(later.to_string(), "deferred by 1m30s");
+    /// ```
     #[must_use]
     pub fn after(self, delay: Duration) -> Self {
         self.due(Due::After(delay))
     }
 
     /// When a deferral comes back. Any other failure stays as it is.
+    ///
+    /// ```
+    /// use dwell::{Failure, Timestamp};
+    ///
+    /// let new_year = Failure::defer().at(Timestamp::parse("2027-01-01T00:00:00Z").unwrap());
+    /// assert_eq!(new_year.to_string(), "deferred until 2027-01-01T00:00:00.000Z");
+    /// ```
     #[must_use]
     pub fn at(self, time: impl Into<Timestamp>) -> Self {
         self.due(Due::At(time.into()))
@@ -57,22 +90,85 @@ impl Failure {
     }
 
     /// Given up, for good: to the dead letters, at once.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "payments.charge")]
+    /// # struct Charge { order: u64 }
+    /// async fn charge(command: Charge) -> Result<(), Failure> {
+    ///     Err(Failure::reject(format!("the card of order {} is stolen", command.order)))
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(charge)).await?;
+    /// # t.send(Charge { order: 42 }).await?;
+    /// # t.run_until_idle().await;
+    /// assert_eq!((t.dead::<Charge>(), t.failed::<Charge>()), (1, 0), "never tried again");
+    /// assert_eq!(t.errors::<Charge>(), ["the card of order 42 is stolen"]);
+    /// # Ok(()) }
+    /// ```
     pub fn reject(reason: impl Into<Text>) -> Self {
         Self(Verdict::Reject(reason.into()))
     }
 
     /// Back as it came, not counted as handled, and not before the subscription's `release_delay`.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "print")]
+    /// # struct Print;
+    /// async fn print(_: Print, State(has_paper): State<Arc<AtomicBool>>, cx: Cx) -> Result<(), Failure> {
+    ///     if !has_paper.load(Ordering::Relaxed) {
+    ///         return Err(Failure::release("this printer has no paper")); // another process may have
+    ///     }
+    ///     assert_eq!(cx.attempt(), 1, "a release does not count");
+    ///     Ok(())
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let has_paper = Arc::new(AtomicBool::new(false));
+    /// # let t = dwell::testing::start(Bus::builder().state(has_paper.clone()).handle(print)).await?;
+    /// # t.send(Print).await?;
+    /// # t.advance(Duration::from_secs(10)).await;
+    /// # has_paper.store(true, Ordering::Relaxed);
+    /// # t.advance(Duration::from_secs(10)).await;
+    /// # assert_eq!(t.handled::<Print>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn release(reason: impl Into<Text>) -> Self {
         Self(Verdict::Release(reason.into()))
     }
 
     /// The message itself is wrong: to the invalid messages, never tried again.
+    ///
+    /// ```
+    /// use dwell::Failure;
+    ///
+    /// fn check(quantity: i64) -> Result<u64, Failure> {
+    ///     u64::try_from(quantity).map_err(|_| Failure::invalid("a quantity is not negative"))
+    /// }
+    ///
+    /// assert_eq!(check(-1).unwrap_err().to_string(), "invalid: a quantity is not negative");
+    /// ```
     pub fn invalid(reason: impl Into<Text>) -> Self {
         Self(Verdict::Invalid(reason.into()))
     }
 
     /// This handler cannot work as it is set up: the message goes back, and this subscription stops here, with a status
     /// that says why.
+    ///
+    /// ```
+    /// use dwell::Failure;
+    ///
+    /// fn api_key() -> Result<String, Failure> {
+    ///     std::env::var("MAIL_API_KEY_OF_THE_SHOP").map_err(|_| Failure::misconfigured("MAIL_API_KEY_OF_THE_SHOP is not set"))
+    /// }
+    ///
+    /// assert_eq!(api_key().unwrap_err().to_string(), "misconfigured: MAIL_API_KEY_OF_THE_SHOP is not set");
+    /// ```
     pub fn misconfigured(reason: impl Into<Text>) -> Self {
         Self(Verdict::Misconfigured(reason.into()))
     }
@@ -133,6 +229,17 @@ impl fmt::Debug for Failure {
 }
 
 /// What a handler may return: nothing, or a result whose error becomes a [`Failure`].
+///
+/// ```
+/// use dwell::{Ending, prelude::*};
+///
+/// fn is_ending<T: Ending>() {}
+///
+/// is_ending::<()>();
+/// is_ending::<Result<(), Failure>>();
+/// is_ending::<Result<(), std::io::Error>>();
+/// is_ending::<anyhow::Result<()>>();
+/// ```
 #[diagnostic::on_unimplemented(
     message = "a handler cannot return `{Self}`",
     note = "it returns nothing, or `Result<(), E>` where `E` is `Failure` or any error"

@@ -13,6 +13,25 @@ use std::{
 /// Whatever can be given to the builder as a handler: an `async fn` or a blocking `fn` from a message (and then what it
 /// needs: [`State`](crate::State), [`Cx`]) to nothing or to a result; a function with `#[handler]`; a [`Pipeline`].
 /// `Marker` only tells these apart.
+///
+/// ```
+/// use dwell::{IntoHandler, prelude::*};
+///
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "greet")]
+/// # struct Greet { name: String }
+/// async fn asynchronous(message: Greet) {}
+/// fn blocking(message: Greet, cx: Cx) -> Result<(), std::io::Error> { Ok(()) }
+/// #[handler]
+/// #[timeout("10s")]
+/// async fn with_steps(message: Greet) -> Result<(), Failure> { Ok(()) }
+///
+/// fn steps_of<Marker>(handler: impl IntoHandler<Marker>) -> usize {
+///     handler.into_handler().steps().len()
+/// }
+///
+/// assert_eq!([steps_of(asynchronous), steps_of(blocking), steps_of(with_steps)], [0, 0, 1]);
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
     note = "a handler is an `async fn` or a blocking `fn`: a message first, then `State<T>` or `Cx`, returning nothing or `Result<(), E>`",

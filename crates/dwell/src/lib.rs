@@ -81,6 +81,23 @@ pub use subscription::Subscription;
 pub use trace::TraceContext;
 
 /// Messages as brokers carry them, and what one needs to look at them.
+///
+/// ```
+/// use dwell::{prelude::*, raw::{Address, Message, Query, State}};
+/// use std::time::Duration;
+///
+/// # #[derive(Event, Serialize, Deserialize)]
+/// # #[message(name = "orders.unpaid", topic = "orders")]
+/// # struct OrderUnpaid { order: u64 }
+/// # async fn remind(_: OrderUnpaid) {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let bus = Bus::builder().subscribe("reminder", remind).start("memory://").await?;
+/// let message = Message::new("reminder-42", "orders.unpaid", r#"{"order":42}"#);
+/// bus.post(Address::topic("orders"), message).after(Duration::from_secs(900)).await?;
+/// assert_eq!(bus.pending(Query::default()).await?[0].envelope.to, Address::topic("orders"));
+/// assert_eq!(bus.get("reminder-42").await?[0].state, State::Scheduled);
+/// # bus.shutdown().await }
+/// ```
 pub mod raw {
     pub use dwell_core::{
         Address, Attempts, BoxError, Change, Changed, ContentType, Count, Due, Headers, Message, MessageId,
@@ -90,6 +107,18 @@ pub mod raw {
 }
 
 /// For those who bring something of their own: a transport, a clock, an inbox, an observer.
+///
+/// ```
+/// use dwell::{Bus, extend::{Clock, Seams, VirtualClock}};
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// let clock = VirtualClock::new();
+/// let bus = Bus::builder().seams(Seams::virtual_time(clock.clone(), 42)).start("memory://").await?;
+/// clock.advance(Duration::from_secs(3600)).await;
+/// assert_eq!(clock.elapsed(), Duration::from_secs(3600));
+/// # bus.shutdown().await }
+/// ```
 pub mod extend {
     pub use dwell_core::{
         Clock, Ids, Inbox, Random, Seams, SeededRandom, SystemClock, Transport, VirtualClock,
@@ -98,12 +127,42 @@ pub mod extend {
 }
 
 /// The settings of a subscription, and what belongs to them.
+///
+/// ```
+/// use dwell::{Subscription, settings::{DeadLetter, MaxRuns, RetryPolicy}};
+/// use std::time::Duration;
+///
+/// let policy = RetryPolicy { max_retries: 20, max_delay: Duration::from_secs(3600), ..RetryPolicy::default() };
+/// let mail = Subscription::named("mail")
+///     .retry(policy)
+///     .max_runs(MaxRuns::Limited(100))
+///     .with(|settings| settings.dead_letter = DeadLetter::Topic("graveyard".into()));
+/// # assert_ne!(mail, Subscription::named("mail"));
+/// ```
 pub mod settings {
     pub use dwell_core::{OnMissing, RetryOverride, RetryPolicy};
     pub use dwell_engine::{DeadLetter, DelayMode, MaxRuns, OnUnknown, SubscriptionSettings};
 }
 
 /// What a program needs every day.
+///
+/// ```
+/// use dwell::prelude::*;
+///
+/// #[derive(Command, Serialize, Deserialize)]
+/// #[message(name = "greet")]
+/// struct Greet { name: String }
+///
+/// #[handler]
+/// #[timeout("10s")]
+/// async fn greet(message: Greet, cx: Cx) -> Result<(), Failure> {
+///     println!("Hello, {}, in run {}!", message.name, cx.attempt());
+///     Ok(())
+/// }
+///
+/// let wiring = Bus::builder().handle(greet);
+/// assert_eq!(Greet::NAME, "greet");
+/// ```
 ///
 /// It exports no `Context`, `Result` or `Error`: every program has its own.
 pub mod prelude {

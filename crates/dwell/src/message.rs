@@ -30,6 +30,19 @@ pub trait Message: Serialize + DeserializeOwned + Send + Sync + 'static {
 }
 
 /// A message that asks for something to be done: it has one handler, and is sent with [`Bus::send`](crate::Bus::send).
+///
+/// ```
+/// use dwell::prelude::*;
+///
+/// #[derive(Command, Serialize, Deserialize)]
+/// #[message(name = "payments.charge", topic = "payments")]
+/// struct Charge { order: u64 }
+///
+/// async fn charge(command: Charge) {}
+///
+/// let wiring = Bus::builder().handle(charge);
+/// assert_eq!((Charge::NAME, Charge::TOPIC), ("payments.charge", "payments"));
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a command",
     label = "only a command can be sent, and only to the one who handles it",
@@ -39,6 +52,23 @@ pub trait Command: Message {}
 
 /// A message that says what has happened: any number of subscriptions get it. It is published with
 /// [`Bus::publish`](crate::Bus::publish).
+///
+/// ```
+/// use dwell::prelude::*;
+///
+/// /// An enum is a message, too: its variants travel under one name.
+/// #[derive(Event, Serialize, Deserialize)]
+/// #[message(name = "orders.changed")]
+/// enum OrderChanged {
+///     Paid { order: u64 },
+///     Shipped { order: u64, parcel: String },
+/// }
+///
+/// async fn log(changed: OrderChanged) {}
+///
+/// let wiring = Bus::builder().subscribe("log", log);
+/// assert_eq!(OrderChanged::NAME, "orders.changed");
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an event",
     label = "only an event can be published, to all who subscribed",

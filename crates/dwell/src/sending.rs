@@ -23,15 +23,18 @@ use std::{
 /// # #[derive(Event, Serialize, Deserialize)]
 /// # #[message(name = "orders.unpaid")]
 /// # struct OrderUnpaid { order: u64 }
-/// # async fn example(bus: &Bus) -> Result<(), dwell::Error> {
+/// # async fn remind(_: OrderUnpaid) {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let bus = Bus::builder().subscribe("reminder", remind).start("memory://").await?;
 /// let sent = bus
 ///     .publish(OrderUnpaid { order: 42 })
 ///     .after(Duration::from_secs(15 * 60))
 ///     .key("order-42")
 ///     .id("reminder-42")
+///     .header("tenant", "acme")
 ///     .await?;
-/// bus.cancel(sent.id).await?;
-/// # Ok(()) }
+/// assert_eq!(sent.id, "reminder-42".into());
+/// # bus.shutdown().await }
 /// ```
 #[must_use = "a send does nothing until it is awaited"]
 #[derive(Debug)]
@@ -53,6 +56,21 @@ pub(crate) struct Draft {
 }
 
 /// A confirmed send.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # #[derive(Event, Serialize, Deserialize)]
+/// # #[message(name = "orders.placed", topic = "orders")]
+/// # struct OrderPlaced { order: u64 }
+/// # async fn confirm(_: OrderPlaced) {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let bus = Bus::builder().subscribe("mail", confirm).start("memory://").await?;
+/// let first = bus.publish(OrderPlaced { order: 42 }).id("order-42").await?;
+/// assert_eq!((&*first.topic, first.due, first.duplicate), ("orders", None, false));
+/// let again = bus.publish(OrderPlaced { order: 42 }).id("order-42").await?;
+/// assert!(again.duplicate, "it was sent once");
+/// # bus.shutdown().await }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Sent {
     /// The message's id: what `cancel` and `reschedule` take.
@@ -90,40 +108,163 @@ impl Sending {
     }
 
     /// Not before this long from now, on the clock of whoever holds it.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "remind")]
+    /// # struct Remind;
+    /// # async fn remind(_: Remind) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(remind)).await?;
+    /// t.send(Remind).after(Duration::from_secs(60)).await?;
+    /// t.advance(Duration::from_secs(59)).await;
+    /// assert_eq!(t.handled::<Remind>(), 0);
+    /// t.advance(Duration::from_secs(1)).await;
+    /// assert_eq!(t.handled::<Remind>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn after(self, delay: Duration) -> Self {
         self.change(|envelope| envelope.due = Due::After(delay))
     }
 
     /// Not before this time. A past time is at once.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::{Duration, SystemTime};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "remind")]
+    /// # struct Remind;
+    /// # async fn remind(_: Remind) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().handle(remind).start("memory://").await?;
+    /// let tomorrow = SystemTime::now() + Duration::from_secs(24 * 3600);
+    /// let sent = bus.send(Remind).at(tomorrow).await?;
+    /// assert_eq!(sent.due, Some(tomorrow.into()));
+    /// # bus.shutdown().await }
+    /// ```
     pub fn at(self, time: impl Into<Timestamp>) -> Self {
         let time = time.into();
         self.change(|envelope| envelope.due = Due::At(time))
     }
 
     /// The business key: to find it by, and to keep the order of messages with the same key.
+    ///
+    /// ```
+    /// # use dwell::{prelude::*, raw::{Change, RecordQuery}};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "remind")]
+    /// # struct Remind { text: String }
+    /// # async fn remind(_: Remind) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().handle(remind).start("memory://").await?;
+    /// for (text, days) in [("please", 5), ("now", 10)] {
+    ///     bus.send(Remind { text: text.into() }).key("order-42").after(Duration::from_secs(days * 86_400)).await?;
+    /// }
+    /// // It is paid: all that waits for this order is cancelled at once.
+    /// let of_order = RecordQuery { key: Some("order-42".into()), ..RecordQuery::default() };
+    /// assert_eq!(bus.monitor().change_all(of_order, Change::Cancel, "payments").await?.changed, 2);
+    /// # bus.shutdown().await }
+    /// ```
     pub fn key(self, key: impl Into<String>) -> Self {
         self.change(|envelope| envelope.message.key = Some(Bytes::from(key.into())))
     }
 
     /// An id of your own, which makes the send repeatable: the same content under it is sent once.
+    ///
+    /// ```
+    /// # use dwell::{ErrorKind, prelude::*};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "payments.charge")]
+    /// # struct Charge { cents: u64 }
+    /// # async fn charge(_: Charge) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().handle(charge).start("memory://").await?;
+    /// let first = bus.send(Charge { cents: 995 }).id("charge-42").await?;
+    /// let again = bus.send(Charge { cents: 995 }).id("charge-42").await?;
+    /// let other = bus.send(Charge { cents: 100 }).id("charge-42").await;
+    /// assert_eq!((first.duplicate, again.duplicate), (false, true));
+    /// assert_eq!(other.unwrap_err().kind(), ErrorKind::Conflict);
+    /// # bus.shutdown().await }
+    /// ```
     pub fn id(mut self, id: impl Into<MessageId>) -> Self {
         self.draft.chooses_id = true;
         self.change(|envelope| envelope.message.id = id.into())
     }
 
     /// One more header. Names that Dwell writes itself are refused.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "greet")]
+    /// # struct Greet;
+    /// async fn greet(_: Greet, cx: Cx) {
+    ///     assert_eq!(cx.headers().get_text("tenant"), Some("acme"));
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(greet)).await?;
+    /// t.send(Greet).header("tenant", "acme").await?;
+    /// # t.run_until_idle().await;
+    /// # assert_eq!(t.handled::<Greet>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn header(self, name: impl Into<Text>, value: impl Into<Bytes>) -> Self {
         self.change(|envelope| envelope.message.headers.append(name, value))
     }
 
     /// What to do if something else was sent under the same id: fail, which is what happens unless set, or replace it
     /// if it still waits.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize, PartialEq, Debug)]
+    /// # #[message(name = "remind")]
+    /// # struct Remind { text: String }
+    /// # async fn remind(_: Remind) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(remind)).await?;
+    /// # let minute = Duration::from_secs(60);
+    /// t.send(Remind { text: "please pay".into() }).id("reminder-42").after(minute).await?;
+    /// let firm = t.send(Remind { text: "pay NOW".into() }).id("reminder-42").after(minute);
+    /// firm.on_conflict(OnConflict::Replace).await?;
+    /// t.advance(minute).await;
+    /// assert_eq!(t.handled::<Remind>(), 1, "the second, and never the first");
+    /// # Ok(()) }
+    /// ```
     pub fn on_conflict(mut self, on_conflict: OnConflict) -> Self {
         self.draft.on_conflict = Some(on_conflict);
         self
     }
 
     /// Sends from a thread that may block, such as a blocking handler's. In async code, await it instead.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "images.resize")]
+    /// # struct Resize { image: String }
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "images.resized")]
+    /// # struct Resized { image: String }
+    /// /// It blocks, and so it has a thread of its own.
+    /// fn resize(job: Resize, cx: Cx) -> Result<(), Failure> {
+    ///     cx.publish(Resized { image: job.image }).wait()?;
+    ///     Ok(())
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let t = dwell::testing::start(Bus::builder().handle(resize)).await?;
+    /// t.send(Resize { image: "a.png".into() }).await?;
+    /// t.run_until_idle().await;
+    /// assert_eq!(t.sent::<Resized>().len(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn wait(self) -> Result<Sent> {
         if tokio::runtime::Handle::try_current().is_ok() {
             let text = "`wait` would block the thread that async tasks run on: await the send instead";
@@ -172,6 +313,21 @@ impl IntoFuture for Sending {
 }
 
 /// A [`Sending`] that is awaited.
+///
+/// ```
+/// # use dwell::{Departing, prelude::*};
+/// # #[derive(Event, Serialize, Deserialize)]
+/// # #[message(name = "orders.placed")]
+/// # struct OrderPlaced { order: u64 }
+/// # async fn confirm(_: OrderPlaced) {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let bus = Bus::builder().subscribe("mail", confirm).start("memory://").await?;
+/// // To be kept in a struct, or given to whatever takes a future.
+/// let departing: Departing = bus.publish(OrderPlaced { order: 42 }).into_future();
+/// let sent = tokio::spawn(departing).await.expect("it does not panic")?;
+/// assert_eq!(&*sent.topic, "orders.placed");
+/// # bus.shutdown().await }
+/// ```
 #[must_use = "a send does nothing until it is awaited"]
 #[derive(Debug)]
 pub struct Departing(Stage);

@@ -7,11 +7,28 @@ use std::time::Duration;
 /// A subscription and its settings. A plain name has the defaults. What the configuration says about it comes on top.
 ///
 /// ```
-/// use dwell::Subscription;
+/// use dwell::{prelude::*, settings::{MaxRuns, OnUnknown, RetryPolicy}};
 /// use std::time::Duration;
 ///
-/// let mail = Subscription::named("mail").concurrency(8).handler_timeout(Duration::from_secs(5));
-/// let slow = Subscription::named("slow").with(|settings| settings.batch = 1);
+/// # #[derive(Event, Serialize, Deserialize)]
+/// # #[message(name = "orders.placed")]
+/// # struct OrderPlaced { order: u64 }
+/// # async fn confirm(_: OrderPlaced) {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// let mail = Subscription::named("mail")
+///     .performers(2)
+///     .concurrency(8) // sixteen at a time, then
+///     .ordered(false)
+///     .rate(50.0)
+///     .handler_timeout(Duration::from_secs(5))
+///     .lease(Duration::from_secs(60))
+///     .defer_delay(Duration::from_secs(30))
+///     .max_runs(MaxRuns::Limited(100))
+///     .retry(RetryPolicy { max_retries: 20, ..RetryPolicy::default() })
+///     .on_unknown(OnUnknown::Skip);
+/// let bus = Bus::builder().subscribe(mail, confirm).start("memory://").await?;
+/// # assert_eq!(bus.monitor().pumps().len(), 1);
+/// # bus.shutdown().await }
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subscription {
@@ -32,6 +49,12 @@ macro_rules! setters {
 
 impl Subscription {
     /// With the defaults. One copy of each message goes to each name.
+    ///
+    /// ```
+    /// use dwell::Subscription;
+    ///
+    /// assert_eq!(Subscription::named("mail"), "mail".into());
+    /// ```
     pub fn named(name: impl Into<Text>) -> Self {
         let settings = SubscriptionSettings { name: name.into(), ..SubscriptionSettings::default() };
         Self { settings, sets_retry: false }
@@ -57,6 +80,24 @@ impl Subscription {
     }
 
     /// Runs started per second, at most, over all performers of this process.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.placed")]
+    /// # struct OrderPlaced { order: u64 }
+    /// # async fn confirm(_: OrderPlaced) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let wiring = Bus::builder().subscribe(Subscription::named("mail").rate(2.0), confirm);
+    /// # let t = dwell::testing::start(wiring).await?;
+    /// for order in 0..100 {
+    ///     t.publish(OrderPlaced { order }).await?;
+    /// }
+    /// t.advance(Duration::from_secs(10)).await;
+    /// assert!((19..=22).contains(&t.handled::<OrderPlaced>()));
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn rate(mut self, per_second: f64) -> Self {
         self.settings.rate = Some(per_second);
@@ -64,6 +105,23 @@ impl Subscription {
     }
 
     /// When failures are tried again, in place of the configuration's `[retry]`.
+    ///
+    /// ```
+    /// # use dwell::{prelude::*, settings::RetryPolicy};
+    /// # use std::time::Duration;
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.placed")]
+    /// # struct OrderPlaced { order: u64 }
+    /// # async fn confirm(_: OrderPlaced) -> Result<(), &'static str> { Err("no mail today") }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let patient = RetryPolicy { max_retries: 3, base_delay: Duration::from_secs(60), ..RetryPolicy::default() };
+    /// let wiring = Bus::builder().subscribe(Subscription::named("mail").retry(patient), confirm);
+    /// # let t = dwell::testing::start(wiring).await?;
+    /// # t.publish(OrderPlaced { order: 42 }).await?;
+    /// # t.advance(Duration::from_secs(3600)).await;
+    /// assert_eq!((t.failed::<OrderPlaced>(), t.dead::<OrderPlaced>()), (3, 1), "and now it is a dead letter");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn retry(mut self, retry: RetryPolicy) -> Self {
         self.settings.retry = retry;
@@ -72,6 +130,21 @@ impl Subscription {
     }
 
     /// Messages that are given up are dropped, not kept. They are logged, and counted.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "cursor.moved")]
+    /// # struct CursorMoved;
+    /// # async fn show(_: CursorMoved) -> Result<(), Failure> { Err(Failure::reject("the window is closed")) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let wiring = Bus::builder().subscribe(Subscription::named("screen").discard_dead_letters(), show);
+    /// # let t = dwell::testing::start(wiring).await?;
+    /// # t.publish(CursorMoved).await?;
+    /// # t.run_until_idle().await;
+    /// assert!(t.monitor().dead(10).await?.is_empty());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn discard_dead_letters(mut self) -> Self {
         self.settings.dead_letter = DeadLetter::Discard;
@@ -79,6 +152,21 @@ impl Subscription {
     }
 
     /// Unreadable messages go there, and not among the dead letters.
+    ///
+    /// ```
+    /// # use dwell::{prelude::*, raw::{Address, Message}};
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.placed", topic = "orders")]
+    /// # struct OrderPlaced { order: u64 }
+    /// # async fn confirm(_: OrderPlaced) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let mail = Subscription::named("mail").invalid("orders.invalid");
+    /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
+    /// t.post(Address::topic("orders"), Message::new("a", "orders.placed", "not JSON")).await?;
+    /// t.run_until_idle().await;
+    /// assert_eq!(t.errors::<OrderPlaced>(), ["its body cannot be read: expected ident at line 1 column 2"]);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn invalid(mut self, topic: impl Into<Text>) -> Self {
         self.settings.invalid = Some(topic.into());
@@ -86,6 +174,17 @@ impl Subscription {
     }
 
     /// Any other setting.
+    ///
+    /// ```
+    /// use dwell::Subscription;
+    /// use std::time::Duration;
+    ///
+    /// let one_by_one = Subscription::named("slow").with(|settings| {
+    ///     settings.batch = 1;
+    ///     settings.shutdown_timeout = Duration::from_secs(60);
+    /// });
+    /// assert_ne!(one_by_one, Subscription::named("slow"));
+    /// ```
     #[must_use]
     pub fn with(mut self, set: impl FnOnce(&mut SubscriptionSettings)) -> Self {
         let retry = self.settings.retry;

@@ -33,6 +33,12 @@ pub struct TraceContext {
 
 impl TraceContext {
     /// Reads a `traceparent`. `None` if it is malformed: then a new trace begins.
+    ///
+    /// ```
+    /// use dwell::TraceContext;
+    ///
+    /// assert_eq!(TraceContext::parse("not a trace"), None);
+    /// ```
     pub fn parse(header: &str) -> Option<Self> {
         let mut parts = header.trim().split('-');
         let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);

@@ -61,6 +61,10 @@ fn stranger() -> Message {
     order().with(|message| message.kind = "orders.shipped".into())
 }
 
+fn untyped() -> Message {
+    order().with(|message| message.kind = "".into())
+}
+
 fn defer() -> Result<(), Failure> {
     Err(Failure::defer())
 }
@@ -174,6 +178,12 @@ table! {
         mail: |mail| mail.invalid("orders.invalid"),
         runs: &[],
         end: Dead("orders.invalid", UNACCEPTABLE, "nobody handles messages of type `orders.shipped` in orders/mail"),
+        ..ROW
+    };
+    a_message_without_a_type_is_invalid_and_says_how_to_mend_it: Row {
+        message: untyped,
+        runs: &[],
+        end: Dead("orders.dlq", UNACCEPTABLE, "it has no type, by which a handler in orders/mail would be found: set its type"),
         ..ROW
     };
     a_type_that_nobody_handles_is_left_alone_if_told_so: Row {

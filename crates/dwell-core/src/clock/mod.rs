@@ -14,6 +14,25 @@ use std::{fmt, time::Duration};
 ///
 /// `track` and `busy` let a virtual clock know when nobody has anything left to do, so that it may jump to the next
 /// timer. On the system clock both do nothing.
+///
+/// ```
+/// use dwell_core::{Clock, SystemClock, VirtualClock};
+/// use std::time::Duration;
+///
+/// /// Written once, for production and for tests.
+/// async fn brew(clock: &dyn Clock) -> Duration {
+///     let start = clock.elapsed();
+///     clock.sleep(Duration::from_secs(180)).await;
+///     clock.elapsed() - start
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let clock = VirtualClock::new();
+/// let (took, ()) = tokio::join!(brew(&clock), clock.advance(Duration::from_secs(180)));
+/// assert_eq!(took, Duration::from_secs(180));
+/// # let _ = SystemClock::new();
+/// # }
+/// ```
 pub trait Clock: Send + Sync {
     /// Wall time, for due times. May jump.
     fn now(&self) -> Timestamp;

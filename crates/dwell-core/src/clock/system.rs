@@ -13,6 +13,15 @@ use std::{
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Wall time from the operating system, sleeps from tokio.
+///
+/// ```
+/// use dwell_core::{Clock, SystemClock};
+///
+/// let clock = SystemClock::new();
+/// let (before, after) = (clock.elapsed(), clock.elapsed());
+/// assert!(before <= after);
+/// assert!(clock.now().to_rfc3339().as_str() > "2026");
+/// ```
 #[derive(Clone)]
 pub struct SystemClock {
     start: Instant,
@@ -26,6 +35,17 @@ impl SystemClock {
     }
 
     /// One that knows whether anybody has something to do, at a small cost for each wake-up: see [`Clock::idle`].
+    ///
+    /// ```
+    /// use dwell_core::{Clock, SystemClock};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let clock = SystemClock::tracking();
+    /// let task = tokio::spawn(clock.track(Box::pin(async { println!("work") })));
+    /// clock.idle().await; // all tracked tasks wait, or are done
+    /// assert!(task.is_finished());
+    /// # }
+    /// ```
     pub fn tracking() -> Self {
         Self { activity: Some(Arc::default()), ..Self::new() }
     }

@@ -106,6 +106,14 @@ impl VirtualClock {
     }
 
     /// Starts at this wall time.
+    ///
+    /// ```
+    /// use dwell_core::{Clock, Timestamp, VirtualClock};
+    ///
+    /// let new_year = Timestamp::parse("2027-01-01T00:00:00Z")?;
+    /// assert_eq!(VirtualClock::starting_at(new_year).now(), new_year);
+    /// # Ok::<(), dwell_core::Error>(())
+    /// ```
     pub fn starting_at(now: Timestamp) -> Self {
         let state =
             ClockState { elapsed: Duration::ZERO, origin: now.0, next_id: 0, timers: BTreeMap::new() };
@@ -113,11 +121,34 @@ impl VirtualClock {
     }
 
     /// Completes when no tracked task is runnable and no thread is busy: all that can happen now has happened.
+    ///
+    /// ```
+    /// use dwell_core::{Clock, VirtualClock};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let clock = VirtualClock::new();
+    /// let task = tokio::spawn(clock.track(Box::pin(async { tokio::task::yield_now().await })));
+    /// clock.idle().await;
+    /// assert!(task.is_finished());
+    /// # }
+    /// ```
     pub async fn idle(&self) {
         self.0.activity.idle().await;
     }
 
     /// Moves on by `by`, stopping at every timer on the way until nobody has anything left to do there.
+    ///
+    /// ```
+    /// use dwell_core::{Clock, VirtualClock};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let clock = VirtualClock::new();
+    /// let (start, hour) = (clock.now(), Duration::from_secs(3600));
+    /// clock.advance(hour).await;
+    /// assert_eq!(clock.now().since(start), hour);
+    /// # }
+    /// ```
     pub async fn advance(&self, by: Duration) {
         let target = self.0.lock().elapsed.saturating_add(by);
         loop {
@@ -131,6 +162,19 @@ impl VirtualClock {
 
     /// Moves on to the next timer, if there is one within `limit`, and runs until nobody has anything left to do.
     /// Returns whether there was one.
+    ///
+    /// ```
+    /// use dwell_core::{Clock, VirtualClock};
+    /// use std::time::Duration;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let (clock, hour) = (VirtualClock::new(), Duration::from_secs(3600));
+    /// tokio::spawn(clock.track(clock.sleep(Duration::from_secs(90))));
+    /// assert!(clock.step(hour).await);
+    /// assert_eq!(clock.elapsed(), Duration::from_secs(90), "when the next timer fires");
+    /// assert!(!clock.step(hour).await, "there is no other");
+    /// # }
+    /// ```
     pub async fn step(&self, limit: Duration) -> bool {
         self.idle().await;
         let stop = {
@@ -144,6 +188,16 @@ impl VirtualClock {
     }
 
     /// Sets the wall clock forward or back by so many milliseconds, as an administrator would. Monotonic time goes on.
+    ///
+    /// ```
+    /// use dwell_core::{Clock, VirtualClock};
+    /// use std::time::Duration;
+    ///
+    /// let clock = VirtualClock::new();
+    /// let before = clock.now();
+    /// clock.step_wall(-60_000);
+    /// assert_eq!((before.since(clock.now()), clock.elapsed()), (Duration::from_secs(60), Duration::ZERO));
+    /// ```
     pub fn step_wall(&self, by: i64) {
         let woken = {
             let mut state = self.0.lock();

@@ -11,6 +11,25 @@ use serde::Serialize;
 
 /// `202 Accepted`, with where to ask for the job in `Location`; `200` if it was submitted before, without a `status`: it may
 /// have gone on since. It is what an endpoint of your own returns for a [`Submitted`].
+///
+/// ```
+/// use axum::{Json, extract::State as App, http::StatusCode, response::IntoResponse};
+/// use dwell::{axum::{Accepted, Problem}, jobs::Jobs, prelude::*};
+///
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "reports.build")]
+/// # struct Build { month: u32 }
+/// async fn submit(App(jobs): App<Jobs>, Json(job): Json<Build>) -> Result<Accepted, Problem> {
+///     Ok(jobs.submit(job).id("report-12").await?.into())
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let bus = Bus::builder().start("memory://").await?;
+/// let response = submit(App(bus.jobs()?), Json(Build { month: 12 })).await.into_response();
+/// assert_eq!(response.status(), StatusCode::ACCEPTED);
+/// assert_eq!(response.headers()["location"], "/v1/jobs/report-12");
+/// # bus.shutdown().await }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Accepted {
     submitted: Submitted,
@@ -32,6 +51,20 @@ impl From<Submitted> for Accepted {
 
 impl Accepted {
     /// The jobs are below this path, and not below `/v1/jobs`: where [`JobRoutes`](super::JobRoutes) is nested.
+    ///
+    /// ```
+    /// # use axum::response::IntoResponse;
+    /// # use dwell::{axum::Accepted, prelude::*};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build { month: u32 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// let submitted = bus.jobs()?.submit(Build { month: 12 }).id("report-12").await?;
+    /// let response = Accepted::from(submitted).below("/api/v1/jobs").into_response();
+    /// assert_eq!(response.headers()["location"], "/api/v1/jobs/report-12");
+    /// # bus.shutdown().await }
+    /// ```
     #[must_use]
     pub fn below(mut self, path: impl Into<String>) -> Self {
         self.path = path.into();

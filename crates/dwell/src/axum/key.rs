@@ -9,6 +9,18 @@ use dwell_core::check_id;
 
 /// The id that a client has chosen for its job, from the header `Idempotency-Key` or `Dwell-Id`: the same request under it
 /// is one job, however often it is sent.
+///
+/// ```
+/// use axum::{extract::FromRequestParts, http::Request};
+/// use dwell::axum::IdempotencyKey;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let request = Request::builder().header("idempotency-key", "report-12").body(()).unwrap();
+/// let (mut parts, ()) = request.into_parts();
+/// let IdempotencyKey(key) = IdempotencyKey::from_request_parts(&mut parts, &()).await.unwrap();
+/// assert_eq!(key.as_deref(), Some("report-12"));
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdempotencyKey(pub Option<String>);
 

@@ -9,6 +9,15 @@ use dwell_core::{Error, ErrorKind};
 use serde::Serialize;
 
 /// An error as people and programs meet it over HTTP: `application/problem+json`, with a `code` that does not change.
+///
+/// ```
+/// use axum::http::StatusCode;
+/// use dwell::{Error, ErrorKind, axum::Problem};
+///
+/// // Every error of a bus is one: `?` is enough in an endpoint.
+/// let problem = Problem::from(Error::new(ErrorKind::Full, "the queue is full"));
+/// assert_eq!((problem.status(), problem.code()), (StatusCode::TOO_MANY_REQUESTS, "full"));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Problem(Box<Document>);
 
@@ -29,6 +38,13 @@ struct Document {
 }
 
 /// What is wrong with one field of a request.
+///
+/// ```
+/// use dwell::axum::{FieldProblem, Problem};
+///
+/// let width = FieldProblem { pointer: "/width".into(), detail: "`width` is at least 1".into() };
+/// assert_eq!(Problem::invalid(vec![width]).code(), "invalid_request");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldProblem {
     /// Where it is, as a JSON pointer.
@@ -43,6 +59,16 @@ fn number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S:
 
 impl Problem {
     /// A problem of this kind.
+    ///
+    /// ```
+    /// use axum::{http::StatusCode, response::IntoResponse};
+    /// use dwell::axum::Problem;
+    ///
+    /// let problem = Problem::new(StatusCode::PAYMENT_REQUIRED, "unpaid", "the last invoice is not paid");
+    /// let response = problem.into_response();
+    /// assert_eq!(response.status(), StatusCode::PAYMENT_REQUIRED);
+    /// assert_eq!(response.headers()["content-type"], "application/problem+json");
+    /// ```
     pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Error");
         let retryable = matches!(status.as_u16(), 429 | 503 | 504 | 507);
@@ -52,6 +78,15 @@ impl Problem {
     }
 
     /// The request breaks a rule; each field says which.
+    ///
+    /// ```
+    /// use axum::http::StatusCode;
+    /// use dwell::axum::{FieldProblem, Problem};
+    ///
+    /// let wrong = |field: &str| FieldProblem { pointer: format!("/{field}"), detail: format!("`{field}` is missing") };
+    /// let problem = Problem::invalid(vec![wrong("width"), wrong("height")]);
+    /// assert_eq!(problem.status(), StatusCode::BAD_REQUEST);
+    /// ```
     pub fn invalid(errors: Vec<FieldProblem>) -> Self {
         let detail = match &errors[..] {
             [one] => one.detail.clone(),

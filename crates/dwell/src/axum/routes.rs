@@ -25,6 +25,20 @@ use std::{collections::BTreeSet, sync::Arc};
 /// The endpoints of jobs, for a service of your own: see the [module](super).
 ///
 /// It takes submissions of the types that its bus works on, and of those that [`accept`](Self::accept) names.
+///
+/// ```
+/// use axum::Router;
+/// use dwell::{Bus, axum::JobRoutes};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// let bus = Bus::builder().start("memory://").await?;
+/// let routes = JobRoutes::new(bus.jobs()?)
+///     .accept("image.resize") // another process works on them …
+///     .workers(); // … and claims them over HTTP
+/// let app: Router = Router::new().nest("/api", routes.router());
+/// # assert!(app.has_routes());
+/// # bus.shutdown().await }
+/// ```
 #[must_use = "it serves nothing until its router is part of a service"]
 #[derive(Clone, Debug)]
 pub struct JobRoutes {
@@ -58,12 +72,31 @@ impl JobRoutes {
     }
 
     /// Takes jobs of any type.
+    ///
+    /// ```
+    /// # use dwell::{Bus, axum::JobRoutes};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// // A queue for whoever comes: behind a login.
+    /// let app: axum::Router = JobRoutes::new(bus.jobs()?).accept_any().workers().router();
+    /// # assert!(app.has_routes());
+    /// # bus.shutdown().await }
+    /// ```
     pub fn accept_any(mut self) -> Self {
         self.accepts = None;
         self
     }
 
     /// Leaves out `POST /v1/jobs`: the service has endpoints of its own to submit jobs, and clients choose no payloads.
+    ///
+    /// ```
+    /// # use dwell::{Bus, axum::JobRoutes};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// let app: axum::Router = JobRoutes::new(bus.jobs()?).without_submission().router();
+    /// # assert!(app.has_routes());
+    /// # bus.shutdown().await }
+    /// ```
     pub fn without_submission(mut self) -> Self {
         self.submits = false;
         self
@@ -77,6 +110,16 @@ impl JobRoutes {
     }
 
     /// The endpoints, below `/v1/jobs`.
+    ///
+    /// ```
+    /// # use dwell::{Bus, axum::JobRoutes};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// // Beside what the service has already, whatever its state is.
+    /// let app: axum::Router<String> = axum::Router::new().merge(JobRoutes::new(bus.jobs()?).router());
+    /// # assert!(app.has_routes());
+    /// # bus.shutdown().await }
+    /// ```
     pub fn router<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
         let Self { jobs, accepts, submits, workers } = self;
         let shared = Arc::new(Shared { jobs, accepts, held: Held::default() });

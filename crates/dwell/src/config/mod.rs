@@ -73,6 +73,23 @@ pub struct Config {
 }
 
 /// `[transport]`: what carries the messages.
+///
+/// ```
+/// use dwell::config::{Background, Config};
+/// use dwell::settings::DelayMode;
+///
+/// let config = Config::from_toml(r#"
+///     [transport]
+///     url = "kafka://localhost:9092"
+///     delay = "scheduler"
+///     background = "elsewhere"
+///     [scheduler]
+///     url = "sqlite://waiting.db"
+/// "#)?;
+/// assert_eq!(config.transport.delay, DelayMode::Scheduler);
+/// assert_eq!(config.transport.background, Background::Elsewhere);
+/// # Ok::<(), dwell::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TransportConfig {
@@ -103,6 +120,15 @@ impl Default for TransportConfig {
 }
 
 /// Who does the work that is nobody's message: forwarding what is due, and what a transport needs done now and then.
+///
+/// ```
+/// use dwell::config::{Background, Config};
+///
+/// // A process that only answers requests; others bring back what waits.
+/// let mut config = Config::default();
+/// config.transport.background = Background::Elsewhere;
+/// assert!(config.to_string().contains("background = \"elsewhere\""));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Background {
@@ -114,6 +140,15 @@ pub enum Background {
 }
 
 /// `[scheduler]`: the store where messages wait that the transport cannot hold.
+///
+/// ```
+/// use dwell::Config;
+///
+/// let config = Config::from_toml("[scheduler]\nurl = \"redis://:secret@localhost\"")?;
+/// assert_eq!(config.scheduler.url.as_deref(), Some("redis://:secret@localhost"));
+/// assert!(!format!("{config:?} {config}").contains("secret"));
+/// # Ok::<(), dwell::Error>(())
+/// ```
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SchedulerConfig {
@@ -158,6 +193,20 @@ impl<'de> Deserialize<'de> for RetryConfig {
 }
 
 /// `[[retry.override]]`: what one type does differently.
+///
+/// ```
+/// use dwell::Config;
+/// use std::time::Duration;
+///
+/// let config = Config::from_toml(r#"
+///     [[retry.override]]
+///     type = "payments.charge"
+///     handler_timeout = "2m"
+/// "#)?;
+/// let charge = &config.retry.overrides[0];
+/// assert_eq!((&*charge.kind, charge.settings.handler_timeout), ("payments.charge", Some(Duration::from_secs(120))));
+/// # Ok::<(), dwell::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TypeOverride {
     /// The full type name, as on the wire.
@@ -176,6 +225,21 @@ impl<'de> Deserialize<'de> for TypeOverride {
 }
 
 /// `[[route]]`: a type that goes to another topic than its own.
+///
+/// ```
+/// use dwell::{config::{Config, TypeRoute}, prelude::*};
+///
+/// # #[derive(Event, Serialize, Deserialize)]
+/// # #[message(name = "orders.placed")]
+/// # struct OrderPlaced { order: u64 }
+/// # async fn confirm(_: OrderPlaced) {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// let route = TypeRoute { kind: "orders.placed".into(), topic: "legacy-orders".into() };
+/// let config = Config { routes: vec![route], ..Config::default() };
+/// let bus = Bus::builder().config(config).subscribe("mail", confirm).start("memory://").await?;
+/// assert_eq!(&*bus.publish(OrderPlaced { order: 42 }).await?.topic, "legacy-orders");
+/// # bus.shutdown().await }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TypeRoute {
@@ -188,6 +252,14 @@ pub struct TypeRoute {
 
 impl Config {
     /// What single types do differently, by their full type name.
+    ///
+    /// ```
+    /// use dwell::Config;
+    ///
+    /// let config = Config::from_toml("[[retry.override]]\ntype = \"payments.charge\"\nmax_retries = 0")?;
+    /// assert_eq!(config.overrides()["payments.charge"].max_retries, Some(0));
+    /// # Ok::<(), dwell::Error>(())
+    /// ```
     pub fn overrides(&self) -> BTreeMap<String, RetryOverride> {
         self.retry.overrides.iter().map(|special| (special.kind.clone(), special.settings)).collect()
     }
@@ -207,6 +279,15 @@ impl Config {
     }
 
     /// What is set here about the subscription `name` of `topic`, if anything is.
+    ///
+    /// ```
+    /// use dwell::Config;
+    ///
+    /// let config = Config::from_toml("[[subscription]]\ntopic = \"orders\"\nname = \"mail\"\nbatch = 50")?;
+    /// assert_eq!(config.overlay("orders", "mail").unwrap().settings()["batch"], 50);
+    /// assert!(config.overlay("orders", "stock").is_none());
+    /// # Ok::<(), dwell::Error>(())
+    /// ```
     pub fn overlay(&self, topic: &str, name: &str) -> Option<&Overlay> {
         self.subscriptions.iter().find(|overlay| &*overlay.topic == topic && &*overlay.name == name)
     }

@@ -29,6 +29,18 @@ impl Config {
     /// Reads TOML. What it does not mention has its default.
     ///
     /// A `url_file` is read at once; its path, if relative, starts at the working directory, like that of `sqlite://`.
+    ///
+    /// ```
+    /// use dwell::Config;
+    ///
+    /// let config = Config::from_toml("[retry]\nmax_retries = 20\nmax_delay = \"1h\"")?;
+    /// assert_eq!(config.retry.policy.max_retries, 20);
+    /// assert_eq!(config.transport.url, "memory://", "what is not written has its default");
+    ///
+    /// let refused = Config::from_toml("[retry]\nmax_delay = \"1 fortnight\"").unwrap_err();
+    /// assert!(refused.to_string().contains("retry.max_delay"), "{refused}");
+    /// # Ok::<(), dwell::Error>(())
+    /// ```
     pub fn from_toml(text: &str) -> Result<Self> {
         let table = toml::from_str::<toml::Table>(text).map_err(|error| syntax_error(text, &error))?;
         let mut given = to_json(toml::Value::Table(table));
@@ -77,6 +89,16 @@ impl Config {
     }
 
     /// Reads a file, lays the environment of this process over it, and [validates](Self::validate) the result.
+    ///
+    /// ```no_run
+    /// use dwell::{Bus, Config};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let config = Config::load("dwell.toml")?;
+    /// println!("{config}"); // without its secrets
+    /// let bus = Bus::builder().config(config).start_configured().await?;
+    /// # bus.shutdown().await }
+    /// ```
     pub fn load(path: impl AsRef<std::path::Path>) -> Result<Self> {
         let path = path.as_ref();
         let shown = path.display();

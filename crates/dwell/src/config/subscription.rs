@@ -44,12 +44,32 @@ pub struct Overlay {
 
 impl Overlay {
     /// The settings that are written, under their first names.
+    ///
+    /// ```
+    /// use dwell::Config;
+    ///
+    /// let config = Config::from_toml(
+    ///     "[[subscription]]\ntopic = \"orders\"\nname = \"mail\"\nrequeue_count = 7 # as it was called elsewhere",
+    /// )?;
+    /// assert_eq!(config.subscriptions[0].settings()["max_runs"], 7);
+    /// # Ok::<(), dwell::Error>(())
+    /// ```
     pub fn settings(&self) -> &Map<String, Value> {
         &self.settings
     }
 
     /// The same settings, with those that are written here in place of their own. Tables such as `retry` are laid over
     /// each other key by key. All durations are whole milliseconds afterwards, rounded up.
+    ///
+    /// ```
+    /// use dwell::{Config, settings::SubscriptionSettings};
+    ///
+    /// let config = Config::from_toml("[[subscription]]\ntopic = \"orders\"\nname = \"mail\"\nbatch = 50")?;
+    /// let overlay = &config.subscriptions[0];
+    /// assert_eq!(overlay.apply(SubscriptionSettings::new("orders", "mail"))?.batch, 50);
+    /// assert!(overlay.apply(SubscriptionSettings::new("orders", "stock")).is_err(), "it is about another one");
+    /// # Ok::<(), dwell::Error>(())
+    /// ```
     pub fn apply(&self, settings: SubscriptionSettings) -> Result<SubscriptionSettings> {
         if (&settings.topic, &settings.name) != (&self.topic, &self.name) {
             return Err(refused(format!(

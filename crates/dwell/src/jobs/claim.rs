@@ -23,13 +23,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// ```
 /// # use dwell::prelude::*;
 /// # use std::time::Duration;
-/// # async fn example(bus: &Bus) -> Result<(), dwell::Error> {
-/// let jobs = bus.jobs()?;
-/// for job in jobs.claim(["image.resize"]).max(10).wait(Duration::from_secs(20)).worker("w1").await? {
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let bus = Bus::builder().start("memory://").await?;
+/// # let jobs = bus.jobs()?;
+/// # jobs.submit_raw("image.resize", "application/json", "{}").await?;
+/// let claim = jobs.claim(["image.resize"]).max(10).worker("w1").lease(Duration::from_secs(60));
+/// for job in claim.wait(Duration::from_secs(20)).await? {
 ///     println!("{} {}", job.id(), job.attempt());
 ///     job.complete(&"done").await?;
 /// }
-/// # Ok(()) }
+/// # assert!(jobs.claim(["image.resize"]).await?.is_empty());
+/// # bus.shutdown().await }
 /// ```
 #[must_use = "nothing is claimed until it is awaited"]
 #[derive(Debug)]

@@ -12,11 +12,36 @@ use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr, time::Duration};
 
 /// One attempt at one job: a token that no other attempt ever has. Only the newest can change its job.
+///
+/// ```
+/// use dwell::jobs::Attempt;
+///
+/// # fn main() -> Result<(), dwell::Error> {
+/// let attempt: Attempt = "2a-7".parse()?; // as a worker over HTTP gives it back
+/// assert_eq!(attempt.to_string(), "2a-7");
+/// assert!("no token".parse::<Attempt>().is_err());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt(LeaseId);
 
 impl Attempt {
     /// That of the run of a handler, to tell it from others outside of Dwell.
+    ///
+    /// ```
+    /// # use dwell::{jobs::Attempt, prelude::*, testing};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build { month: u32 }
+    /// /// Two attempts never write the same file, even if a worker that was given up goes on.
+    /// async fn build(job: Build, cx: Cx) -> Result<String, Failure> {
+    ///     Ok(format!("report-{}-{}.pdf", job.month, Attempt::of(&cx)))
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// assert_eq!(build(Build { month: 12 }, testing::cx().clone()).await.unwrap(), "report-12-0-1.pdf");
+    /// # }
+    /// ```
     pub fn of(cx: &Cx) -> Self {
         Self(cx.lease())
     }
@@ -50,6 +75,20 @@ impl Serialize for Attempt {
 
 /// A job in your hands until you say what became of it, or its lease runs out. Dropped without a word, it comes back as
 /// one that a worker lost.
+///
+/// ```
+/// # use dwell::{jobs::Status, prelude::*};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let bus = Bus::builder().start("memory://").await?;
+/// let jobs = bus.jobs()?;
+/// jobs.submit_raw("sums.add", "application/json", "[20,22]").id("sum").await?;
+/// let job = jobs.claim(["sums.add"]).worker("w1").await?.pop().expect("it is due");
+/// assert_eq!((&**job.kind(), &**job.worker(), job.retry_count()), ("sums.add", "w1", 0));
+/// let numbers: Vec<u64> = serde_json::from_slice(job.payload()).unwrap();
+/// job.complete(&numbers.iter().sum::<u64>()).await?;
+/// assert_eq!(jobs.get("sum").await?.unwrap().status, Status::Completed);
+/// # bus.shutdown().await }
+/// ```
 #[must_use = "a job that is claimed and never settled comes back when its lease runs out"]
 pub struct Claimed {
     jobs: Jobs,
@@ -110,6 +149,19 @@ impl Claimed {
 
     /// Says that it is still being worked on: it is ours for another lease from now, or for `lease`. `Stale` if it is
     /// somebody else's by now.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// # let jobs = t.jobs()?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").await?;
+    /// let mut job = jobs.claim(["sums.add"]).lease(Duration::from_secs(60)).await?.pop().expect("it is due");
+    /// let until = job.heartbeat(Some(Duration::from_secs(600))).await?; // this may take some time
+    /// assert_eq!(until, t.now().after(Duration::from_secs(600)));
+    /// # Ok(()) }
+    /// ```
     pub async fn heartbeat(&mut self, lease: Option<Duration>) -> Result<Timestamp> {
         self.lease_until = self.extend(lease).await?;
         Ok(self.lease_until)
@@ -122,6 +174,21 @@ impl Claimed {
 
     /// Done: its result is kept in the same step. `Stale`, and nothing is changed, if it is somebody else's by now. A result
     /// that is too large is an error, and the job is given up: another run would come to the same.
+    ///
+    /// ```
+    /// # use dwell::{ErrorKind, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// # let jobs = t.jobs()?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").await?;
+    /// let slow = jobs.claim(["sums.add"]).lease(Duration::from_secs(60)).await?.pop().expect("it is due");
+    /// t.advance(Duration::from_secs(61)).await; // without a heartbeat
+    /// # jobs.claim(["sums.add"]).await?;
+    /// let refused = slow.complete(&42).await.unwrap_err();
+    /// assert_eq!(refused.kind(), ErrorKind::Stale, "the job goes to somebody else");
+    /// # Ok(()) }
+    /// ```
     pub async fn complete(self, result: &impl Serialize) -> Result<()> {
         self.try_complete(result).await
     }
@@ -139,6 +206,18 @@ impl Claimed {
 
     /// Not done. An error is tried again with backoff, up to the limit of the job; a [`Failure`] made on purpose defers,
     /// rejects or releases it.
+    ///
+    /// ```
+    /// # use dwell::{jobs::Status, prelude::*};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// # let jobs = bus.jobs()?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").id("sum").await?;
+    /// let job = jobs.claim(["sums.add"]).await?.pop().expect("it is due");
+    /// job.fail("the calculator is busy").await?; // tried again, with backoff
+    /// assert_eq!(jobs.get("sum").await?.unwrap().status, Status::Scheduled);
+    /// # bus.shutdown().await }
+    /// ```
     pub async fn fail(self, why: impl Into<Failure>) -> Result<()> {
         self.try_fail(why).await
     }

@@ -11,6 +11,23 @@ use serde::Serialize;
 /// Whatever can be given to [`Builder::job`](crate::Builder::job): an `async fn` or a blocking `fn` from a command (and then
 /// what it needs: [`State`](crate::State), [`Cx`]) to a result that can be written; or a [`Pipeline`], which
 /// [`Pipeline::job`] makes. `Marker` only tells these apart.
+///
+/// ```
+/// use dwell::{jobs::IntoJob, prelude::*};
+///
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "sums.add")]
+/// # struct Add(u64, u64);
+/// async fn asynchronous(job: Add) -> Result<u64, Failure> { Ok(job.0 + job.1) }
+/// fn blocking(job: Add, cx: Cx) -> Result<u64, std::io::Error> { Ok(job.0 + job.1) }
+///
+/// fn kind_of<Marker, H: IntoJob<Marker>>(_: H) -> &'static str {
+///     use dwell::Message;
+///     H::Message::NAME
+/// }
+///
+/// assert_eq!([kind_of(asynchronous), kind_of(blocking)], ["sums.add"; 2]);
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler of jobs",
     note = "it is an `async fn` or a blocking `fn`: a command first, then `State<T>` or `Cx`, returning `Result<T, E>`",
@@ -25,6 +42,15 @@ pub trait IntoJob<Marker> {
 }
 
 /// What a handler of jobs returns: a result that is kept with the job, or why there is none.
+///
+/// ```
+/// use dwell::{jobs::JobEnding, prelude::*};
+///
+/// fn is_ending<T: JobEnding>() {}
+///
+/// is_ending::<Result<Vec<String>, Failure>>();
+/// is_ending::<Result<(), std::io::Error>>();
+/// ```
 #[diagnostic::on_unimplemented(
     message = "a handler of jobs cannot return `{Self}`",
     note = "it returns `Result<T, E>` where `T` has serde's `Serialize`, and `E` is `Failure` or any error"
@@ -96,13 +122,14 @@ impl<M: Command> Pipeline<M> {
     /// use dwell::{Pipeline, Step, prelude::*};
     /// use std::time::Duration;
     ///
-    /// #[derive(Command, Serialize, Deserialize)]
-    /// #[message(name = "sums.add")]
-    /// struct Add { numbers: Vec<u64> }
-    ///
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "sums.add")]
+    /// # struct Add { numbers: Vec<u64> }
     /// async fn add(job: Add) -> Result<u64, Failure> { Ok(job.numbers.iter().sum()) }
     ///
-    /// let wiring = Bus::builder().job(Pipeline::job(add).step(Step::timeout(Duration::from_secs(5))));
+    /// let pipeline = Pipeline::job(add).step(Step::timeout(Duration::from_secs(5)));
+    /// assert_eq!(pipeline.steps().len(), 1);
+    /// let wiring = Bus::builder().job(pipeline);
     /// ```
     pub fn job<H, Marker>(handler: H) -> Self
     where

@@ -9,6 +9,27 @@ use dwell_core::{
 use serde::{Serialize, de::DeserializeOwned};
 
 /// One job. As JSON it has neither payload nor result: these are asked for on their own.
+///
+/// ```
+/// # use dwell::{jobs::Status, prelude::*};
+/// # use std::time::Duration;
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "reports.build")]
+/// # struct Build { month: u32 }
+/// async fn build(job: Build) -> Result<String, Failure> {
+///     if job.month > 12 { Err(Failure::reject("there is no such month")) } else { Ok("a report".into()) }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let t = dwell::testing::start(Bus::builder().job(build)).await?;
+/// # let jobs = t.jobs()?;
+/// let id = jobs.submit(Build { month: 13 }).await?.id;
+/// t.run_until_idle().await;
+/// let job = jobs.get(&id).await?.expect("it is kept");
+/// assert_eq!((job.status, job.error.as_deref()), (Status::Failed, Some("there is no such month")));
+/// assert_eq!(job.payload, r#"{"month":13}"#);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Job {
     /// Its id.
@@ -99,6 +120,22 @@ impl Job {
     }
 
     /// What came out, read as a type; `None` while nothing has.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "sums.add")]
+    /// # struct Add(u64, u64);
+    /// # async fn add(job: Add) -> Result<u64, Failure> { Ok(job.0 + job.1) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().job(add)).await?;
+    /// # let jobs = t.jobs()?;
+    /// let id = jobs.submit(Add(20, 22)).await?.id;
+    /// assert_eq!(jobs.get(&id).await?.unwrap().result_as::<u64>()?, None);
+    /// t.run_until_idle().await;
+    /// assert_eq!(jobs.get(&id).await?.unwrap().result_as::<u64>()?, Some(42));
+    /// # Ok(()) }
+    /// ```
     pub fn result_as<T: DeserializeOwned>(&self) -> Result<Option<T>> {
         let Some(result) = &self.result else { return Ok(None) };
         serde_json::from_slice(result).map(Some).map_err(|error| {

@@ -5,6 +5,13 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Where a job stands.
+///
+/// ```
+/// use dwell::{jobs::Status, raw::State};
+///
+/// assert_eq!(Status::from(State::Retrying), Status::Scheduled);
+/// assert_eq!(Status::InProgress.to_string(), "InProgress");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Status {
     /// It is due, and waits for a worker.
@@ -23,6 +30,13 @@ pub enum Status {
 
 impl Status {
     /// Whether nothing more will happen by itself.
+    ///
+    /// ```
+    /// use dwell::jobs::Status;
+    ///
+    /// assert!(Status::Failed.is_final(), "though it can be run again, by `Jobs::retry`");
+    /// assert!(!Status::Scheduled.is_final());
+    /// ```
     pub fn is_final(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
     }

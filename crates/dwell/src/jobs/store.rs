@@ -14,6 +14,25 @@ use serde::Serialize;
 use std::{fmt, sync::Arc};
 
 /// The jobs of a bus: to submit, to ask for, to cancel. Cheap to clone. Made by [`Bus::jobs`].
+///
+/// ```
+/// # use dwell::{jobs::Status, prelude::*};
+/// # use std::time::Duration;
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "sums.add")]
+/// # struct Add(u64, u64);
+/// # async fn add(job: Add) -> Result<u64, Failure> { Ok(job.0 + job.1) }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let t = dwell::testing::start(Bus::builder().job(add)).await?;
+/// let jobs = t.jobs()?;
+/// let now = jobs.submit(Add(1, 2)).await?;
+/// let later = jobs.submit(Add(3, 4)).after(Duration::from_secs(60)).await?;
+/// t.run_until_idle().await;
+/// assert_eq!(jobs.get(now.id).await?.unwrap().status, Status::Completed);
+/// assert_eq!(jobs.get(&later.id).await?.unwrap().status, Status::Scheduled);
+/// assert_eq!(jobs.cancel(later.id).await?, Cancel::Cancelled);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Jobs {
     bus: Bus,
@@ -21,6 +40,19 @@ pub struct Jobs {
 }
 
 /// The answer to [`Jobs::retry`].
+///
+/// ```
+/// # use dwell::{jobs::Retry, prelude::*};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let bus = Bus::builder().start("memory://").await?;
+/// match bus.jobs()?.retry("report-12").await? {
+///     Retry::Retried => println!("it runs again"),
+///     Retry::NotFailed => println!("it needs no second run"),
+///     Retry::NotFound => println!("there is no such job"),
+/// }
+/// # assert_eq!(bus.jobs()?.retry("report-12").await?, Retry::NotFound);
+/// # bus.shutdown().await }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Retry {
@@ -34,6 +66,13 @@ pub enum Retry {
 
 impl Bus {
     /// The jobs of this bus. An error where the transport has no ledger, which is where jobs are.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let bus = dwell::Bus::builder().start("memory://").await?;
+    /// assert!(bus.jobs()?.get("report-12").await?.is_none());
+    /// # bus.shutdown().await }
+    /// ```
     pub fn jobs(&self) -> Result<Jobs> {
         let ledger = self.engine()?.transport().ledger().ok_or_else(no_ledger)?;
         Ok(Jobs { bus: self.clone(), ledger })
@@ -65,12 +104,41 @@ impl Jobs {
     }
 
     /// Submits a job, now or for later.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build { month: u32 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// let jobs = bus.jobs()?;
+    /// let submitted = jobs.submit(Build { month: 12 }).id("report-12").after(Duration::from_secs(60)).await?;
+    /// assert_eq!((submitted.id, submitted.duplicate), ("report-12".into(), false));
+    /// # bus.shutdown().await }
+    /// ```
     pub fn submit<M: Command>(&self, job: M) -> Submitting {
         Submitting::of(self, &job)
     }
 
     /// Submits a job that has no Rust type here. Where its type has a handler here, its payload must be one that the
     /// handler can read.
+    ///
+    /// ```
+    /// # use dwell::{ErrorKind, prelude::*};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build { month: u32 }
+    /// # async fn build(_: Build) -> Result<(), Failure> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().job(build).start("memory://").await?;
+    /// let jobs = bus.jobs()?;
+    /// jobs.submit_raw("reports.build", "application/json", r#"{"month":12}"#).await?;
+    /// let refused = jobs.submit_raw("reports.build", "application/json", r#"{"year":2026}"#).await;
+    /// assert_eq!(refused.unwrap_err().kind(), ErrorKind::Invalid);
+    /// # bus.shutdown().await }
+    /// ```
     pub fn submit_raw(
         &self,
         kind: impl AsRef<str>,
@@ -89,24 +157,44 @@ impl Jobs {
     /// # #[derive(Command, Serialize, Deserialize)]
     /// # #[message(name = "reports.build")]
     /// # struct BuildReport { month: u32 }
-    /// # async fn example(bus: &Bus) -> Result<(), dwell::Error> {
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
     /// let jobs = bus.jobs()?;
     /// let year = (1..=12).map(|month| jobs.submit(BuildReport { month }).id(format!("report-{month}")));
-    /// for submitted in jobs.submit_all(year).await {
-    ///     println!("{}", submitted?.id);
-    /// }
-    /// # Ok(()) }
+    /// let submitted = jobs.submit_all(year).await;
+    /// assert!(submitted.iter().all(Result::is_ok));
+    /// # bus.shutdown().await }
     /// ```
     pub async fn submit_all(&self, all: impl IntoIterator<Item = Submitting>) -> Vec<Result<Submitted>> {
         Submitting::submit_all(&self.bus, all.into_iter().collect()).await
     }
 
     /// The types that this bus works on.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build;
+    /// # async fn build(_: Build) -> Result<(), Failure> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let bus = Bus::builder().job(build).start("memory://").await?;
+    /// assert!(bus.jobs()?.kinds().eq(["reports.build"]));
+    /// # bus.shutdown().await }
+    /// ```
     pub fn kinds(&self) -> impl Iterator<Item = &str> {
         self.book().kinds().map(|kind| &**kind)
     }
 
     /// The largest payload, in bytes, that the transport carries.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let bus = dwell::Bus::builder().max_job_result(4096).start("memory://?max_body=65536").await?;
+    /// let jobs = bus.jobs()?;
+    /// assert_eq!((jobs.max_payload(), jobs.max_result()), (65536, 4096));
+    /// # bus.shutdown().await }
+    /// ```
     pub fn max_payload(&self) -> usize {
         self.engine().map_or(0, |engine| engine.capabilities().max_body)
     }
@@ -123,6 +211,21 @@ impl Jobs {
     }
 
     /// One job, with its past. `None` if it was never known, or is over for longer than finished jobs are kept.
+    ///
+    /// ```
+    /// # use dwell::{jobs::Status, prelude::*};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// let jobs = bus.jobs()?;
+    /// jobs.submit(Build).id("report-12").await?;
+    /// let job = jobs.get("report-12").await?.expect("it was submitted");
+    /// assert_eq!((job.status, job.retry_count), (Status::Queued, 0));
+    /// assert!(jobs.get("report-13").await?.is_none());
+    /// # bus.shutdown().await }
+    /// ```
     pub async fn get(&self, id: impl Into<MessageId>) -> Result<Option<Job>> {
         let (record, _) = self.find(&id.into()).await?;
         Ok(record.and_then(|record| self.job(record)))
@@ -142,6 +245,20 @@ impl Jobs {
     }
 
     /// Cancels a job that no worker has. One that runs or is over is `TooLate`.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// let jobs = bus.jobs()?;
+    /// jobs.submit(Build).id("report-12").await?;
+    /// assert_eq!(jobs.cancel("report-12").await?, Cancel::Cancelled, "no worker has it yet");
+    /// assert!(jobs.claim(["reports.build"]).await?.is_empty());
+    /// # bus.shutdown().await }
+    /// ```
     pub async fn cancel(&self, id: impl Into<MessageId>) -> Result<Cancel> {
         let id = id.into();
         let (Some(record), is_shared) = self.find(&id).await? else {
@@ -158,6 +275,29 @@ impl Jobs {
     }
 
     /// Runs a failed job again, with its counts anew; its past stays.
+    ///
+    /// ```
+    /// # use dwell::{jobs::{Retry, Status}, prelude::*};
+    /// # use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build;
+    /// # async fn build(_: Build, State(has_data): State<Arc<AtomicBool>>) -> Result<(), Failure> {
+    /// #     if has_data.load(Ordering::Relaxed) { Ok(()) } else { Err(Failure::reject("there is no data")) }
+    /// # }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let has_data = Arc::new(AtomicBool::new(false));
+    /// # let t = dwell::testing::start(Bus::builder().state(has_data.clone()).job(build)).await?;
+    /// # let jobs = t.jobs()?;
+    /// # jobs.submit(Build).id("report-12").await?;
+    /// # t.run_until_idle().await;
+    /// assert_eq!(jobs.get("report-12").await?.unwrap().status, Status::Failed);
+    /// # has_data.store(true, Ordering::Relaxed);
+    /// assert_eq!(jobs.retry("report-12").await?, Retry::Retried);
+    /// # t.run_until_idle().await;
+    /// assert_eq!(jobs.get("report-12").await?.unwrap().status, Status::Completed);
+    /// # Ok(()) }
+    /// ```
     pub async fn retry(&self, id: impl Into<MessageId>) -> Result<Retry> {
         let id = id.into();
         let (Some(record), is_shared) = self.find(&id).await? else { return Ok(Retry::NotFound) };
@@ -186,11 +326,30 @@ impl Jobs {
     }
 
     /// Takes jobs of these types into your own hands, for a worker that is no handler of this bus.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// let jobs = bus.jobs()?;
+    /// jobs.submit_raw("sums.add", "application/json", "[20,22]").id("sum").await?;
+    /// for job in jobs.claim(["sums.add", "sums.multiply"]).max(10).await? {
+    ///     job.complete(&42).await?;
+    /// }
+    /// assert_eq!(jobs.get("sum").await?.unwrap().result_as()?, Some(42));
+    /// # bus.shutdown().await }
+    /// ```
     pub fn claim<K: Into<Text>>(&self, kinds: impl IntoIterator<Item = K>) -> Claim {
         Claim::new(self.clone(), kinds.into_iter().map(Into::into).collect())
     }
 
     /// The topic that jobs of a type are on, for the ledger, the monitor and the configuration.
+    ///
+    /// ```
+    /// use dwell::jobs::Jobs;
+    ///
+    /// assert_eq!(&*Jobs::topic_of("reports.build"), "job.reports.build");
+    /// ```
     pub fn topic_of(kind: &str) -> Text {
         topic_of(kind)
     }

@@ -16,6 +16,26 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// A job on its way. Nothing happens before it is awaited.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # use std::time::Duration;
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "reports.build")]
+/// # struct Build { month: u32 }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let bus = Bus::builder().start("memory://").await?;
+/// let submitted = bus
+///     .jobs()?
+///     .submit(Build { month: 12 })
+///     .id("report-12")
+///     .key("customer-7")
+///     .after(Duration::from_secs(60))
+///     .max_retries(2)
+///     .await?;
+/// assert!(submitted.run_at.is_some());
+/// # bus.shutdown().await }
+/// ```
 #[must_use = "a job is not submitted until it is awaited"]
 #[derive(Debug)]
 pub struct Submitting {
@@ -25,6 +45,19 @@ pub struct Submitting {
 }
 
 /// A job that was submitted, as durably as the transport is.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "reports.build")]
+/// # struct Build { month: u32 }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let bus = Bus::builder().start("memory://").await?;
+/// let submitted = bus.jobs()?.submit(Build { month: 12 }).id("report-12").await?;
+/// let json = serde_json::to_value(&submitted).unwrap();
+/// assert_eq!(json, serde_json::json!({ "id": "report-12", "type": "reports.build", "due_at": null, "duplicate": false }));
+/// # bus.shutdown().await }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Submitted {
     /// Its id: what to ask for it by.
@@ -72,11 +105,37 @@ impl Submitting {
     }
 
     /// Not before this long from now, on the clock of whoever holds it.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build { month: u32 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// let submitted = t.jobs()?.submit(Build { month: 12 }).after(Duration::from_secs(60)).await?;
+    /// assert_eq!(submitted.run_at, Some(t.now().after(Duration::from_secs(60))));
+    /// # Ok(()) }
+    /// ```
     pub fn after(self, delay: Duration) -> Self {
         self.with(|sending| sending.after(delay))
     }
 
     /// Not before this time. A past time is at once.
+    ///
+    /// ```
+    /// # use dwell::{Timestamp, prelude::*};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build { month: u32 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// let new_year = Timestamp::parse("2027-01-01T00:00:00Z")?;
+    /// let submitted = t.jobs()?.submit(Build { month: 12 }).at(new_year).await?;
+    /// assert_eq!(submitted.run_at, Some(new_year));
+    /// # Ok(()) }
+    /// ```
     pub fn at(self, time: impl Into<Timestamp>) -> Self {
         self.with(|sending| sending.at(time))
     }
@@ -88,12 +147,39 @@ impl Submitting {
 
     /// An id of your own, which is the idempotency key: the same content under it is one job, however often it is
     /// submitted.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build { month: u32 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// let jobs = bus.jobs()?;
+    /// let first = jobs.submit(Build { month: 12 }).id("report-12").await?;
+    /// let again = jobs.submit(Build { month: 12 }).id("report-12").await?;
+    /// assert_eq!((first.duplicate, again.duplicate), (false, true));
+    /// # bus.shutdown().await }
+    /// ```
     pub fn id(mut self, id: impl Into<MessageId>) -> Self {
         self.chooses_id = true;
         self.with(|sending| sending.id(id))
     }
 
     /// The same, where there is an id; else a generated one.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build { month: u32 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// let key: Option<String> = None; // such as a request's idempotency key
+    /// let submitted = bus.jobs()?.submit(Build { month: 12 }).id_if_given(key).await?;
+    /// assert_eq!(submitted.id.to_string().len(), 36, "a UUID");
+    /// # bus.shutdown().await }
+    /// ```
     pub fn id_if_given(self, id: Option<impl Into<MessageId>>) -> Self {
         match id {
             Some(id) => self.id(id),
@@ -102,6 +188,21 @@ impl Submitting {
     }
 
     /// How many failures of this one job are tried again, in place of its type's limit.
+    ///
+    /// ```
+    /// # use dwell::{jobs::Status, prelude::*};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build { month: u32 }
+    /// # async fn build(_: Build) -> Result<(), &'static str> { Err("there is no data") }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().job(build)).await?;
+    /// # let jobs = t.jobs()?;
+    /// jobs.submit(Build { month: 12 }).id("report-12").max_retries(0).await?;
+    /// # t.run_until_idle().await;
+    /// assert_eq!(jobs.get("report-12").await?.unwrap().status, Status::Failed, "in its only attempt");
+    /// # Ok(()) }
+    /// ```
     pub fn max_retries(mut self, limit: u32) -> Self {
         if let Ok(envelope) = &mut self.sending.draft.envelope {
             envelope.message.headers.set(wire::MAX_RETRIES, limit.to_string());

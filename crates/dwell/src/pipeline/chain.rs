@@ -105,6 +105,20 @@ impl Inner {
 }
 
 /// What is inside of a step of your own: see [`Step::around`].
+///
+/// ```
+/// use dwell::{Next, Step, prelude::*};
+///
+/// // Only what came within the last minute is still worth it.
+/// let fresh = Step::around("fresh", |cx: Cx, next: Next| async move {
+///     let age = cx.message().sent_at.map(|sent| cx.now().since(sent));
+///     if age.is_some_and(|age| age.as_secs() > 60) {
+///         return Ok(()); // done, without a run
+///     }
+///     next.run().await
+/// });
+/// assert_eq!(fresh.name(), "fresh");
+/// ```
 pub struct Next {
     cx: Cx,
     inner: Inner,
@@ -117,6 +131,18 @@ impl Next {
     }
 
     /// Runs what is inside, once more at each call. A panic in there is a failure.
+    ///
+    /// ```
+    /// use dwell::{Next, Step, prelude::*};
+    ///
+    /// let twice = Step::around("twice", |_: Cx, next: Next| async move {
+    ///     match next.run().await {
+    ///         Err(_) => next.run().await,
+    ///         done => done,
+    ///     }
+    /// });
+    /// # assert_eq!(twice.name(), "twice");
+    /// ```
     pub async fn run(&self) -> Result<(), Failure> {
         match self.inner.run(&self.cx).await {
             Verdict::Ack { result } => {

@@ -30,6 +30,8 @@ use std::{fmt, marker::PhantomData, time::Duration};
 /// let pipeline = Pipeline::new(confirm)
 ///     .step(Step::defer_on_error().delay(Duration::from_secs(30)))
 ///     .step(Step::timeout(Duration::from_secs(10)));
+/// let names: Vec<_> = pipeline.steps().iter().map(Step::name).collect();
+/// assert_eq!(names, ["defer_on_error", "timeout"]);
 /// let wiring = Bus::builder().subscribe("mail", pipeline);
 /// ```
 pub struct Pipeline<M> {
@@ -41,6 +43,16 @@ pub struct Pipeline<M> {
 
 impl<M: Message> Pipeline<M> {
     /// Around this handler.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, prelude::*};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "greet")]
+    /// # struct Greet { name: String }
+    /// // A closure is a handler, too.
+    /// let pipeline = Pipeline::new(async |message: Greet| println!("Hello, {}!", message.name));
+    /// assert!(pipeline.steps().is_empty());
+    /// ```
     pub fn new<H, Marker>(handler: H) -> Self
     where
         H: IntoHandler<Marker, Message = M>,
@@ -53,6 +65,18 @@ impl<M: Message> Pipeline<M> {
     }
 
     /// What errors and logs call it; the function's own path unless given.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "greet")]
+    /// # struct Greet { name: String }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let pipeline = Pipeline::new(async |_: Greet| ()).named("greeter").step(Step::rate_limit(0.0));
+    /// let refused = Bus::builder().handle(pipeline).start("memory://").await.unwrap_err();
+    /// assert!(refused.to_string().starts_with("the handler `greeter` has a step `rate_limit` that must let"));
+    /// # }
+    /// ```
     #[must_use]
     pub fn named(mut self, name: impl Into<Text>) -> Self {
         self.name = name.into();
@@ -60,6 +84,20 @@ impl<M: Message> Pipeline<M> {
     }
 
     /// One more step, inside those that are there already; or, if steps are numbered, at the place of its number.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "greet")]
+    /// # struct Greet { name: String }
+    /// let second = Duration::from_secs(1);
+    /// let pipeline = Pipeline::new(async |_: Greet| ())
+    ///     .step(Step::timeout(second * 10)) // for all tries together
+    ///     .step(Step::retry_inline())
+    ///     .step(Step::timeout(second)); // for each of them
+    /// # assert_eq!(pipeline.steps().len(), 3);
+    /// ```
     #[must_use]
     pub fn step(mut self, step: impl Into<Step>) -> Self {
         self.steps.push(step.into());

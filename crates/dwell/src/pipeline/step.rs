@@ -11,6 +11,15 @@ use dwell_core::{RetryOverride, Text};
 use std::{fmt, time::Duration};
 
 /// A step around a handler. Each is made by one of the functions here, and set by the methods of what they return.
+///
+/// ```
+/// use dwell::Step;
+/// use std::time::Duration;
+///
+/// let step = Step::from(Step::defer_on_error().delay(Duration::from_secs(30)));
+/// assert_eq!(step.name(), "defer_on_error");
+/// assert_ne!(step, Step::reject_on_error());
+/// ```
 #[derive(Clone, PartialEq)]
 pub struct Step {
     number: Option<i32>,
@@ -32,33 +41,142 @@ pub(super) enum Kind {
 impl Step {
     /// Turns an error or a panic into a deferral: the message comes back later, and no retry is used up. Without a
     /// delay of its own it waits the subscription's `defer_delay`; zero is at once.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "mail.send")]
+    /// # struct SendMail;
+    /// async fn send_mail(_: SendMail) -> Result<(), &'static str> { Err("the mail server is away") }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let pipeline = Pipeline::new(send_mail).step(Step::defer_on_error().delay(Duration::from_secs(30)));
+    /// # let t = dwell::testing::start(Bus::builder().handle(pipeline)).await?;
+    /// # t.send(SendMail).await?;
+    /// t.advance(Duration::from_secs(60)).await;
+    /// assert_eq!((t.deferred::<SendMail>(), t.failed::<SendMail>()), (3, 0));
+    /// # Ok(()) }
+    /// ```
     pub fn defer_on_error() -> DeferOnError {
         DeferOnError::default()
     }
 
     /// Turns an error or a panic into a rejection: the message is a dead letter at once.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "payments.charge")]
+    /// # struct Charge;
+    /// async fn charge(_: Charge) -> Result<(), &'static str> { Err("who knows what has happened") }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let pipeline = Pipeline::new(charge).step(Step::reject_on_error()); // never charge twice
+    /// # let t = dwell::testing::start(Bus::builder().handle(pipeline)).await?;
+    /// # t.send(Charge).await?;
+    /// # t.run_until_idle().await;
+    /// assert_eq!((t.dead::<Charge>(), t.failed::<Charge>()), (1, 0));
+    /// # Ok(()) }
+    /// ```
     pub fn reject_on_error() -> Self {
         Self::from(Kind::Backstop(Backstop::Reject))
     }
 
     /// Turns an error or a panic into a release: the message goes back as it came, uncounted.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "print")]
+    /// # struct Print;
+    /// async fn print(_: Print, cx: Cx) -> Result<(), &'static str> {
+    ///     assert_eq!(cx.attempt(), 1, "it is as if it had never run");
+    ///     Err("this printer is broken")
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let pipeline = Pipeline::new(print).step(Step::release_on_error());
+    /// # let t = dwell::testing::start(Bus::builder().handle(pipeline)).await?;
+    /// # t.send(Print).await?;
+    /// # t.advance(Duration::from_secs(10)).await;
+    /// # assert!(t.errors::<Print>().len() > 5);
+    /// # Ok(()) }
+    /// ```
     pub fn release_on_error() -> Self {
         Self::from(Kind::Backstop(Backstop::Release))
     }
 
     /// The durable retry policy of this message type in this subscription: what is not set here is the subscription's.
     /// The message leaves its slot while it waits, and waits over a restart.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "mail.send")]
+    /// # struct SendMail;
+    /// # async fn send_mail(_: SendMail) -> Result<(), &'static str> { Err("the mail server is away") }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let hour = Duration::from_secs(3600);
+    /// let retry = Step::retry().max_retries(20).base_delay(Duration::from_secs(1)).max_delay(hour);
+    /// let wiring = Bus::builder().handle(Pipeline::new(send_mail).step(retry));
+    /// # let t = dwell::testing::start(wiring).await?;
+    /// # t.send(SendMail).await?;
+    /// t.advance(hour * 24).await;
+    /// assert_eq!((t.failed::<SendMail>(), t.dead::<SendMail>()), (20, 1));
+    /// # Ok(()) }
+    /// ```
     pub fn retry() -> Retry {
         Retry::default()
     }
 
     /// Tries again at once, or after short pauses, while the message keeps its slot. For errors that are over in a
     /// moment.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::{sync::{Arc, atomic::{AtomicU32, Ordering}}, time::Duration};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "rows.update")]
+    /// # struct Update;
+    /// async fn update(_: Update, State(tries): State<Arc<AtomicU32>>) -> Result<(), &'static str> {
+    ///     if tries.fetch_add(1, Ordering::Relaxed) < 2 { Err("the row is locked") } else { Ok(()) }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let pipeline = Pipeline::new(update).step(Step::retry_inline());
+    /// # let t = dwell::testing::start(Bus::builder().state(Arc::new(AtomicU32::new(0))).handle(pipeline)).await?;
+    /// # t.send(Update).await?;
+    /// t.advance(Duration::from_millis(300)).await;
+    /// assert_eq!((t.handled::<Update>(), t.failed::<Update>()), (1, 0), "in its third try, of one run");
+    /// # Ok(()) }
+    /// ```
     pub fn retry_inline() -> RetryInline {
         RetryInline::default()
     }
 
     /// What is inside must end within this time; else it is dropped, and counts as failed.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "mail.send")]
+    /// # struct SendMail;
+    /// async fn send_mail(_: SendMail, cx: Cx) {
+    ///     cx.clock().sleep(Duration::from_secs(25)).await;
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let pipeline = Pipeline::new(send_mail).step(Step::timeout(Duration::from_secs(10)));
+    /// # let t = dwell::testing::start(Bus::builder().handle(pipeline)).await?;
+    /// # t.send(SendMail).await?;
+    /// t.advance(Duration::from_secs(10)).await;
+    /// assert_eq!(t.failed::<SendMail>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn timeout(after: Duration) -> Self {
         Self::from(Kind::Timeout(Timeout(after)))
     }
@@ -66,17 +184,77 @@ impl Step {
     /// After so many failures in a row, messages are deferred unseen for a while; then one is let through to try. Each
     /// deferral is a run of the subscription's `max_runs`: with a thousand of them and 30 seconds each, an outage of more than
     /// eight hours would end among the dead letters.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "mail.send")]
+    /// # struct SendMail { to: u32 }
+    /// async fn send_mail(_: SendMail) -> Result<(), &'static str> { Err("the mail server is away") }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let breaker = Step::circuit_breaker().failures(3).open_for(Duration::from_secs(60));
+    /// # let t = dwell::testing::start(Bus::builder().handle(Pipeline::new(send_mail).step(breaker))).await?;
+    /// for to in 0..10 {
+    ///     t.send(SendMail { to }).await?;
+    /// }
+    /// t.run_until_idle().await;
+    /// assert_eq!((t.failed::<SendMail>(), t.deferred::<SendMail>()), (3, 7), "seven never asked the server");
+    /// # Ok(()) }
+    /// ```
     pub fn circuit_breaker() -> CircuitBreaker {
         CircuitBreaker::default()
     }
 
     /// Lets so many runs through per second. A run waits its turn for up to a second, and is deferred if that is not
     /// enough. The subscription's `rate` does the same without holding a slot, for all of its handlers together.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "mail.send")]
+    /// # struct SendMail { to: u32 }
+    /// # async fn send_mail(_: SendMail) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let pipeline = Pipeline::new(send_mail).step(Step::rate_limit(0.5)); // one in two seconds
+    /// # let t = dwell::testing::start(Bus::builder().handle(pipeline)).await?;
+    /// for to in 0..10 {
+    ///     t.send(SendMail { to }).await?;
+    /// }
+    /// t.advance(Duration::from_secs(9)).await;
+    /// assert_eq!(t.handled::<SendMail>(), 5);
+    /// # Ok(()) }
+    /// ```
     pub fn rate_limit(per_second: f64) -> RateLimit {
         RateLimit::new(per_second)
     }
 
     /// Effects once: a message that this subscription has handled before is acknowledged without a run.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*, raw::{Address, Message}};
+    /// # use std::sync::{Arc, atomic::{AtomicU32, Ordering}};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "payments.charge")]
+    /// # struct Charge;
+    /// async fn charge(_: Charge, State(charged): State<Arc<AtomicU32>>) {
+    ///     charged.fetch_add(1, Ordering::Relaxed);
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let charged = Arc::new(AtomicU32::new(0));
+    /// let pipeline = Pipeline::new(charge).step(Step::inbox());
+    /// # let t = dwell::testing::start(Bus::builder().state(charged.clone()).handle(pipeline)).await?;
+    /// for _ in 0..2 {
+    ///     // A broker that delivers twice: the same message, with the same id.
+    ///     t.post(Address::topic("payments.charge"), Message::new("charge-42", "payments.charge", "null")).await?;
+    /// }
+    /// t.run_until_idle().await;
+    /// assert_eq!(charged.load(Ordering::Relaxed), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn inbox() -> Inbox {
         Inbox::default()
     }
@@ -84,13 +262,24 @@ impl Step {
     /// A step of your own.
     ///
     /// ```
-    /// use dwell::{Next, Step, prelude::*};
+    /// use dwell::{Next, Pipeline, Step, prelude::*};
     ///
-    /// let audit = Step::around("audit", |cx: Cx, next: Next| async move {
-    ///     let outcome = next.run().await;
-    ///     println!("{}: {outcome:?}", cx.id());
-    ///     outcome
+    /// let stolen = Step::around("stolen", |cx: Cx, next: Next| async move {
+    ///     match next.run().await {
+    ///         Err(failure) if failure.to_string().contains("stolen") => Err(Failure::reject("tell the police")),
+    ///         outcome => outcome,
+    ///     }
     /// });
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "payments.charge")]
+    /// # struct Charge;
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let pipeline = Pipeline::new(async |_: Charge| Err::<(), _>("the card is stolen")).step(stolen);
+    /// # let t = dwell::testing::start(Bus::builder().handle(pipeline)).await.unwrap();
+    /// # t.send(Charge).await.unwrap();
+    /// # t.run_until_idle().await;
+    /// # assert_eq!(t.errors::<Charge>(), ["tell the police"]);
+    /// # });
     /// ```
     pub fn around<F, R>(name: impl Into<Text>, step: F) -> Self
     where
@@ -101,6 +290,26 @@ impl Step {
     }
 
     /// Its place, if steps are numbered: lower is outer. All steps of a pipeline have a number, or none.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "greet")]
+    /// # struct Greet;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let timeout = || Step::timeout(Duration::from_secs(1));
+    /// let pipeline = Pipeline::new(async |_: Greet| ())
+    ///     .step(timeout().number(2))
+    ///     .step(Step::reject_on_error().number(1)); // the outermost
+    /// let bus = Bus::builder().handle(pipeline).start("memory://").await?;
+    /// # bus.shutdown().await?;
+    ///
+    /// let pipeline = Pipeline::new(async |_: Greet| ()).step(timeout().number(2)).step(Step::inbox());
+    /// let refused = Bus::builder().handle(pipeline).start("memory://").await.unwrap_err();
+    /// assert!(refused.to_string().contains("number all of them or none"));
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn number(mut self, number: i32) -> Self {
         self.number = Some(number);
@@ -108,6 +317,12 @@ impl Step {
     }
 
     /// What it is called in attributes and texts.
+    ///
+    /// ```
+    /// use dwell::Step;
+    ///
+    /// assert_eq!(Step::reject_on_error().name(), "reject_on_error");
+    /// ```
     pub fn name(&self) -> &str {
         match &self.kind {
             Kind::Backstop(Backstop::Defer(_)) => "defer_on_error",

@@ -32,6 +32,32 @@ use dwell_core::{Outcome, Query, Result, Seams, Timestamp, VirtualClock};
 use std::{ops::Deref, sync::Arc, time::Duration};
 
 /// A started bus on virtual time. It is a [`Bus`], and knows what became of every message.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # use std::time::Duration;
+/// # #[derive(Command, Serialize, Deserialize, Debug, PartialEq)]
+/// # #[message(name = "parcels.track")]
+/// # struct Track { parcel: u32 }
+/// async fn track(track: Track, cx: Cx) -> Result<(), Failure> {
+///     match (track.parcel, cx.attempt()) {
+///         (0, _) => Err(Failure::reject("there is no parcel 0")),
+///         (_, 1) => Err(Failure::defer()),
+///         (_, 2) => Err("the service is away".into()),
+///         _ => Ok(()),
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// let t = dwell::testing::start(Bus::builder().handle(track)).await?;
+/// t.send(Track { parcel: 0 }).await?;
+/// t.send(Track { parcel: 1 }).await?;
+/// t.advance(Duration::from_secs(60)).await;
+/// assert_eq!((t.dead::<Track>(), t.deferred::<Track>(), t.failed::<Track>(), t.handled::<Track>()), (1, 1, 1, 1));
+/// assert_eq!(t.sent::<Track>(), [Track { parcel: 0 }, Track { parcel: 1 }]);
+/// assert_eq!(t.errors::<Track>(), ["there is no parcel 0", "the service is away"]);
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct TestBus {
     bus: Bus,
@@ -40,11 +66,46 @@ pub struct TestBus {
 }
 
 /// Starts it, on `memory://` and virtual time. Use it in a `#[tokio::test]`, which has one thread.
+///
+/// ```
+/// # use dwell::prelude::*;
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "greet")]
+/// # struct Greet;
+/// async fn greet(_: Greet) {}
+///
+/// /// The same for the program and its tests.
+/// fn wiring() -> dwell::Builder {
+///     Bus::builder().handle(greet)
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// let t = dwell::testing::start(wiring()).await?;
+/// t.send(Greet).await?;
+/// t.run_until_idle().await;
+/// assert_eq!(t.handled::<Greet>(), 1);
+/// # Ok(()) }
+/// ```
 pub async fn start(wiring: Builder) -> Result<TestBus> {
     start_on(wiring, "memory://").await
 }
 
 /// The same on another transport that lives in this process, such as `sqlite://:memory:`.
+///
+/// ```
+/// # use dwell::{ErrorKind, prelude::*};
+/// # use std::time::Duration;
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "greet")]
+/// # struct Greet;
+/// # async fn greet(_: Greet) {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// let t = dwell::testing::start_on(Bus::builder().handle(greet), "memory://?capacity=1").await?;
+/// t.send(Greet).after(Duration::from_secs(60)).await?;
+/// let refused = t.send(Greet).after(Duration::from_secs(60)).await.unwrap_err();
+/// assert_eq!(refused.kind(), ErrorKind::Full);
+/// # Ok(()) }
+/// ```
 pub async fn start_on(wiring: Builder, url: &str) -> Result<TestBus> {
     let clock = VirtualClock::new();
     let records = Arc::new(Records::default());
@@ -54,6 +115,21 @@ pub async fn start_on(wiring: Builder, url: &str) -> Result<TestBus> {
 }
 
 /// A message that waits.
+///
+/// ```
+/// # use dwell::{prelude::*, testing::Waiting};
+/// # use std::time::Duration;
+/// # #[derive(Command, Serialize, Deserialize, Debug, PartialEq)]
+/// # #[message(name = "remind")]
+/// # struct Remind { order: u64 }
+/// # async fn remind(_: Remind) {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+/// # let t = dwell::testing::start(Bus::builder().handle(remind)).await?;
+/// let hour = Duration::from_secs(3600);
+/// t.send(Remind { order: 42 }).after(hour).await?;
+/// assert_eq!(t.pending().await?, [Waiting { message: Remind { order: 42 }, due: t.now().after(hour) }]);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting<M> {
     /// What waits.
@@ -64,11 +140,47 @@ pub struct Waiting<M> {
 
 impl TestBus {
     /// Completes when all that is due now has been handled. A handler that waits for the clock is left waiting.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "greet")]
+    /// # struct Greet;
+    /// # async fn greet(_: Greet) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(greet)).await?;
+    /// t.send(Greet).await?;
+    /// t.send(Greet).after(Duration::from_secs(1)).await?;
+    /// t.run_until_idle().await;
+    /// assert_eq!(t.handled::<Greet>(), 1, "the other is not due");
+    /// # Ok(()) }
+    /// ```
     pub async fn run_until_idle(&self) {
         self.clock.idle().await;
     }
 
     /// Lets this much time pass: everything on the way happens at its own time.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "greet")]
+    /// # struct Greet;
+    /// async fn greet(_: Greet, cx: Cx) -> Result<(), Failure> {
+    ///     Err(Failure::defer().after(Duration::from_secs(24 * 3600))) // every day
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(greet)).await?;
+    /// let start = t.now();
+    /// t.send(Greet).await?;
+    /// t.advance(Duration::from_secs(365 * 24 * 3600)).await;
+    /// assert_eq!(t.deferred::<Greet>(), 366);
+    /// assert_eq!(t.now().since(start).as_secs(), 365 * 24 * 3600);
+    /// # Ok(()) }
+    /// ```
     pub async fn advance(&self, time: Duration) {
         self.clock.advance(time).await;
     }
@@ -79,6 +191,22 @@ impl TestBus {
     }
 
     /// The clock, to step it or to wait on.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "greet")]
+    /// # struct Greet;
+    /// # async fn greet(_: Greet) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(greet)).await?;
+    /// t.send(Greet).after(Duration::from_secs(5)).await?;
+    /// t.clock().step_wall(3_600_000); // somebody sets the clock forward by an hour
+    /// t.run_until_idle().await;
+    /// assert_eq!(t.handled::<Greet>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn clock(&self) -> &VirtualClock {
         &self.clock
     }
@@ -109,6 +237,22 @@ impl TestBus {
     }
 
     /// What waits of this type, in order of due time.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "remind")]
+    /// # struct Remind { order: u64 }
+    /// # async fn remind(_: Remind) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(remind)).await?;
+    /// t.send(Remind { order: 2 }).after(Duration::from_secs(200)).await?;
+    /// t.send(Remind { order: 1 }).after(Duration::from_secs(100)).await?;
+    /// let orders: Vec<_> = t.pending::<Remind>().await?.iter().map(|waiting| waiting.message.order).collect();
+    /// assert_eq!(orders, [1, 2]);
+    /// # Ok(()) }
+    /// ```
     pub async fn pending<M: Message>(&self) -> Result<Vec<Waiting<M>>> {
         let query = Query { limit: usize::MAX, ..Query::default() };
         let pending = self.bus.pending(query).await?.into_iter();

@@ -83,12 +83,34 @@ pub struct TestCx {
 }
 
 /// The context of the first run of some message.
+///
+/// ```
+/// # use dwell::{prelude::*, testing};
+/// # #[derive(Command, Serialize, Deserialize)]
+/// # #[message(name = "greet")]
+/// # struct Greet;
+/// async fn greet(_: Greet, cx: Cx) -> Result<(), Failure> {
+///     if cx.attempt() == 1 { Err(Failure::defer()) } else { Ok(()) }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// assert_eq!(greet(Greet, testing::cx().clone()).await, Err(Failure::defer()));
+/// # }
+/// ```
 pub fn cx() -> TestCx {
     TestCx::of(dwell_core::Message::new("test", "test", ""))
 }
 
 impl TestCx {
     /// The context of a run of this message: its id, key, headers and counts are what the handler sees.
+    ///
+    /// ```
+    /// use dwell::{raw::{Attempts, Message}, testing::TestCx};
+    ///
+    /// let second_run = Message::new("a", "greet", "null")
+    ///     .with(|message| message.attempts = Attempts { handled: 1, failed: 0 });
+    /// assert_eq!(TestCx::of(second_run).attempt(), 2);
+    /// ```
     pub fn of(message: dwell_core::Message) -> Self {
         let clock = VirtualClock::new();
         let outgoing = Outgoing::default();
@@ -117,6 +139,19 @@ impl TestCx {
     }
 
     /// What the handler has sent of this type, in order, and how long each was told to wait.
+    ///
+    /// ```
+    /// # use dwell::{prelude::*, testing};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize, Debug, PartialEq)]
+    /// # #[message(name = "remind")]
+    /// # struct Remind { order: u64 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let cx = testing::cx();
+    /// cx.send(Remind { order: 42 }).after(Duration::from_secs(60)).await?; // a handler would
+    /// assert_eq!(cx.sent::<Remind>(), [(Remind { order: 42 }, Duration::from_secs(60))]);
+    /// # Ok(()) }
+    /// ```
     pub fn sent<M: Message>(&self) -> Vec<(M, Duration)> {
         let now = self.clock.now();
         let sent = self.outgoing.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,6 +163,20 @@ impl TestCx {
     }
 
     /// The ids under which the handler has sent something, in order.
+    ///
+    /// ```
+    /// # use dwell::{prelude::*, testing};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "remind")]
+    /// # struct Remind { order: u64 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let cx = testing::cx();
+    /// for _ in 0..2 {
+    ///     cx.send(Remind { order: 42 }).id("reminder-42").await?; // a handler would, in two runs
+    /// }
+    /// assert_eq!(cx.ids(), ["reminder-42".into()]);
+    /// # Ok(()) }
+    /// ```
     pub fn ids(&self) -> Vec<MessageId> {
         let sent = self.outgoing.0.lock().unwrap_or_else(PoisonError::into_inner);
         sent.iter().map(|(envelope, _)| envelope.message.id.clone()).collect()

@@ -8,6 +8,14 @@ use dwell_engine::Verdict;
 use std::time::Duration;
 
 /// See [`Step::defer_on_error`](crate::Step::defer_on_error).
+///
+/// ```
+/// use dwell::{Step, steps::DeferOnError};
+/// use std::time::Duration;
+///
+/// let later: DeferOnError = Step::defer_on_error().delay(Duration::from_secs(30));
+/// assert_eq!(later, DeferOnError::default().delay(Duration::from_secs(30)));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DeferOnError {
     delay: Option<Duration>,

@@ -19,6 +19,14 @@ use std::{
 
 /// See [`Step::circuit_breaker`](crate::Step::circuit_breaker). Opens after 5 failures in a row, for 30 seconds. Put it
 /// inside of a backstop, which would hide the failures from it.
+///
+/// ```
+/// use dwell::Step;
+/// use std::time::Duration;
+///
+/// let default = Step::circuit_breaker().failures(5).open_for(Duration::from_secs(30));
+/// assert_eq!(default, Step::circuit_breaker());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CircuitBreaker {
     failures: u32,

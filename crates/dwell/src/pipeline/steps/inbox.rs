@@ -14,6 +14,14 @@ use std::{sync::Arc, time::Duration};
 const LEASE: Duration = Duration::from_secs(30);
 
 /// See [`Step::inbox`](crate::Step::inbox). Remembers for a week.
+///
+/// ```
+/// use dwell::Step;
+/// use std::time::Duration;
+///
+/// let week = Step::inbox().keep(Duration::from_secs(7 * 24 * 3600));
+/// assert_eq!(week, Step::inbox());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inbox {
     keep: Duration,

@@ -1,4 +1,17 @@
-//! The steps that there are, one file each.
+//! The steps that there are and have settings: what the functions of [`Step`](crate::Step) return.
+//!
+//! ```
+//! use dwell::{Step, steps};
+//! use std::time::Duration;
+//!
+//! /// What all handlers of this program have in common.
+//! fn patience() -> steps::Retry {
+//!     Step::retry().max_retries(20).max_delay(Duration::from_secs(3600))
+//! }
+//!
+//! assert_eq!(Step::from(patience()).name(), "retry");
+//! assert_eq!(patience().number(1), Step::from(patience()).number(1));
+//! ```
 
 mod around;
 mod backstop;

@@ -13,6 +13,14 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See [`Step::rate_limit`](crate::Step::rate_limit).
+///
+/// ```
+/// use dwell::Step;
+///
+/// // A hundred at once after a pause, and then ten a second.
+/// let limit = Step::rate_limit(10.0).burst(100);
+/// assert_ne!(limit, Step::rate_limit(10.0));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimit {
     per_second: f64,

@@ -4,6 +4,18 @@ use dwell_core::RetryOverride;
 use std::time::Duration;
 
 /// See [`Step::retry`](crate::Step::retry). What is not set is the subscription's.
+///
+/// ```
+/// use dwell::Step;
+/// use std::time::Duration;
+///
+/// let retry = Step::retry()
+///     .max_retries(20)
+///     .base_delay(Duration::from_secs(1))
+///     .max_delay(Duration::from_secs(3600))
+///     .jitter(0.5);
+/// assert_eq!(Step::from(retry).name(), "retry");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Retry(pub(in super::super) RetryOverride);
 

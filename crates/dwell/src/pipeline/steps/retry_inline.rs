@@ -8,6 +8,17 @@ use std::time::Duration;
 
 /// See [`Step::retry_inline`](crate::Step::retry_inline). Three retries, after 100 ms and then twice as long each time,
 /// at most a second.
+///
+/// ```
+/// use dwell::Step;
+/// use std::time::Duration;
+///
+/// let default = Step::retry_inline()
+///     .max_retries(3)
+///     .base_delay(Duration::from_millis(100))
+///     .max_delay(Duration::from_secs(1));
+/// assert_eq!(default, Step::retry_inline());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryInline(RetryPolicy);
 

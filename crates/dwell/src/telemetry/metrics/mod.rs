@@ -68,10 +68,13 @@ impl Metrics {
     ///
     /// ```
     /// # use dwell::{Bus, telemetry::Metrics};
-    /// # async fn example(metrics: Metrics, bus: Bus) -> String {
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let metrics = Metrics::new();
+    /// # let bus = Bus::builder().metrics(&metrics).start("memory://").await?;
     /// let page = metrics.render(&bus).await;
-    /// format!("HTTP/1.1 200 OK\r\ncontent-type: {}\r\ncontent-length: {}\r\n\r\n{page}", Metrics::CONTENT_TYPE, page.len())
-    /// # }
+    /// assert!(page.starts_with("# HELP dwell_") && page.ends_with("# EOF\n"));
+    /// let answer = ([("content-type", Metrics::CONTENT_TYPE)], page); // with axum
+    /// # bus.shutdown().await }
     /// ```
     pub async fn render(&self, bus: &Bus) -> String {
         let scrape = Scrape::of(bus).await;

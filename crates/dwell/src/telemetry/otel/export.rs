@@ -77,6 +77,17 @@ fn traces_url(endpoint: &str) -> Result<String> {
 }
 
 /// Exports what is left when it is dropped, which may take some seconds if the collector does not answer.
+///
+/// ```no_run
+/// use tracing_subscriber::prelude::*;
+///
+/// fn main() -> Result<(), dwell::Error> {
+///     let (layer, _guard) = dwell::telemetry::otlp("shop", "http://localhost:4318")?;
+///     tracing_subscriber::registry().with(layer).init();
+///     // … and what is left is exported here, where the guard goes out of scope.
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropped at once, it ends the export at once"]
 pub struct OtlpGuard(SdkTracerProvider);
