@@ -4,8 +4,7 @@ mod rig;
 
 use dwell_conformance::servers::kafka::KafkaCluster;
 use dwell_core::{
-    Address, Clock as _, Consumer, Due, Envelope, Message, OnMissing, Producer, Seams, Subscription,
-    Timestamp, Transport,
+    Address, Consumer, Due, Envelope, Message, OnMissing, Producer, Seams, Subscription, Timestamp, Transport,
 };
 use dwell_kafka::Kafka;
 use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication};

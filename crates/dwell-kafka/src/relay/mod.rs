@@ -98,8 +98,8 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    pub(crate) fn new(cluster: Cluster, seams: Seams) -> Self {
-        Self { cluster, seams, counts: Arc::default() }
+    pub(crate) fn new(cluster: Cluster, seams: Seams, counts: Arc<Counts>) -> Self {
+        Self { cluster, seams, counts }
     }
 
     pub(crate) async fn run(self, stop: BoxFuture<'static, ()>) -> Result<()> {
