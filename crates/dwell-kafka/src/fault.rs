@@ -20,6 +20,9 @@ pub(crate) fn fault(what: &str, error: KafkaError) -> Error {
         // The value of a setting may be a secret: its name has to do.
         let why = match &error {
             KafkaError::ClientConfig(_, why, name, _) => format!("the property `{name}`: {why}"),
+            KafkaError::ClientCreation(why) if why.contains("ssl.") => {
+                format!("{why} (check `ca`, `certificate`, `private_key` and `key_password`)")
+            }
             other => other.to_string(),
         };
         return Error::new(kind, format!("Kafka cannot {what}: {why}"));

@@ -8,7 +8,10 @@ use dwell_core::{
 };
 use dwell_kafka::Ladder;
 use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication};
-use rig::scene::{SECOND, Scene};
+use rig::{
+    log,
+    scene::{SECOND, Scene},
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_client_delays_a_record_by_three_headers_and_reads_it_on_the_millisecond() {
@@ -102,6 +105,7 @@ async fn what_can_never_be_sent_on_is_parked_with_the_reason_and_holds_up_nobody
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_comes_in_time_gets_what_waited_for_it() {
+    log::keep();
     let mut scene = Scene::new().await;
     scene.settings.relay.absent_for = SECOND * 30;
     let relay = scene.relay();
@@ -113,8 +117,13 @@ async fn a_target_that_comes_in_time_gets_what_waited_for_it() {
     scene.until("it is put back", || relay.counts.tally().put_back > 0).await;
     assert_eq!(scene.topic("slow").await, target);
     assert_eq!(scene.read(&target, 1).await[0].3, "patient");
-    assert_eq!(relay.counts.tally().parked, 0);
+    let counts = relay.counts.clone();
     relay.stop().await;
+    // That its level was too long for it is said once; that it was put back is nobody's mistake.
+    let tally = counts.tally();
+    assert_eq!((tally.parked, tally.overstayed), (0, 1), "{tally:?}");
+    let said = log::lines(&["a record was put on a level longer than the time that it had", &target, &level]);
+    assert_eq!(said.len(), 1, "{said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

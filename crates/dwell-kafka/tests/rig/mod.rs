@@ -1,6 +1,7 @@
 //! What the tests of this crate have in common: a broker, a relay, and how the suite sees them.
 #![allow(dead_code, reason = "each test target uses a part of it")]
 
+pub(crate) mod log;
 pub(crate) mod scene;
 
 use bytes::Bytes;
