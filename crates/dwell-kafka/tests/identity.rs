@@ -3,9 +3,11 @@
 
 use dwell_conformance::servers::kafka::{KafkaServer, PASSWORD, USER};
 use dwell_core::{
-    Address, Envelope, ErrorKind, Message, OnMissing, Result, Seams, Subscription, Transport, TransportUrl,
+    Address, Envelope, Error, ErrorKind, Message, OnMissing, Result, Seams, Subscription, Transport,
+    TransportUrl,
 };
 use dwell_kafka::Kafka;
+use futures_util::future::join_all;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -55,6 +57,12 @@ async fn connect(url: &str) -> Result<Kafka> {
     dwell_kafka::connect(&TransportUrl::parse(url)?, Seams::system("test")).await
 }
 
+/// Why each of these cannot work: asked all at once, since it takes a while to give up.
+async fn refused(urls: &[String]) -> Vec<Error> {
+    let answers = join_all(urls.iter().map(|url| connect(url))).await;
+    answers.into_iter().map(|answer| answer.map(drop).unwrap_err()).collect()
+}
+
 /// A message there and back.
 async fn use_it(kafka: Kafka) {
     let mail = Subscription::new("orders", "mail");
@@ -77,8 +85,8 @@ async fn a_broker_whose_authority_we_trust_is_spoken_to_over_tls_and_no_other() 
     let url = format!("kafka://{address}?tls=true&partitions=1&ladder=1s&ca={trusted}");
     use_it(connect(&url).await.unwrap()).await;
 
-    for url in [format!("kafka://{address}?tls=true&ca={stranger}"), format!("kafka://{address}?tls=true")] {
-        let error = connect(&url).await.map(drop).unwrap_err();
+    let urls = [format!("kafka://{address}?tls=true&ca={stranger}"), format!("kafka://{address}?tls=true")];
+    for (error, url) in refused(&urls).await.into_iter().zip(urls) {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{url}: {error:?}");
         assert!(error.to_string().contains("`ca`"), "{url}: {error}");
     }
@@ -98,16 +106,14 @@ async fn a_broker_that_asks_for_a_certificate_lets_in_who_has_one_of_its_authori
     let ours = format!("{url}&certificate={our_certificate}&private_key={our_key}");
     use_it(connect(&ours).await.unwrap()).await;
 
-    for (url, kind) in [
-        (url.clone(), ErrorKind::Unavailable),
-        (
-            format!("{url}&certificate={strange_certificate}&private_key={strange_key}"),
-            ErrorKind::Unavailable,
-        ),
-        (format!("{url}&certificate={our_certificate}&private_key={strange_key}"), ErrorKind::Config),
-        (format!("{url}&certificate={our_certificate}"), ErrorKind::Config),
-    ] {
-        let error = connect(&url).await.map(drop).unwrap_err();
+    let urls = [
+        url.clone(),
+        format!("{url}&certificate={strange_certificate}&private_key={strange_key}"),
+        format!("{url}&certificate={our_certificate}&private_key={strange_key}"),
+        format!("{url}&certificate={our_certificate}"),
+    ];
+    let kinds = [ErrorKind::Unavailable, ErrorKind::Unavailable, ErrorKind::Config, ErrorKind::Config];
+    for ((error, url), kind) in refused(&urls).await.into_iter().zip(urls).zip(kinds) {
         assert_eq!(error.kind(), kind, "{url}: {error:?}");
         assert!(error.to_string().contains("`certificate`"), "{url}: {error}");
         assert!(!format!("{error:?}").contains(&strange_key.to_string()), "{error:?}");
