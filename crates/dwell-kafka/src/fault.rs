@@ -40,6 +40,9 @@ pub(crate) fn of_code(what: &str, code: Code) -> Error {
         Code::MessageSizeTooLarge | Code::InvalidMessageSize => {
             (ErrorKind::TooLarge, "make it smaller, or raise `max_record` here and `max.message.bytes` there")
         }
+        Code::InvalidRecord => {
+            (ErrorKind::Unsupported, "its topic takes no such record: a compacted topic wants a key")
+        }
         Code::TopicAuthorizationFailed
         | Code::GroupAuthorizationFailed
         | Code::ClusterAuthorizationFailed
@@ -87,6 +90,7 @@ mod tests {
         let send = |code| fault("send to `orders`", KafkaError::MessageProduction(code));
         assert_eq!(send(Code::UnknownTopicOrPartition).kind(), ErrorKind::NotFound);
         assert!(send(Code::MessageSizeTooLarge).is_of_the_message());
+        assert!(send(Code::InvalidRecord).is_of_the_message());
         assert!(send(Code::MessageTimedOut).is_retryable() && send(Code::NotEnoughReplicas).is_retryable());
         assert!(!send(Code::TopicAuthorizationFailed).is_of_the_message());
         assert!(send(Code::SaslAuthenticationFailed).to_string().contains("password"));

@@ -126,6 +126,36 @@ async fn a_target_that_comes_in_time_gets_what_waited_for_it() {
     assert_eq!(said.len(), 1, "{said:?}");
 }
 
+/// A compacted topic refuses records without a key, and with them the whole batch that they are in.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_its_target_will_never_take_is_parked_and_its_neighbours_go_their_way() {
+    const EACH: usize = 10;
+    let scene = Scene::new().await;
+    let target = format!("compacted-{}", scene.mark);
+    let new = NewTopic::new(&target, 1, TopicReplication::Fixed(1)).set("cleanup.policy", "compact");
+    scene.admin().create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let relay = scene.relay();
+    scene.wait_for(&scene.delay_topic("due")).await;
+    let at = scene.now() + 2_500;
+    let batch = (0..EACH * 2).map(|n| {
+        let message = Message::new(n.to_string(), "t", n.to_string())
+            .with(|message| message.key = (n % 2 == 0).then(|| n.to_string().into()));
+        Envelope::new(Address::topic(target.clone()), message).due(Due::At(Timestamp(at)))
+    });
+    let batch: Vec<_> = batch.collect();
+    assert!(scene.kafka.producer().await.unwrap().send(&batch).await.iter().all(Result::is_ok));
+    let read = scene.read(&target, EACH).await;
+    let lateness: Vec<_> = read.iter().map(|(arrived, ..)| arrived - at).collect();
+    assert!(lateness.iter().all(|late| (0..800).contains(late)), "{lateness:?}");
+    let parked = scene.read(&scene.delay_topic("parked"), EACH).await;
+    assert!(parked.iter().all(|(.., body)| body.parse::<usize>().unwrap() % 2 == 1), "{parked:?}");
+    assert!(parked[0].2.contains("a compacted topic wants a key"), "{}", parked[0].2);
+    let counts = relay.counts.clone();
+    relay.stop().await;
+    let tally = counts.tally();
+    assert_eq!((tally.forwarded, tally.parked, tally.put_back), (EACH as u64, EACH as u64, 0), "{tally:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn relays_share_the_work_and_one_that_comes_or_goes_loses_and_repeats_nothing() {
     share_and_leave(Scene::new().await).await;
