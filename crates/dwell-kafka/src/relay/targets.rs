@@ -15,7 +15,7 @@ const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
 /// Records on their way at one time to a target that has failed.
 const PROBE: usize = 100;
-/// How long one that has its share on the way may be silent before it gets no more.
+/// How long one that has its share on the way may be silent before it is taken to be away.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// What is known of targets that failed lately, or that something is on its way to. Times are those of a monotonic clock.
@@ -57,11 +57,12 @@ impl Targets {
     pub(super) fn admit(self: &Arc<Self>, target: &Text, now: Duration) -> Result<Pass, Duration> {
         let mut known = self.lock();
         let of = known.entry(target.clone()).or_default();
-        if let Some(pause) = of.pause.filter(|pause| now < pause.until || of.on_their_way >= PROBE) {
-            return Err(pause.length);
-        }
-        if of.on_their_way >= self.share && now.saturating_sub(of.heard) >= SILENCE {
-            return Err(FIRST);
+        let is_crowded = match of.pause {
+            Some(pause) => now < pause.until || of.on_their_way >= PROBE,
+            None => of.on_their_way >= self.share && now.saturating_sub(of.heard) >= SILENCE,
+        };
+        if is_crowded {
+            return Err(of.leave_alone(now));
         }
         if of.on_their_way == 0 {
             of.heard = now;
@@ -75,12 +76,7 @@ impl Targets {
         let mut known = self.lock();
         let of = known.entry(target.clone()).or_default();
         of.heard = now;
-        let pause = of.pause.get_or_insert(Pause { length: Duration::ZERO, until: Duration::ZERO });
-        if now >= pause.until {
-            pause.length = (pause.length * 2).clamp(FIRST, LONGEST);
-            pause.until = now.saturating_add(pause.length);
-        }
-        pause.length
+        of.leave_alone(now)
     }
 
     /// It is there.
@@ -92,6 +88,18 @@ impl Targets {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Text, Target>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Target {
+    /// For longer than the last time, unless that time is not over yet.
+    fn leave_alone(&mut self, now: Duration) -> Duration {
+        let pause = self.pause.get_or_insert(Pause { length: Duration::ZERO, until: Duration::ZERO });
+        if now >= pause.until {
+            pause.length = (pause.length * 2).clamp(FIRST, LONGEST);
+            pause.until = now.saturating_add(pause.length);
+        }
+        pause.length
     }
 }
 
@@ -136,12 +144,18 @@ mod tests {
         let (targets, orders) = (Targets::new(usize::MAX), Text::from("orders"));
         targets.failed(&orders, Duration::ZERO);
         let mut passes: Vec<_> = (0..PROBE).map(|_| admit(&targets, "orders", SECOND * 2).unwrap()).collect();
-        assert_eq!(admit(&targets, "orders", SECOND * 2).unwrap_err(), SECOND);
+        assert_eq!(admit(&targets, "orders", SECOND * 2).unwrap_err(), SECOND * 2);
+        assert_eq!(admit(&targets, "orders", SECOND * 3).unwrap_err(), SECOND * 2);
+        assert_eq!(
+            admit(&targets, "orders", SECOND * 4).unwrap_err(),
+            SECOND * 4,
+            "none of them has arrived"
+        );
         passes.pop();
-        assert!(admit(&targets, "orders", SECOND * 2).is_ok(), "one has come back");
-        passes.push(admit(&targets, "orders", SECOND * 2).unwrap());
-        targets.succeeded("orders", SECOND * 2);
-        assert!(admit(&targets, "orders", SECOND * 2).is_ok(), "it works");
+        assert!(admit(&targets, "orders", SECOND * 8).is_ok(), "one was given up");
+        passes.push(admit(&targets, "orders", SECOND * 8).unwrap());
+        targets.succeeded("orders", SECOND * 8);
+        assert!(admit(&targets, "orders", SECOND * 8).is_ok(), "it works");
         drop(passes);
         assert!(targets.lock().is_empty(), "nothing is kept of one that works");
     }
