@@ -114,7 +114,7 @@ struct Step {
 }
 
 enum Kind {
-    Forward(Plan, Pass),
+    Forward(Plan, #[expect(dead_code, reason = "it counts until it is dropped")] Pass),
     Shelve(Plan),
     Hold,
     Park,
