@@ -2,12 +2,13 @@
 
 use dwell::prelude::*;
 use dwell_conformance::servers::{kafka::KafkaServer, require};
+use dwell_core::{Clock, SystemClock};
 use std::{
     process::Command,
     sync::{Arc, Mutex},
     time::Duration,
 };
-use tokio::{sync::Notify, time::timeout};
+use tokio::sync::Notify;
 
 const PAGE: &str = include_str!("../../../docs/transports/kafka.md");
 
@@ -42,7 +43,10 @@ impl Seen {
                 self.0.1.notified().await;
             }
         };
-        timeout(Duration::from_secs(40), all).await.unwrap_or_else(|_| panic!("{count} runs of {who}"))
+        tokio::select! {
+            all = all => all,
+            () = SystemClock::new().sleep(Duration::from_secs(40)) => panic!("no {count} runs of {who} after 40 s"),
+        }
     }
 }
 
