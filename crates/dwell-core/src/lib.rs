@@ -20,6 +20,7 @@ mod id;
 mod inbox;
 mod ledger;
 mod low_water;
+mod measure;
 mod message;
 mod name;
 mod quote;
@@ -51,6 +52,7 @@ pub use ledger::{
     Answer, Change, Count, Cursor, Ledger, Oldest, Page, Record, RecordQuery, State, Transition,
 };
 pub use low_water::LowWater;
+pub use measure::{Measure, Measured};
 pub use message::{Attempts, Envelope, Message, MessageFields, Sent};
 pub use name::{JOB_TOPIC, check_id, check_subscription, check_topic, check_user_topic, is_job_topic};
 pub use random::{Random, SeededRandom};

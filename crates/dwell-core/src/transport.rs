@@ -1,8 +1,8 @@
 //! The three traits of a broker: the connection, and its two ends. The contract is on the method.
 
 use crate::{
-    Capabilities, Delivery, Envelope, Inbox, LeaseId, Ledger, OnMissing, Result, Scheduler, Sent, Settle,
-    Subscription, Topic, Unsettled,
+    Capabilities, Delivery, Envelope, Inbox, LeaseId, Ledger, Measure, OnMissing, Result, Scheduler, Sent,
+    Settle, Subscription, Topic, Unsettled,
 };
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -85,6 +85,12 @@ pub trait Transport: Send + Sync {
     fn background(&self, stop: BoxFuture<'static, ()>) -> Option<BoxFuture<'static, Result<()>>> {
         drop(stop);
         None
+    }
+
+    /// How its own work goes, where there is more to tell than anybody above could count: what `background` does here.
+    /// Never waits for the broker. A bus with metrics shows it among its own.
+    fn measures(&self) -> Vec<Measure> {
+        vec![]
     }
 
     /// Flushes and closes the producer, leaves with every consumer, disconnects. Idempotent.

@@ -20,6 +20,9 @@ pub(crate) fn fault(what: &str, error: KafkaError) -> Error {
         // The value of a setting may be a secret: its name has to do.
         let why = match &error {
             KafkaError::ClientConfig(_, why, name, _) => format!("the property `{name}`: {why}"),
+            KafkaError::ClientCreation(why) if why.contains("ssl.") => {
+                format!("{why} (check `ca`, `certificate`, `private_key` and `key_password`)")
+            }
             other => other.to_string(),
         };
         return Error::new(kind, format!("Kafka cannot {what}: {why}"));
@@ -36,6 +39,9 @@ pub(crate) fn of_code(what: &str, code: Code) -> Error {
         | Code::UnknownTopicId => (ErrorKind::NotFound, "there is no such topic: provision it first"),
         Code::MessageSizeTooLarge | Code::InvalidMessageSize => {
             (ErrorKind::TooLarge, "make it smaller, or raise `max_record` here and `max.message.bytes` there")
+        }
+        Code::InvalidRecord => {
+            (ErrorKind::Unsupported, "its topic takes no such record: a compacted topic wants a key")
         }
         Code::TopicAuthorizationFailed
         | Code::GroupAuthorizationFailed
@@ -84,6 +90,7 @@ mod tests {
         let send = |code| fault("send to `orders`", KafkaError::MessageProduction(code));
         assert_eq!(send(Code::UnknownTopicOrPartition).kind(), ErrorKind::NotFound);
         assert!(send(Code::MessageSizeTooLarge).is_of_the_message());
+        assert!(send(Code::InvalidRecord).is_of_the_message());
         assert!(send(Code::MessageTimedOut).is_retryable() && send(Code::NotEnoughReplicas).is_retryable());
         assert!(!send(Code::TopicAuthorizationFailed).is_of_the_message());
         assert!(send(Code::SaslAuthenticationFailed).to_string().contains("password"));

@@ -78,6 +78,8 @@ enum Unsent {
     /// The library believes that it is there, because one that was sent after it is. But a broker that has never heard from
     /// a producer begins with whatever comes first: where it refused one batch, since it was not yet the leader, and took
     /// the next, the first is nowhere. Only an answer with an offset says that a record is stored.
+    ///
+    /// Or it is nowhere because of another record in its batch, which the broker will never take.
     Unconfirmed(Box<OwnedMessage>),
 }
 
@@ -383,6 +385,9 @@ impl ProducerContext for Reports {
                 Stamp::LogAppendTime(at) => Some(Timestamp(at)),
                 _ => None,
             }),
+            Err((error, message)) if error.rdkafka_error_code() == Some(Code::InvalidDifferentRecord) => {
+                Err(Unsent::Unconfirmed(Box::new(message.detach())))
+            }
             Err((error, _)) => Err(Unsent::Refused(error.clone())),
         });
     }

@@ -189,6 +189,12 @@ impl KafkaSettings {
             return refuse("`session` is below 1s: no broker takes that".to_owned());
         }
         if let Some(tls) = &self.tls {
+            if tls.certificate.is_some() != tls.private_key.is_some() {
+                return refuse(
+                    "`certificate` and `private_key` of kafka:// go together: set both, or neither"
+                        .to_owned(),
+                );
+            }
             let files = [
                 ("ca", tls.ca.as_deref()),
                 ("certificate", tls.certificate.as_deref()),
@@ -291,7 +297,8 @@ mod tests {
             ("kafka://host?sasl=PLAIN", "go together"),
             ("kafka://host?ca=a.pem", "tls=true"),
             ("kafka://host?tls=true&ca=/nowhere/a.pem", "`ca`"),
-            ("kafka://host?tls=true&private_key=/nowhere/hunter2", "`private_key`"),
+            ("kafka://host?tls=true&private_key=/nowhere/hunter2", "go together"),
+            ("kafka://host?tls=true&certificate=/dev/null&private_key=/nowhere/hunter2", "`private_key`"),
             ("kafka://host?partitions=0", "`partitions`"),
             ("kafka://host?partitons=1", "did you mean `partitions`?"),
             ("kafka://host?session=10ms", "`session`"),

@@ -8,17 +8,17 @@ use crate::{
     outbox::Outbox,
     producer::KafkaProducer,
     provision::{Provisioner, not_found},
-    relay::{self, Relay},
+    relay::{self, Counts, Relay},
     settings::KafkaSettings,
 };
 use dwell_core::{
-    BoxFuture, Capabilities, Consumer, Error, ErrorKind, OnMissing, Producer, Result, Seams, Subscription,
-    Topic, Transport,
+    BoxFuture, Capabilities, Consumer, Error, ErrorKind, Measure, OnMissing, Producer, Result, Seams,
+    Subscription, Topic, Transport,
 };
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -37,6 +37,8 @@ pub struct Kafka {
     capabilities: Capabilities,
     /// Those that were opened and may still be members.
     members: Mutex<Vec<Weak<Member>>>,
+    /// What the relay has done, once it runs here.
+    relayed: OnceLock<Arc<Counts>>,
     closed: AtomicBool,
 }
 
@@ -48,8 +50,8 @@ impl Kafka {
         let capabilities = Self::declared(&settings);
         let cluster = Cluster::connect(settings.clone(), client_id.clone(), seams.clock.clone()).await?;
         let outbox = Arc::new(Outbox::new(settings, client_id.clone(), seams.clock.clone()));
-        let (members, closed) = Default::default();
-        Ok(Self { cluster, outbox, seams, client_id, capabilities, members, closed })
+        let (members, relayed, closed) = Default::default();
+        Ok(Self { cluster, outbox, seams, client_id, capabilities, members, relayed, closed })
     }
 
     /// What it can do, with these settings.
@@ -141,8 +143,14 @@ impl Transport for Kafka {
         if !self.cluster.settings().relay_inside {
             return None;
         }
-        let relay = Relay::new(self.cluster.clone(), self.seams.clone());
+        let counts = self.relayed.get_or_init(Arc::default).clone();
+        let relay = Relay::new(self.cluster.clone(), self.seams.clone(), counts);
         Some(Box::pin(relay.run(stop)))
+    }
+
+    /// Those of the relay, if it runs here.
+    fn measures(&self) -> Vec<Measure> {
+        self.relayed.get().map(|counts| counts.measures()).unwrap_or_default()
     }
 
     fn close(&self) -> BoxFuture<'_, Result<()>> {

@@ -44,6 +44,10 @@ impl Trouble {
                 (ErrorKind::Denied, "check user, password and `sasl`")
             }
             Code::SSL => (ErrorKind::Unavailable, "check `tls`, `ca` and `certificate`"),
+            // A broker that does not take our certificate says so after we believe to be connected, and hangs up.
+            _ if reason.contains("SSL routines") => {
+                (ErrorKind::Unavailable, "check `tls`, `ca` and `certificate`")
+            }
             _ => (ErrorKind::Unavailable, "check the address, and that a broker runs there"),
         };
         Error::new(kind, format!("Kafka cannot {what}: {reason} ({advice})"))

@@ -4,12 +4,23 @@ mod rig;
 
 use dwell_conformance::servers::kafka::KafkaCluster;
 use dwell_core::{
-    Address, Consumer, Due, Envelope, Message, OnMissing, Producer, Seams, Subscription, Transport,
+    Address, Consumer, Due, Envelope, Message, OnMissing, Producer, Seams, Subscription, Timestamp, Transport,
 };
 use dwell_kafka::Kafka;
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication};
+use rig::scene::{SECOND, Scene};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, OnceLock},
+};
+use tokio::sync::{Mutex, MutexGuard};
 
-const SECOND: Duration = Duration::from_secs(1);
+/// Three nodes, for one test at a time.
+async fn cluster() -> MutexGuard<'static, KafkaCluster> {
+    static CLUSTER: OnceLock<Mutex<KafkaCluster>> = OnceLock::new();
+    CLUSTER.get_or_init(|| Mutex::new(KafkaCluster::start().unwrap())).lock().await
+}
+
 /// Messages sent while a node is away, half of them with a delay.
 const EACH: usize = 40;
 
@@ -46,7 +57,7 @@ async fn receive(consumer: &Arc<dyn Consumer>, mut missing: BTreeSet<String>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_node_in_turn_may_go_with_what_it_leads_and_coordinates_and_nothing_is_lost() {
-    let mut cluster = KafkaCluster::start().unwrap();
+    let mut cluster = cluster().await;
     let (mut settings, seams) = (rig::settings(&cluster.address()), Seams::system("cluster"));
     settings.partitions = 3;
     let kafka = Kafka::connect(settings.clone(), seams.clone()).await.unwrap();
@@ -76,4 +87,53 @@ async fn each_node_in_turn_may_go_with_what_it_leads_and_coordinates_and_nothing
     drop(stop);
     relay.await.unwrap().unwrap();
     kafka.close().await.unwrap();
+}
+
+/// It has one copy, on a node that is away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_out_of_reach_has_its_records_put_back_and_no_other_waits_for_it() {
+    const AWAY: usize = 20;
+    const HERE: usize = 40;
+    let mut cluster = cluster().await;
+    let mut scene = Scene::at(&cluster.address()).await;
+    scene.settings.send_timeout = SECOND * 2;
+    let here = scene.topic("here").await;
+    let away = format!("away-{}", scene.mark);
+    let new = NewTopic::new(&away, 1, TopicReplication::Variable(&[&[3]]));
+    scene.admin().create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let relay = scene.relay();
+    let producer = scene.kafka.producer().await.unwrap();
+    let record = |target: &str, id: String, at: i64| {
+        let message =
+            Message::new(id.clone(), "t", at.to_string()).with(|message| message.key = Some(id.into()));
+        Envelope::new(Address::topic(target), message).due(Due::At(Timestamp(at)))
+    };
+    // The relay has begun when the first is here, and the others have taken over from the node when the second is.
+    send(&producer, vec![record(&here, "first".to_owned(), scene.now() + 1_500)]).await;
+    scene.read(&here, 1).await;
+    cluster.nodes()[2].kill();
+    send(&producer, vec![record(&here, "second".to_owned(), scene.now() + 1_500)]).await;
+    scene.read(&here, 2).await;
+
+    // Those that can be sent are due before, while and after it is found out that the others cannot.
+    let now = scene.now() + 1_500;
+    let batch = (0..AWAY).map(|n| record(&away, n.to_string(), now + n as i64));
+    let batch = batch.chain((0..HERE).map(|n| record(&here, n.to_string(), now + n as i64 * 100)));
+    send(&producer, batch.collect()).await;
+    let late = |(at, _, _, due): &(i64, String, String, String)| at - due.parse::<i64>().unwrap();
+    let read = scene.read(&here, HERE + 2).await;
+    let lateness: Vec<_> =
+        read.iter().filter(|(_, key, ..)| key.parse::<usize>().is_ok()).map(late).collect();
+    assert!(lateness.iter().all(|late| (0..500).contains(late)), "{lateness:?}");
+    scene.until("all are put back", || relay.counts.tally().put_back >= AWAY as u64).await;
+
+    cluster.nodes()[2].resume().unwrap();
+    let read = scene.read(&away, AWAY).await;
+    assert!(read.iter().all(|record| late(record) >= 0), "early: {read:?}");
+    let keys: BTreeSet<_> = read.iter().map(|(_, key, ..)| key.as_str()).collect();
+    assert_eq!(keys.len(), AWAY, "{keys:?}");
+    let counts = relay.counts.clone();
+    relay.stop().await;
+    let tally = counts.tally();
+    assert_eq!((tally.forwarded, tally.parked), ((AWAY + HERE + 2) as u64, 0), "{tally:?}");
 }

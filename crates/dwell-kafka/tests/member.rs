@@ -8,18 +8,20 @@ use dwell_core::{
 use dwell_kafka::{Kafka, KafkaSettings};
 use rdkafka::{
     ClientConfig,
+    admin::{AdminClient, AdminOptions, ResourceSpecifier},
+    client::DefaultClientContext,
     consumer::{BaseConsumer, Consumer as _},
 };
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// By user and password, with three partitions; and the longest time between two polls is a short one.
+/// By user and password, with three partitions that keep their records for two hours; and the longest time between two polls is a short one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_who_is_known_is_let_in_and_stays_a_member_while_a_handler_works() {
     let server = KafkaServer::start().unwrap();
     let url = format!(
-        "kafka://{USER}:{PASSWORD}@{}?sasl=PLAIN&partitions=3&replication=1&session=3s",
+        "kafka://{USER}:{PASSWORD}@{}?sasl=PLAIN&partitions=3&replication=1&session=3s&retention=2h",
         server.address_with_password()
     );
     let url = TransportUrl::parse(&url).unwrap();
@@ -28,7 +30,8 @@ async fn a_user_who_is_known_is_let_in_and_stays_a_member_while_a_handler_works(
         settings.properties.push((name.to_owned(), value.to_owned()));
     }
     let kafka = Kafka::connect(settings, Seams::system("member")).await.unwrap();
-    let mail = Subscription::new("orders", "mail");
+    let mut mail = Subscription::new("orders", "mail");
+    mail.invalid = Some(Address::topic("orders.invalid"));
     kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
     let envelope = Envelope::new(Address::topic("orders"), Message::new("a", "t", "x"));
     kafka.producer().await.unwrap().send(&[envelope]).await.remove(0).unwrap();
@@ -37,6 +40,23 @@ async fn a_user_who_is_known_is_let_in_and_stays_a_member_while_a_handler_works(
     let metadata = bare.fetch_metadata(Some("orders"), SECOND * 10).unwrap();
     assert_eq!(metadata.topics()[0].partitions().len(), 3);
     assert!(metadata.topics()[0].partitions().iter().all(|partition| partition.replicas().len() == 1));
+
+    // What may be dropped after a while, and what may not.
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", server.address()).create().unwrap();
+    let kept = [
+        ("orders", "7200000"),
+        ("dwell.retry.orders.mail", "7200000"),
+        ("orders.dlq", "-1"),
+        ("orders.invalid", "-1"),
+        ("delay-parked", "-1"),
+    ];
+    let topics = kept.map(|(topic, _)| ResourceSpecifier::Topic(topic));
+    let found = admin.describe_configs(&topics, &AdminOptions::new()).await.unwrap();
+    for ((topic, retention), found) in kept.into_iter().zip(found) {
+        let found = found.unwrap().get("retention.ms").and_then(|entry| entry.value.clone());
+        assert_eq!(found.as_deref(), Some(retention), "{topic}");
+    }
 
     let consumer = kafka.consumer(mail).await.unwrap();
     let delivery = consumer.receive(1, SECOND * 30, None).await.unwrap().pop().expect("it comes");

@@ -2,147 +2,16 @@
 
 mod rig;
 
-use dwell_conformance::{Foreign, servers::require};
+use dwell_conformance::Foreign;
 use dwell_core::{
-    Address, Clock, Due, Envelope, ErrorKind, Headers, Message, OnMissing, Seams, Subscription, SystemClock,
-    Timestamp, Topic, Transport,
+    Address, Clock, Due, Envelope, ErrorKind, Headers, Message, OnMissing, Subscription, Timestamp, Transport,
 };
-use dwell_kafka::{Counts, Kafka, KafkaSettings, Ladder};
-use rdkafka::{
-    ClientConfig,
-    admin::{AdminClient, AdminOptions, NewTopic, TopicReplication},
-    client::DefaultClientContext,
+use dwell_kafka::Ladder;
+use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication};
+use rig::{
+    log,
+    scene::{SECOND, Scene},
 };
-use std::{
-    collections::BTreeSet,
-    io::Write as _,
-    process::{Command, Stdio},
-    sync::Arc,
-    time::Duration,
-};
-use tokio::sync::oneshot;
-
-const SECOND: Duration = Duration::from_secs(1);
-
-/// A relay with a prefix of its own, and what one needs around it.
-struct Scene {
-    address: String,
-    settings: KafkaSettings,
-    kafka: Kafka,
-    clock: SystemClock,
-    /// Its own, in every name.
-    mark: String,
-}
-
-/// A relay that runs until it is dropped or stopped.
-struct Running {
-    counts: Arc<Counts>,
-    stop: Option<oneshot::Sender<()>>,
-    task: tokio::task::JoinHandle<dwell_core::Result<()>>,
-}
-
-impl Running {
-    async fn stop(mut self) {
-        drop(self.stop.take());
-        self.task.await.unwrap().unwrap();
-    }
-}
-
-impl Scene {
-    async fn new() -> Self {
-        require("kcat", &["kcat"]).unwrap();
-        let broker = rig::broker().await.unwrap();
-        let seams = Seams::system("relay-test");
-        let mark = seams.incarnation.to_string();
-        let mut settings = broker.settings();
-        settings.relay.prefix = format!("later-{mark}-");
-        settings.relay.absent_for = SECOND;
-        let kafka = Kafka::connect(settings.clone(), seams).await.unwrap();
-        let address = broker.address().to_owned();
-        Self { address, settings, kafka, clock: SystemClock::new(), mark }
-    }
-
-    async fn topic(&self, name: &str) -> String {
-        let topic = format!("{name}-{}", self.mark);
-        self.kafka.provision(&[Topic::named(topic.clone())], &[], OnMissing::Create).await.unwrap();
-        topic
-    }
-
-    fn relay(&self) -> Running {
-        let counts = Arc::new(Counts::default());
-        let (stop, stopped) = oneshot::channel();
-        let stopped = Box::pin(async move {
-            let _ = stopped.await;
-        });
-        let (settings, seams) = (self.settings.clone(), Seams::system("relay"));
-        let task = tokio::spawn(dwell_kafka::relay(settings, seams, counts.clone(), stopped));
-        Running { counts, stop: Some(stop), task }
-    }
-
-    fn delay_topic(&self, level: &str) -> String {
-        format!("{}{level}", self.settings.relay.prefix)
-    }
-
-    /// With `kcat`, from its standard input.
-    fn write(&self, topic: &str, key: &str, headers: &[(&str, String)], body: &str) {
-        let mut kcat = Command::new("kcat");
-        kcat.args(["-b", &self.address, "-P", "-t", topic, "-K", "|"]);
-        for (name, value) in headers {
-            kcat.args(["-H", &format!("{name}={value}")]);
-        }
-        let mut child = kcat.stdin(Stdio::piped()).spawn().expect("it was installed");
-        child.stdin.take().unwrap().write_all(format!("{key}|{body}\n").as_bytes()).unwrap();
-        assert!(child.wait().unwrap().success());
-    }
-
-    /// What `kcat` reads of a topic, from its beginning to so many records: timestamp, key, headers and body of each.
-    async fn read(&self, topic: &str, count: usize) -> Vec<(i64, String, String, String)> {
-        let (address, topic) = (self.address.clone(), topic.to_owned());
-        let read = tokio::task::spawn_blocking(move || {
-            let arguments =
-                ["-b", &address, "-C", "-q", "-t", &topic, "-o", "beginning", "-c", &count.to_string()];
-            let out = Command::new("timeout")
-                .args(["40", "kcat"])
-                .args(arguments)
-                .args(["-f", "%T|%k|%h|%s\n"])
-                .output();
-            String::from_utf8(out.unwrap().stdout).unwrap()
-        });
-        let lines = read.await.unwrap();
-        let lines: Vec<_> = lines
-            .lines()
-            .map(|line| {
-                let parts: Vec<_> = line.splitn(4, '|').map(str::to_owned).collect();
-                let [at, key, headers, body] = parts.try_into().unwrap();
-                (at.parse().unwrap(), key, headers, body)
-            })
-            .collect();
-        if lines.len() != count {
-            let keys: BTreeSet<_> = lines.iter().map(|(_, key, ..)| key.as_str()).collect();
-            panic!("of {count} records {} came; {}", lines.len(), self.whereabouts(&keys));
-        }
-        lines
-    }
-
-    /// Which records of the delay topics have none of these keys, by partition and offset.
-    fn whereabouts(&self, came: &BTreeSet<&str>) -> String {
-        let of_topic = |level: &str| {
-            let topic = self.delay_topic(level);
-            let all =
-                ["-b", &self.address, "-C", "-q", "-e", "-t", &topic, "-o", "beginning", "-f", "%p/%o %k\n"];
-            let out = Command::new("timeout").args(["40", "kcat"]).args(all).output().unwrap();
-            let out = String::from_utf8_lossy(&out.stdout).into_owned();
-            let missing =
-                out.lines().filter(|line| line.split(' ').nth(1).is_some_and(|key| !came.contains(key)));
-            format!("in `{topic}`: {:?}", missing.map(str::to_owned).collect::<Vec<_>>())
-        };
-        ["1s", "2s", "due", "parked"].map(of_topic).join("; ")
-    }
-
-    fn now(&self) -> i64 {
-        self.clock.now().0
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_client_delays_a_record_by_three_headers_and_reads_it_on_the_millisecond() {
@@ -158,7 +27,7 @@ async fn a_foreign_client_delays_a_record_by_three_headers_and_reads_it_on_the_m
         ("colour", "blue".to_owned()),
     ];
     // The relay makes its topics when it starts.
-    wait_for(&scene, &scene.delay_topic("1s")).await;
+    scene.wait_for(&scene.delay_topic("1s")).await;
     scene.write(&scene.delay_topic("1s"), "order-42", &headers, "hello");
     let read = scene.read(&target, 1).await;
     let (arrived, key, headers, body) = &read[0];
@@ -177,7 +46,7 @@ async fn a_record_on_a_level_that_is_too_long_comes_late_and_is_counted_as_such(
     let scene = Scene::new().await;
     let target = scene.topic("orders").await;
     let relay = scene.relay();
-    wait_for(&scene, &scene.delay_topic("2s")).await;
+    scene.wait_for(&scene.delay_topic("2s")).await;
     let sent = scene.now();
     let headers = [("x-target-topic", target.clone()), ("x-process-at", (sent + 100).to_string())];
     scene.write(&scene.delay_topic("2s"), "k", &headers, "late");
@@ -193,7 +62,7 @@ async fn what_can_never_be_sent_on_is_parked_with_the_reason_and_holds_up_nobody
     let target = scene.topic("orders").await;
     let relay = scene.relay();
     let level = scene.delay_topic("1s");
-    wait_for(&scene, &level).await;
+    scene.wait_for(&level).await;
     let now = scene.now().to_string();
     scene.write(&level, "a", &[("x-process-at", now.clone())], "no target");
     scene.write(
@@ -236,21 +105,55 @@ async fn what_can_never_be_sent_on_is_parked_with_the_reason_and_holds_up_nobody
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_comes_in_time_gets_what_waited_for_it() {
+    log::keep();
     let mut scene = Scene::new().await;
     scene.settings.relay.absent_for = SECOND * 30;
     let relay = scene.relay();
     let level = scene.delay_topic("1s");
-    wait_for(&scene, &level).await;
+    scene.wait_for(&level).await;
     let target = format!("slow-{}", scene.mark);
     let headers = [("x-target-topic", target.clone()), ("x-process-at", scene.now().to_string())];
     scene.write(&level, "a", &headers, "patient");
-    while relay.counts.tally().put_back == 0 {
-        scene.clock.sleep(SECOND / 10).await;
-    }
+    scene.until("it is put back", || relay.counts.tally().put_back > 0).await;
     assert_eq!(scene.topic("slow").await, target);
     assert_eq!(scene.read(&target, 1).await[0].3, "patient");
-    assert_eq!(relay.counts.tally().parked, 0);
+    let counts = relay.counts.clone();
     relay.stop().await;
+    // That its level was too long for it is said once; that it was put back is nobody's mistake.
+    let tally = counts.tally();
+    assert_eq!((tally.parked, tally.overstayed), (0, 1), "{tally:?}");
+    let said = log::lines(&["a record was put on a level longer than the time that it had", &target, &level]);
+    assert_eq!(said.len(), 1, "{said:?}");
+}
+
+/// A compacted topic refuses records without a key, and with them the whole batch that they are in.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_its_target_will_never_take_is_parked_and_its_neighbours_go_their_way() {
+    const EACH: usize = 10;
+    let scene = Scene::new().await;
+    let target = format!("compacted-{}", scene.mark);
+    let new = NewTopic::new(&target, 1, TopicReplication::Fixed(1)).set("cleanup.policy", "compact");
+    scene.admin().create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let relay = scene.relay();
+    scene.wait_for(&scene.delay_topic("due")).await;
+    let at = scene.now() + 2_500;
+    let batch = (0..EACH * 2).map(|n| {
+        let message = Message::new(n.to_string(), "t", n.to_string())
+            .with(|message| message.key = (n % 2 == 0).then(|| n.to_string().into()));
+        Envelope::new(Address::topic(target.clone()), message).due(Due::At(Timestamp(at)))
+    });
+    let batch: Vec<_> = batch.collect();
+    assert!(scene.kafka.producer().await.unwrap().send(&batch).await.iter().all(Result::is_ok));
+    let read = scene.read(&target, EACH).await;
+    let lateness: Vec<_> = read.iter().map(|(arrived, ..)| arrived - at).collect();
+    assert!(lateness.iter().all(|late| (0..800).contains(late)), "{lateness:?}");
+    let parked = scene.read(&scene.delay_topic("parked"), EACH).await;
+    assert!(parked.iter().all(|(.., body)| body.parse::<usize>().unwrap() % 2 == 1), "{parked:?}");
+    assert!(parked[0].2.contains("a compacted topic wants a key"), "{}", parked[0].2);
+    let counts = relay.counts.clone();
+    relay.stop().await;
+    let tally = counts.tally();
+    assert_eq!((tally.forwarded, tally.parked, tally.put_back), (EACH as u64, EACH as u64, 0), "{tally:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -271,13 +174,12 @@ async fn within_a_transaction_what_cannot_be_sent_on_is_parked_and_the_rest_goes
     scene.settings.relay.transactions = Some(SECOND * 5);
     let target = scene.topic("orders").await;
     let small = format!("small-{}", scene.mark);
-    let admin: AdminClient<DefaultClientContext> =
-        ClientConfig::new().set("bootstrap.servers", &scene.address).create().unwrap();
+    let admin = scene.admin();
     let new = NewTopic::new(&small, 1, TopicReplication::Fixed(1)).set("max.message.bytes", "100");
     admin.create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
     let relay = scene.relay();
     let level = scene.delay_topic("1s");
-    wait_for(&scene, &level).await;
+    scene.wait_for(&level).await;
     let at = scene.now() + 1_500;
     for (target, body) in [(&target, "one"), (&small, &*"x".repeat(500)), (&target, "two")] {
         let headers = [("x-target-topic", target.clone()), ("x-process-at", at.to_string())];
@@ -295,7 +197,7 @@ async fn share_and_leave(scene: Scene) {
     const COUNT: usize = 2_000;
     let target = scene.topic("orders").await;
     let (one, two) = (scene.relay(), scene.relay());
-    wait_for(&scene, &scene.delay_topic("due")).await;
+    scene.wait_for(&scene.delay_topic("due")).await;
     // `provision` of the transport knows the delay topics, too.
     let producer = scene.kafka.producer().await.unwrap();
     let now = scene.clock.now();
@@ -327,8 +229,7 @@ async fn share_and_leave(scene: Scene) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delay_topic_under_whose_settings_a_record_could_come_early_is_refused() {
     let scene = Scene::new().await;
-    let admin: AdminClient<DefaultClientContext> =
-        ClientConfig::new().set("bootstrap.servers", &scene.address).create().unwrap();
+    let admin = scene.admin();
     let topic = scene.delay_topic("1s");
     let new = NewTopic::new(&topic, 1, TopicReplication::Fixed(1)).set("retention.ms", "60000");
     admin.create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
@@ -371,7 +272,7 @@ async fn a_wait_is_walked_down_level_by_level() {
     scene.settings.relay.ladder = Ladder::parse("500ms,1s,2s").unwrap();
     let target = scene.topic("orders").await;
     let relay = scene.relay();
-    wait_for(&scene, &scene.delay_topic("500ms")).await;
+    scene.wait_for(&scene.delay_topic("500ms")).await;
     let at = scene.now() + 3_900;
     let headers = Headers::from_iter([("x-target-topic", target.clone()), ("x-process-at", at.to_string())]);
     let message = Foreign { key: None, headers, body: "walk".into() };
@@ -388,7 +289,7 @@ async fn a_wait_as_long_as_a_level_takes_no_further_hop() {
     let scene = Scene::new().await;
     let target = scene.topic("orders").await;
     let relay = scene.relay();
-    wait_for(&scene, &scene.delay_topic("1s")).await;
+    scene.wait_for(&scene.delay_topic("1s")).await;
     let message = Message::new("one", "t", "x");
     let envelope = Envelope::new(Address::topic(target.clone()), message).due(Due::After(SECOND));
     let sent = scene.kafka.producer().await.unwrap().send(&[envelope]).await.remove(0).unwrap();
@@ -397,18 +298,4 @@ async fn a_wait_as_long_as_a_level_takes_no_further_hop() {
     let tally = relay.counts.tally();
     assert_eq!((tally.shelved, tally.held, tally.overstayed), (0, 0, 0), "{tally:?}");
     relay.stop().await;
-}
-
-/// Until a topic is there.
-async fn wait_for(scene: &Scene, topic: &str) {
-    let here = || {
-        let out = Command::new("kcat")
-            .args(["-b", &scene.address, "-L", "-t", topic])
-            .output()
-            .expect("it was installed");
-        !String::from_utf8_lossy(&out.stdout).contains("Unknown topic")
-    };
-    while !here() {
-        scene.clock.sleep(SECOND / 10).await;
-    }
 }

@@ -81,6 +81,36 @@ async fn a_bus_on_kafka_handles_defers_and_delays_with_a_relay_of_its_own() {
     bus.shutdown().await.unwrap();
 }
 
+#[cfg(feature = "metrics")]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_relay_inside_a_bus_counts_on_the_page_of_the_bus() {
+    let (_server, url) = broker();
+    let (seen, metrics) = (Seen::default(), dwell::telemetry::Metrics::new());
+    let bus = wiring(&seen).metrics(&metrics).start(&url).await.unwrap();
+    bus.publish(Placed { order: 42 }).after(Duration::from_millis(1500)).await.unwrap();
+    seen.until(1).await;
+    // It is counted when it is confirmed, which may be a moment after it was handled.
+    let page = loop {
+        let page = metrics.render(&bus).await;
+        if !page.lines().any(|line| line == "dwell_relay_forwarded_total 0") {
+            break page;
+        }
+    };
+    for line in [
+        "# TYPE dwell_relay_forwarded counter",
+        "dwell_relay_forwarded_total 1",
+        "dwell_relay_parked_total 0",
+        "# TYPE dwell_relay_lag gauge",
+        "# TYPE dwell_relay_lateness_seconds histogram",
+        "dwell_relay_lateness_seconds_count 1",
+        r#"dwell_relay_lateness_seconds_bucket{le="+Inf"} 1"#,
+    ] {
+        assert!(page.lines().any(|given| given == line), "no `{line}` in\n{page}");
+    }
+    assert!(page.contains("dwell_relay_lag{topic=\"delay-1s\"} "), "{page}");
+    bus.shutdown().await.unwrap();
+}
+
 #[cfg(feature = "sqlite")]
 #[tokio::test(flavor = "multi_thread")]
 async fn by_way_of_sqlite_what_waits_for_kafka_is_listed_moved_and_cancelled() {

@@ -26,10 +26,18 @@ const STARTED: &str = "Kafka Server started";
 pub struct KafkaServer {
     directory: PathBuf,
     ports: Ports,
-    /// Key and certificate of the listener that speaks TLS, in PEM.
-    identity: Option<String>,
+    tls: Option<Tls>,
     place: Place,
     keeper: Option<Keeper>,
+}
+
+/// The listener that speaks TLS, all in PEM.
+#[derive(Clone, Debug)]
+struct Tls {
+    /// Its key and certificate.
+    identity: String,
+    /// Who vouches for clients, if they have to show a certificate.
+    clients: Option<String>,
 }
 
 /// Which node it is, and of what.
@@ -58,27 +66,33 @@ impl KafkaServer {
 
     /// Starts one that speaks TLS as well, with this key and certificate, in PEM.
     pub fn start_with_tls(key: &str, certificate: &str) -> io::Result<Self> {
-        Self::start_as(Some(format!("{key}{certificate}")))
+        Self::start_as(Some(Tls { identity: format!("{key}{certificate}"), clients: None }))
     }
 
-    fn start_as(identity: Option<String>) -> io::Result<Self> {
+    /// The same, for clients alone that show a certificate which this authority has signed, in PEM.
+    pub fn start_with_client_certificates(key: &str, certificate: &str, authority: &str) -> io::Result<Self> {
+        let identity = format!("{key}{certificate}");
+        Self::start_as(Some(Tls { identity, clients: Some(authority.to_owned()) }))
+    }
+
+    fn start_as(tls_as: Option<Tls>) -> io::Result<Self> {
         let [plain, password, controller, tls] = free_ports()?;
         let ports = Ports { plain, password, controller, tls };
         let place = Place { node: 1, voters: format!("1@127.0.0.1:{controller}"), replicas: 1 };
-        let mut server = Self::at(ports, identity, place)?;
+        let mut server = Self::at(ports, tls_as, place)?;
         server.resume()?;
         Ok(server)
     }
 
     /// One that is yet to be started.
-    fn at(ports: Ports, identity: Option<String>, place: Place) -> io::Result<Self> {
+    fn at(ports: Ports, tls: Option<Tls>, place: Place) -> io::Result<Self> {
         require("java", &["default-jre-headless"])?;
         let libraries = libraries()?;
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("dwell-kafka-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let directory = std::env::temp_dir().join(name);
         fs::create_dir_all(&directory)?;
-        let server = Self { directory, ports, identity, place, keeper: None };
+        let server = Self { directory, ports, tls, place, keeper: None };
         server.format(&libraries)?;
         Ok(server)
     }
@@ -131,7 +145,8 @@ impl KafkaServer {
         format!("127.0.0.1:{}", self.ports.plain)
     }
 
-    /// Host and port of the listener that asks for [`USER`] and [`PASSWORD`], by SASL PLAIN.
+    /// Host and port of the listener that asks for [`USER`] and [`PASSWORD`], by SASL: `PLAIN`, `SCRAM-SHA-256` or
+    /// `SCRAM-SHA-512`.
     pub fn address_with_password(&self) -> String {
         format!("127.0.0.1:{}", self.ports.password)
     }
@@ -149,13 +164,18 @@ impl KafkaServer {
     fn format(&self, libraries: &Path) -> io::Result<()> {
         let settings = self.path("server.properties");
         fs::write(&settings, self.settings())?;
-        if let Some(identity) = &self.identity {
+        if let Some(Tls { identity, clients }) = &self.tls {
             fs::write(self.path("identity.pem"), identity)?;
+            fs::write(self.path("clients.pem"), clients.as_deref().unwrap_or_default())?;
         }
         let formatted = Command::new(java())
             .args(["-cp", &classpath(libraries), "kafka.tools.StorageTool", "format"])
             .args(["-t", "ZHdlbGwtdGVzdC1zZXJ2ZQ", "-c"])
             .arg(&settings)
+            .args(
+                ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+                    .map(|mechanism| format!("--add-scram={mechanism}=[name={USER},password={PASSWORD}]")),
+            )
             .output()?;
         match formatted.status.success() {
             true => Ok(()),
@@ -185,8 +205,17 @@ impl KafkaServer {
         // Writes go on while one is away.
         let in_sync = replicas.div_ceil(2);
         let data = self.path("data");
-        let ssl = if self.identity.is_some() { format!(",SSL://localhost:{tls}") } else { String::new() };
+        let ssl = if self.tls.is_some() { format!(",SSL://localhost:{tls}") } else { String::new() };
         let identity = self.path("identity.pem");
+        let of_clients = match &self.tls {
+            Some(Tls { clients: Some(_), .. }) => format!(
+                "listener.name.ssl.ssl.client.auth=required\n\
+                 listener.name.ssl.ssl.truststore.type=PEM\n\
+                 listener.name.ssl.ssl.truststore.location={}\n",
+                self.path("clients.pem").display()
+            ),
+            _ => String::new(),
+        };
         format!(
             "process.roles=broker,controller\n\
              node.id={node}\n\
@@ -199,7 +228,10 @@ impl KafkaServer {
              listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL\n\
              listener.name.ssl.ssl.keystore.type=PEM\n\
              listener.name.ssl.ssl.keystore.location={identity}\n\
-             sasl.enabled.mechanisms=PLAIN\n\
+             {of_clients}\
+             sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512\n\
+             listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;\n\
+             listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;\n\
              listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \
              required user_{USER}=\"{PASSWORD}\";\n\
              log.dirs={data}\n\

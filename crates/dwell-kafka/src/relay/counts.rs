@@ -1,5 +1,6 @@
 //! What a relay has done, for those who watch over it.
 
+use dwell_core::{Measure, Measured};
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
@@ -70,44 +71,78 @@ impl Counts {
         }
     }
 
+    /// The same, as metrics.
+    pub(crate) fn measures(&self) -> Vec<Measure> {
+        let tally = self.tally();
+        let measure = |name, help, value| Measure { name, help, value };
+        let mut buckets: Vec<_> = BUCKETS
+            .into_iter()
+            .zip(&self.buckets)
+            .map(|(limit, bucket)| (Duration::from_millis(limit).as_secs_f64(), bucket.load(Relaxed)))
+            .collect();
+        let counted: u64 = buckets.iter().map(|(_, count)| count).sum();
+        buckets.push((f64::INFINITY, tally.forwarded.saturating_sub(counted)));
+        let lateness = Measured::Times { sum: tally.lateness.as_secs_f64(), buckets };
+        let lag = Measured::GaugeOfTopics(tally.lag.into_iter().collect());
+        vec![
+            measure(
+                "relay_forwarded",
+                "Records that went to their target.",
+                Measured::Counter(tally.forwarded),
+            ),
+            measure("relay_shelved", "Records that went to another level.", Measured::Counter(tally.shelved)),
+            measure("relay_parked", "Records that can never be sent on.", Measured::Counter(tally.parked)),
+            measure(
+                "relay_put_back",
+                "Records that wait once more because their target was away.",
+                Measured::Counter(tally.put_back),
+            ),
+            measure(
+                "relay_overstayed",
+                "Records whose level was longer than the time that they had.",
+                Measured::Counter(tally.overstayed),
+            ),
+            measure(
+                "relay_held",
+                "Records that are held in memory for their last stretch.",
+                Measured::Gauge(tally.held),
+            ),
+            measure("relay_lag", "Records in the partitions of this relay that were not sent on yet.", lag),
+            measure("relay_lateness", "How late forwarded records were.", lateness),
+        ]
+    }
+
     /// The same as text that Prometheus reads.
     pub fn prometheus(&self) -> String {
-        let tally = self.tally();
-        let head = |name: &str, kind: &str, help: &str| {
-            format!("# HELP dwell_relay_{name} {help}\n# TYPE dwell_relay_{name} {kind}\n")
-        };
         let mut all = String::new();
-        for (name, help, value) in [
-            ("forwarded_total", "Records that went to their target.", tally.forwarded),
-            ("shelved_total", "Records that went to another level.", tally.shelved),
-            ("parked_total", "Records that can never be sent on.", tally.parked),
-            ("put_back_total", "Records that wait once more because their target was away.", tally.put_back),
-            (
-                "overstayed_total",
-                "Records whose level was longer than the time that they had.",
-                tally.overstayed,
-            ),
-        ] {
-            let _ = writeln!(all, "{}dwell_relay_{name} {value}", head(name, "counter", help));
+        for Measure { name, help, value } in self.measures() {
+            let (end, kind) = match &value {
+                Measured::Counter(_) => ("_total", "counter"),
+                Measured::Times { .. } => ("_seconds", "histogram"),
+                Measured::Gauge(_) | Measured::GaugeOfTopics(_) => ("", "gauge"),
+            };
+            let name = format!("dwell_{name}{end}");
+            let _ = writeln!(all, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            match value {
+                Measured::Counter(value) | Measured::Gauge(value) => {
+                    let _ = writeln!(all, "{name} {value}");
+                }
+                Measured::GaugeOfTopics(values) => {
+                    for (topic, value) in values {
+                        let _ = writeln!(all, "{name}{{topic=\"{topic}\"}} {value}");
+                    }
+                }
+                Measured::Times { sum, buckets } => {
+                    let mut total = 0;
+                    for (limit, count) in buckets {
+                        total += count;
+                        let limit = if limit.is_infinite() { "+Inf".to_owned() } else { limit.to_string() };
+                        let _ = writeln!(all, "{name}_bucket{{le=\"{limit}\"}} {total}");
+                    }
+                    let _ = writeln!(all, "{name}_sum {sum}\n{name}_count {total}");
+                }
+            }
         }
-        let help = "Records that are held in memory for their last stretch.";
-        let _ = writeln!(all, "{}dwell_relay_held {}", head("held", "gauge", help), tally.held);
-        let help = "Records in the partitions of this relay that were not sent on yet.";
-        all.push_str(&head("lag", "gauge", help));
-        for (topic, lag) in &tally.lag {
-            let _ = writeln!(all, "dwell_relay_lag{{topic=\"{topic}\"}} {lag}");
-        }
-        all.push_str(&head("lateness_seconds", "histogram", "How late forwarded records were."));
-        let mut count = 0;
-        for (limit, bucket) in BUCKETS.into_iter().zip(&self.buckets) {
-            count += bucket.load(Relaxed);
-            let limit = Duration::from_millis(limit).as_secs_f64();
-            let _ = writeln!(all, "dwell_relay_lateness_seconds_bucket{{le=\"{limit}\"}} {count}");
-        }
-        let (sum, count) = (tally.lateness.as_secs_f64(), tally.forwarded);
-        let _ = writeln!(all, "dwell_relay_lateness_seconds_bucket{{le=\"+Inf\"}} {count}");
-        let _ = writeln!(all, "dwell_relay_lateness_seconds_sum {sum}");
-        let _ = writeln!(all, "dwell_relay_lateness_seconds_count {count}");
         all
     }
 

@@ -31,7 +31,7 @@ use std::{sync::Arc, time::Duration};
 use targets::Targets;
 use tokio::{sync::watch, task::JoinSet};
 use topics::Level;
-use worker::{Shared, Worker};
+use worker::{SHARE, Shared, Worker};
 
 /// What a level may fetch ahead, records and bytes: it only looks at the first one of each partition.
 const LEVEL_PREFETCH: (usize, usize) = (1_000, 1 << 20);
@@ -98,8 +98,8 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    pub(crate) fn new(cluster: Cluster, seams: Seams) -> Self {
-        Self { cluster, seams, counts: Arc::default() }
+    pub(crate) fn new(cluster: Cluster, seams: Seams, counts: Arc<Counts>) -> Self {
+        Self { cluster, seams, counts }
     }
 
     pub(crate) async fn run(self, stop: BoxFuture<'static, ()>) -> Result<()> {
@@ -113,7 +113,8 @@ impl Relay {
             to_shelves: Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone()),
             cluster: self.cluster.clone(),
             clock: self.seams.clock.clone(),
-            targets: Targets::default(),
+            // A transaction is answered as a whole: that is nobody's silence.
+            targets: Targets::new(settings.relay.transactions.map_or(SHARE, |_| usize::MAX)),
             counts: self.counts.clone(),
         });
         for outbox in [&shared.to_targets, &shared.to_shelves] {

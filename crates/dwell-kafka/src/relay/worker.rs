@@ -15,7 +15,7 @@
 use super::{
     Counts, RelaySettings,
     hop::{Plan, park},
-    targets::Targets,
+    targets::{Pass, Targets},
     topics::Level,
 };
 use crate::{
@@ -35,6 +35,8 @@ const BATCH: usize = 1_000;
 const PER_TRANSACTION: usize = 10_000;
 /// Records on their way at one time.
 const ON_THEIR_WAY: usize = 50_000;
+/// How many of them to one target that does not answer.
+pub(super) const SHARE: usize = ON_THEIR_WAY / 5;
 /// The pause before what belongs on a shelf is sent there again.
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long a worker that stops waits for what is on its way.
@@ -49,7 +51,7 @@ pub(super) struct Shared {
     pub(super) to_targets: Outbox,
     pub(super) to_shelves: Outbox,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) targets: Targets,
+    pub(super) targets: Arc<Targets>,
     pub(super) counts: Arc<Counts>,
 }
 
@@ -112,7 +114,7 @@ struct Step {
 }
 
 enum Kind {
-    Forward(Plan),
+    Forward(Plan, #[expect(dead_code, reason = "it counts until it is dropped")] Pass),
     Shelve(Plan),
     Hold,
     Park,
@@ -344,11 +346,17 @@ impl Worker {
                 &self.level.topic,
             );
         }
-        match self.shared.targets.pause(&plan.target, self.shared.clock.elapsed()) {
-            Some(pause) => self.shared.hold(lease, plan, pause, &self.level.topic),
-            None => {
+        match self.shared.targets.admit(&plan.target, self.shared.clock.elapsed()) {
+            Err(pause) => self.shared.hold(lease, plan, pause, &self.level.topic),
+            Ok(pass) => {
                 let (size, outgoing) = (plan.record.size(), plan.forward());
-                Step { lease, size, from: self.level.topic.clone(), outgoing, kind: Kind::Forward(plan) }
+                Step {
+                    lease,
+                    size,
+                    from: self.level.topic.clone(),
+                    outgoing,
+                    kind: Kind::Forward(plan, pass),
+                }
             }
         }
     }
@@ -471,7 +479,7 @@ impl Shared {
         // A clone is a few reference counts.
         let outgoing: Vec<_> = steps.iter().map(|step| step.outgoing.clone()).collect();
         let outbox = match steps.first().map(|step| &step.kind) {
-            Some(Kind::Forward(_)) => &self.to_targets,
+            Some(Kind::Forward(..)) => &self.to_targets,
             _ => &self.to_shelves,
         };
         let answers = outbox.send(&outgoing).await;
@@ -487,9 +495,9 @@ impl Shared {
 
     fn done(&self, member: &Member, step: Step, now: Timestamp) {
         match &step.kind {
-            Kind::Forward(plan) => {
+            Kind::Forward(plan, _) => {
                 self.counts.forwarded(now.since(plan.process_at));
-                self.targets.succeeded(&plan.target);
+                self.targets.succeeded(&plan.target, self.clock.elapsed());
             }
             Kind::Shelve(_) => self.counts.shelved(),
             Kind::Hold => self.counts.put_back(),
@@ -500,7 +508,7 @@ impl Shared {
 
     /// Targets that are not there are not tried: the library would wait for them.
     async fn turn_away_absent(&self, steps: Vec<Step>) -> Vec<Step> {
-        let Some(Kind::Forward(first)) = steps.first().map(|step| &step.kind) else { return steps };
+        let Some(Kind::Forward(first, _)) = steps.first().map(|step| &step.kind) else { return steps };
         let target = first.target.clone();
         match self.cluster.partitions(&target).await {
             Ok(None) => {
@@ -515,14 +523,14 @@ impl Shared {
     /// It did not get there.
     fn failed(&self, step: Step, error: &dwell_core::Error, now: Timestamp) -> Step {
         match step.kind {
-            Kind::Forward(_) if error.kind() == ErrorKind::NotFound => {
+            Kind::Forward(..) if error.kind() == ErrorKind::NotFound => {
                 self.cluster.forget(&step.outgoing.topic);
                 self.absent(step, now)
             }
-            Kind::Forward(plan) if error.is_of_the_message() => {
+            Kind::Forward(plan, _) if error.is_of_the_message() => {
                 self.give_up(step.lease, &plan.record, &step.from, &error.to_string(), now)
             }
-            Kind::Forward(plan) => {
+            Kind::Forward(plan, _) => {
                 let pause = self.targets.failed(&plan.target, self.clock.elapsed());
                 tracing::warn!(%error, target = &*plan.target, ?pause, "a target is away: what is for it waits");
                 self.hold(step.lease, plan, pause, &step.from)
@@ -542,7 +550,7 @@ impl Shared {
 
     /// The target is not there: it may come, for a while.
     fn absent(&self, step: Step, now: Timestamp) -> Step {
-        let Kind::Forward(mut plan) = step.kind else { return step };
+        let Kind::Forward(mut plan, _) = step.kind else { return step };
         let settings = &self.cluster.settings().relay;
         let since = *plan.absent_since.get_or_insert(now);
         if now.since(since) >= settings.absent_for {

@@ -1,6 +1,9 @@
 //! What the tests of this crate have in common: a broker, a relay, and how the suite sees them.
 #![allow(dead_code, reason = "each test target uses a part of it")]
 
+pub(crate) mod log;
+pub(crate) mod scene;
+
 use bytes::Bytes;
 use dwell_conformance::{Abilities, BadUrl, Foreign, Namespace, Pace, Rig, Time, servers::kafka};
 use dwell_core::{

@@ -5,6 +5,7 @@ use super::{
     live::{Live, Series},
     scrape::{STATUSES, Scrape},
 };
+use dwell_core::{Measure, Measured};
 use dwell_engine::Counts;
 use prometheus_client::{
     collector::Collector,
@@ -68,6 +69,29 @@ fn counters<const N: usize>(
     Ok(())
 }
 
+/// What a transport tells of its own work.
+fn of_the_transport(page: &mut DescriptorEncoder<'_>, measure: &Measure) -> Result<(), Error> {
+    let Measure { name, help, value } = measure;
+    match value {
+        Measured::Counter(count) => {
+            let mut metric = page.encode_descriptor(name, help, None, MetricType::Counter)?;
+            metric.encode_counter::<NoLabelSet, _, f64>(count, None)
+        }
+        Measured::Gauge(value) => gauges(page, name, help, None, &[([], *value)]),
+        Measured::GaugeOfTopics(values) => {
+            let values: Vec<_> =
+                values.iter().map(|(topic, value)| ([("topic", &**topic)], *value)).collect();
+            gauges(page, name, help, None, &values)
+        }
+        Measured::Times { sum, buckets } => {
+            let seconds = Some(&Unit::Seconds);
+            let mut metric = page.encode_descriptor(name, help, seconds, MetricType::Histogram)?;
+            let count = buckets.iter().map(|(_, count)| count).sum();
+            metric.encode_histogram::<NoLabelSet>(*sum, count, buckets, None)
+        }
+    }
+}
+
 impl Collector for Report {
     fn encode(&self, mut page: DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut version = page.encode_descriptor("build", "The version of Dwell.", None, MetricType::Info)?;
@@ -75,7 +99,8 @@ impl Collector for Report {
         self.messages(&mut page)?;
         self.runs(&mut page)?;
         self.workers(&mut page)?;
-        self.broker(&mut page)
+        self.broker(&mut page)?;
+        self.scrape.measures.iter().try_for_each(|measure| of_the_transport(&mut page, measure))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is looked at when somebody asks.
 
 use crate::bus::Bus;
-use dwell_core::{Error, ErrorKind, Query, Result, State, Text, Timestamp};
+use dwell_core::{Error, ErrorKind, Measure, Query, Result, State, Text, Timestamp};
 use dwell_engine::{Counts, Engine, Pump, Status};
 use std::{collections::BTreeMap, time::Duration};
 
@@ -25,6 +25,8 @@ pub(super) struct Scrape {
     pub(super) ready: BTreeMap<(Text, Text), Duration>,
     /// How long the oldest that is due and that nobody has taken has been so.
     pub(super) overdue: Option<Duration>,
+    /// What the transport tells of its own work.
+    pub(super) measures: Vec<Measure>,
 }
 
 /// One subscription, as this process works on it.
@@ -53,6 +55,7 @@ impl Scrape {
             up: pumps.iter().all(receives),
             last_tick: engine.forwarder_tick(),
             pumps: seen(engine, &pumps),
+            measures: engine.transport().measures(),
             ..Self::default()
         };
         let until = engine.seams().clock.elapsed().saturating_add(PATIENCE);

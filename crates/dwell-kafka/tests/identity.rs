@@ -1,0 +1,150 @@
+//! Who the broker is, and who we are: TLS with a certificate authority of the test's own, certificates of clients, and passwords
+//! that are never sent.
+
+use dwell_conformance::servers::kafka::{KafkaServer, PASSWORD, USER};
+use dwell_core::{
+    Address, Envelope, Error, ErrorKind, Message, OnMissing, Result, Seams, Subscription, Transport,
+    TransportUrl,
+};
+use dwell_kafka::Kafka;
+use futures_util::future::join_all;
+use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use std::{fmt, path::PathBuf, time::Duration};
+
+/// An authority, and what it signs with.
+fn authority() -> (Certificate, Issuer<'static, KeyPair>) {
+    let key = KeyPair::generate().unwrap();
+    let mut authority = CertificateParams::new(vec![]).unwrap();
+    // Told apart from what it signs, which would else look as if it had signed itself.
+    authority.distinguished_name.push(DnType::CommonName, "an authority for tests");
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let certificate = authority.self_signed(&key).unwrap();
+    (certificate, Issuer::new(authority, key))
+}
+
+/// A file that is gone with the test.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str, pem: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("dwell-kafka-tls-{}-{name}.pem", std::process::id()));
+        std::fs::write(&path, pem).unwrap();
+        Self(path)
+    }
+}
+
+impl fmt::Display for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A key, and what this authority says of it.
+fn identity(issuer: &Issuer<'static, KeyPair>) -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let names = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let certificate = names.signed_by(&key, issuer).unwrap();
+    (key.serialize_pem(), certificate.pem())
+}
+
+async fn connect(url: &str) -> Result<Kafka> {
+    dwell_kafka::connect(&TransportUrl::parse(url)?, Seams::system("test")).await
+}
+
+/// Why each of these cannot work: asked all at once, since it takes a while to give up.
+async fn refused(urls: &[String]) -> Vec<Error> {
+    let answers = join_all(urls.iter().map(|url| connect(url))).await;
+    answers.into_iter().map(|answer| answer.map(drop).unwrap_err()).collect()
+}
+
+/// A message there and back.
+async fn use_it(kafka: Kafka) {
+    let mail = Subscription::new("orders", "mail");
+    kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
+    let order = Envelope::new(Address::topic("orders"), Message::new("a", "orders.placed", "{}"));
+    kafka.producer().await.unwrap().send(&[order]).await.pop().unwrap().unwrap();
+    let consumer = kafka.consumer(mail).await.unwrap();
+    let batch = consumer.receive(1, Duration::from_secs(30), None).await.unwrap();
+    assert_eq!(&*batch[0].message.id.0, "a");
+    kafka.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_whose_authority_we_trust_is_spoken_to_over_tls_and_no_other() {
+    let (ours, issuer) = authority();
+    let (key, certificate) = identity(&issuer);
+    let server = KafkaServer::start_with_tls(&key, &certificate).unwrap();
+    let (trusted, stranger) = (File::new("ours", &ours.pem()), File::new("stranger", &authority().0.pem()));
+    let address = server.address_with_tls();
+    let url = format!("kafka://{address}?tls=true&partitions=1&ladder=1s&ca={trusted}");
+    use_it(connect(&url).await.unwrap()).await;
+
+    let urls = [format!("kafka://{address}?tls=true&ca={stranger}"), format!("kafka://{address}?tls=true")];
+    for (error, url) in refused(&urls).await.into_iter().zip(urls) {
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{url}: {error:?}");
+        assert!(error.to_string().contains("`ca`"), "{url}: {error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_asks_for_a_certificate_lets_in_who_has_one_of_its_authority() {
+    let (ours, issuer) = authority();
+    let ((key, certificate), (our_key, our_certificate)) = (identity(&issuer), identity(&issuer));
+    let (strange_key, strange_certificate) = identity(&authority().1);
+    let server = KafkaServer::start_with_client_certificates(&key, &certificate, &ours.pem()).unwrap();
+    let trusted = File::new("clients-ca", &ours.pem());
+    let (our_key, our_certificate) = (File::new("key", &our_key), File::new("certificate", &our_certificate));
+    let strange_key = File::new("strange-key", &strange_key);
+    let strange_certificate = File::new("strange-certificate", &strange_certificate);
+    let url = format!("kafka://{}?tls=true&partitions=1&ladder=1s&ca={trusted}", server.address_with_tls());
+    let ours = format!("{url}&certificate={our_certificate}&private_key={our_key}");
+    use_it(connect(&ours).await.unwrap()).await;
+
+    let urls = [
+        url.clone(),
+        format!("{url}&certificate={strange_certificate}&private_key={strange_key}"),
+        format!("{url}&certificate={our_certificate}&private_key={strange_key}"),
+        format!("{url}&certificate={our_certificate}"),
+    ];
+    let kinds = [ErrorKind::Unavailable, ErrorKind::Unavailable, ErrorKind::Config, ErrorKind::Config];
+    for ((error, url), kind) in refused(&urls).await.into_iter().zip(urls).zip(kinds) {
+        assert_eq!(error.kind(), kind, "{url}: {error:?}");
+        assert!(error.to_string().contains("`certificate`"), "{url}: {error}");
+        assert!(!format!("{error:?}").contains(&strange_key.to_string()), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_is_proven_by_scram_and_a_wrong_one_is_refused_without_saying_it() {
+    let server = KafkaServer::start().unwrap();
+    let address = server.address_with_password();
+    for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
+        let url = |user: &str, password: &str| {
+            format!("kafka://{user}:{password}@{address}?sasl={mechanism}&partitions=1&ladder=1s")
+        };
+        let kafka = connect(&url(USER, PASSWORD)).await.unwrap();
+        match mechanism {
+            "SCRAM-SHA-256" => use_it(kafka).await,
+            _ => kafka.close().await.unwrap(),
+        }
+        for (user, password) in [(USER, "hunter2-is-wrong"), ("stranger", PASSWORD)] {
+            let error = connect(&url(user, password)).await.map(drop).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
+            assert!(error.to_string().contains("check user, password and `sasl`"), "{error}");
+            assert!(!format!("{error:?}").contains(password), "{error:?}");
+        }
+    }
+    for mechanism in ["GSSAPI", "OAUTHBEARER"] {
+        let error = connect(&format!("kafka://{USER}:{PASSWORD}@{address}?sasl={mechanism}")).await;
+        let error = error.map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{error:?}");
+        assert!(error.to_string().contains("SCRAM-SHA-512"), "{error}");
+        assert!(!format!("{error:?}").contains(PASSWORD), "{error:?}");
+    }
+}

@@ -1,0 +1,171 @@
+//! A relay with topics of its own, and what one needs around it: `kcat` writes into delay topics and reads what comes of it.
+
+use dwell_conformance::servers::require;
+use dwell_core::{Clock, OnMissing, Seams, SystemClock, Topic, Transport};
+use dwell_kafka::{Counts, Kafka, KafkaSettings};
+use rdkafka::{ClientConfig, admin::AdminClient, client::DefaultClientContext};
+use std::{
+    collections::BTreeSet,
+    io::Write as _,
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::oneshot;
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+
+/// A relay with a prefix of its own, and what one needs around it.
+pub(crate) struct Scene {
+    pub(crate) address: String,
+    pub(crate) settings: KafkaSettings,
+    pub(crate) kafka: Kafka,
+    pub(crate) clock: SystemClock,
+    /// Its own, in every name.
+    pub(crate) mark: String,
+}
+
+/// A relay that runs until it is dropped or stopped.
+pub(crate) struct Running {
+    pub(crate) counts: Arc<Counts>,
+    stop: Option<oneshot::Sender<()>>,
+    pub(crate) task: tokio::task::JoinHandle<dwell_core::Result<()>>,
+}
+
+impl Running {
+    pub(crate) async fn stop(mut self) {
+        drop(self.stop.take());
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+impl Scene {
+    pub(crate) async fn new() -> Self {
+        Self::at(super::broker().await.unwrap().address()).await
+    }
+
+    /// At this broker, or these.
+    pub(crate) async fn at(address: &str) -> Self {
+        require("kcat", &["kcat"]).unwrap();
+        let seams = Seams::system("relay-test");
+        let mark = seams.incarnation.to_string();
+        let mut settings = super::settings(address);
+        settings.relay.prefix = format!("later-{mark}-");
+        settings.relay.absent_for = SECOND;
+        let kafka = Kafka::connect(settings.clone(), seams).await.unwrap();
+        Self { address: address.to_owned(), settings, kafka, clock: SystemClock::new(), mark }
+    }
+
+    pub(crate) async fn topic(&self, name: &str) -> String {
+        let topic = format!("{name}-{}", self.mark);
+        self.kafka.provision(&[Topic::named(topic.clone())], &[], OnMissing::Create).await.unwrap();
+        topic
+    }
+
+    pub(crate) fn relay(&self) -> Running {
+        let counts = Arc::new(Counts::default());
+        let (stop, stopped) = oneshot::channel();
+        let stopped = Box::pin(async move {
+            let _ = stopped.await;
+        });
+        let (settings, seams) = (self.settings.clone(), Seams::system("relay"));
+        let task = tokio::spawn(dwell_kafka::relay(settings, seams, counts.clone(), stopped));
+        Running { counts, stop: Some(stop), task }
+    }
+
+    pub(crate) fn delay_topic(&self, level: &str) -> String {
+        format!("{}{level}", self.settings.relay.prefix)
+    }
+
+    /// With `kcat`, from its standard input.
+    pub(crate) fn write(&self, topic: &str, key: &str, headers: &[(&str, String)], body: &str) {
+        let mut kcat = Command::new("kcat");
+        kcat.args(["-b", &self.address, "-P", "-t", topic, "-K", "|"]);
+        for (name, value) in headers {
+            kcat.args(["-H", &format!("{name}={value}")]);
+        }
+        let mut child = kcat.stdin(Stdio::piped()).spawn().expect("it was installed");
+        child.stdin.take().unwrap().write_all(format!("{key}|{body}\n").as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// What `kcat` reads of a topic, from its beginning to so many records: timestamp, key, headers and body of each.
+    pub(crate) async fn read(&self, topic: &str, count: usize) -> Vec<(i64, String, String, String)> {
+        let (address, topic) = (self.address.clone(), topic.to_owned());
+        let read = tokio::task::spawn_blocking(move || {
+            let arguments =
+                ["-b", &address, "-C", "-q", "-t", &topic, "-o", "beginning", "-c", &count.to_string()];
+            let out = Command::new("timeout")
+                .args(["40", "kcat"])
+                .args(arguments)
+                .args(["-f", "%T|%k|%h|%s\n"])
+                .output();
+            String::from_utf8(out.unwrap().stdout).unwrap()
+        });
+        let lines = read.await.unwrap();
+        let lines: Vec<_> = lines
+            .lines()
+            .map(|line| {
+                let parts: Vec<_> = line.splitn(4, '|').map(str::to_owned).collect();
+                let [at, key, headers, body] = parts.try_into().unwrap();
+                (at.parse().unwrap(), key, headers, body)
+            })
+            .collect();
+        if lines.len() != count {
+            let keys: BTreeSet<_> = lines.iter().map(|(_, key, ..)| key.as_str()).collect();
+            panic!("of {count} records {} came; {}", lines.len(), self.whereabouts(&keys));
+        }
+        lines
+    }
+
+    /// Until it is so, and not for ever.
+    pub(crate) async fn until(&self, what: &str, mut is: impl FnMut() -> bool) {
+        let start = self.clock.elapsed();
+        while !is() {
+            assert!(self.clock.elapsed() - start < SECOND * 40, "not after 40 s: {what}");
+            self.clock.sleep(SECOND / 10).await;
+        }
+    }
+
+    /// How many records a topic has.
+    pub(crate) fn count(&self, topic: &str) -> usize {
+        let all = ["-b", &self.address, "-C", "-q", "-e", "-t", topic, "-o", "beginning", "-f", "%o\n"];
+        let out = Command::new("timeout").args(["40", "kcat"]).args(all).output().unwrap();
+        String::from_utf8_lossy(&out.stdout).lines().count()
+    }
+
+    pub(crate) fn admin(&self) -> AdminClient<DefaultClientContext> {
+        ClientConfig::new().set("bootstrap.servers", &self.address).create().unwrap()
+    }
+
+    /// Which records of the delay topics have none of these keys, by partition and offset.
+    fn whereabouts(&self, came: &BTreeSet<&str>) -> String {
+        let of_topic = |level: &str| {
+            let topic = self.delay_topic(level);
+            let all =
+                ["-b", &self.address, "-C", "-q", "-e", "-t", &topic, "-o", "beginning", "-f", "%p/%o %k\n"];
+            let out = Command::new("timeout").args(["40", "kcat"]).args(all).output().unwrap();
+            let out = String::from_utf8_lossy(&out.stdout).into_owned();
+            let missing =
+                out.lines().filter(|line| line.split(' ').nth(1).is_some_and(|key| !came.contains(key)));
+            format!("in `{topic}`: {:?}", missing.map(str::to_owned).collect::<Vec<_>>())
+        };
+        ["1s", "2s", "due", "parked"].map(of_topic).join("; ")
+    }
+
+    /// Until a topic is there.
+    pub(crate) async fn wait_for(&self, topic: &str) {
+        let here = || {
+            let out = Command::new("kcat")
+                .args(["-b", &self.address, "-L", "-t", topic])
+                .output()
+                .expect("it was installed");
+            !String::from_utf8_lossy(&out.stdout).contains("Unknown topic")
+        };
+        self.until(&format!("the topic `{topic}` is there"), here).await;
+    }
+
+    pub(crate) fn now(&self) -> i64 {
+        self.clock.now().0
+    }
+}
