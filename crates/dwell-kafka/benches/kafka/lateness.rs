@@ -38,7 +38,11 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64() * 1000.0
 }
 
-/// So many messages, each due a given number of milliseconds after a start that is soon.
+/// How long before it is due each message is sent, in milliseconds: two levels, and the last stretch.
+const AHEAD: i64 = 4_000;
+
+/// So many messages, each due a given number of milliseconds after a start that is soon, and sent as long before. So they come
+/// as steadily as they go.
 async fn late(place: &Place, count: usize, due: impl Fn(usize) -> i64) -> Vec<f64> {
     let seams = Seams::system("bench");
     let settings = place.settings(&seams, "1s,2s,4s");
@@ -51,21 +55,27 @@ async fn late(place: &Place, count: usize, due: impl Fn(usize) -> i64) -> Vec<f6
         tokio::spawn(dwell_kafka::relay(settings, seams.clone(), Arc::new(Counts::default()), stopped));
     let consumer = kafka.consumer(mail.clone()).await.expect("a consumer");
     let producer = kafka.producer().await.expect("a producer");
-    let start = now() as i64 + 4_000;
+    let start = now() as i64 + AHEAD + 500;
     let envelope = |n| {
         let due = Due::At(Timestamp(start + due(n)));
         Envelope::new(Address::Topic(mail.topic.clone()), message(&seams)).due(due)
     };
     let all: Vec<_> = (0..count).map(envelope).collect();
-    for batch in all.chunks(1000) {
-        producer.send(batch).await.into_iter().for_each(|sent| assert!(sent.is_ok(), "{sent:?}"));
-    }
+    let clock = seams.clock.clone();
+    let sender = tokio::spawn(async move {
+        for batch in all.chunks(100) {
+            let Due::At(due) = batch[0].due else { unreachable!("all are due at a time") };
+            clock.sleep_until(Timestamp(due.0 - AHEAD)).await;
+            producer.send(batch).await.into_iter().for_each(|sent| assert!(sent.is_ok(), "{sent:?}"));
+        }
+    });
     let mut seen = Vec::with_capacity(count);
     while seen.len() < count {
         let batch = consumer.receive(1000, Duration::from_secs(30), None).await.expect("a batch");
         let now = now();
         seen.extend(batch.iter().map(|delivery| now - delivery.due.expect("Kafka knows").0 as f64));
     }
+    sender.await.expect("all were sent");
     drop(stop);
     relay.await.expect("it ends").expect("it ends well");
     kafka.close().await.expect("it closes");
