@@ -87,10 +87,10 @@ pub trait Transport: Send + Sync {
         None
     }
 
-    /// How its own work goes, where there is more to tell than anybody above could count: what `background` does here.
-    /// Never waits for the broker. A bus with metrics shows it among its own.
-    fn measures(&self) -> Vec<Measure> {
-        vec![]
+    /// How its own work goes, where there is more to tell than anybody above could count: what `background` does here, or
+    /// how much room it takes. A bus with metrics asks whenever somebody looks, and shows it among its own.
+    fn measures(&self) -> BoxFuture<'_, Result<Vec<Measure>>> {
+        Box::pin(async { Ok(vec![]) })
     }
 
     /// Flushes and closes the producer, leaves with every consumer, disconnects. Idempotent.

@@ -149,8 +149,9 @@ impl Transport for Kafka {
     }
 
     /// Those of the relay, if it runs here.
-    fn measures(&self) -> Vec<Measure> {
-        self.relayed.get().map(|counts| counts.measures()).unwrap_or_default()
+    fn measures(&self) -> BoxFuture<'_, Result<Vec<Measure>>> {
+        let measures = self.relayed.get().map(|counts| counts.measures()).unwrap_or_default();
+        Box::pin(async { Ok(measures) })
     }
 
     fn close(&self) -> BoxFuture<'_, Result<()>> {

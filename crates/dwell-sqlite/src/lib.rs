@@ -77,8 +77,8 @@ pub use usage::Usage;
 
 use consumer::SqliteConsumer;
 use dwell_core::{
-    AtomicMove, BoxFuture, Capabilities, Consumer, Inbox, Lease, Ledger, OnMissing, Producer, Result,
-    Scheduler, Seams, Subscription, Topic, Transport, TransportUrl,
+    AtomicMove, BoxFuture, Capabilities, Consumer, Inbox, Lease, Ledger, Measure, OnMissing, Producer,
+    Result, Scheduler, Seams, Subscription, Topic, Transport, TransportUrl,
 };
 use file::File;
 use halt::item;
@@ -226,6 +226,11 @@ impl Transport for Sqlite {
     /// Forgets what need not be kept, also while nothing else happens.
     fn background(&self, stop: BoxFuture<'static, ()>) -> Option<BoxFuture<'static, Result<()>>> {
         Some(Box::pin(background::run(self.0.clone(), stop)))
+    }
+
+    /// How much room it takes, and how much of that are dead letters.
+    fn measures(&self) -> BoxFuture<'_, Result<Vec<Measure>>> {
+        Box::pin(async move { Ok(self.usage().await?.measures()) })
     }
 
     fn close(&self) -> BoxFuture<'_, Result<()>> {

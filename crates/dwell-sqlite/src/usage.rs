@@ -1,7 +1,7 @@
 //! How much room a file takes, and what takes it.
 
 use crate::{fault::Sql, tx::code};
-use dwell_core::State;
+use dwell_core::{Measure, Measured, State};
 use rusqlite::Connection;
 
 /// How much room a file takes.
@@ -15,6 +15,27 @@ pub struct Usage {
     pub dead: u64,
     /// How long their bodies are together, in bytes.
     pub dead_bytes: u64,
+}
+
+impl Usage {
+    /// The same, as metrics.
+    pub(crate) fn measures(self) -> Vec<Measure> {
+        let gauge = |name, help, value| Measure { name, help, value: Measured::Gauge(value) };
+        vec![
+            gauge("sqlite_file_bytes", "The size of the file.", self.file),
+            gauge("sqlite_free_bytes", "How much of the file is free.", self.free),
+            gauge(
+                "sqlite_dead_letters",
+                "Dead letters in the file, which are kept until somebody decides.",
+                self.dead,
+            ),
+            gauge(
+                "sqlite_dead_letters_bytes",
+                "The bodies of the dead letters in the file.",
+                self.dead_bytes,
+            ),
+        ]
+    }
 }
 
 pub(crate) fn usage(connection: &Connection) -> Sql<Usage> {

@@ -253,6 +253,27 @@ async fn what_a_transport_cannot_tell_is_left_out_and_what_does_not_answer_is_do
     assert_eq!(clock.elapsed() - before, SECOND * 5);
 }
 
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn a_sqlite_file_shows_its_size_and_its_dead_letters() {
+    let metrics = Metrics::new();
+    let wiring = Bus::builder().metrics(&metrics).handle(run);
+    let bus = testing::start_on(wiring, "sqlite://:memory:").await.unwrap();
+    let dead = |page: &str| {
+        ["dwell_sqlite_dead_letters", "dwell_sqlite_dead_letters_bytes"].map(|name| value(page, name))
+    };
+    assert_eq!(dead(&metrics.render(&bus).await), [0.0, 0.0]);
+    bus.send(work("reject")).await.unwrap();
+    bus.run_until_idle().await;
+    let page = metrics.render(&bus).await;
+    let body = serde_json::to_vec(&work("reject")).unwrap();
+    assert_eq!(dead(&page), [1.0, body.len() as f64]);
+    assert!(value(&page, "dwell_sqlite_file_bytes") > value(&page, "dwell_sqlite_free_bytes"), "{page}");
+    let documented = mentioned(include_str!("../../../docs/transports/sqlite.md"));
+    let shown: BTreeSet<_> = names(&page).into_iter().filter(|name| name.contains("_sqlite_")).collect();
+    assert_eq!(shown, documented);
+}
+
 /// A page with everything that there can be.
 async fn full_page() -> String {
     let metrics = Metrics::new();

@@ -55,12 +55,13 @@ impl Scrape {
             up: pumps.iter().all(receives),
             last_tick: engine.forwarder_tick(),
             pumps: seen(engine, &pumps),
-            measures: engine.transport().measures(),
             ..Self::default()
         };
         let until = engine.seams().clock.elapsed().saturating_add(PATIENCE);
         let asking = Asking { engine, until };
         if scrape.answer(&asking, engine.transport().producer()).await.is_some() {
+            let measures = scrape.answer(&asking, engine.transport().measures()).await;
+            scrape.measures = measures.unwrap_or_default();
             scrape.count(&asking).await;
             scrape.find_oldest(&asking).await;
         }
