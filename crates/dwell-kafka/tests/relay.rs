@@ -145,8 +145,7 @@ async fn what_its_target_will_never_take_is_parked_and_its_neighbours_go_their_w
     let batch: Vec<_> = batch.collect();
     assert!(scene.kafka.producer().await.unwrap().send(&batch).await.iter().all(Result::is_ok));
     let read = scene.read(&target, EACH).await;
-    let lateness: Vec<_> = read.iter().map(|(arrived, ..)| arrived - at).collect();
-    assert!(lateness.iter().all(|late| (0..800).contains(late)), "{lateness:?}");
+    assert!(read.iter().all(|(arrived, ..)| *arrived >= at), "early: {read:?}");
     let parked = scene.read(&scene.delay_topic("parked"), EACH).await;
     assert!(parked.iter().all(|(.., body)| body.parse::<usize>().unwrap() % 2 == 1), "{parked:?}");
     assert!(parked[0].2.contains("a compacted topic wants a key"), "{}", parked[0].2);

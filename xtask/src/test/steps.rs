@@ -57,6 +57,8 @@ const BESIDE: usize = 2;
 
 /// Its tests start brokers in virtual machines, up to three at a time, and need both processors for them.
 const HEAVY: &str = "dwell-kafka";
+/// Its tests mostly wait for a server that needs little: they may run beside the heavy ones.
+const LIGHT: &str = "dwell-redis";
 
 /// More kills are a run of their own: `cargo xtask faults`.
 const FEW_KILLS: u64 = 5;
@@ -108,11 +110,13 @@ fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
             column.package == binary.package && column.target == binary.target && binary.kind == "test"
         })
     };
-    let (heavy, others): (Vec<_>, Vec<_>) =
-        binaries.iter().filter(|binary| !is_column(binary)).partition(|binary| binary.package == HEAVY);
-    let programs = |of: Vec<&TestBinary>| of.iter().map(|binary| binary.program(&[])).collect();
-    let mut outputs = job.run_beside(vec![(programs(others), BESIDE)])?;
-    outputs.extend(job.run_beside(vec![(programs(heavy), 1)])?);
+    let of = |is_wanted: &dyn Fn(&str) -> bool| -> Vec<_> {
+        let wanted = binaries.iter().filter(|binary| !is_column(binary) && is_wanted(&binary.package));
+        wanted.map(|binary| binary.program(&[])).collect()
+    };
+    let mut outputs = job.run_beside(vec![(of(&|package| ![HEAVY, LIGHT].contains(&package)), BESIDE)])?;
+    let together = [HEAVY, LIGHT].map(|package| (of(&|other| other == package), 1));
+    outputs.extend(job.run_beside(together.into())?);
     let mut outcome = Outcome::default();
     for output in outputs {
         // The last one, because a test may run a harness of its own and show what that said.

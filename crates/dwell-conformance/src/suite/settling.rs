@@ -181,6 +181,7 @@ async fn extend_keeps_a_delivery_beyond_its_lease(stage: Stage) -> Outcome {
 async fn a_session_keeps_a_delivery_however_long(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     let other = stage.join(&mail.subscription).await?;
+    agree(&stage, [&mail, &other]).await?;
     stage.send("orders", &["a"]).await?;
     let (mut held, mut mine) = (mail.some(1).await?, true);
     if held.is_empty() {
@@ -192,6 +193,47 @@ async fn a_session_keeps_a_delivery_however_long(stage: Stage) -> Outcome {
     idle.nothing().await?;
     holder.nothing().await?;
     holder.ack_all(held).await
+}
+
+/// Who share by partitions have to agree first, and what was handed out before they did may change hands. So until each of
+/// them was given something; where there is one partition, one of them never is.
+async fn agree(stage: &Stage, members: [&Member; 2]) -> Outcome {
+    const ROUNDS: usize = 10;
+    const IN_VAIN: usize = 20;
+    let mut given = [false; 2];
+    for round in 0..ROUNDS {
+        let mut left: BTreeSet<_> = (0..8).map(|n| format!("before-{round}-{n}")).collect();
+        stage.send("orders", &left.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+        let mut in_vain = 0;
+        while !left.is_empty() {
+            let before = left.len();
+            for (member, given) in members.iter().zip(&mut given) {
+                for delivery in member.some(10).await? {
+                    *given = true;
+                    left.remove(&*delivery.message.id.0);
+                    // One that has changed hands comes again.
+                    member.settle(delivery, Action::ACK).await;
+                }
+            }
+            in_vain = if left.len() < before { 0 } else { in_vain + 1 };
+            assert!(in_vain < IN_VAIN, "{left:?} did not come");
+        }
+        if given == [true; 2] {
+            break;
+        }
+    }
+    loop {
+        let mut is_quiet = true;
+        for member in members {
+            for again in member.some(10).await? {
+                is_quiet = false;
+                member.settle(again, Action::ACK).await;
+            }
+        }
+        if is_quiet {
+            return Ok(());
+        }
+    }
 }
 
 /// A delivery whose lease has run out, and the same message in other hands.
