@@ -11,20 +11,22 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
-use crate::process::{Output, Program};
+use crate::process::{Output, Program, Seen};
 use crate::workspace::Workspace;
 
 /// What can be started here.
 struct Service {
     name: &'static str,
+    /// What to install for it.
+    transport: &'static str,
     /// Where a test looks for its URL. Set by hand, it replaces ours.
     variable: &'static str,
 }
 
 const SERVICES: &[Service] = &[
-    Service { name: "redis", variable: "DWELL_TEST_REDIS_URL" },
-    Service { name: "redis-cluster", variable: "DWELL_TEST_REDIS_CLUSTER_URL" },
-    Service { name: "kafka", variable: "DWELL_TEST_KAFKA_URL" },
+    Service { name: "redis", transport: "redis", variable: "DWELL_TEST_REDIS_URL" },
+    Service { name: "redis-cluster", transport: "redis", variable: "DWELL_TEST_REDIS_CLUSTER_URL" },
+    Service { name: "kafka", transport: "kafka", variable: "DWELL_TEST_KAFKA_URL" },
 ];
 
 /// The program of `dwell-conformance` that a server belongs to.
@@ -67,7 +69,10 @@ impl Names {
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     let place = Place(Workspace::members()?.target_directory);
     match &options.action {
-        Action::Up(names) => names.services().try_for_each(|service| place.up(service))?,
+        Action::Up(names) => names.services().try_for_each(|service| {
+            prepare(&[service.transport], true, &place.0)?;
+            place.up(service)
+        })?,
         Action::Down(names) => names.services().try_for_each(|service| place.down(service))?,
         Action::Status => {
             for service in SERVICES {
@@ -84,6 +89,23 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Installs what is missing of what these need, servers or the build itself, if `may`; else says in one line what is.
+pub(crate) fn prepare(needs: &[&str], may: bool, target_directory: &Path) -> Result<(), String> {
+    let holder = Place(target_directory.to_owned()).build()?;
+    let word = if may { "install" } else { "check" };
+    let asked = Program::new(holder.as_os_str(), HOLDER, [word, &needs.join(",")]);
+    let answer = asked.run(&mut |seen| {
+        if let (Seen::Line(_, line), true) = (seen, may) {
+            eprintln!("{line}");
+        }
+    })?;
+    match (answer.ending.is_success(), answer.tail.last()) {
+        (true, _) => Ok(()),
+        (false, Some(line)) => Err(line.trim_start_matches("error: ").to_owned()),
+        (false, None) => Err(answer.problem()),
+    }
 }
 
 /// A server for one step of the tests, which ends when this is dropped.
@@ -129,20 +151,26 @@ impl Place {
         Ok(started)
     }
 
-    /// The URL of a new server, and the process that it belongs to.
-    fn spawn(&self, name: &str) -> Result<(String, Child), String> {
+    /// The program that servers belong to.
+    fn build(&self) -> Result<PathBuf, String> {
         // Not quietly: the first time takes minutes, and it may have to wait for another build.
         let build = ["build", "--package", "dwell-conformance", "--bin", HOLDER];
         let built = Program::cargo(build).sharing_stderr().run(&mut |_| ())?;
-        if !built.ending.is_success() {
-            return Err(built.problem());
+        match built.ending.is_success() {
+            true => Ok(self.0.join("debug").join(HOLDER)),
+            false => Err(built.problem()),
         }
+    }
+
+    /// The URL of a new server, and the process that it belongs to.
+    fn spawn(&self, name: &str) -> Result<(String, Child), String> {
+        let holder = self.build()?;
         // Nothing of ours stays open in it, or whoever reads what we say would wait for its end.
         let log = self.path(name, "log");
         let errors = fs::create_dir_all(self.0.join("services")).and_then(|()| File::create(&log));
         let errors = errors.map_err(|error| format!("cannot write `{}`: {error}", log.display()))?;
         // In a group of its own: a Ctrl-C in the terminal is not meant for it.
-        let mut holder = Command::new(self.0.join("debug").join(HOLDER))
+        let mut holder = Command::new(holder)
             .arg(name)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -18,7 +18,7 @@ const PACKAGE: &str = "confluent-kafka>=2.5,<3";
 
 /// A Python that has the package, made on first use and kept in the user's cache.
 fn python() -> PathBuf {
-    require("python3", &["python3", "python3-venv"]).unwrap();
+    require(&["python3"]).unwrap();
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
     let place = cache.unwrap_or_else(std::env::temp_dir).join("dwell").join("python-kafka");

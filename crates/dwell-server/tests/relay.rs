@@ -102,7 +102,7 @@ fn command(server: &KafkaServer, group: &str) -> Command {
 }
 
 fn kcat(server: &KafkaServer, arguments: &[&str]) -> Command {
-    require("kcat", &["kcat"]).unwrap();
+    require(&["kcat"]).unwrap();
     let mut kcat = Command::new("timeout");
     kcat.args(["40", "kcat", "-b", &server.address()]).args(arguments);
     kcat

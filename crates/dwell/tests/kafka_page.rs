@@ -82,7 +82,7 @@ fn run(script: &str, address: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_command_of_the_page_does_what_the_page_says() {
-    require("kcat", &["kcat"]).unwrap();
+    require(&["kcat"]).unwrap();
     let server = KafkaServer::start().unwrap();
     let address = server.address();
     let url = format!("{}?partitions=1&ladder=1s,2s&session=3s", server.url());

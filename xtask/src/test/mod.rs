@@ -4,6 +4,7 @@ mod job;
 mod outcome;
 mod report;
 mod selection;
+mod servers;
 mod steps;
 mod tally;
 
@@ -16,24 +17,26 @@ use clap::builder::PossibleValuesParser;
 use crate::clock;
 use crate::number::seconds;
 use crate::output::{Screen, Style};
+use crate::services;
 use crate::workspace::Workspace;
 
 use job::Job;
 use outcome::Outcome;
 use report::Finished;
 use selection::Selection;
+use servers::SERVERS;
 use steps::{STEPS, Step};
 
 /// Run everything: format, lints, tests, conformance, simulation, docs.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Install what the tests need beforehand
+    /// Install what the tests need beforehand, from the distribution
     #[arg(long)]
     install: bool,
     /// Build and install cargo-deny if it is missing
     #[arg(long)]
     install_deny: bool,
-    /// Leave out what takes long: 100 simulation seeds, no kills, no benchmarks
+    /// Leave out what takes long or needs a server: 100 simulation seeds, no kills, no benchmarks
     #[arg(long)]
     quick: bool,
     /// Run these steps or transports alone
@@ -48,14 +51,18 @@ impl Options {
     fn selection(&self) -> Selection {
         Selection::new(&self.only, &self.skip)
     }
+
+    /// The servers that tests run on, and those left out.
+    fn servers(&self) -> (Vec<&'static str>, Vec<&'static str>) {
+        SERVERS.into_iter().partition(|server| !self.quick && self.selection().has_server(server))
+    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     let screen = Screen::new();
-    if options.install {
-        screen.print("nothing to install here: beside a Rust toolchain and a C compiler, tests install the servers that they need");
-    }
     let workspace = Workspace::members()?;
+    let needs = [&["build"], &*options.servers().0].concat();
+    services::prepare(&needs, options.install, &workspace.target_directory)?;
     let mut finished = Vec::new();
     for (index, step) in STEPS.iter().enumerate() {
         let title = format!("[{:>2}/{}] {}", index + 1, STEPS.len(), step.name);

@@ -35,6 +35,12 @@ impl Outcome {
         self
     }
 
+    /// Adds one that was left out, and why.
+    pub(crate) fn leave_out(&mut self, reason: String) {
+        self.tally += Tally::SKIPPED;
+        self.notes.push(reason);
+    }
+
     /// Adds one failed test.
     pub(crate) fn fail(&mut self, problem: String) {
         self.tally += Tally::FAILED;

@@ -2,6 +2,7 @@
 
 use crate::columns::{self, COLUMNS, Column, FAULTS};
 
+use super::servers;
 use super::steps::{self, CONFORMANCE, KILLS};
 
 /// The names given with `--only` and `--skip`.
@@ -44,8 +45,15 @@ impl Selection {
     pub(crate) fn columns(&self, step: &str) -> (Vec<Column>, Vec<Column>) {
         columns_of(step).iter().partition(|column| {
             let is_asked = self.only.is_empty() || self.asks_for(step) || self.asks_for(column.name);
-            is_asked && !self.leaves_out(column.name)
+            let has_server = servers::of_column(column.name).is_none_or(|server| !self.leaves_out(server));
+            is_asked && has_server && !self.leaves_out(column.name)
         })
+    }
+
+    /// Whether something that was asked for may run on this server.
+    pub(crate) fn has_server(&self, server: &str) -> bool {
+        let is_on_it = |name: &String| servers::of_column(name).is_none_or(|of| of == server);
+        (self.only.is_empty() || self.only.iter().any(is_on_it)) && !self.leaves_out(server)
     }
 
     fn asks_for(&self, name: &str) -> bool {
@@ -103,6 +111,17 @@ mod tests {
         assert_eq!(sqlite.columns(KILLS).0, [FAULTS[0]]);
         assert!(!selection(&["log"], &[]).has_step(KILLS));
         assert_eq!(selection(&[], &["sqlite"]).columns(KILLS), (FAULTS[1..].to_vec(), vec![FAULTS[0]]));
+    }
+
+    #[test]
+    fn a_server_that_is_left_out_takes_all_its_columns_along() {
+        let without = selection(&[], &["kafka"]);
+        assert!(without.has_server("redis") && !without.has_server("kafka"));
+        let left_out = without.columns(CONFORMANCE).1;
+        assert_eq!(left_out.iter().map(|column| column.name).collect::<Vec<_>>(), ["kafka", "kafka+sqlite"]);
+        let one = selection(&["kafka+sqlite"], &[]);
+        assert!(one.has_server("kafka") && !one.has_server("redis"));
+        assert!(selection(&["unit"], &[]).has_server("redis"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::{artifacts, bench, columns, conformance, docs, faults, licences, simu
 
 use super::job::Job;
 use super::outcome::Outcome;
+use super::servers;
 use super::tally::Tally;
 
 /// One named step. An error means that the step itself could not do its work, and counts as one failed test.
@@ -110,14 +111,22 @@ fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
             column.package == binary.package && column.target == binary.target && binary.kind == "test"
         })
     };
+    let (_, no_servers) = job.options.servers();
+    let needs = |binary: &TestBinary| servers::of_program(&binary.package, &binary.target);
+    let is_left_out = |binary: &TestBinary| needs(binary).is_some_and(|server| no_servers.contains(&server));
     let of = |is_wanted: &dyn Fn(&str) -> bool| -> Vec<_> {
         let wanted = binaries.iter().filter(|binary| !is_column(binary) && is_wanted(&binary.package));
-        wanted.map(|binary| binary.program(&[])).collect()
+        let wanted = wanted.filter(|binary| !is_left_out(binary));
+        let without = |binary: &TestBinary| servers::without(&binary.package, &binary.target, &no_servers);
+        wanted.map(|binary| binary.program(&without(binary))).collect()
     };
     let mut outputs = job.run_beside(vec![(of(&|package| ![HEAVY, LIGHT].contains(&package)), BESIDE)])?;
     let together = [HEAVY, LIGHT].map(|package| (of(&|other| other == package), 1));
     outputs.extend(job.run_beside(together.into())?);
     let mut outcome = Outcome::default();
+    for binary in binaries.iter().filter(|binary| !is_column(binary) && is_left_out(binary)) {
+        outcome.leave_out(format!("{binary} needs a server that is left out"));
+    }
     for output in outputs {
         // The last one, because a test may run a harness of its own and show what that said.
         let counted = output.stdout.iter().rev().find_map(|line| Tally::of_line(line));
@@ -158,9 +167,9 @@ fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
         outcome.add_harness(&job.run(program(name)?.variable(EXAMPLE_URL, url))?, None);
     }
     let mut note = format!("{}: each on memory:// and on sqlite://", names.join(", "));
-    let (columns, _) = job.options.selection().columns(CONFORMANCE);
     for ExampleServer { name: server, settings, runs } in EXAMPLE_SERVERS {
-        if job.options.quick || !columns.iter().any(|column| column.name == server) {
+        if !job.options.servers().0.contains(&server) {
+            outcome.leave_out(format!("on {server}:// none, because it is left out"));
             continue;
         }
         let held = Held::start(server, &job.workspace.target_directory)?;
@@ -204,8 +213,14 @@ fn chosen(job: &mut Job<'_>, step: &str) -> Result<(Outcome, Vec<(Column, TestBi
     let (chosen, left_out) = job.options.selection().columns(step);
     let mut outcome = Outcome::default();
     for column in left_out {
-        outcome.tally += Tally::SKIPPED;
-        outcome.notes.push(format!("{} is left out by name", column.name));
+        outcome.leave_out(format!("{} is left out by name", column.name));
+    }
+    let (_, no_servers) = job.options.servers();
+    let (no_server, chosen): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|column| {
+        servers::of_column(column.name).is_some_and(|server| no_servers.contains(&server))
+    });
+    for column in no_server {
+        outcome.leave_out(format!("{} needs a server, and is left out by --quick", column.name));
     }
     if chosen.is_empty() {
         return Ok((outcome, vec![]));
@@ -244,8 +259,12 @@ fn simulation(job: &mut Job<'_>) -> Result<Outcome, String> {
 fn bench_smoke(job: &mut Job<'_>) -> Result<Outcome, String> {
     let workspace = job.workspace;
     let binaries = artifacts::build(workspace, &["--benches"], &mut |program| job.check(program))?;
+    let (_, no_servers) = job.options.servers();
     let mut programs = Vec::new();
     for (package, target) in bench::targets() {
+        if servers::of_program(package, target).is_some_and(|server| no_servers.contains(&server)) {
+            continue;
+        }
         let is_it = |binary: &&TestBinary| {
             binary.package == package && binary.target == target && binary.kind == "bench"
         };

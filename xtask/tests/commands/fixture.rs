@@ -226,10 +226,20 @@ fn main() {
 }
 "#;
 
-/// Says where the server is that it would have started, and stays until it is ended.
+/// Says where the server is that it would have started, and stays until it is ended; or what it would have installed.
 const SERVICE: &str = r#"
 fn main() {
-    println!("{}://127.0.0.1:1", std::env::args().nth(1).unwrap());
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    match &*arguments[0] {
+        "install" => return eprintln!("installing abacus for {}", arguments[1]),
+        "check" if std::env::var_os("FIXTURE_LACKS").is_some() => {
+            eprintln!("error: not there: abacus. As root, run `apt-get install abacus`");
+            std::process::exit(1);
+        }
+        "check" => return,
+        _ => {}
+    }
+    println!("{}://127.0.0.1:1", arguments[0]);
     loop {
         std::thread::park();
     }

@@ -14,7 +14,7 @@ fn tests_are_counted_over_all_steps_and_what_is_left_out_is_skipped() {
     let fixture = Fixture::new("counted");
     let ran = fixture.xtask("test --install --only unit,log");
     assert_eq!(ran.code, 0, "{}", ran.all());
-    assert!(ran.stdout.starts_with("nothing to install"), "{}", ran.all());
+    assert!(ran.stderr.contains("installing abacus for build,redis,kafka"), "{}", ran.all());
     // Unit: 3 passed (the namesake of a column among them, the kills not), 1 ignored. The column log: 2 passed, 1
     // skipped. The other columns and all other steps: skipped.
     assert_eq!(
@@ -24,6 +24,16 @@ fn tests_are_counted_over_all_steps_and_what_is_left_out_is_skipped() {
         ran.all()
     );
     assert!(ran.stdout.contains("memory is left out by name"), "{}", ran.all());
+}
+
+#[test]
+fn what_is_missing_is_said_in_one_line_before_anything_runs() {
+    let fixture = Fixture::new("missing");
+    let ran = fixture.xtask_with("test --only format", &[("FIXTURE_LACKS", "1")]);
+    assert_eq!(ran.code, 1, "{}", ran.all());
+    let said = "error: not there: abacus. As root, run `apt-get install abacus`";
+    assert_eq!(ran.stderr.lines().last(), Some(said), "{}", ran.all());
+    assert!(!ran.stdout.contains("format"), "{}", ran.all());
 }
 
 #[test]

@@ -1,25 +1,38 @@
-//! Starts a private server, prints its URL, and holds it until it is ended itself: `services redis`.
+//! Private servers, and what tests need of the distribution:
+//!
+//! * `services redis` starts a server, prints its URL, and holds it until it is ended itself;
+//! * `services check redis,kafka` says in one line what is missing;
+//! * `services install redis,kafka` installs it.
 #![forbid(unsafe_code)]
 
 use dwell_conformance::servers::{
+    install,
     kafka::KafkaServer,
     redis::{RedisCluster, RedisOptions, RedisServer},
 };
 use std::{any::Any, io, process::ExitCode};
 
 fn main() -> ExitCode {
-    let name = std::env::args().nth(1).unwrap_or_default();
-    let (url, _server) = match start(&name) {
-        Ok(started) => started,
+    let mut arguments = std::env::args().skip(1);
+    let (word, list) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
+    let transports: Vec<_> = list.split(',').collect();
+    let done = match &*word {
+        "check" => install(&transports, false),
+        "install" => install(&transports, true),
+        name => start(name).map(|(url, _server)| {
+            println!("{url}");
+            // Killed, it cannot clean up; but every server ends, and its data goes, when nobody holds it any more.
+            loop {
+                std::thread::park();
+            }
+        }),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
-    };
-    println!("{url}");
-    // Killed, it cannot clean up; but every server ends, and its data goes, when nobody holds it any more.
-    loop {
-        std::thread::park();
     }
 }
 

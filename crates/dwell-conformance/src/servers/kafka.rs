@@ -86,7 +86,7 @@ impl KafkaServer {
 
     /// One that is yet to be started.
     fn at(ports: Ports, tls: Option<Tls>, place: Place) -> io::Result<Self> {
-        require("java", &["default-jre-headless"])?;
+        require(&["java"])?;
         let libraries = libraries()?;
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("dwell-kafka-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -308,11 +308,18 @@ fn libraries() -> io::Result<PathBuf> {
     let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
     let directory = cache.unwrap_or_else(std::env::temp_dir).join("dwell").join(format!("kafka-{VERSION}"));
     let libraries = directory.join("libs");
-    if libraries.join(format!("kafka_2.13-{VERSION}.jar")).exists() {
+    let are_there = || libraries.join(format!("kafka_2.13-{VERSION}.jar")).exists();
+    if are_there() {
         return Ok(libraries);
     }
-    require("mvn", &["maven"])?;
+    require(&["mvn"])?;
     fs::create_dir_all(&directory)?;
+    // One at a time: Maven's own store is not made for two.
+    let alone = fs::File::create(directory.join("lock"))?;
+    alone.lock()?;
+    if are_there() {
+        return Ok(libraries);
+    }
     fs::write(directory.join("pom.xml"), project())?;
     // Fetched beside and then renamed, so that a fetch that broke off is not taken for the whole.
     let fresh = format!("libs-{}", std::process::id());
@@ -326,10 +333,7 @@ fn libraries() -> io::Result<PathBuf> {
         let said = String::from_utf8_lossy(&fetched.stdout);
         return Err(io::Error::other(format!("Maven did not fetch Kafka {VERSION}: {said}")));
     }
-    if fs::rename(directory.join(&fresh), &libraries).is_err() {
-        // Somebody else was faster.
-        let _ = fs::remove_dir_all(directory.join(fresh));
-    }
+    fs::rename(directory.join(&fresh), &libraries)?;
     Ok(libraries)
 }
 

@@ -9,8 +9,6 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-const PACKAGES: [&str; 2] = ["redis-server", "redis-tools"];
-
 /// Files for TLS, in PEM.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
@@ -57,7 +55,7 @@ impl RedisServer {
     }
 
     fn start_at(port: u16, options: RedisOptions) -> io::Result<Self> {
-        require("redis-server", &PACKAGES)?;
+        require(&["redis-server"])?;
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name =
             format!("dwell-redis-{}-{}-{port}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));

@@ -46,7 +46,7 @@ impl Scene {
 
     /// At this broker, or these.
     pub(crate) async fn at(address: &str) -> Self {
-        require("kcat", &["kcat"]).unwrap();
+        require(&["kcat"]).unwrap();
         let seams = Seams::system("relay-test");
         let mark = seams.incarnation.to_string();
         let mut settings = super::settings(address);
