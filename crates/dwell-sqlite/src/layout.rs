@@ -1,9 +1,19 @@
 //! The tables, and how a file of another version becomes one of this.
 
-use crate::fault::{Sql, fault};
+use crate::{
+    fault::{Sql, fault},
+    halt::{Halt, item, refused},
+    open::{as_file, patiently},
+};
 use dwell_core::{Error, ErrorKind, Result};
-use rusqlite::Connection;
-use std::path::{Path, PathBuf};
+use rusqlite::{Connection, OpenFlags};
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// `Dwel`: tells our files from those of other programs.
 const APPLICATION: i64 = 0x4477_656c;
@@ -13,13 +23,14 @@ const STEPS: &[&str] = &[include_str!("layout/1.sql"), include_str!("layout/2.sq
 
 /// Makes an empty database ours.
 pub(crate) fn create(connection: &Connection) -> Sql<()> {
-    migrate(connection, STEPS, 0)
+    at_once(connection, || write(connection, STEPS, 0))
 }
 
 /// Makes sure that the file is ours and of this version: an empty one becomes so, an older one is migrated, after a copy
-/// was made.
-pub(crate) fn check(connection: &Connection, path: &Path) -> Result<()> {
-    check_with(connection, path, STEPS)
+/// was made. Another process may be doing the same; SQLite would not wait for it at every step, so we do.
+pub(crate) fn check(connection: &Connection, path: &Path, timeout: Duration) -> Result<()> {
+    let checked = patiently(timeout, || item(check_with(connection, path, STEPS)));
+    checked.map_err(|error| fault(&path.display().to_string(), error))?
 }
 
 /// What is in a file.
@@ -30,10 +41,12 @@ enum Found {
     Ours { version: usize },
 }
 
+/// By one statement, so that all of it is of one moment.
 fn look(connection: &Connection) -> Sql<Found> {
-    let application: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let sql = "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)
+               FROM pragma_application_id, pragma_user_version";
+    let found = connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+    let (application, version, tables): (i64, i64, i64) = found?;
     Ok(match application {
         APPLICATION => Found::Ours { version: usize::try_from(version).unwrap_or(usize::MAX) },
         0 if version == 0 && tables == 0 => Found::Nothing,
@@ -41,16 +54,14 @@ fn look(connection: &Connection) -> Sql<Found> {
     })
 }
 
-fn check_with(connection: &Connection, path: &Path, steps: &[&str]) -> Result<()> {
-    let shown = path.display().to_string();
-    let sql = |error| fault(&shown, error);
-    let known = steps.len();
-    match look(connection).map_err(sql)? {
-        Found::Foreign => Err(Error::new(
+fn check_with(connection: &Connection, path: &Path, steps: &[&str]) -> Result<(), Halt> {
+    let (shown, known) = (path.display(), steps.len());
+    match look(connection)? {
+        Found::Foreign => Err(refused(
             ErrorKind::Config,
             format!("`{shown}` is a SQLite database of another program: name another file"),
         )),
-        Found::Ours { version } if version > known => Err(Error::new(
+        Found::Ours { version } if version > known => Err(refused(
             ErrorKind::Config,
             format!(
                 "`{shown}` has layout {version}, and this version of Dwell knows layouts up to {known}: use a newer one, \
@@ -58,69 +69,129 @@ fn check_with(connection: &Connection, path: &Path, steps: &[&str]) -> Result<()
             ),
         )),
         Found::Ours { version } => {
+            use_log(connection, path)?;
             if version < known {
-                let copy = copy(connection, path, version)?;
-                migrate(connection, steps, version).map_err(sql)?;
-                tracing::info!(file = %shown, copy = %copy.display(), version, to = known, "the file was migrated");
+                migrate(connection, path, steps)?;
+                return check_with(connection, path, steps);
             }
-            use_log(connection).map_err(sql)
+            Ok(())
         }
         Found::Nothing => {
             // Before the first table, or it has no effect: space is given back a little at a time.
-            connection.pragma_update(None, "auto_vacuum", "INCREMENTAL").map_err(sql)?;
-            use_log(connection).map_err(sql)?;
-            migrate(connection, steps, 0).map_err(sql)
+            connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+            use_log(connection, path)?;
+            at_once(connection, || match look(connection)? {
+                Found::Nothing => write(connection, steps, 0),
+                // Another process was faster.
+                _ => Ok(()),
+            })?;
+            check_with(connection, path, steps)
         }
     }
 }
 
-fn use_log(connection: &Connection) -> Sql<()> {
-    connection.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))
+/// Without it, who reads and who writes would wait for each other.
+fn use_log(connection: &Connection, path: &Path) -> Result<(), Halt> {
+    let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
+    if mode == "wal" {
+        return Ok(());
+    }
+    Err(refused(
+        ErrorKind::Unsupported,
+        format!(
+            "SQLite cannot keep a write-ahead log for `{}` (its journal mode stays `{mode}`): use a local file system, \
+             with memory that processes can share",
+            path.display()
+        ),
+    ))
 }
 
-/// A copy of the file beside it, as it is now.
-fn copy(connection: &Connection, path: &Path, version: usize) -> Result<PathBuf> {
+/// From an older version to this one. Nobody else can write from before the copy until it is done, so that the copy is what
+/// was migrated, and nobody else makes one.
+fn migrate(connection: &Connection, path: &Path, steps: &[&str]) -> Result<(), Halt> {
+    let mut copied = None;
+    let migrated = at_once(connection, || match look(connection)? {
+        Found::Ours { version } if version < steps.len() => {
+            copied = Some((copy(path, version)?, version));
+            Ok(write(connection, steps, version)?)
+        }
+        // Another process was faster.
+        _ => Ok(()),
+    });
+    if let Some((copy, version)) = copied {
+        let (shown, kept) = (path.display(), copy.display());
+        match &migrated {
+            Ok(()) => {
+                tracing::info!(file = %shown, copy = %kept, version, to = steps.len(), "the file was migrated");
+            }
+            // The file is as it was: who tries again and again needs no copy for each time.
+            Err(_) => drop(fs::remove_file(&copy)),
+        }
+    }
+    migrated
+}
+
+/// A copy of the file beside it, as it is now, which the disk has when this returns. One that was cut short has another name,
+/// and one that is there already may be of another file: it stays.
+fn copy(path: &Path, version: usize) -> Result<PathBuf> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".layout-{version}"));
-    let copy = PathBuf::from(name);
-    let shown = copy.display();
-    if copy.exists() {
-        // An earlier migration was cut short: its copy is as good, and perhaps better.
-        return Ok(copy);
-    }
-    let made = connection.execute("VACUUM INTO ?1", [copy.to_string_lossy()]);
-    made.map_err(|error| {
+    let with = |end: &str| {
+        let mut name: OsString = name.clone();
+        name.push(end);
+        PathBuf::from(name)
+    };
+    let numbered = (2..).map(|number| with(&format!(".{number}")));
+    let copy = [with("")].into_iter().chain(numbered).find(|name| !name.exists()).unwrap_or_default();
+    make_copy(path, &with(".part"), &copy).map_err(|error| {
         let text = format!(
-            "`{}` has an older layout, and no copy could be made at `{shown}` to migrate it",
-            path.display()
+            "`{}` has an older layout, and no copy could be made at `{}` to migrate it: make room there",
+            path.display(),
+            copy.display()
         );
-        Error::new(ErrorKind::StorageFull, format!("{text}: make room, or make `{shown}` yourself"))
-            .with_source(error)
+        Error::new(ErrorKind::StorageFull, text).with_source(error)
     })?;
     Ok(copy)
 }
 
-/// All steps from this version on, or none. Another process may have been faster.
-fn migrate(connection: &Connection, steps: &[&str], from: usize) -> Sql<()> {
+fn make_copy(path: &Path, part: &Path, copy: &Path) -> io::Result<()> {
+    if part.exists() {
+        fs::remove_file(part)?;
+    }
+    // Not by the connection that writes: SQLite copies nothing within a transaction.
+    let copied = Connection::open_with_flags(as_file(path), OpenFlags::SQLITE_OPEN_READ_WRITE)
+        .and_then(|reader| reader.execute("VACUUM INTO ?1", [as_file(part).to_string_lossy()]));
+    copied.map_err(io::Error::other)?;
+    // To open it for writing is what some systems ask of who has it written to the disk.
+    File::options().write(true).open(part)?.sync_all()?;
+    fs::rename(part, copy)?;
+    // So that the name is there as well, where a directory can be opened.
+    match as_file(copy).parent().map(File::open) {
+        Some(Ok(directory)) => directory.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+/// All steps from this version on.
+fn write(connection: &Connection, steps: &[&str], from: usize) -> Sql<()> {
+    for step in steps.iter().skip(from) {
+        connection.execute_batch(step)?;
+    }
+    connection.pragma_update(None, "application_id", APPLICATION)?;
+    connection.pragma_update(None, "user_version", steps.len() as i64)
+}
+
+/// All of it, or nothing.
+fn at_once<E: From<rusqlite::Error>>(
+    connection: &Connection,
+    work: impl FnOnce() -> Result<(), E>,
+) -> Result<(), E> {
     connection.execute_batch("BEGIN IMMEDIATE")?;
-    let migrated = (|| {
-        let from = match look(connection)? {
-            Found::Ours { version } => version,
-            _ => from,
-        };
-        for step in steps.iter().skip(from) {
-            connection.execute_batch(step)?;
-        }
-        if from < steps.len() {
-            connection.pragma_update(None, "application_id", APPLICATION)?;
-            connection.pragma_update(None, "user_version", steps.len() as i64)?;
-        }
-        connection.execute_batch("COMMIT")
-    })();
-    if migrated.is_err() && !connection.is_autocommit() {
+    let done = work().and_then(|()| Ok(connection.execute_batch("COMMIT")?));
+    if done.is_err() && !connection.is_autocommit() {
         connection.execute_batch("ROLLBACK")?;
     }
-    migrated
+    done
 }
 
 #[cfg(test)]
@@ -135,6 +206,19 @@ mod tests {
         connection.query_row("SELECT group_concat(text) FROM note", [], |row| row.get(0)).unwrap()
     }
 
+    fn refusal(connection: &Connection, path: &Path) -> Error {
+        item(check_with(connection, path, OLD)).unwrap().unwrap_err()
+    }
+
+    /// What is in the directory beside the file and its log, sorted.
+    fn beside(directory: &Directory) -> Vec<String> {
+        let there = fs::read_dir(directory.path()).unwrap();
+        let there = there.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut beside: Vec<_> = there.filter(|name| name.contains(".layout")).collect();
+        beside.sort();
+        beside
+    }
+
     #[test]
     fn an_older_file_is_migrated_after_a_copy_and_a_newer_one_is_refused() {
         let directory = Directory::new();
@@ -147,7 +231,7 @@ mod tests {
         let copy = Connection::open(format!("{}.layout-1", path.display())).unwrap();
         assert_eq!((text(&copy), look(&copy).unwrap()), ("kept".into(), Found::Ours { version: 1 }));
 
-        let error = check_with(&connection, &path, OLD).unwrap_err();
+        let error = refusal(&connection, &path);
         assert_eq!(error.kind(), ErrorKind::Config);
         assert!(error.to_string().contains("layout 2"), "{error}");
     }
@@ -164,7 +248,7 @@ mod tests {
         for (number, due) in [(1, 30), (2, 10), (3, 20)] {
             connection.execute(waits, (number, due)).unwrap();
         }
-        check(&connection, &path).unwrap();
+        check(&connection, &path, Duration::ZERO).unwrap();
         assert_eq!(look(&connection).unwrap(), Found::Ours { version: STEPS.len() });
         let due: String = connection
             .query_row(
@@ -190,7 +274,61 @@ mod tests {
             (text(&connection), look(&connection).unwrap()),
             ("kept".into(), Found::Ours { version: 1 })
         );
+        assert!(beside(&directory).is_empty(), "who tries for ever does not fill the disk with copies");
         check_with(&connection, &path, NEW).unwrap();
+    }
+
+    #[test]
+    fn a_copy_that_was_cut_short_is_made_anew_and_an_older_one_is_left_alone() {
+        let directory = Directory::new();
+        let path = directory.path().join("dwell.db");
+        let connection = Connection::open(&path).unwrap();
+        check_with(&connection, &path, OLD).unwrap();
+        let copy = |end: &str| format!("{}.layout-1{end}", path.display());
+        fs::write(copy(".part"), "half of a cop").unwrap();
+        fs::write(copy(""), "of a year ago").unwrap();
+        check_with(&connection, &path, NEW).unwrap();
+        assert_eq!(fs::read_to_string(copy("")).unwrap(), "of a year ago");
+        let made = Connection::open(copy(".2")).unwrap();
+        assert_eq!((text(&made), look(&made).unwrap()), ("kept".into(), Found::Ours { version: 1 }));
+        assert_eq!(beside(&directory), ["dwell.db.layout-1", "dwell.db.layout-1.2"]);
+    }
+
+    #[test]
+    fn nothing_is_migrated_where_no_copy_can_be_made() {
+        let directory = Directory::new();
+        let path = directory.path().join("dwell.db");
+        let connection = Connection::open(&path).unwrap();
+        check_with(&connection, &path, OLD).unwrap();
+        // Nothing can be written under this name.
+        fs::create_dir(format!("{}.layout-1.part", path.display())).unwrap();
+        let error = item(check_with(&connection, &path, NEW)).unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        assert!(error.to_string().contains("no copy could be made"), "{error}");
+        assert_eq!(look(&connection).unwrap(), Found::Ours { version: 1 });
+    }
+
+    #[test]
+    fn a_file_that_many_open_while_it_is_made_is_ours_to_all_of_them() {
+        for _ in 0..20 {
+            let directory = Directory::new();
+            let settings = crate::SqliteSettings::file(directory.path().join("dwell.db"));
+            std::thread::scope(|scope| {
+                let open = || scope.spawn(|| crate::open::open_writer(&settings).map(drop));
+                let opened: Vec<_> = (0..8).map(|_| open()).collect();
+                for opened in opened {
+                    opened.join().unwrap().unwrap();
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn where_there_can_be_no_log_it_is_said() {
+        let error = use_log(&Connection::open_in_memory().unwrap(), Path::new("dwell.db"));
+        let error = item(error).unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("`memory`"), "{error}");
     }
 
     #[test]
@@ -199,7 +337,7 @@ mod tests {
         let path = directory.path().join("dwell.db");
         let connection = Connection::open(&path).unwrap();
         connection.execute_batch("CREATE TABLE bookmarks (url TEXT)").unwrap();
-        let error = check_with(&connection, &path, OLD).unwrap_err();
+        let error = refusal(&connection, &path);
         assert_eq!(error.kind(), ErrorKind::Config);
         assert!(error.to_string().contains("another program"), "{error}");
         let tables: i64 =

@@ -36,8 +36,10 @@ pub(crate) fn open_writer(settings: &SqliteSettings) -> Result<Connection> {
     check_path(path)?;
     let opened = Connection::open_with_flags(as_file(path), flags());
     let connection = opened.map_err(|error| fault(&name, error))?;
-    connection.busy_timeout(settings.busy_timeout).map_err(|error| fault(&name, error))?;
-    layout::check(&connection, path)?;
+    let wait = |timeout| connection.busy_timeout(timeout).map_err(|error| fault(&name, error));
+    wait(Duration::ZERO)?;
+    layout::check(&connection, path, settings.busy_timeout)?;
+    wait(settings.busy_timeout)?;
     set_up(&connection, settings, WRITER_CACHE).map_err(|error| fault(&name, error))?;
     Ok(connection)
 }
@@ -57,7 +59,7 @@ fn flags() -> OpenFlags {
 }
 
 /// SQLite would take `file:…` for a URI, and `:memory:` for something else.
-fn as_file(path: &Path) -> PathBuf {
+pub(crate) fn as_file(path: &Path) -> PathBuf {
     if path.is_absolute() { path.to_owned() } else { Path::new(".").join(path) }
 }
 
@@ -108,16 +110,21 @@ pub(crate) fn checkpoint(connection: &Connection, mode: &str) -> Sql<Log> {
     statement.query_row([], |row| Ok(Log { pages: row.get(1)?, written: row.get(2)? }))
 }
 
-/// Begins to write, once no other process does. Another one may take turns with us hundreds of times a second, so this
-/// looks more often than SQLite itself would.
+/// Begins to write, once no other process does.
 pub(crate) fn begin(connection: &Connection, timeout: Duration) -> Sql<()> {
+    patiently(timeout, || connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop))
+}
+
+/// Does this once no other process is in the way. Another one may take turns with us hundreds of times a second, so this
+/// looks more often than SQLite itself would.
+pub(crate) fn patiently<T>(timeout: Duration, mut work: impl FnMut() -> Sql<T>) -> Sql<T> {
     const SHORTEST: Duration = Duration::from_micros(50);
     const LONGEST: Duration = Duration::from_millis(5);
     let (mut pause, mut waited) = (SHORTEST, Duration::ZERO);
     loop {
-        match connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]) {
+        match work() {
             Err(error) if is_busy(&error) && waited < timeout => {}
-            begun => return begun.map(drop),
+            done => return done,
         }
         rest(pause);
         waited += pause;
