@@ -9,6 +9,7 @@
 //! * The target does not answer, refuses us, or is full: the message waits, without limit, since it is not its fault.
 //!   Each topic is sent to by itself: one that fails or hangs holds up only its own messages, which come due again
 //!   after a pause that grows up to a minute.
+//! * The target is slow: what comes due for it meanwhile is next, in the order of due times.
 //! * The message itself can never be sent (too large, no such target): it is parked among the dead letters of
 //!   [`FORWARD_TOPIC`], with the reason `unroutable`, where people see it and can replay it.
 //! * Sent, but the settlement failed: it is sent again after the lease. That duplicate is explained by the fault.
@@ -39,7 +40,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 /// Messages leased at one time.
 const BATCH: usize = 1000;
@@ -56,6 +57,8 @@ const LONGEST_SETTLE_PAUSE: Duration = Duration::from_secs(8);
 const LAST_PATIENCE: Duration = Duration::from_secs(8);
 /// A topic that has not answered by then no longer keeps the others waiting.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// What may be on its way to one topic. If more comes due while it does not answer, that waits in the store again.
+const MOST_ON_ITS_WAY: usize = 2 * BATCH;
 
 /// Sends what is due in a store to one broker.
 pub struct Forwarder {
@@ -65,7 +68,7 @@ pub struct Forwarder {
     /// What failed lately, by target topic.
     held: BTreeMap<Text, Backoff>,
     /// Topics that are being sent to.
-    busy: BTreeSet<Text>,
+    busy: BTreeMap<Text, Queue>,
     /// Of those, the ones that were sent to last, and that are worth waiting for.
     fresh: BTreeSet<Text>,
     /// Everything that is on its way, to the target or back to the store. None of it waits for any other: while one hangs,
@@ -73,6 +76,14 @@ pub struct Forwarder {
     on_its_way: FuturesUnordered<BoxFuture<'static, Done>>,
     /// When this loop last went round, for those who watch over it.
     tick: Arc<AtomicI64>,
+}
+
+/// What is on its way to one topic: one group after the other, so that its messages keep their order.
+struct Queue {
+    groups: usize,
+    messages: usize,
+    /// Tells whether the topic took the last of them.
+    last: oneshot::Receiver<bool>,
 }
 
 /// The messages of one batch for one topic, and what became of them.
@@ -188,12 +199,10 @@ impl Forwarder {
             match unwrap(&delivery) {
                 Some(envelope) => {
                     let topic = envelope.to.topic_name().clone();
-                    if self.busy.contains(&topic) {
+                    let on_its_way = self.busy.get(&topic).map_or(0, |queue| queue.messages);
+                    if on_its_way >= MOST_ON_ITS_WAY {
                         // It has not answered for a while: come back later, and later still if that goes on.
-                        let held = self.held.entry(topic.clone()).or_insert_with(new_backoff);
-                        if !held.holds(now) {
-                            held.failed(now);
-                        }
+                        self.give_rest(&topic, now);
                     }
                     let rest = self.held.get(&topic).map_or(Duration::ZERO, |held| held.rest(now));
                     if rest.is_zero() {
@@ -212,32 +221,54 @@ impl Forwarder {
             if planted(Bug::ForwarderAcksFirst) {
                 from.settle(acks(messages.iter().map(|(delivery, _)| delivery))).await;
             }
-            self.busy.insert(topic.clone());
-            self.fresh.insert(topic.clone());
+            let turn = self.line_up(&topic, messages.len());
             let (clock, target) = (self.seams.clock.clone(), self.target.clone());
-            self.on_its_way.push(Box::pin(send_group(from.clone(), target, clock, topic, messages)));
+            self.on_its_way.push(Box::pin(send_group(from.clone(), target, clock, turn, topic, messages)));
         }
         self.settle(from, aside);
+    }
+
+    /// The next turn of a topic: behind what is on its way to it.
+    fn line_up(&mut self, topic: &Text, messages: usize) -> Turn {
+        let (taken, last) = oneshot::channel();
+        let Some(queue) = self.busy.get_mut(topic) else {
+            self.busy.insert(topic.clone(), Queue { groups: 1, messages, last });
+            self.fresh.insert(topic.clone());
+            return Turn { before: None, taken };
+        };
+        queue.groups += 1;
+        queue.messages += messages;
+        Turn { before: Some(std::mem::replace(&mut queue.last, last)), taken }
+    }
+
+    /// Leaves a topic alone for a while, and for longer each time.
+    fn give_rest(&mut self, topic: &Text, now: Duration) -> Duration {
+        let held = self.held.entry(topic.clone()).or_insert_with(new_backoff);
+        // Several groups may fail with one and the same failure.
+        if !held.holds(now) {
+            held.failed(now);
+        }
+        held.rest(now)
     }
 
     /// What is to be done with the messages that one topic answered for.
     fn sort_out(&mut self, group: Group) -> Vec<Settle> {
         let Group { topic, messages, results } = group;
-        self.busy.remove(&topic);
+        if let Some(queue) = self.busy.get_mut(&topic) {
+            queue.groups -= 1;
+            queue.messages -= messages.len();
+        }
+        self.busy.retain(|_, queue| queue.groups > 0);
         self.fresh.remove(&topic);
         let now = self.seams.clock.elapsed();
-        let failure = results
-            .iter()
-            .find_map(|result| result.as_ref().err().filter(|error| !error.is_of_the_message()));
-        match failure {
+        match failure(&results) {
             None => {
                 self.held.remove(&topic);
             }
             Some(error) => {
-                let held = self.held.entry(topic.clone()).or_insert_with(new_backoff);
-                held.failed(now);
+                let pause = self.give_rest(&topic, now);
                 tracing::warn!(
-                    via = %self.detour.via, %topic, %error, pause = ?held.rest(now),
+                    via = %self.detour.via, %topic, %error, ?pause,
                     "the target of a forward cannot take messages now: they wait"
                 );
             }
@@ -304,29 +335,48 @@ impl Forwarder {
     }
 }
 
+/// When a group may be sent, and who hears of it.
+struct Turn {
+    /// Tells whether the topic took the group before it.
+    before: Option<oneshot::Receiver<bool>>,
+    taken: oneshot::Sender<bool>,
+}
+
+/// Why a topic cannot take messages now, if that is what these results say.
+fn failure(results: &[Result<Sent>]) -> Option<&Error> {
+    results.iter().find_map(|result| result.as_ref().err().filter(|error| !error.is_of_the_message()))
+}
+
 /// Sends to one topic, and keeps the leases meanwhile: a slow broker must not make the store hand them to another.
 async fn send_group(
     from: Arc<dyn Consumer>,
     target: Arc<dyn Transport>,
     clock: Arc<dyn Clock>,
+    turn: Turn,
     topic: Text,
     messages: Vec<(Delivery, Envelope)>,
 ) -> Done {
     let (deliveries, envelopes): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
+    let none = |text: String| -> Vec<Result<Sent>> {
+        envelopes.iter().map(|_| Err(Error::new(ErrorKind::Unavailable, text.clone()))).collect()
+    };
     // Opening the producer may take as long as sending.
     let sending = Box::pin(async {
+        if let Some(before) = turn.before
+            && !before.await.unwrap_or(false)
+        {
+            return none("what was due before it could not be sent".into());
+        }
         match target.producer().await {
             Ok(producer) => producer.send(&envelopes).await,
             // No producer is never the message's fault: whatever the kind, they wait.
-            Err(error) => {
-                let again = |_| Err(Error::new(ErrorKind::Unavailable, error.to_string()));
-                envelopes.iter().map(again).collect()
-            }
+            Err(error) => none(error.to_string()),
         }
     });
     let leases = leases(deliveries.iter());
     let mut results = renewing(&*from, &leases, &*clock, sending).await;
     results.resize_with(envelopes.len(), || Err(unconfirmed()));
+    let _ = turn.taken.send(failure(&results).is_none());
     let messages = deliveries.into_iter().zip(envelopes.into_iter().map(|envelope| envelope.to)).collect();
     Done::Sent(Group { topic, messages, results })
 }

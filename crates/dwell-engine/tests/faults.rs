@@ -293,6 +293,21 @@ async fn a_target_that_hangs_or_has_a_long_backlog_keeps_no_other_waiting() {
 }
 
 #[tokio::test]
+async fn what_comes_due_while_a_target_is_slow_is_sent_next_and_in_order() {
+    let (world, poor, _) = poor_world().await;
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    *poor.faults.slow_send.lock().unwrap() = Some((world.clock.clone(), SECOND * 90));
+    // Sent in another order than they are due.
+    for n in [1, 4, 2, 5, 3] {
+        world.send(order(&n.to_string()).due(Due::After(SECOND * n))).await;
+    }
+    world.advance(SECOND * 90).await;
+    assert!(world.ids().is_empty(), "the target has not answered, and no lease has run out");
+    world.advance(SECOND).await;
+    assert_eq!(world.ids(), ["1", "2", "3", "4", "5"]);
+}
+
+#[tokio::test]
 async fn a_shutdown_does_not_wait_for_ever_for_a_target_that_hangs() {
     let (world, poor, store) = poor_world().await;
     world.handle(orders(), |_, _| Verdict::ACK).await;

@@ -34,6 +34,8 @@ pub struct Faults {
     pub panics: AtomicUsize,
     /// So many renewals never return.
     pub hanging_renewals: AtomicUsize,
+    /// The next send takes so long.
+    pub slow_send: Mutex<Option<(VirtualClock, Duration)>>,
     /// Settlements take so long.
     pub slow_settles: Mutex<Option<(VirtualClock, Duration)>>,
     /// Producers opened.
@@ -123,6 +125,10 @@ struct PoorProducer {
 impl Producer for PoorProducer {
     fn send<'a>(&'a self, batch: &'a [Envelope]) -> BoxFuture<'a, Vec<Result<Sent>>> {
         Box::pin(async move {
+            let slow = self.faults.slow_send.lock().unwrap().take();
+            if let Some((clock, pause)) = slow {
+                clock.sleep(pause).await;
+            }
             let mut results = vec![];
             for envelope in batch {
                 let broken = self.faults.sends.lock().unwrap().get(&**envelope.to.topic_name()).copied();
