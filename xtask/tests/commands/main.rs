@@ -235,3 +235,25 @@ fn a_page_shows_a_program_as_it_stands_in_its_file() {
     assert_eq!(ran.code, 1, "{}", ran.all());
     assert!(ran.stderr.contains("README.md:1: cannot read the program"), "{}", ran.all());
 }
+
+#[test]
+fn a_server_runs_from_up_to_down_and_is_shown_meanwhile() {
+    let fixture = Fixture::new("services");
+    let up = fixture.xtask("services up kafka");
+    assert_eq!((up.code, up.last_line()), (0, "kafka: kafka://127.0.0.1:1"), "{}", up.all());
+    assert!(up.stderr.contains("installing abacus for kafka"), "{}", up.all());
+    // It runs already.
+    assert_eq!(fixture.xtask("services up kafka").last_line(), up.last_line());
+    let status = fixture.xtask("services status");
+    assert_eq!(
+        status.stdout.lines().collect::<Vec<_>>(),
+        ["redis: stopped", "redis-cluster: stopped", "kafka: kafka://127.0.0.1:1"],
+        "{}",
+        status.all()
+    );
+    let env = fixture.xtask("services env");
+    assert_eq!(env.stdout, "export DWELL_TEST_KAFKA_URL=kafka://127.0.0.1:1\n", "{}", env.all());
+    assert_eq!(fixture.xtask("services down").code, 0);
+    let status = fixture.xtask("services status");
+    assert_eq!(status.last_line(), "kafka: stopped", "{}", status.all());
+}
