@@ -353,6 +353,27 @@ async fn an_extractor_that_fails_for_one_message_stops_that_one_alone() {
 }
 
 #[tokio::test]
+async fn a_message_that_is_passed_on_after_a_failure_starts_anew_where_it_goes() {
+    async fn pass_on(_: Placed, cx: Cx) -> Result<(), Failure> {
+        if cx.attempt() == 1 {
+            return Err("not yet".into());
+        }
+        cx.post(Address::subscription("placed", "b"), cx.message().clone()).await?;
+        Ok(())
+    }
+    async fn take(_: Placed, State(runs): State<Runs>, cx: Cx) {
+        assert_eq!((cx.attempt(), cx.failures()), (1, 0));
+        runs.begin();
+    }
+    let runs = Runs::default();
+    let wiring = Bus::builder().state(runs.clone()).subscribe("a", pass_on).subscribe("b", take);
+    let t = testing::start(wiring).await.unwrap();
+    t.publish(Placed { order: 1 }).await.unwrap();
+    t.advance(10 * MINUTE).await;
+    assert_eq!((runs.all(), t.dead::<Placed>()), (2, 0), "once as published, and once as passed on");
+}
+
+#[tokio::test]
 async fn an_observer_that_panics_stops_nothing() {
     struct Panics;
     impl Observer for Panics {

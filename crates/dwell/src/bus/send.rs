@@ -10,7 +10,7 @@ use crate::{
 };
 use dwell_core::{
     Address, Attempts, BoxFuture, Envelope, Error, ErrorKind, Headers, MessageFields, OnConflict, Pending,
-    Query, Result, Topic, check_user_topic,
+    Query, Result, Topic, check_user_topic, wire,
 };
 use dwell_engine::Engine;
 use std::{slice, sync::Arc};
@@ -60,7 +60,7 @@ impl Bus {
 
     /// Sends a raw message to an address: a topic, or one subscription of it alone. For what has no Rust type here.
     /// The same id may go to several subscriptions, so it is no idempotency key unless it is given with
-    /// [`id`](Sending::id).
+    /// [`id`](Sending::id). A message that was received elsewhere starts anew: its counts and stamps stay behind.
     ///
     /// ```
     /// # use dwell::{prelude::*, raw::{Address, Message}};
@@ -76,7 +76,10 @@ impl Bus {
     /// assert_eq!(t.handled::<OrderPlaced>(), 1, "by `mail`, and by no other subscription");
     /// # Ok(()) }
     /// ```
-    pub fn post(&self, to: Address, mut message: dwell_core::Message) -> Sending {
+    pub fn post(&self, to: Address, message: dwell_core::Message) -> Sending {
+        let mut message = message.anew(None);
+        // A limit that a job had for itself says nothing about anybody else.
+        message.headers.take(wire::MAX_RETRIES);
         message.sent_at.get_or_insert(self.inner().seams.clock.now());
         let checked = check_user_topic(to.topic_name());
         Sending::new(self.clone(), checked.map(|()| Envelope::new(to, message)))

@@ -2,12 +2,14 @@
 
 use crate::work::{Double, Floor, SECOND, double, worker};
 use dwell::{
-    ErrorKind,
+    ErrorKind, Pipeline, Step,
     extend::{Seams, VirtualClock},
     jobs::Status,
     prelude::*,
+    raw::Address,
 };
 use dwell_conformance::log::{Log, LogBroker, LogSettings};
+use dwell_core::wire;
 use std::sync::Arc;
 
 #[tokio::test]
@@ -69,6 +71,22 @@ async fn memory_keeps_as_many_finished_jobs_as_it_is_told_to() {
     for id in ["job-1", "job-2"] {
         assert_eq!(jobs.get(id).await.unwrap().map(|job| job.status), Some(Status::Completed), "{id}");
     }
+}
+
+#[tokio::test]
+async fn a_job_with_a_limit_of_its_own_can_be_passed_on_as_a_message() {
+    async fn pass_on(_: Double, cx: Cx) -> Result<(), Failure> {
+        cx.post(Address::topic("sums.double"), cx.message().clone()).await?;
+        Ok(())
+    }
+    async fn heard(_: Double, cx: Cx) {
+        assert_eq!(cx.headers().get_text(wire::MAX_RETRIES), None);
+    }
+    let t = dwell::testing::start(Bus::builder().job(pass_on).handle(heard)).await.unwrap();
+    let submitted = t.jobs().unwrap().submit(double(1)).max_retries(0).await.unwrap();
+    t.run_until_idle().await;
+    let job = t.jobs().unwrap().get(submitted.id).await.unwrap().unwrap();
+    assert_eq!((job.status, t.handled::<Double>()), (Status::Completed, 2));
 }
 
 /// Doubles a number, unless there is nothing to double.
