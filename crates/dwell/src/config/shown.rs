@@ -29,6 +29,8 @@ impl fmt::Debug for TransportConfig {
             .field("url", &masked(&self.url))
             .field("delay", &self.delay)
             .field("background", &self.background)
+            .field("outbox", &self.outbox)
+            .field("on_missing", &self.on_missing)
             .finish()
     }
 }

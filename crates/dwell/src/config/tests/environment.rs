@@ -14,6 +14,8 @@ fn every_single_value_can_be_set() {
         ("DWELL_TRANSPORT__URL", "redis://localhost"),
         ("DWELL_TRANSPORT__DELAY", "scheduler"),
         ("DWELL_TRANSPORT__BACKGROUND", "elsewhere"),
+        ("DWELL_TRANSPORT__OUTBOX", "true"),
+        ("DWELL_TRANSPORT__ON_MISSING", "validate"),
         ("DWELL_SCHEDULER__URL", "sqlite://wait.db"),
         ("DWELL_SCHEDULER__ALLOW_VOLATILE", "true"),
         ("DWELL_RETRY__MAX_RETRIES", "9"),
@@ -23,9 +25,20 @@ fn every_single_value_can_be_set() {
     ];
     let expected = read(
         r#"
-        transport = { url = "redis://localhost", delay = "scheduler", background = "elsewhere" }
-        scheduler = { url = "sqlite://wait.db", allow_volatile = true }
-        retry = { max_retries = 9, base_delay = "250ms", max_delay = "1h", jitter = 0.5 }
+        [transport]
+        url = "redis://localhost"
+        delay = "scheduler"
+        background = "elsewhere"
+        outbox = true
+        on_missing = "validate"
+        [scheduler]
+        url = "sqlite://wait.db"
+        allow_volatile = true
+        [retry]
+        max_retries = 9
+        base_delay = "250ms"
+        max_delay = "1h"
+        jitter = 0.5
         "#,
     );
     assert_eq!(with_env(Config::default(), &variables).unwrap(), expected);

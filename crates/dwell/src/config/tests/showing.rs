@@ -66,3 +66,15 @@ fn what_is_null_elsewhere_is_not_written_here() {
     let text = Config { subscriptions, ..Config::default() }.to_string();
     assert!(text.ends_with("[subscription.overrides.\"c.d\"]"), "{text}");
 }
+
+#[test]
+fn every_setting_is_shown_for_debugging() {
+    let config = Config::default();
+    let shown = format!("{config:?}");
+    let value = serde_json::to_value(&config).unwrap();
+    for key in
+        ["transport", "scheduler", "retry"].iter().flat_map(|part| value[part].as_object().unwrap().keys())
+    {
+        assert!(shown.contains(&format!("{key}: ")), "`{key}` is missing: {shown}");
+    }
+}
