@@ -191,13 +191,26 @@ impl Registry {
 
     /// Most likely misspelt; or meant for another program that reads the same file.
     pub(crate) fn warn_about_what_is_not_here(&self, config: &Config) {
-        let known = self.kinds();
-        for kind in config.overrides().into_keys() {
+        let (known, general) = (self.kinds(), config.overrides());
+        for kind in general.keys() {
             if !known.iter().any(|known| **known == *kind) {
-                let hint = hint(&kind, known.iter().map(|known| &**known));
+                let hint = hint(kind, known.iter().map(|known| &**known));
                 tracing::warn!(
                     target: "dwell", kind,
                     "`[[retry.override]]` names the type `{kind}`, which nobody here handles{hint}"
+                );
+            }
+        }
+        for Group { settings, chains, .. } in &self.groups {
+            // What was said about all subscriptions is meant for those that handle it.
+            let own = settings.overrides.keys().filter(|kind| !general.contains_key(*kind));
+            for kind in own.filter(|kind| !chains.contains_key(kind.as_str())) {
+                let (topic, subscription) = (&*settings.topic, &*settings.name);
+                let hint = hint(kind, chains.keys().map(|known| &**known));
+                tracing::warn!(
+                    target: "dwell", kind, topic, subscription,
+                    "`overrides` of the subscription `{topic}/{subscription}` names the type `{kind}`, which nobody \
+                     handles there{hint}"
                 );
             }
         }

@@ -2,7 +2,12 @@
 
 mod common;
 use common::{logs, *};
-use dwell::{Builder, Config, prelude::*, raw::State as Stands, settings::RetryPolicy};
+use dwell::{
+    Builder, Config,
+    prelude::*,
+    raw::State as Stands,
+    settings::{RetryOverride, RetryPolicy},
+};
 use dwell_core::{Change, Changed, Outcome, RecordQuery};
 use dwell_engine::Stage;
 use tracing::Level;
@@ -271,6 +276,28 @@ async fn an_override_for_a_type_that_nobody_handles_is_a_warning_at_start() {
     );
     let lines = warnings("[[retry.override]]\ntype = \"billing\"\nmax_retries = 1").await;
     assert_eq!(lines[0].message, "`[[retry.override]]` names the type `billing`, which nobody here handles");
+}
+
+#[tokio::test]
+async fn an_override_of_one_subscription_for_a_type_that_it_does_not_handle_is_a_warning_at_start() {
+    let one =
+        "[[subscription]]\ntopic = \"orders\"\nname = \"mail\"\noverrides.\"orders.plced\".max_retries = 1";
+    let lines = warnings(one).await;
+    let [line] = &lines[..] else { panic!("one warning: {lines:#?}") };
+    assert_eq!((line.level, line.field("kind")), (Level::WARN, Some("orders.plced")));
+    assert_eq!(
+        line.message,
+        "`overrides` of the subscription `orders/mail` names the type `orders.plced`, which nobody handles there; did you \
+         mean `orders.placed`?"
+    );
+    assert!(warnings(&one.replace("plced", "placed")).await.is_empty());
+
+    let special = ("orders.plced".to_owned(), RetryOverride::default());
+    let code = mail().with(|settings| settings.overrides = [special].into());
+    logs::capture();
+    let _world = World::new(Pump::Async, code, [], |_, _| Ok(())).await;
+    let lines: Vec<_> = logs::take().into_iter().map(|line| line.message).collect();
+    assert!(lines.iter().any(|line| line.contains("`orders.plced`")), "{lines:?}");
 }
 
 #[tokio::test]
