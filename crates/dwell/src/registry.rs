@@ -116,6 +116,12 @@ impl Registry {
             let topic = match one.job {
                 Some(_) => {
                     jobs::check_kind(one.of.kind)?;
+                    if built.needs_inbox {
+                        return Err(refused(format!(
+                            "the handler `{handler}` of jobs has the step `inbox`, which would complete a job that is handed \
+                             out again without its result: remove the step; a job of one id is submitted once"
+                        )));
+                    }
                     one.topic
                 }
                 None => Routes::topic(&topics, one.of.kind, &one.topic),

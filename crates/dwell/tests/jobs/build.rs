@@ -55,6 +55,16 @@ async fn a_type_has_one_handler_of_jobs_and_may_be_a_command_as_well() {
 }
 
 #[tokio::test]
+async fn an_inbox_around_a_job_is_refused_because_it_would_lose_results() {
+    let pipeline = Pipeline::job(twice).named("twice").step(Step::inbox());
+    let error = Bus::builder().job(pipeline).start("memory://").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    for part in ["`twice`", "`inbox`", "remove the step"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_type_that_is_only_a_job_is_no_command() {
     let t = dwell::testing::start(Bus::builder().job(twice)).await.unwrap();
     assert_eq!(t.send(double(1)).await.unwrap_err().kind(), ErrorKind::NotFound);
