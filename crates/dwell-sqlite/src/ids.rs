@@ -7,6 +7,7 @@ use crate::{
 };
 use dwell_core::Timestamp;
 use rusqlite::{OptionalExtension, Row};
+use std::time::Duration;
 
 /// What is known about an id of a topic.
 #[derive(Clone, Copy, Debug)]
@@ -101,10 +102,10 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// A message of this id is over: from now on it is remembered for as long as the settings say.
-    pub(crate) fn remember_longer(&self, id: &str) -> Sql<()> {
-        let until = self.now.after(self.settings.ids);
-        self.sql("UPDATE known SET until = max(until, ?2) WHERE id = ?1")?.execute((id, until.0))?;
+    /// A message of this id is over, or lives: from now on it is remembered for so long.
+    pub(crate) fn remember_for(&self, id: &str, time: Duration) -> Sql<()> {
+        let until = self.now.after(time);
+        self.sql("UPDATE known SET until = ?2 WHERE id = ?1")?.execute((id, until.0))?;
         Ok(())
     }
 }

@@ -322,6 +322,7 @@ impl Tx<'_> {
                     CASE error_step WHEN step THEN error END, handled, failed FROM message WHERE number = ?1",
             )?
             .execute([number])?;
+            self.shorten_past(number, step)?;
         }
         Ok(())
     }
@@ -382,13 +383,14 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// A message is over: its record is kept if the settings say so.
+    /// A message is over: its record is kept if the settings say so. Where there is no room, one that has a result is kept or
+    /// not over at all, for somebody waits for that.
     pub(crate) fn end(&mut self, held: &Held, ended: State, because: Because<'_>) -> Sql<()> {
         // One that has fired says itself when it was over.
         if held.is_chosen && !held.has_fired {
-            self.remember_longer(&held.id)?;
+            self.remember_for(&held.id, self.settings.ids)?;
         }
-        if self.settings.done.is_zero() || self.is_frugal {
+        if self.settings.done.is_zero() || self.is_frugal && because.result.is_none() {
             return self.remove(held);
         }
         self.leave(held)?;

@@ -11,6 +11,14 @@ use std::time::Duration;
 /// How many rows of each kind are removed at a time.
 const CHUNK: i64 = 500;
 
+/// An id whose message lives is not looked at again before this: however many there are, tidying comes to an end. When its
+/// message is over, it is remembered for as long as was asked for, and no longer.
+const LIVES: Duration = Duration::from_secs(60);
+
+/// So much is kept of the past of a message, of what was first and of what was last: it may be released for ever.
+const FIRST: usize = 10;
+const LAST: usize = 1000;
+
 /// How many pages are given back at a time.
 const PAGES: i64 = 256;
 
@@ -55,13 +63,28 @@ impl Tx<'_> {
         };
         for (id, topic) in &old {
             if self.lives(id)? {
-                self.remember_longer(id)?;
+                self.remember_for(id, self.settings.ids.max(LIVES))?;
             } else {
                 self.sql("DELETE FROM known WHERE id = ?1 AND topic = ?2")?.execute((id, topic))?;
             }
         }
-        // Those that live may be many, and are not looked at again at once.
         Ok(old.len() as i64 == CHUNK)
+    }
+
+    /// Forgets the middle of a message's past, if it is long. Now and then: by the number of the step, mixed, so that it comes
+    /// to each of those that take their steps in turns.
+    pub(crate) fn shorten_past(&self, number: i64, step: i64) -> Sql<()> {
+        const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+        const ONE_OF_128: u32 = u64::BITS - 7;
+        if (step as u64).wrapping_mul(GOLDEN) >> ONE_OF_128 == 0 {
+            self.sql(
+                "DELETE FROM history WHERE message = ?1
+                 AND step >= (SELECT step FROM history WHERE message = ?1 ORDER BY step LIMIT 1 OFFSET ?2)
+                 AND step <= (SELECT step FROM history WHERE message = ?1 ORDER BY step DESC LIMIT 1 OFFSET ?3)",
+            )?
+            .execute((number, FIRST as i64, LAST as i64))?;
+        }
+        Ok(())
     }
 
     fn forget_claims(&mut self) -> Sql<bool> {

@@ -193,3 +193,24 @@ async fn what_is_over_is_forgotten_in_time_with_its_past_and_dead_letters_are_no
     broker.clock.idle().await;
     ended.await.unwrap();
 }
+
+#[tokio::test]
+async fn a_message_that_is_released_for_ever_keeps_its_first_steps_and_its_last() {
+    const TURNS: usize = 1500;
+    let broker = Broker::with(kept()).await;
+    broker.send(to_mail("a")).await.unwrap();
+    broker.send(to_mail("b")).await.unwrap();
+    for _ in 0..TURNS {
+        broker.clock.advance(MILLI).await;
+        release_all(&broker.mail, receive(&broker.mail).await).await;
+    }
+    for id in ["a", "b"] {
+        let history = broker.sqlite.ledger().unwrap().get(&id.into()).await.unwrap().remove(0).history;
+        assert!((1000..2000).contains(&history.len()), "{}", history.len());
+        let start = history[0].at;
+        let at: Vec<_> = history.iter().map(|step| step.at.since(start).as_millis() as usize).collect();
+        assert_eq!(at[..7], [0, 1, 1, 2, 2, 3, 3], "how it began");
+        let last: Vec<_> = (0..1000).map(|step| TURNS - step / 2).collect();
+        assert_eq!(at.iter().rev().take(1000).copied().collect::<Vec<_>>(), last, "and where it is");
+    }
+}

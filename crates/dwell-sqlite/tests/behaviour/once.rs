@@ -213,3 +213,23 @@ async fn what_is_sent_anew_at_once_is_what_is_known_and_not_what_had_fired_befor
     assert_eq!(again, Sent { due: None, duplicate: true });
     assert_eq!(kind(broker.send(mail(order("a")).once(Fail)).await), ErrorKind::Conflict);
 }
+
+#[tokio::test]
+async fn tidying_ends_though_many_ids_live_and_none_is_kept_for_long() {
+    let broker = Broker::with(SqliteSettings { ids: Duration::ZERO, ..settings() }).await;
+    let to_mail =
+        |n: usize| Envelope { to: Address::subscription("orders", "mail"), ..order(&n.to_string()) };
+    let batch: Vec<_> = (0..1200).map(|n| to_mail(n).once(Fail)).collect();
+    broker.sqlite.producer().await.unwrap().send(&batch).await;
+    let background = broker.sqlite.background(Box::pin(std::future::pending())).unwrap();
+    let ended = tokio::spawn(broker.clock.track(Box::pin(async move { background.await.unwrap() })));
+    broker.clock.advance(SECOND * 61).await;
+    assert!(broker.send(to_mail(0).once(Fail)).await.unwrap().duplicate, "it is not over");
+    let first = broker.mail.receive(1, Duration::ZERO, None).await.unwrap().remove(0);
+    ack(&broker.mail, first).await;
+    assert!(
+        !broker.send(to_mail(0).once(Fail)).await.unwrap().duplicate,
+        "it is over, and so its id is free"
+    );
+    ended.abort();
+}
