@@ -117,13 +117,18 @@ struct Scan {
     /// Through this index, of rows like this.
     from: &'static str,
     condition: String,
-    /// The index has them in order.
+    /// The index has them in order. Else all of them are looked at, and they are few.
     is_ordered: bool,
 }
 
 impl Scan {
     fn new(from: &'static str, condition: impl Into<String>, is_ordered: bool) -> Self {
         Self { from, condition: condition.into(), is_ordered }
+    }
+
+    /// Those in this state alone.
+    fn of_state(self, code: u8) -> Self {
+        Self { condition: format!("{} AND state = {code}", self.condition), ..self }
     }
 }
 
@@ -145,26 +150,25 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
     }
     let (mut scans, mut rest) = (Vec::new(), Vec::new());
     for state in State::ALL.into_iter().filter(|state| query.states.contains(state)) {
-        let code = code(state);
-        let only = format!("state = {code}");
-        match state {
-            State::Scheduled | State::Ready | State::Processing | State::Done
-                if count(connection, state)? > FEW =>
-            {
-                rest.push(code.to_string());
-            }
-            State::Scheduled => {
-                scans.push(Scan::new("message_due", format!("phase = 0 AND {only}"), false));
-            }
-            State::Ready => scans.extend([
-                Scan::new("message_ready", format!("phase = 1 AND {only}"), false),
-                Scan::new("message_aside", format!("phase = 2 AND {only}"), false),
-            ]),
-            State::Processing => {
-                scans.push(Scan::new("message_leased", format!("phase = 3 AND {only}"), false));
-            }
-            State::Done => scans.push(Scan::new("message_over", format!("phase = 4 AND {only}"), false)),
-            _ => scans.push(Scan::new("message_state", format!("state > 2 AND state <> 8 AND {only}"), true)),
+        let (code, mut are_few) = (code(state), true);
+        // What is ready or in hands belongs where it lies, unless it is dead: of those there may be millions.
+        let here = format!("place IN (SELECT home FROM tally WHERE state = {code} AND messages > 0)");
+        let places = match state {
+            State::Scheduled => vec![Scan::new("message_due", "phase = 0", false)],
+            State::Ready => vec![
+                Scan::new("message_ready", format!("phase = 1 AND {here}"), false),
+                Scan::new("message_aside", format!("phase = 2 AND {here}"), false),
+            ],
+            State::Processing => vec![Scan::new("message_leased", format!("phase = 3 AND {here}"), false)],
+            State::Done => vec![Scan::new("message_over", "phase = 4", false)],
+            _ => vec![Scan::new("message_state", "state > 2 AND state <> 8", true)],
+        };
+        for place in places.iter().filter(|place| !place.is_ordered) {
+            are_few &= is_small(connection, place)?;
+        }
+        match are_few {
+            true => scans.extend(places.into_iter().map(|place| place.of_state(code))),
+            false => rest.push(code.to_string()),
         }
     }
     if !rest.is_empty() {
@@ -173,11 +177,13 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
     Ok(scans)
 }
 
-/// How many records are in this state.
-fn count(connection: &Connection, state: State) -> Sql<i64> {
-    connection
-        .prepare_cached("SELECT coalesce(sum(messages), 0) FROM tally WHERE state = ?1")?
-        .query_row([code(state)], |row| row.get(0))
+/// Whether few rows are on this way, in whatever state. The index alone is looked at, and no further than that.
+fn is_small(connection: &Connection, scan: &Scan) -> Sql<bool> {
+    let sql = format!(
+        "SELECT 1 FROM message INDEXED BY {} WHERE {} LIMIT 1 OFFSET {FEW}",
+        scan.from, scan.condition
+    );
+    Ok(!connection.prepare_cached(&sql)?.exists([])?)
 }
 
 /// One page.
@@ -272,4 +278,52 @@ fn window_end(connection: &Connection, scan: &Scan, after: &Rank) -> Sql<Option<
             Ok(Rank { created_at: row.get(0)?, id: row.get(1)?, number: row.get(2)? })
         })
         .optional()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A row in each place, and so many of one state in one phase that another state is few among them.
+    #[test]
+    fn whatever_else_lies_there_no_state_is_looked_for_among_more_than_few_rows_at_a_time() {
+        // The phase that they share, the state that is asked for, and the one that there are many of.
+        for (phase, few, many) in [
+            (0, State::Scheduled, State::Retrying),
+            (0, State::Scheduled, State::Scheduled),
+            (1, State::Ready, State::Dead),
+            (2, State::Ready, State::Dead),
+            (3, State::Processing, State::Dead),
+            (3, State::Processing, State::Processing),
+            (4, State::Done, State::Cancelled),
+        ] {
+            let connection = Connection::open_in_memory().unwrap();
+            crate::layout::create(&connection).unwrap();
+            let insert = |place: i64, state: State, first: i64, count: i64| {
+                let sql = "WITH RECURSIVE n (i) AS (SELECT ?1 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?1 + ?2)
+                     INSERT INTO message SELECT i, 9, ?3, ?3, ?4, ?5, ?5, i, i, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL,
+                         NULL, NULL, NULL, NULL, NULL, NULL, NULL, i, '', NULL, '', NULL, 0, 0, NULL, x'' FROM n";
+                connection.execute(sql, (first, count, place, phase, code(state))).unwrap();
+                connection
+                    .execute("REPLACE INTO tally VALUES (?1, ?2, ?3, 0)", (place, code(state), count))
+                    .unwrap();
+            };
+            insert(1, many, 1, FEW + 5);
+            insert(2, few, FEW + 10, 3);
+            let query = RecordQuery { states: vec![few], limit: 10, ..RecordQuery::default() };
+            let scans = scans(&connection, &query).unwrap();
+            let mut found = 0;
+            for scan in &scans {
+                let (all, of_it) = scan.condition.split_once(" AND state").unwrap_or(("1", ""));
+                let count = |condition: &str| -> i64 {
+                    let sql =
+                        format!("SELECT count(*) FROM message INDEXED BY {} WHERE {condition}", scan.from);
+                    connection.query_row(&sql, [], |row| row.get(0)).unwrap()
+                };
+                assert!(scan.is_ordered || count(all) <= FEW, "{few} among {many}: {scan:?} {of_it}");
+                found += count(&scan.condition);
+            }
+            assert_eq!(found, if few == many { FEW + 8 } else { 3 }, "{few} among {many}: {scans:?}");
+        }
+    }
 }

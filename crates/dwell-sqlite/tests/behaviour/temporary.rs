@@ -90,6 +90,10 @@ impl Temporary {
             "nothing that waits has fired under its id",
             "SELECT number FROM message WHERE fired = 1 AND phase = 0",
         );
+        none(
+            "what is ready or in hands belongs where it lies, unless it is dead",
+            "SELECT number FROM message WHERE state IN (1, 2) AND home <> place",
+        );
         none("no past without a message", "SELECT message FROM history EXCEPT SELECT number FROM message");
         none("no body without a message", "SELECT message FROM payload EXCEPT SELECT number FROM message");
         none(
