@@ -1,5 +1,6 @@
 use super::*;
-use dwell_core::Headers;
+use bytes::Bytes;
+use dwell_core::{Change, Changed, Headers, RecordQuery, State, wire};
 
 #[tokio::test]
 async fn a_message_arrives_as_it_was_sent_once_for_each_subscription() {
@@ -124,4 +125,69 @@ async fn many_producers_and_consumers_lose_nothing_and_keep_the_order_of_each_ke
         let of = seen.iter().filter(|id| id.starts_with(&format!("{producer}-")));
         assert!(of.is_sorted_by(|a, b| a < b), "each key in order, and nothing twice");
     }
+}
+
+/// What is too large to lie in the row of its message goes everywhere with it.
+#[tokio::test]
+async fn a_large_body_is_the_same_over_every_change() {
+    let broker = Broker::with(SqliteSettings { done: SECOND * 60, ..settings() }).await;
+    let ledger = broker.sqlite.ledger().unwrap();
+    let body = |byte: u8| Bytes::from([vec![byte; 4990], b"needle".to_vec()].concat());
+    let checked = async |consumer: &Arc<dyn Consumer>, expected: &Bytes| {
+        let delivery = one(consumer).await;
+        assert!(delivery.message.body == *expected);
+        broker.file.check();
+        delivery
+    };
+    let bury = async |mut delivery: Delivery| {
+        delivery.message.headers.append(wire::ORIGINAL_TOPIC, "orders");
+        delivery.message.headers.append(wire::SUBSCRIPTION, "mail");
+        let action = Action::Move { to: Address::topic("orders.dlq"), due: Due::NOW };
+        assert!(settle(&broker.mail, delivery, action).await.is_empty());
+        broker.sqlite.usage().await.unwrap().dead_bytes
+    };
+    let replay = async |body: Option<Bytes>| {
+        let answers = ledger.change(&"a".into(), Some("mail"), Change::Replay(body), "ada").await.unwrap();
+        assert_eq!(answers[0].changed, Changed::Done);
+        broker.sqlite.usage().await.unwrap().dead_bytes
+    };
+    let mut envelope = order("a").due(after(SECOND));
+    envelope.message.body = body(1);
+    broker.send(envelope).await.unwrap();
+    broker.clock.advance(SECOND).await;
+    ack(&broker.stock, checked(&broker.stock, &body(1)).await).await;
+    release_all(&broker.mail, vec![checked(&broker.mail, &body(1)).await]).await;
+    for due in [Due::NOW, after(SECOND)] {
+        defer(&broker.mail, checked(&broker.mail, &body(1)).await, "mail", due).await;
+    }
+    broker.clock.advance(SECOND).await;
+
+    assert_eq!(bury(checked(&broker.mail, &body(1)).await).await, 4996);
+    let dead = RecordQuery {
+        states: vec![State::Dead],
+        text: Some("needle".into()),
+        limit: 10,
+        ..RecordQuery::default()
+    };
+    assert_eq!(ledger.list(dead).await.unwrap().items.len(), 1, "it is found by its end");
+    let small = Bytes::from("small");
+    for (edited, after) in
+        [(None, body(1)), (Some(body(2)), body(2)), (Some(small.clone()), small), (Some(body(3)), body(3))]
+    {
+        assert_eq!(replay(edited).await, 0);
+        let replayed = checked(&broker.mail, &after).await;
+        assert_eq!(bury(replayed).await, after.len() as u64);
+    }
+    replay(None).await;
+    ack(&broker.mail, checked(&broker.mail, &body(3)).await).await;
+    let payloads = || -> i64 {
+        broker.file.connection().query_row("SELECT count(*) FROM payload", [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(payloads(), 2, "as long as the records are kept");
+    broker.clock.advance(SECOND * 61).await;
+    for _ in 0..2 {
+        assert!(seen(&broker.mail).await.is_empty());
+    }
+    assert_eq!(payloads(), 0);
+    broker.file.check();
 }
