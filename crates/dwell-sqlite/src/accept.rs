@@ -22,14 +22,23 @@ pub(crate) fn is_same_content(a: &Message, b: &Message) -> bool {
     (&a.kind, &a.key, &a.content_type, &a.body) == (&b.kind, &b.key, &b.content_type, &b.body)
 }
 
+/// Who sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum By<'a> {
+    /// A user, or whoever has a copy on its way; with the [`content`] of the envelope.
+    Producer(Option<u128>),
+    /// Another program, which put it into the file; with why it cannot be read, if it cannot. Each row is a message, whatever
+    /// its id is.
+    OtherProgram(Option<&'a str>),
+}
+
 impl Tx<'_> {
-    /// Takes in one envelope; `content` is its [`content`], and `problem` says why it cannot be read, if it cannot.
-    pub(crate) fn accept(
-        &mut self,
-        envelope: &Envelope,
-        content: Option<u128>,
-        problem: Option<&str>,
-    ) -> Result<Sent, Halt> {
+    /// Takes in one envelope.
+    pub(crate) fn accept(&mut self, envelope: &Envelope, by: By<'_>) -> Result<Sent, Halt> {
+        let (content, problem) = match by {
+            By::Producer(content) => (content, None),
+            By::OtherProgram(problem) => (None, problem),
+        };
         let target = self.target(&envelope.to)?;
         self.check_size(&envelope.message)?;
         let topic = target.topic();
@@ -37,8 +46,9 @@ impl Tx<'_> {
         let waits = due > self.now;
         let chosen = envelope.once.zip(content).map(|(on_conflict, content)| Chosen { on_conflict, content });
         let name = match chosen {
-            None if waits => Some(self.name_of_copy(topic, envelope)?),
-            None => None,
+            None if !waits => None,
+            None if matches!(by, By::OtherProgram(_)) => Some(self.free_name(topic, envelope)?),
+            None => Some(self.name_of_copy(topic, envelope)?),
             Some(_) => Some(ScheduleId::of(envelope)),
         };
         let waiting = match &name {
@@ -97,6 +107,15 @@ impl Tx<'_> {
             }
             _ => Ok(name),
         }
+    }
+
+    /// A name that nothing waits under yet.
+    fn free_name(&mut self, topic: i64, envelope: &Envelope) -> Sql<ScheduleId> {
+        let mut name = ScheduleId::of(envelope);
+        while self.waiting(topic, &name)?.is_some() {
+            name = ScheduleId(format!("{}&{}", ScheduleId::of(envelope), self.next()).into());
+        }
+        Ok(name)
     }
 
     /// What waits under this name: that of its id, or one of its own.
@@ -215,8 +234,23 @@ impl Tx<'_> {
         Ok(of.subscribed.clone())
     }
 
+    /// Whether the log is no longer than this; if it is, only this goes on.
+    pub(crate) fn check_log(&self, most: u64, goes_on: &str) -> Result<(), Halt> {
+        let (file, length) = (self.file_name(), self.own.log_length);
+        if length <= most {
+            return Ok(());
+        }
+        Err(refused(
+            ErrorKind::StorageFull,
+            format!(
+                "the log of `{file}` has {length} bytes, and cannot be emptied as long as another program reads an old \
+                 state of the file: end that, or raise `max_log`; {goes_on}"
+            ),
+        ))
+    }
+
     /// Whether users may send: a little before the file is full, they may not, so that what is in it can be settled.
-    fn check_room(&self) -> Result<(), Halt> {
+    pub(crate) fn check_room(&self) -> Result<(), Halt> {
         /// This part of the largest size is kept for settling.
         const RESERVE: i64 = 32;
         if self.own.is_short {
@@ -229,17 +263,7 @@ impl Tx<'_> {
                 ),
             ));
         }
-        if self.own.log_length > self.settings.max_log {
-            return Err(refused(
-                ErrorKind::StorageFull,
-                format!(
-                    "the log of `{}` has {} bytes, and cannot be emptied as long as another program reads an old state of \
-                     the file: end that, or raise `max_log`; what is in it is still handled",
-                    self.file_name(),
-                    self.own.log_length
-                ),
-            ));
-        }
+        self.check_log(self.settings.max_log, "what is in it is still handled")?;
         let Some(most) = self.settings.max_size else { return Ok(()) };
         let limit = self.pragma("max_page_count")?;
         let used = self.pragma("page_count")? - self.pragma("freelist_count")?;

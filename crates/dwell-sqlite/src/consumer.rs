@@ -152,11 +152,11 @@ impl SqliteConsumer {
         let (ask, weak) = (ask.clone(), Arc::downgrade(file));
         let answer = file.writer.order(
             ask.max.max(1),
-            move |tx| tx.look(&ask),
-            move |look| Handed { look, file: weak },
+            move |tx| item(tx.look(&ask)),
+            move |look| look.map(|look| Handed { look, file: weak }),
         )?;
         match answer.await {
-            Ok(handed) => handed.map(Handed::take),
+            Ok(answered) => answered?.map(Handed::take),
             Err(oneshot::error::RecvError { .. }) => Err(file.writer.closed()),
         }
     }

@@ -8,6 +8,7 @@
 use crate::{
     fault::Sql,
     flow::CHUNK,
+    halt::Halt,
     row::{message, read_message},
     signals::Signal,
     tx::{Tx, code},
@@ -78,12 +79,14 @@ impl Ready {
 
 impl Tx<'_> {
     /// Hands out what is ready, having made ready what is due, what was lost and what other programs have put there.
-    pub(crate) fn look(&mut self, ask: &Ask) -> Sql<Look> {
+    pub(crate) fn look(&mut self, ask: &Ask) -> Result<Look, Halt> {
         if self.is_abandoned {
             // It may have been told of something that another one must take now.
             self.signal(ask.place, Signal::One);
             return Ok(Look::Again);
         }
+        // What is handed out and comes back would make the log longer and longer.
+        self.check_log(self.settings.max_log.saturating_mul(2), "what is in hands is still settled")?;
         let is_more_to_take_in = self.take_in()?;
         let is_more_lost = self.give_back_expired(ask.place)?;
         let mut deliveries = self.hand_out_due(ask)?;

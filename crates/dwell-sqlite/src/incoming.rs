@@ -1,6 +1,6 @@
 //! What other programs have put into the table `incoming`: it is taken in as if it were sent.
 
-use crate::{fault::Sql, flow::CHUNK, halt::item, row::read_bytes, tx::Tx};
+use crate::{accept::By, fault::Sql, flow::CHUNK, halt::item, row::read_bytes, tx::Tx};
 use bytes::Bytes;
 use dwell_core::{
     Address, ContentType, Due, Envelope, Error, ErrorKind, Headers, MessageId, Text, Timestamp, wire,
@@ -46,20 +46,25 @@ fn column<T: FromSql>(row: &Row<'_>, name: &str, what: &str) -> Result<T, Error>
 impl Tx<'_> {
     /// Takes in what other programs have put there. Returns whether there is more.
     pub(crate) fn take_in(&mut self) -> Sql<bool> {
-        if std::mem::replace(&mut self.has_taken_in, true) {
-            return Ok(false);
+        if let Some(is_more) = self.taken_in {
+            return Ok(is_more);
         }
         let incoming = self.incoming()?;
-        let is_more = incoming.len() == CHUNK;
+        let mut is_more = incoming.len() == CHUNK;
         for (number, incoming) in incoming {
             let taken = match incoming.and_then(|incoming| self.read(incoming)) {
                 Ok((envelope, problem)) => {
-                    let accepted = self.accept(&envelope, None, problem.as_deref());
+                    let accepted = self.accept(&envelope, By::OtherProgram(problem.as_deref()));
                     item(accepted)?
                 }
                 Err(error) => Err(error),
             };
             match taken {
+                // It waits there, with all behind it, until there is room.
+                Err(error) if error.kind() == ErrorKind::StorageFull => {
+                    is_more = false;
+                    break;
+                }
                 Ok(_) => self.sql("DELETE FROM incoming WHERE number = ?1")?.execute([number])?,
                 // It stays there, with the reason, for people to see.
                 Err(error) => self
@@ -67,20 +72,26 @@ impl Tx<'_> {
                     .execute((number, error.to_string()))?,
             };
         }
+        self.taken_in = Some(is_more);
         Ok(is_more)
     }
 
-    /// By their numbers. What another program wrote into one row is no trouble for the others.
+    /// By their numbers; none as long as there is no room for them. What another program wrote into one row is no trouble for
+    /// the others.
     fn incoming(&self) -> Sql<Vec<(i64, Result<Incoming, Error>)>> {
         let mut statement = self.sql(
             "SELECT number, topic, subscription, id, type, key, content_type, headers, body, due, delay
              FROM incoming INDEXED BY incoming_open WHERE error IS NULL ORDER BY number LIMIT ?1",
         )?;
-        let incoming = statement.query_map([CHUNK as i64], |row| {
+        let (mut rows, mut incoming) = (statement.query([CHUNK as i64])?, Vec::new());
+        while let Some(row) = rows.next()? {
+            if incoming.is_empty() && item(self.check_room())?.is_err() {
+                break;
+            }
             let (key, body) = (read_bytes(row, 5)?, read_bytes(row, 8)?);
-            Ok((row.get(0)?, Incoming::of(row, key, body)))
-        })?;
-        incoming.collect()
+            incoming.push((row.get(0)?, Incoming::of(row, key, body)));
+        }
+        Ok(incoming)
     }
 
     fn read(&self, incoming: Incoming) -> Result<(Envelope, Option<Text>), Error> {

@@ -80,7 +80,10 @@ impl Ledger for SqliteLedger {
 pub(crate) async fn promote(file: &File) -> Result<()> {
     let now = file.seams.clock.now();
     while file.read(move |connection| is_behind(connection, now)).await? {
-        file.write(CHUNK, |tx| Ok(tx.take_in()? | tx.promote_any(CHUNK)?)).await?;
+        if !file.write(CHUNK, |tx| Ok(tx.take_in()? | tx.promote_any(CHUNK)?)).await? {
+            // There is no room for what is left, or the clock was set back meanwhile.
+            break;
+        }
     }
     Ok(())
 }

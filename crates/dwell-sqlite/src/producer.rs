@@ -1,6 +1,10 @@
 //! The end that takes messages in.
 
-use crate::{accept::content, halt::item, handle::Handle};
+use crate::{
+    accept::{By, content},
+    halt::item,
+    handle::Handle,
+};
 use dwell_core::{BoxFuture, Envelope, Producer, Result, Sent};
 use std::sync::Arc;
 
@@ -26,7 +30,7 @@ pub(crate) async fn accept(handle: &Handle, batch: &[Envelope]) -> Vec<Result<Se
                 let job = file.write(chunk.len(), move |tx| {
                     chunk
                         .iter()
-                        .map(|(envelope, content)| item(tx.accept(envelope, *content, None)))
+                        .map(|(envelope, content)| item(tx.accept(envelope, By::Producer(*content))))
                         .collect()
                 });
                 job.await

@@ -158,7 +158,7 @@ impl Tx<'_> {
         if is_new {
             // What another program has put there may have somewhere to go now.
             self.sql("UPDATE incoming SET error = NULL WHERE error IS NOT NULL")?.execute([])?;
-            self.has_taken_in = false;
+            self.taken_in = None;
         }
         Ok(())
     }

@@ -29,9 +29,9 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// Whether another connection has written since this was read.
+    /// Whether another connection may have written since this was read.
     pub(crate) fn is_outdated(&self, version: i64) -> bool {
-        self.version.is_some_and(|read| read != version)
+        self.version != Some(version)
     }
 }
 
@@ -66,8 +66,8 @@ pub(crate) struct Tx<'a> {
     pub(crate) is_abandoned: bool,
     /// The disk is full: nothing is written that is not needed.
     pub(crate) is_frugal: bool,
-    /// What other programs have put there was taken in.
-    pub(crate) has_taken_in: bool,
+    /// What other programs have put there was taken in, and whether there is more.
+    pub(crate) taken_in: Option<bool>,
     statements: Statements<'a>,
     next_before: i64,
     generation_before: i64,
@@ -88,8 +88,9 @@ impl<'a> Tx<'a> {
     ) -> Sql<Self> {
         let version = version(connection)?;
         let mut after = After::default();
-        if cache.version != Some(version) {
-            after.everyone = cache.version.is_some();
+        if cache.is_outdated(version) {
+            // Also where nothing is known: who came before may have seen this version, and failed before telling anybody.
+            after.everyone = true;
             let (next, generation) = connection
                 .prepare_cached("SELECT next, generation FROM counter")?
                 .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -111,7 +112,7 @@ impl<'a> Tx<'a> {
             now,
             is_abandoned: false,
             is_frugal,
-            has_taken_in: false,
+            taken_in: None,
             statements: Statements::new(connection),
             next_before,
             generation_before,

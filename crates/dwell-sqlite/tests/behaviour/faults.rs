@@ -105,6 +105,43 @@ async fn a_disk_that_is_full_to_the_last_page_loses_nothing_and_acks_go_through(
 }
 
 #[tokio::test]
+async fn a_result_is_not_given_up_for_want_of_room() {
+    let kept = SqliteSettings { max_size: Some(2 << 20), done: SECOND * 60, ..settings() };
+    let broker = Broker::with(kept).await;
+    fill(&broker, |n| Envelope { copy: true, ..large(&n.to_string()) }).await;
+    let (ledger, mut refused) = (broker.sqlite.ledger().unwrap(), 0);
+    for delivery in broker.mail.receive(50, Duration::ZERO, None).await.unwrap() {
+        let id = delivery.message.id.clone();
+        let result = Some(vec![7; 3000].into());
+        match settle(&broker.mail, delivery, Action::Ack { result: result.clone() }).await.pop() {
+            Some(unsettled) => {
+                assert_eq!(unsettled.error.kind(), ErrorKind::StorageFull, "{}", unsettled.error);
+                refused += 1;
+            }
+            None => assert_eq!(ledger.get(&id).await.unwrap()[0].result, result),
+        }
+    }
+    assert!(refused > 0, "there was room for all of them");
+}
+
+#[tokio::test]
+async fn what_other_programs_put_into_a_full_file_waits_there_until_there_is_room() {
+    let broker = Broker::with(SqliteSettings { max_size: Some(2 << 20), ..settings() }).await;
+    let (confirmed, _) = fill(&broker, |n| large(&n.to_string())).await;
+    let connection = broker.file.connection();
+    let insert = "INSERT INTO incoming (topic, subscription, id) VALUES ('orders', 'mail', 'foreign')";
+    connection.execute_batch(insert).unwrap();
+    let first = broker.mail.receive(1, Duration::ZERO, None).await.unwrap().remove(0);
+    broker.sqlite.ledger().unwrap().counts().await.unwrap();
+    let waits = "SELECT count(*) FROM incoming WHERE error IS NULL";
+    assert_eq!(connection.query_row(waits, [], |row| row.get::<_, i64>(0)).unwrap(), 1);
+    ack(&broker.mail, first).await;
+    let seen = drain(&broker).await;
+    assert_eq!((seen.len(), seen.last().map(String::as_str)), (confirmed.len(), Some("foreign")));
+    broker.file.check();
+}
+
+#[tokio::test]
 async fn space_is_given_back_when_what_took_it_is_gone() {
     let broker = Broker::new().await;
     let batch: Vec<_> = (0..8000).map(|n| large(&n.to_string())).collect();
@@ -118,6 +155,9 @@ async fn space_is_given_back_when_what_took_it_is_gone() {
     }
     let usage = broker.sqlite.usage().await.unwrap();
     assert!(usage.file < full.file / 2, "{usage:?} after {full:?}");
+    broker.sqlite.close().await.unwrap();
+    let left = std::fs::metadata(broker.file.path()).unwrap().len();
+    assert!(left < full.file / 2, "the file system has {left} bytes after {full:?}");
 }
 
 #[tokio::test]
@@ -132,12 +172,55 @@ async fn a_reader_that_stays_bounds_the_log_and_sends_go_on_when_it_has_gone() {
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     assert!(error.to_string().contains("`max_log`") && error.to_string().contains("reads"), "{error}");
     assert!(log() < MOST + (1 << 20), "{}", log());
+    let insert = "INSERT INTO incoming (topic, subscription, id) VALUES ('orders', 'mail', 'foreign')";
+    broker.file.connection().execute_batch(insert).unwrap();
+    let handled = broker.mail.receive(1, Duration::ZERO, None).await.unwrap().remove(0);
+    ack(&broker.mail, handled).await;
     reader.execute_batch("COMMIT").unwrap();
     // The first send after it is still refused, and empties the log.
     let _ = broker.send(large("perhaps")).await;
     broker.send(large("again")).await.unwrap();
     assert!(log() < MOST, "{}", log());
-    assert!(drain(&broker).await.len() > confirmed.len());
+    let seen = drain(&broker).await;
+    assert!(seen.len() > confirmed.len() && seen.contains(&"foreign".to_owned()));
+}
+
+#[tokio::test]
+async fn a_reader_that_stays_bounds_the_log_also_where_messages_are_handed_out_again_and_again() {
+    const MOST: u64 = 1 << 20;
+    let broker = Broker::with(SqliteSettings { max_log: MOST, ..settings() }).await;
+    let log =
+        || std::fs::metadata(format!("{}-wal", broker.file.path().display())).map_or(0, |log| log.len());
+    let batch: Vec<_> = (0..100).map(|n| large(&n.to_string())).collect();
+    assert!(broker.sqlite.producer().await.unwrap().send(&batch).await.iter().all(Result::is_ok));
+    let reader = broker.file.connection();
+    reader.execute_batch("BEGIN; SELECT * FROM message").unwrap();
+    let mut in_hands = broker.mail.receive(2, Duration::ZERO, None).await.unwrap();
+    ack(&broker.mail, in_hands.remove(0)).await;
+    let mut refused = None;
+    for _ in 0..10_000 {
+        match broker.mail.receive(10, Duration::ZERO, None).await {
+            Ok(deliveries) => {
+                for delivery in deliveries {
+                    defer(&broker.mail, delivery, "mail", Due::NOW).await;
+                }
+            }
+            Err(error) => {
+                refused = Some(error);
+                break;
+            }
+        }
+    }
+    let error = refused.expect("the log has an end");
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    assert!(error.is_retryable() && error.to_string().contains("`max_log`"), "{error}");
+    assert!(log() < 2 * MOST + (1 << 20), "{}", log());
+    ack(&broker.mail, in_hands.remove(0)).await;
+    reader.execute_batch("COMMIT").unwrap();
+    // The first one after it is still refused, and empties the log.
+    let _ = broker.mail.receive(0, Duration::ZERO, None).await;
+    assert_eq!(drain(&broker).await.len(), 98);
+    assert!(log() < MOST + (1 << 20), "{}", log());
 }
 
 #[tokio::test]
@@ -166,6 +249,9 @@ async fn a_file_that_another_process_has_locked_is_unavailable_until_it_lets_go(
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.is_retryable() && error.to_string().contains("`busy_timeout`"), "{error}");
     assert_eq!(kind(broker.mail.receive(1, Duration::ZERO, None).await), ErrorKind::Unavailable);
+    let query = RecordQuery { limit: 10, ..RecordQuery::default() };
+    let page = broker.sqlite.ledger().unwrap().list(query).await.unwrap();
+    assert!(page.items.is_empty(), "who only looks does not wait for who writes");
     other.execute_batch("ROLLBACK").unwrap();
     broker.send(order("a")).await.unwrap();
     assert_eq!(seen(&broker.mail).await, ["a"]);

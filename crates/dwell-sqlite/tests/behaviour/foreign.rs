@@ -139,3 +139,24 @@ async fn the_view_shows_messages_in_words() {
         ["a orders/ scheduled 2026-01-01T00:00:01.000Z", "b orders/mail done 2026-01-01T00:00:00.000Z"]
     );
 }
+
+#[tokio::test]
+async fn two_rows_with_one_id_are_two_messages_also_if_they_wait() {
+    let broker = Broker::new().await;
+    broker.send(order("a").due(after(SECOND))).await.unwrap();
+    for delay in [1000, 1000, 0, 0] {
+        insert(
+            &broker,
+            &format!(
+                "INSERT INTO incoming (topic, id, type, content_type, body, delay)
+                 VALUES ('orders', 'a', 'orders.placed', 'application/octet-stream', '42', {delay})"
+            ),
+        );
+    }
+    assert_eq!(seen(&broker.mail).await, ["a"; 2]);
+    assert_eq!(broker.held().waiting, 3, "theirs do not take the place of each other, nor of ours");
+    broker.file.check();
+    broker.clock.advance(SECOND).await;
+    assert_eq!(seen(&broker.mail).await, ["a"; 3]);
+    broker.file.check();
+}

@@ -1,5 +1,6 @@
 //! Two connections that share nothing but the file, as two processes do.
 
+use super::faults::{fill, large};
 use super::*;
 use dwell_core::{Changed, OnConflict, RecordQuery};
 
@@ -32,6 +33,21 @@ async fn what_another_process_sends_is_noticed_within_the_time_that_is_declared(
     broker.clock.advance(POLL).await;
     broker.clock.advance(SECOND).await;
     assert_eq!(waiting.got(), (POLL + SECOND, vec!["b".into()]));
+}
+
+#[tokio::test]
+async fn what_another_process_sends_is_noticed_in_time_also_if_what_we_do_next_fails() {
+    let broker = Broker::with(SqliteSettings { max_size: Some(2 << 20), ..settings() }).await;
+    let (other, _mail) = stranger(&broker).await;
+    let copy = |n: usize| Envelope { copy: true, ..large(&n.to_string()) };
+    fill(&broker, copy).await;
+    let waiting = broker.receiving(&broker.stock, 10, SECOND * 60);
+    broker.clock.idle().await;
+    send(&other, Envelope { to: Address::subscription("orders", "stock"), ..order("a") }).await.unwrap();
+    // It sees that something has changed, and is rolled back.
+    assert_eq!(kind(broker.send(copy(100_000)).await), ErrorKind::StorageFull);
+    broker.clock.advance(POLL).await;
+    assert_eq!(waiting.got(), (POLL, vec!["a".into()]));
 }
 
 #[tokio::test]
