@@ -13,6 +13,11 @@ use std::time::Duration;
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 impl Performer {
+    /// Whether it has just come to its end, so that no other message begins before it has let go of them.
+    pub(super) fn has_to_drain(&self) -> bool {
+        self.ending.is_some() && self.draining_since.is_none()
+    }
+
     /// Receives nothing more, and lets go of what has not begun.
     pub(super) fn drain(&mut self) {
         if self.draining_since.is_none() {

@@ -178,6 +178,9 @@ impl Performer {
                 })
                 .await;
             }
+            if self.has_to_drain() {
+                continue;
+            }
             self.give_back_released();
             let settled = self.lanes.flush(self.elapsed()).await;
             self.take_in(settled);
@@ -319,7 +322,10 @@ impl Performer {
     /// Starts as many handlers as there is room for, and takes in those that are done at once.
     fn start(&mut self, task: &mut TaskContext<'_>) {
         self.next_start = None;
-        while self.runs.len() < self.pump.settings.concurrency && self.executor.room() > 0 {
+        while !self.has_to_drain()
+            && self.runs.len() < self.pump.settings.concurrency
+            && self.executor.room() > 0
+        {
             let Some(held) = self.waiting.pop_front() else { return };
             if let Some(problem) = held.delivery.problem.clone() {
                 self.decide(Finished {
