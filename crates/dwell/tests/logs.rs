@@ -1,4 +1,9 @@
 //! What is logged about messages: always which one, never what is in it.
+#![allow(unreachable_pub, reason = "a test has no public")]
+
+#[path = "jobs/faulty.rs"]
+#[expect(dead_code, reason = "some of it is for stories about claims")]
+mod faulty;
 
 use dwell::{
     Error, ErrorKind, Step, Subscription,
@@ -339,6 +344,17 @@ async fn the_log_of_a_lost_lease_names_the_message_and_never_its_payload() {
     bus.send(Work { how: "hang".into(), secret: SECRET.into() }).await.unwrap();
     world.clock.advance(SECOND * 11).await;
     assert_eq!(world.checked(), lines(["lost its lease while it was held"]));
+}
+
+#[tokio::test]
+async fn the_log_of_a_settlement_that_failed_names_the_message_and_never_its_payload() {
+    let world = World::new();
+    let (transport, faults) = faulty::Faulty::new(Arc::new(world.memory()));
+    let bus = Bus::builder().handle(run).start_on(Arc::new(transport), world.seams.clone()).await.unwrap();
+    *faults.refuse.lock().unwrap() = Some(ErrorKind::Unavailable);
+    bus.send(Work { how: "ok".into(), secret: SECRET.into() }).await.unwrap();
+    world.clock.advance(SECOND * 11).await;
+    assert_eq!(world.checked(), lines(["could not settle: trying again"]));
 }
 
 #[tokio::test]

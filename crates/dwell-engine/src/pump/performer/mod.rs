@@ -534,6 +534,19 @@ impl Performer {
         }
     }
 
+    /// Says of which messages the broker has not heard what became of them.
+    fn tell_unsettled(&self, slots: &[usize], error: &Error) {
+        let (topic, subscription) = self.place();
+        let mut table = self.slots.lock();
+        for slot in slots {
+            let Some(Slot { message, .. }) = table.get_mut(*slot) else { continue };
+            tracing::warn!(
+                id = %message.id, kind = %message.kind, topic, subscription,
+                attempt = message.attempts.handled.saturating_add(1), %error, "could not settle: trying again"
+            );
+        }
+    }
+
     fn observe(&self, decision: &Decision, ran: Option<(Duration, Option<Duration>)>) {
         let Some(observer) = &self.pump.observer else { return };
         let decided = Decided {
@@ -558,9 +571,7 @@ impl Performer {
     fn take_in(&mut self, settled: Settled) {
         if let Some(error) = &settled.error {
             self.counts.settlements_failed += settled.failed.len() as u64;
-            let (topic, subscription) = self.place();
-            let messages = settled.failed.len();
-            tracing::warn!(topic, subscription, %error, messages, "could not settle: trying again");
+            self.tell_unsettled(&settled.failed, error);
             self.set_finished(&settled.failed);
         }
         self.counts.lost += settled.lost;
