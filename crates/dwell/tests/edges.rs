@@ -181,6 +181,7 @@ async fn a_step_whose_delay_is_out_of_reach_is_refused_at_the_start() {
     for step in [
         Step::defer_on_error().delay(60 * MINUTE).into(),
         Step::circuit_breaker().open_for(60 * MINUTE).into(),
+        Step::rate_limit(1.0 / 3600.0).into(),
     ] {
         let step: Step = step;
         let seams = Seams::virtual_time(VirtualClock::new(), 1);

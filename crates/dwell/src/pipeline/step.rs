@@ -358,6 +358,7 @@ impl Step {
         match &self.kind {
             Kind::Backstop(Backstop::Defer(step)) => step.own_delay().unwrap_or_default(),
             Kind::CircuitBreaker(step) => step.longest_delay(),
+            Kind::RateLimit(step) => step.interval(),
             _ => Duration::ZERO,
         }
     }

@@ -46,9 +46,14 @@ impl RateLimit {
         (self.burst == 0).then_some("has a burst of 0, so that nothing would ever run")
     }
 
-    pub(in super::super) fn layer(self) -> Box<dyn Layer> {
+    /// From one run to the next, and so what the first one waits that is deferred.
+    pub(in super::super) fn interval(self) -> Duration {
         // At least one in eleven days, so that the arithmetic stays small.
-        let interval = Duration::from_secs_f64((1.0 / self.per_second).min(1e6));
+        Duration::from_secs_f64((1.0 / self.per_second).min(1e6))
+    }
+
+    pub(in super::super) fn layer(self) -> Box<dyn Layer> {
+        let interval = self.interval();
         Box::new(Limiter { interval, slack: interval * (self.burst - 1), row: Arc::default() })
     }
 }
