@@ -3,7 +3,7 @@
 mod common;
 use common::{hanging, logs, *};
 use dwell::{
-    Timestamp,
+    Builder, Timestamp,
     prelude::*,
     raw::{Address, ContentType, Message, State as Stands},
     settings::{MaxRuns, OnUnknown, RetryPolicy},
@@ -11,6 +11,7 @@ use dwell::{
 use dwell_core::{Outcome, VirtualClock, wire};
 use dwell_engine::Status;
 use std::{sync::Arc, time::Duration};
+use tracing::Level;
 
 /// One row of the table.
 struct Row {
@@ -257,8 +258,17 @@ table! {
 
 impl Row {
     async fn check(self, pump: Pump) {
-        let answer = self.answer;
-        let world = World::new(pump, (self.mail)(mail()), [], move |run, _| answer(run.number)).await;
+        self.check_dispatched(pump, |wiring| wiring).await;
+        self.check_dispatched(pump, Builder::inline).await;
+    }
+
+    /// In the background, or inline: it is all the same.
+    async fn check_dispatched(&self, pump: Pump, dispatched: fn(Builder) -> Builder) {
+        logs::capture();
+        let (journal, answer) = (Journal::default(), self.answer);
+        let handler = journal.handler(pump, move |run, _| answer(run.number));
+        let wiring = Bus::builder().subscribe((self.mail)(mail()), handler);
+        let world = World::of(&journal, dispatched(wiring)).await;
         let sent = (self.message)();
         world.post(Address::topic("orders"), sent.clone()).await.unwrap();
         world.pass(100_000.0).await;
@@ -282,6 +292,7 @@ impl Row {
                 assert_eq!(headers.get_text(wire::LAST_ERROR), Some(description));
             }
         }
+        self.check_told(&logs::take());
         if !matches!(self.end, Dead(..)) {
             assert_eq!(world.get("a").await.unwrap(), [], "nothing is left of it");
         }
@@ -289,6 +300,18 @@ impl Row {
         world.post(Address::topic("orders"), sent.with(|message| message.id = "next".into())).await.unwrap();
         world.run_until_idle().await;
         assert_eq!(world.journal.decisions().pop().unwrap().id, "next");
+    }
+
+    /// Whoever was given up is told at error level, with where it went; nobody else is.
+    fn check_told(&self, lines: &[logs::Line]) {
+        let to = match self.end {
+            Done | Left(Outcome::Skipped) => None,
+            Left(_) => Some("nowhere: discarded"),
+            Dead(channel, ..) => Some(channel),
+        };
+        let errors = lines.iter().filter(|line| line.level == Level::ERROR);
+        let told: Vec<_> = errors.map(|line| (&*line.message, line.field("to"))).collect();
+        assert_eq!(told, to.map(|to| ("dead-lettered", Some(to))).as_slice());
     }
 }
 
