@@ -1,5 +1,7 @@
 //! Sending: now and later, once, several at a time, replaced, cancelled, found again.
 
+mod common;
+use common::logs;
 use dwell::{
     Config, ErrorKind,
     prelude::*,
@@ -13,6 +15,7 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
+use tracing::Level;
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -252,9 +255,16 @@ async fn the_configuration_sends_a_type_elsewhere() {
 }
 
 #[tokio::test]
-async fn an_event_that_nobody_subscribed_to_is_no_error() {
+async fn an_event_that_nobody_subscribed_to_is_no_error_and_told_once() {
+    logs::capture();
     let bus = Bus::connect("memory://").await.unwrap();
-    bus.publish(OrderPlaced { order: 1 }).await.unwrap();
+    for order in [1, 2] {
+        bus.publish(OrderPlaced { order }).await.unwrap();
+    }
+    let lines = logs::take();
+    let [line] = &lines[..] else { panic!("one line: {lines:#?}") };
+    assert_eq!((line.level, line.field("topic")), (Level::WARN, Some("orders.placed")));
+    assert!(line.message.contains("nobody subscribed"), "{line:?}");
 }
 
 #[tokio::test]
@@ -311,8 +321,12 @@ async fn an_outbox_takes_what_is_sent_while_the_broker_is_away_and_brings_it_whe
         .start_on(Arc::new(log), seams)
         .await
         .unwrap();
+    broker.stop();
     bus.send(Charge { cents: 1 }).id("now").await.unwrap();
-    clock.advance(SECOND).await;
+    clock.advance(10 * SECOND).await;
+    assert_eq!(seen.all(), [""; 0]);
+    broker.start();
+    clock.advance(DAY).await;
     assert_eq!(seen.all().len(), 1);
     let again = bus.send(Charge { cents: 1 }).id("now").await.unwrap();
     assert!(again.duplicate, "the store remembers ids, which the log does not");
