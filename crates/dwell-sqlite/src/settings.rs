@@ -78,7 +78,8 @@ pub struct SqliteSettings {
     /// that, so that what is in it can still be settled. No limit by default.
     pub max_size: Option<u64>,
     /// How large the log beside the file may become, in bytes, because another program reads an old state of the file and
-    /// does not end: then users' sends are `StorageFull`. 1 GiB by default.
+    /// does not end: then users' sends are `StorageFull`, and beyond twice that nothing is handed out, either. 1 GiB by
+    /// default.
     pub max_log: u64,
 }
 

@@ -3,7 +3,7 @@
 use crate::{
     Scale,
     disk::Place,
-    ours::{self, Count},
+    ours::{self, Count, DEFAULT_BATCH},
     process::processor_time,
 };
 use dwell_bench::Output;
@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) async fn run(output: &Output, scale: &Scale) {
     let place = Place::new();
-    let engine = ours::engine(place.path(), &Seams::system("bench"), Count::down_from(usize::MAX)).await;
+    let engine =
+        ours::engine(place.path(), &Seams::system("bench"), Count::down_from(usize::MAX), DEFAULT_BATCH)
+            .await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let (start, before) = (Instant::now(), processor_time());
     tokio::time::sleep(Duration::from_secs(scale.idle_seconds)).await;

@@ -17,25 +17,35 @@ use tokio::sync::Notify;
 const ROUNDS: usize = 3;
 const SYNCS: usize = 200;
 
+/// What a subscription asks for at a time: for who cares about a burst, and without a word about it.
+const BATCHES: [usize; 2] = [ours::LARGE_BATCH, ours::DEFAULT_BATCH];
+
 pub(crate) async fn steady(output: &Output, scale: &Scale) {
     let rate = scale.due_per_second as i64;
     let total = rate * scale.seconds as i64;
-    let (mut all, mut disk) = (vec![], vec![]);
+    let mut disk = vec![];
+    let mut all = BATCHES.map(|batch| (batch, vec![]));
     for _ in 0..ROUNDS.min(scale.rounds) {
-        disk.extend(syncs(SYNCS));
-        all.extend(late(total as usize, |n| n as i64 * 1000 / rate).await);
+        for (batch, all) in &mut all {
+            disk.extend(syncs(SYNCS));
+            all.extend(late(*batch, total as usize, |n| n as i64 * 1000 / rate).await);
+        }
     }
     disk.extend(syncs(SYNCS));
     output.figure("what the disk takes for one page, median", median(disk), "ms");
-    output.lateness(&format!("lateness at {rate}/s"), all);
+    for (batch, all) in all {
+        output.lateness(&format!("lateness at {rate}/s, `batch` {batch}"), all);
+    }
 }
 
 pub(crate) async fn burst(output: &Output, scale: &Scale) {
-    let mut all = vec![];
-    for _ in 0..ROUNDS.min(scale.rounds) {
-        all.extend(late(scale.burst, |_| 0).await);
+    for batch in BATCHES {
+        let mut all = vec![];
+        for _ in 0..ROUNDS.min(scale.rounds) {
+            all.extend(late(batch, scale.burst, |_| 0).await);
+        }
+        output.lateness(&format!("{} due at one instant, `batch` {batch}", scale.burst), all);
     }
-    output.lateness(&format!("{} due at one instant", scale.burst), all);
 }
 
 /// Milliseconds since the epoch, finer than our clock.
@@ -64,11 +74,11 @@ impl Handler for Late {
 }
 
 /// So many messages, each due a given number of milliseconds after a start that is soon.
-async fn late(expected: usize, due: impl Fn(usize) -> i64) -> Vec<f64> {
+async fn late(batch: usize, expected: usize, due: impl Fn(usize) -> i64) -> Vec<f64> {
     let (place, seams) = (Place::new(), Seams::system("bench"));
     let seen = Mutex::new(Vec::with_capacity(expected));
     let late = Arc::new(Late { seen, expected, done: Notify::new() });
-    let engine = ours::engine(place.path(), &seams, late.clone()).await;
+    let engine = ours::engine(place.path(), &seams, late.clone(), batch).await;
     let start = now() as i64 + 2_000;
     let all: Vec<_> = (0..expected).map(|n| envelope(&seams, Due::At(Timestamp(start + due(n))))).collect();
     for batch in all.chunks(1000) {

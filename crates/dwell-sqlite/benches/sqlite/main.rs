@@ -12,6 +12,7 @@ mod ours;
 mod pending;
 mod process;
 mod raw;
+mod raw_log;
 mod receives;
 mod sends;
 

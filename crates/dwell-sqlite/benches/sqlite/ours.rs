@@ -40,11 +40,15 @@ pub(crate) fn envelopes(seams: &Seams, count: usize) -> Vec<Envelope> {
     (0..count).map(|_| envelope(seams, Due::NOW)).collect()
 }
 
-/// An engine that hands all of the topic to this handler.
-pub(crate) async fn engine(path: &Path, seams: &Seams, handler: Arc<dyn Handler>) -> Engine {
+/// How many messages a subscription asks for at a time, unless it is told otherwise; and as many as it can use.
+pub(crate) const DEFAULT_BATCH: usize = 10;
+pub(crate) const LARGE_BATCH: usize = 10_000;
+
+/// An engine that hands all of the topic to this handler, asking for so many at a time.
+pub(crate) async fn engine(path: &Path, seams: &Seams, handler: Arc<dyn Handler>, batch: usize) -> Engine {
     let sqlite: Arc<dyn Transport> = Arc::new(open(path, seams));
     let engine = Engine::builder(sqlite, seams.clone()).build().await.expect("SQLite needs no store");
-    let settings = SubscriptionSettings { batch: 10_000, ..SubscriptionSettings::new(TOPIC, TOPIC) };
+    let settings = SubscriptionSettings { batch, ..SubscriptionSettings::new(TOPIC, TOPIC) };
     engine.subscribe(settings, Work::Async(handler)).await.expect("the settings are fine");
     engine
 }

@@ -9,8 +9,8 @@ use crate::{
 };
 use dwell_bench::{Output, median};
 use dwell_core::{
-    Address, Changed, Due, Envelope, Message, Query, Random, ScheduleId, Scheduler, Seams, SeededRandom,
-    Subscription, Transport,
+    Address, Changed, Due, Envelope, Message, MessageId, Query, Random, RecordQuery, ScheduleId, Scheduler,
+    Seams, SeededRandom, Subscription, Transport,
 };
 use dwell_sqlite::Sqlite;
 use std::{
@@ -36,10 +36,13 @@ enum Kind {
     ScheduleBatches,
     Cancel { callers: usize },
     Receive,
+    Counts,
+    Get,
+    Page,
 }
 
 /// What is measured.
-const KINDS: [(&str, Kind); 8] = [
+const KINDS: [(&str, Kind); 11] = [
     ("schedule, 1 caller", Kind::Schedule { callers: 1 }),
     ("schedule, 100 callers", Kind::Schedule { callers: 100 }),
     ("schedule, 1000 callers", Kind::Schedule { callers: BATCH }),
@@ -48,6 +51,9 @@ const KINDS: [(&str, Kind); 8] = [
     ("cancel, 100 callers", Kind::Cancel { callers: 100 }),
     ("cancel, 1000 callers", Kind::Cancel { callers: BATCH }),
     ("receive and ack, batches of 500", Kind::Receive),
+    ("counts of the ledger", Kind::Counts),
+    ("one record, by its id", Kind::Get),
+    ("the first 50 records", Kind::Page),
 ];
 
 pub(crate) async fn run(output: &Output, scale: &Scale) {
@@ -112,14 +118,16 @@ impl<'a> File<'a> {
         let mut costs = vec![[0.0; 2]; KINDS.len()];
         for at in (0..KINDS.len()).map(|at| (at + 2 * round) % KINDS.len()) {
             let kind = KINDS[at].1;
-            // Each waits for a commit of its own.
-            let alone = matches!(kind, Kind::Schedule { callers: 1 } | Kind::Cancel { callers: 1 });
+            // Each waits for a commit of its own, or reads a good deal.
+            let alone =
+                matches!(kind, Kind::Schedule { callers: 1 } | Kind::Cancel { callers: 1 } | Kind::Page);
             let sample = if alone { sample.div_ceil(10) } else { sample };
             let passed = match kind {
                 Kind::Schedule { callers } => self.schedule(sample, callers).await,
                 Kind::ScheduleBatches => self.schedule_batches(sample).await,
                 Kind::Cancel { callers } => self.cancel(sample, callers).await,
                 Kind::Receive => self.receive(sample).await,
+                Kind::Counts | Kind::Get | Kind::Page => self.look(kind, sample).await,
             };
             costs[at] = passed.map(|seconds| seconds * 1e6 / sample as f64);
         }
@@ -185,6 +193,29 @@ impl<'a> File<'a> {
     }
 }
 
+impl File<'_> {
+    /// What people do who look at it, one after the other.
+    async fn look(&self, kind: Kind, sample: usize) -> [f64; 2] {
+        let ledger = self.sqlite.ledger().expect("SQLite has one");
+        let start = Stamp::now();
+        for n in 0..sample {
+            let found = match kind {
+                Kind::Counts => ledger.counts().await.map(|counts| counts.len()),
+                Kind::Get => {
+                    let id = MessageId::from(name(n * 7919 % self.pending));
+                    ledger.get(&id).await.map(|records| records.len())
+                }
+                _ => {
+                    let query = RecordQuery { limit: 50, ..RecordQuery::default() };
+                    ledger.list(query).await.map(|page| page.items.len())
+                }
+            };
+            assert_ne!(found.expect("the file is open"), 0);
+        }
+        start.passed()
+    }
+}
+
 /// What passes while something is measured, in seconds: of time, and of the processors.
 #[derive(Clone, Copy)]
 struct Stamp(Instant, f64);
@@ -243,7 +274,7 @@ fn open_alone(path: &Path) -> (f64, f64) {
 pub(crate) async fn alone(path: &str) {
     let (seams, start) = (Seams::system("bench"), Instant::now());
     let handled = Count::down_from(1);
-    let engine = ours::engine(Path::new(path), &seams, handled.clone()).await;
+    let engine = ours::engine(Path::new(path), &seams, handled.clone(), ours::LARGE_BATCH).await;
     ours::send(&engine, &ours::envelopes(&seams, 1)).await;
     handled.done().await;
     let ready = start.elapsed().as_secs_f64();

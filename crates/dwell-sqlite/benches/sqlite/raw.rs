@@ -1,5 +1,7 @@
-//! Bare SQLite: the same tables, indexes, pragmas and statements, on one connection, by the thread that asks.
+//! Bare SQLite: the same tables, indexes, pragmas and statements, on one connection, by the thread that asks; and the same
+//! thread beside it that writes the log into the file.
 
+use crate::raw_log::RawLog;
 use dwell_core::{Envelope, Timestamp};
 use rusqlite::{Connection, Row, Transaction, TransactionBehavior, params};
 use std::path::Path;
@@ -15,6 +17,7 @@ const LEASE: i64 = 30_000;
 pub(crate) struct Raw {
     connection: Connection,
     next: i64,
+    log: RawLog,
 }
 
 /// What is known of a message that was handed out.
@@ -41,13 +44,13 @@ impl Raw {
         connection.set_prepared_statement_cache_capacity(200);
         let layout = concat!(
             "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
-             PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 4000;
+             PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0;
              PRAGMA journal_size_limit = 67108864;",
             include_str!("../../src/layout/1.sql"),
             include_str!("../../src/layout/2.sql")
         );
         connection.execute_batch(layout).expect("the layout is SQL");
-        Self { connection, next: 3 }
+        Self { connection, next: 3, log: RawLog::of(path) }
     }
 
     /// Takes in a group of messages that are ready at once.
@@ -184,7 +187,9 @@ impl Raw {
             tx.commit()?;
             Ok::<_, rusqlite::Error>(done)
         };
-        run().expect("the file can be written")
+        let done = run().expect("the file can be written");
+        self.log.keep_short(&self.connection);
+        done
     }
 }
 
