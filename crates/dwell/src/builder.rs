@@ -272,11 +272,21 @@ impl Builder {
 
     /// Where messages wait that the transport cannot make wait itself: the URL of a store.
     ///
-    /// ```no_run
-    /// # use dwell::Bus;
+    /// ```
+    /// # use dwell::{extend::Seams, prelude::*};
+    /// # use dwell_conformance::log::{Log, LogBroker, LogSettings};
+    /// # use std::{sync::Arc, time::Duration};
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.unpaid")]
+    /// # struct OrderUnpaid { order: u64 }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// // Kafka carries messages; what has to wait, waits in a file, where it can be listed and cancelled.
-    /// let bus = Bus::builder().scheduler("sqlite://waiting.db").start("kafka://localhost:9092").await?;
+    /// # let seams = Seams::system("shop-1");
+    /// # let log = Arc::new(Log::connect(&LogBroker::new(LogSettings::default()), seams.clone())?);
+    /// // A log carries messages; what has to wait, waits in a store, where it can be listed and cancelled. One that outlives
+    /// // this process would be "sqlite://waiting.db".
+    /// let bus = Bus::builder().scheduler("memory://").allow_volatile().start_on(log, seams).await?;
+    /// let sent = bus.publish(OrderUnpaid { order: 42 }).after(Duration::from_secs(900)).await?;
+    /// assert_eq!(bus.cancel(sent.id).await?, Cancel::Cancelled);
     /// # bus.shutdown().await }
     /// ```
     pub fn scheduler(mut self, url: impl Into<String>) -> Self {
@@ -286,11 +296,19 @@ impl Builder {
 
     /// Allows a store that forgets at a restart behind a transport that does not.
     ///
-    /// ```no_run
-    /// # use dwell::Bus;
+    /// ```
+    /// # use dwell::{Bus, ErrorKind, extend::Seams};
+    /// # use dwell_conformance::log::{Log, LogBroker, LogSettings};
+    /// # use std::sync::Arc;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// // Without this, `start` refuses: what waits would be lost at a restart, and Kafka's users expect otherwise.
-    /// let bus = Bus::builder().scheduler("memory://").allow_volatile().start("kafka://localhost:9092").await?;
+    /// # let seams = Seams::system("shop-1");
+    /// # let log = Arc::new(Log::connect(&LogBroker::new(LogSettings::default()), seams.clone())?);
+    /// // A log remembers; what waits in memory would be lost at a restart.
+    /// let wiring = || Bus::builder().scheduler("memory://");
+    /// let refused = wiring().start_on(log.clone(), seams.clone()).await.unwrap_err();
+    /// assert_eq!(refused.kind(), ErrorKind::Config);
+    ///
+    /// let bus = wiring().allow_volatile().start_on(log, seams).await?;
     /// # bus.shutdown().await }
     /// ```
     pub fn allow_volatile(mut self) -> Self {
@@ -301,12 +319,20 @@ impl Builder {
     /// Who holds a message while it waits: the broker where it can, or always the scheduler's store, where it can be
     /// listed and cancelled.
     ///
-    /// ```no_run
-    /// # use dwell::{Bus, settings::DelayMode};
+    /// ```
+    /// # use dwell::{prelude::*, settings::DelayMode};
+    /// # use std::time::Duration;
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.unpaid")]
+    /// # struct OrderUnpaid { order: u64 }
+    /// # async fn remind(_: OrderUnpaid) {}
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// let wiring = Bus::builder().scheduler("sqlite://waiting.db").delay(DelayMode::Scheduler);
-    /// let bus = wiring.start("kafka://localhost:9092").await?;
-    /// # bus.shutdown().await }
+    /// let wiring = Bus::builder().subscribe("reminder", remind).scheduler("memory://").delay(DelayMode::Scheduler);
+    /// # let t = dwell::testing::start(wiring).await?;
+    /// t.publish(OrderUnpaid { order: 42 }).after(Duration::from_secs(900)).await?; // the store has it until then
+    /// t.advance(Duration::from_secs(900)).await;
+    /// assert_eq!(t.handled::<OrderUnpaid>(), 1);
+    /// # Ok(()) }
     /// ```
     pub fn delay(mut self, mode: DelayMode) -> Self {
         self.over.delay = Some(mode);
@@ -359,14 +385,27 @@ impl Builder {
 
     /// Where the `inbox` step remembers what was handled; the transport's own, or the store's, unless given.
     ///
-    /// ```no_run
-    /// use dwell::{Bus, extend::Inbox};
+    /// ```
+    /// use dwell::{Pipeline, Step, extend::Inbox, prelude::*};
     /// use std::sync::Arc;
     ///
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "payments.charge")]
+    /// # struct Charge { order: u64 }
+    /// # async fn charge(_: Charge) {}
     /// /// A table beside those that the handlers write to: see [`Inbox`](crate::extend::Inbox) for what it has to do.
-    /// async fn start(table: Arc<dyn Inbox>) -> Result<Bus, dwell::Error> {
-    ///     Bus::builder().inbox(table).start("kafka://localhost:9092").await
+    /// fn wiring(table: Arc<dyn Inbox>) -> dwell::Builder {
+    ///     Bus::builder().inbox(table).handle(Pipeline::new(charge).step(Step::inbox()))
     /// }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # use dwell::extend::{Seams, Transport};
+    /// # use dwell_engine::memory::{Memory, MemorySettings};
+    /// # let table = Memory::new(Seams::system("shop-1"), MemorySettings::default()).inbox().expect("it has one");
+    /// # let t = dwell::testing::start(wiring(table)).await?;
+    /// # t.send(Charge { order: 42 }).await?;
+    /// # t.run_until_idle().await;
+    /// # assert_eq!(t.handled::<Charge>(), 1);
+    /// # Ok(()) }
     /// ```
     pub fn inbox(mut self, inbox: Arc<dyn Inbox>) -> Self {
         self.inbox = Some(inbox);
@@ -461,13 +500,14 @@ impl Builder {
 
     /// The same, with the URL of the configuration.
     ///
-    /// ```no_run
+    /// ```
     /// use dwell::{Bus, Config};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// let bus = Bus::builder().config(Config::load("dwell.toml")?).start_configured().await?;
-    /// bus.run_until(tokio::signal::ctrl_c()).await
-    /// # }
+    /// let environment = [("DWELL_TRANSPORT__URL".to_owned(), "memory://".to_owned())];
+    /// let config = Config::default().with_env(environment)?; // `Config::load("dwell.toml")` reads both, file and environment
+    /// let bus = Bus::builder().config(config).start_configured().await?;
+    /// # bus.shutdown().await }
     /// ```
     pub async fn start_configured(self) -> Result<Bus> {
         let url = self.config.transport.url.clone();
@@ -494,10 +534,15 @@ impl Builder {
 
     /// A bus that only sends: it runs no handlers, and no work in the background.
     ///
-    /// ```no_run
-    /// # use dwell::{Bus, Config};
+    /// ```
+    /// # use dwell::{Config, prelude::*};
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.placed")]
+    /// # struct OrderPlaced { order: u64 }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// let bus = Bus::builder().config(Config::load("dwell.toml")?).connect("redis://localhost").await?;
+    /// let config = Config::from_toml("[[route]]\ntype = \"orders.placed\"\ntopic = \"legacy-orders\"")?;
+    /// let bus = Bus::builder().config(config).connect("memory://").await?;
+    /// assert_eq!(&*bus.publish(OrderPlaced { order: 42 }).await?.topic, "legacy-orders");
     /// # bus.shutdown().await }
     /// ```
     pub async fn connect(mut self, url: &str) -> Result<Bus> {

@@ -108,14 +108,14 @@ impl Bus {
 
     /// A bus that only sends.
     ///
-    /// ```no_run
+    /// ```
     /// # use dwell::prelude::*;
-    /// # #[derive(Command, Serialize, Deserialize)]
-    /// # #[message(name = "payments.charge")]
-    /// # struct Charge { order: u64 }
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.placed")]
+    /// # struct OrderPlaced { order: u64 }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// let bus = Bus::connect("redis://localhost").await?;
-    /// bus.send(Charge { order: 42 }).await?; // kept, until a process handles it
+    /// let bus = Bus::connect("memory://").await?; // or a broker that others listen to, such as "redis://localhost"
+    /// bus.publish(OrderPlaced { order: 42 }).await?;
     /// # bus.shutdown().await }
     /// ```
     pub async fn connect(url: &str) -> Result<Self> {
@@ -142,11 +142,12 @@ impl Bus {
     /// Runs until `signal` comes, then stops in order: receives nothing more, lets what runs end within each
     /// subscription's `shutdown_timeout`, and gives back the rest. A Ctrl-C meanwhile stops at once.
     ///
-    /// ```no_run
+    /// ```
     /// # use dwell::Bus;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let signal = std::future::ready(());
     /// let bus = Bus::builder().start("memory://").await?;
-    /// bus.run_until(tokio::signal::ctrl_c()).await
+    /// bus.run_until(signal).await // in a service, `tokio::signal::ctrl_c()`
     /// # }
     /// ```
     pub async fn run_until<T>(&self, signal: impl Future<Output = T>) -> Result<()> {

@@ -90,13 +90,16 @@ impl Config {
 
     /// Reads a file, lays the environment of this process over it, and [validates](Self::validate) the result.
     ///
-    /// ```no_run
+    /// ```
     /// use dwell::{Bus, Config};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
-    /// let config = Config::load("dwell.toml")?;
+    /// # let path = std::env::temp_dir().join(format!("dwell-{}.toml", std::process::id()));
+    /// # std::fs::write(&path, "[transport]\nurl = \"memory://\"").unwrap();
+    /// let config = Config::load(&path)?; // for instance "dwell.toml"
     /// println!("{config}"); // without its secrets
     /// let bus = Bus::builder().config(config).start_configured().await?;
+    /// # std::fs::remove_file(path).unwrap();
     /// # bus.shutdown().await }
     /// ```
     pub fn load(path: impl AsRef<std::path::Path>) -> Result<Self> {
