@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 /// ```
 #[derive(Clone, Debug)]
 pub struct LowWater {
-    /// The next position that a restart would read.
+    /// The next position that a restart would read: the first that is open, or else the one behind all of them.
     commit: u64,
     /// Received and not yet below the mark: position, and whether it is complete.
     open: VecDeque<(u64, bool)>,
@@ -34,8 +34,21 @@ impl LowWater {
     /// `position` was handed out. One that is not above all before it is ignored: it is known already.
     pub fn received(&mut self, position: u64) {
         if position >= self.next() {
+            if self.open.is_empty() {
+                // What lies between is not there.
+                self.commit = position;
+            }
             self.open.push_back((position, false));
         }
+    }
+
+    /// The log goes on at `position` once more, with what may be something else: all from there on is forgotten, and what
+    /// lies below stays as it is. Returns how many were open of those that are forgotten.
+    pub fn back_to(&mut self, position: u64) -> usize {
+        let kept = self.open.partition_point(|(at, _)| *at < position);
+        let forgotten = self.open.drain(kept..).filter(|(_, complete)| !complete).count();
+        self.commit = self.commit.min(position);
+        forgotten
     }
 
     /// `position` is settled. Returns whether it was open.
@@ -44,7 +57,7 @@ impl LowWater {
         let fresh = !std::mem::replace(&mut self.open[index].1, true);
         while let Some((at, true)) = self.open.front().copied() {
             self.open.pop_front();
-            self.commit = at + 1;
+            self.commit = self.open.front().map_or(at + 1, |(next, _)| *next);
         }
         fresh
     }
@@ -99,10 +112,28 @@ mod tests {
     fn gaps_in_the_log_do_not_hold_the_mark() {
         let mut tracker = LowWater::starting_at(5);
         [7, 20].into_iter().for_each(|position| tracker.received(position));
+        assert_eq!((tracker.commit(), tracker.span(), tracker.reach(), tracker.next()), (7, 2, 14, 21));
         assert!(tracker.complete(7));
-        assert_eq!(tracker.commit(), 8);
         assert!(tracker.is_open(20) && !tracker.is_open(7));
-        assert_eq!((tracker.span(), tracker.reach(), tracker.next()), (1, 13, 21));
+        assert_eq!((tracker.commit(), tracker.span(), tracker.reach(), tracker.next()), (20, 1, 1, 21));
+        assert!(tracker.complete(20));
+        tracker.received(50);
+        assert_eq!((tracker.commit(), tracker.reach()), (50, 1));
+    }
+
+    #[test]
+    fn where_the_log_goes_back_what_lies_below_stays_as_it_is() {
+        let mut tracker = LowWater::starting_at(10);
+        (10..15).for_each(|position| tracker.received(position));
+        [11, 14].into_iter().for_each(|position| assert!(tracker.complete(position)));
+        assert_eq!(tracker.back_to(12), 2);
+        assert_eq!((tracker.commit(), tracker.next()), (10, 12));
+        assert!(tracker.is_open(10) && !tracker.is_open(12));
+        tracker.received(12);
+        assert!(tracker.complete(10));
+        assert_eq!(tracker.commit(), 12);
+        assert_eq!(tracker.back_to(3), 1);
+        assert_eq!((tracker.commit(), tracker.next()), (3, 3));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::{details, member::Watcher};
 use crate::record::Record;
-use dwell_core::LowWater;
+use dwell_core::{LowWater, Timestamp};
 use rdkafka::{Offset, TopicPartitionList, consumer::base_consumer::PartitionQueue, error::KafkaError};
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -21,6 +21,10 @@ pub(super) type Key = (usize, i32);
 pub(super) struct Lane {
     /// The fence of all that is handed out from it.
     pub(super) epoch: u64,
+    /// Fences from before the log went back, and the offset below which each still holds.
+    former: Vec<(u64, u64)>,
+    /// What came last: its offset, time and size.
+    last: Option<(u64, Option<Timestamp>, usize)>,
     pub(super) queue: Option<PartitionQueue<Watcher>>,
     /// What came before the partition had its own queue, and what was looked at and left for later.
     pub(super) waiting: VecDeque<Record>,
@@ -45,6 +49,8 @@ impl Lane {
     pub(super) fn new(epoch: u64) -> Self {
         Self {
             epoch,
+            former: vec![],
+            last: None,
             queue: None,
             waiting: VecDeque::new(),
             done: None,
@@ -63,18 +69,38 @@ impl Lane {
         self.tracker.as_ref().is_none_or(told)
     }
 
-    /// The log goes back: it was cut off, or somebody set the group back. All from here on comes again, so that whatever
-    /// was handed out or done above is stale.
-    pub(super) fn begin_anew(&mut self, epoch: u64, offset: u64, topic: &str) {
+    /// Whether this fence is that of what was handed out at this offset.
+    pub(super) fn holds(&self, fence: u64, offset: u64) -> bool {
+        let holds = |(former, below): &(u64, u64)| *former == fence && offset < *below;
+        self.epoch == fence || self.former.iter().any(holds)
+    }
+
+    /// The log goes back: it was cut off, or made anew. All from here on comes again, and may be something else, so that
+    /// whatever was handed out or done from here on is stale. What lies below is as it was.
+    pub(super) fn go_back(&mut self, epoch: u64, offset: u64, topic: &str) {
         tracing::warn!(
             topic,
             offset,
             "a partition of Kafka goes back to an earlier offset: what follows is handled again"
         );
-        self.epoch = epoch;
-        self.tracker = Some(LowWater::starting_at(offset));
-        self.done = Some((offset, BTreeSet::new()));
-        (self.busy, self.completed, self.committed) = (0, 0, None);
+        let tracker = self.tracker.get_or_insert_with(|| LowWater::starting_at(offset));
+        self.busy = self.busy.saturating_sub(tracker.back_to(offset));
+        let (former, mark) = (std::mem::replace(&mut self.epoch, epoch), tracker.commit());
+        self.former.push((former, offset));
+        self.former.iter_mut().for_each(|(_, below)| *below = offset.min(*below));
+        self.former.retain(|(_, below)| *below > mark);
+        if let Some((mark, done)) = &mut self.done {
+            *mark = offset.min(*mark);
+            done.retain(|done| *done < offset);
+        }
+        self.committed = None;
+    }
+
+    /// Whether it is what came last. The library brings a record once more that was taken at the very moment when it halts
+    /// all partitions, as it does whenever the members of the group change.
+    pub(super) fn repeats(&mut self, record: &Record) -> bool {
+        let this = Some((record.offset, record.timestamp, record.size()));
+        std::mem::replace(&mut self.last, this) == this
     }
 
     /// Whether it was done by whoever had the partition before us.
@@ -113,7 +139,12 @@ impl Lane {
         }
         loop {
             match self.queue.as_ref()?.poll(Duration::ZERO)? {
-                Ok(message) => return Some(Record::read(&message)),
+                Ok(message) => {
+                    let record = Record::read(&message);
+                    if !self.repeats(&record) {
+                        return Some(record);
+                    }
+                }
                 Err(KafkaError::PartitionEOF(_)) => {}
                 // The library goes on by itself.
                 Err(error) => {

@@ -129,10 +129,12 @@ impl Lanes {
         Ok(batch)
     }
 
-    /// Whether so much lies above the mark that no more is handed out. Counted in offsets, which are what can be told beside
-    /// the mark: transactions leave gaps.
-    fn is_full(&self, tracker: &LowWater) -> bool {
-        tracker.reach() >= self.max_span as u64
+    /// Whether so much lies above the mark that the next one is not handed out. Counted in offsets, which are what can be told
+    /// beside the mark: transactions leave gaps.
+    fn is_full(&self, lane: &Lane) -> bool {
+        let Some(tracker) = &lane.tracker else { return false };
+        let next = lane.waiting.front().map_or(tracker.next(), |record| record.offset);
+        tracker.span() > 0 && next.saturating_sub(tracker.commit()) >= self.max_span as u64
     }
 
     /// Whether a commit does not come through. What is done meanwhile may have to be done again by somebody else.
@@ -160,14 +162,20 @@ impl Lanes {
         batch: &mut Vec<Taken>,
     ) {
         while batch.len() < max && !lane.leaving && lane.done.is_some() {
-            if lane.tracker.as_ref().is_some_and(|tracker| self.is_full(tracker)) {
+            if self.is_full(lane) {
                 lane.warn_full(&self.topics[key.0], key.1);
                 return;
             }
             let Some(record) = lane.next(&self.topics[key.0]) else { return };
+            lane.waiting.push_front(record);
+            if self.is_full(lane) {
+                // Behind a gap.
+                continue;
+            }
+            let Some(record) = lane.waiting.pop_front() else { return };
             if lane.tracker.as_ref().is_some_and(|tracker| record.offset < tracker.next()) {
                 *epoch += 1;
-                lane.begin_anew(*epoch, record.offset, &self.topics[key.0]);
+                lane.go_back(*epoch, record.offset, &self.topics[key.0]);
                 self.settled.notify_all();
             }
             if lane.skips(record.offset) {
@@ -189,11 +197,10 @@ impl Lanes {
     pub(crate) fn complete(&self, lease: LeaseId) -> bool {
         let mut state = self.lock();
         let (key, offset) = split(lease.position);
-        let lane = state.lanes.get_mut(&key).filter(|lane| lane.epoch == lease.fence);
+        let lane = state.lanes.get_mut(&key).filter(|lane| lane.holds(lease.fence, offset));
         let Some(lane) = lane else { return false };
-        let Some(tracker) = lane.tracker.as_mut() else { return false };
-        let was_full = self.is_full(tracker);
-        let completed = tracker.complete(offset);
+        let was_full = self.is_full(lane);
+        let completed = lane.tracker.as_mut().is_some_and(|tracker| tracker.complete(offset));
         if completed {
             lane.completed += 1;
             lane.let_go(&self.settled);
@@ -212,8 +219,8 @@ impl Lanes {
     pub(crate) fn release(&self, lease: LeaseId) -> bool {
         let mut state = self.lock();
         let terse = state.terse;
-        let (key, _) = split(lease.position);
-        let lane = state.lanes.get_mut(&key).filter(|lane| lane.epoch == lease.fence);
+        let (key, offset) = split(lease.position);
+        let lane = state.lanes.get_mut(&key).filter(|lane| lane.holds(lease.fence, offset));
         let Some(lane) = lane else { return true };
         let told = lane.tracker.as_ref().is_none_or(|tracker| tracker.reach() <= REACH as u64 && !terse);
         if told {
@@ -229,7 +236,7 @@ impl Lanes {
         let mut trackers: BTreeMap<Key, LowWater> = BTreeMap::new();
         for lease in leases {
             let (key, offset) = split(lease.position);
-            let lane = state.lanes.get(&key).filter(|lane| lane.epoch == lease.fence)?;
+            let lane = state.lanes.get(&key).filter(|lane| lane.holds(lease.fence, offset))?;
             let tracker = lane.tracker.as_ref().filter(|tracker| tracker.is_open(offset))?;
             trackers.entry(key).or_insert_with(|| tracker.clone()).complete(offset);
         }
@@ -277,7 +284,7 @@ impl Lanes {
     pub(crate) fn is_open(&self, lease: LeaseId) -> bool {
         let state = self.lock();
         let (key, offset) = split(lease.position);
-        let lane = state.lanes.get(&key).filter(|lane| lane.epoch == lease.fence);
+        let lane = state.lanes.get(&key).filter(|lane| lane.holds(lease.fence, offset));
         lane.and_then(|lane| lane.tracker.as_ref()).is_some_and(|tracker| tracker.is_open(offset))
     }
 
@@ -290,14 +297,17 @@ impl Lanes {
     /// Whether its partition is about to go to another member, or has gone.
     pub(crate) fn is_leaving(&self, lease: LeaseId) -> bool {
         let state = self.lock();
-        let lane = state.lanes.get(&split(lease.position).0).filter(|lane| lane.epoch == lease.fence);
+        let (key, offset) = split(lease.position);
+        let lane = state.lanes.get(&key).filter(|lane| lane.holds(lease.fence, offset));
         lane.is_none_or(|lane| lane.leaving)
     }
 
     /// Until a commit is worth while: a moment after something was completed. Not at all if somebody wants to leave.
     pub(super) fn gather(&self) {
         let is_idle = |state: &mut State| {
-            state.sleeps = !state.hurried && state.lanes.values().all(Lane::is_told);
+            // One that failed is over only when there is nothing left of it, whosever the partition is by now.
+            let is_told = state.committing.is_none() && state.lanes.values().all(Lane::is_told);
+            state.sleeps = !state.hurried && is_told;
             state.sleeps
         };
         drop(self.completed.wait_timeout_while(self.lock(), IDLE, is_idle));
@@ -341,7 +351,9 @@ impl Lanes {
     /// A record that came before its partition had a queue.
     pub(super) fn came_early(&self, topic: &str, record: Record) {
         let Some(index) = self.topics.iter().position(|known| known == topic) else { return };
-        if let Some(lane) = self.lock().lanes.get_mut(&(index, record.partition)) {
+        if let Some(lane) = self.lock().lanes.get_mut(&(index, record.partition))
+            && !lane.repeats(&record)
+        {
             lane.waiting.push_back(record);
         }
         self.stirred.notify_one();
@@ -357,6 +369,9 @@ impl Lanes {
         }
         state.departures += 1;
         self.stirred.notify_one();
+        // The mark may have moved although nothing was completed.
+        state.sleeps = false;
+        self.completed.notify_one();
     }
 
     /// Waits until nobody works on them any more and, if `committed`, the broker knows it; at most so long. Whether that is
@@ -407,7 +422,9 @@ impl Lanes {
         }
         if list.count() == 0 {
             // What was left to commit may have gone with its partition.
-            state.committing = None;
+            if state.committing.take().is_some() {
+                self.stirred.notify_one();
+            }
             return None;
         }
         state.committing.get_or_insert_with(|| self.clock.elapsed());

@@ -142,9 +142,7 @@ fn where_the_log_goes_back_all_comes_again_and_what_was_held_is_stale() {
     let lanes = lanes([3, 0]);
     let taken = take(&lanes, 10);
     assert!(lanes.complete(taken[0]) && lanes.complete(taken[2]));
-    for offset in 9..12 {
-        lanes.came_early("orders", record(0, offset));
-    }
+    come(&lanes, 9..12);
     let again = take(&lanes, 10);
     assert_eq!(again.iter().map(|lease| split(lease.position).1).collect::<Vec<_>>(), [9, 10, 11]);
     assert!(!lanes.complete(taken[1]) && again.iter().all(|lease| lanes.is_open(*lease)));
@@ -152,11 +150,92 @@ fn where_the_log_goes_back_all_comes_again_and_what_was_held_is_stale() {
     assert_eq!(marks(&lanes), [(0, Offset::Offset(10))]);
 }
 
+fn come(lanes: &Lanes, offsets: impl IntoIterator<Item = u64>) {
+    offsets.into_iter().for_each(|offset| lanes.came_early("orders", record(0, offset)));
+}
+
+#[test]
+fn where_the_log_goes_back_what_is_held_below_stays_and_is_not_passed() {
+    let lanes = lanes([5, 0]);
+    let taken = take(&lanes, 10);
+    assert!(lanes.complete(taken[1]) && lanes.complete(taken[4]));
+    assert_eq!(marks(&lanes), [(0, Offset::Offset(10))]);
+    come(&lanes, 12..14);
+    let again = take(&lanes, 10);
+    assert_eq!(again.iter().map(|lease| split(lease.position).1).collect::<Vec<_>>(), [12, 13]);
+    assert!(lanes.is_open(taken[0]) && !lanes.is_open(taken[2]) && !lanes.complete(taken[3]));
+    assert!(again.iter().all(|lease| lanes.complete(*lease)));
+    let said = lanes.marks().unwrap();
+    assert_eq!(said.elements()[0].offset(), Offset::Offset(10), "the first is not done");
+    assert_eq!(said.elements()[0].metadata(), "dwell1:7");
+    assert!(lanes.marks_after(&taken[..1]).is_some() && lanes.complete(taken[0]));
+    assert_eq!(marks(&lanes), [(0, Offset::Offset(14))]);
+    lanes.leave(&partitions(&[0]));
+    assert!(lanes.wait_for(&partitions(&[0]), false, Duration::ZERO), "nobody works on what was cut off");
+}
+
+#[test]
+fn where_the_log_goes_back_twice_the_lower_of_both_counts() {
+    let lanes = lanes([4, 0]);
+    let first = take(&lanes, 10);
+    come(&lanes, [12]);
+    let second = take(&lanes, 10);
+    come(&lanes, [11]);
+    let third = take(&lanes, 10);
+    assert_eq!([&first, &second, &third].map(Vec::len), [4, 1, 1]);
+    let open = first.iter().chain(&second).chain(&third).map(|lease| lanes.is_open(*lease));
+    assert_eq!(open.collect::<Vec<_>>(), [true, false, false, false, false, true]);
+}
+
+#[test]
+fn a_record_that_the_library_brings_twice_in_a_row_is_one() {
+    let lanes = lanes([3, 0]);
+    come(&lanes, [12]);
+    let taken = take(&lanes, 10);
+    assert_eq!(taken.len(), 3);
+    come(&lanes, [12, 13]);
+    assert_eq!(take(&lanes, 10).len(), 1);
+    assert!(taken.iter().all(|lease| lanes.complete(*lease)), "all of them are still ours");
+}
+
+#[test]
+fn one_behind_a_gap_that_could_not_be_told_of_is_not_handed_out() {
+    let lanes = lanes([2, 0]);
+    come(&lanes, [15, 16]);
+    let taken = take(&lanes, 10);
+    assert_eq!(taken.len(), 2);
+    assert!(lanes.complete(taken[1]));
+    assert_eq!(take(&lanes, 10).len(), 0, "the first is open, and five may be told of");
+    assert!(lanes.complete(taken[0]));
+    assert_eq!(take(&lanes, 10).len(), 2, "nothing is open below: no gap is too wide");
+}
+
+#[tokio::test]
+async fn a_commit_that_failed_is_over_when_its_partition_is_gone() {
+    let clock = VirtualClock::new();
+    let lanes = lanes_at(clock.clone(), [1, 1]);
+    let taken = take(&lanes, 10);
+    lanes.gather();
+    marks(&lanes);
+    lanes.committed();
+    let of_first = taken.iter().find(|lease| split(lease.position).0 == (0, 0)).unwrap();
+    assert!(lanes.complete(*of_first));
+    assert_eq!(marks(&lanes).len(), 1);
+    lanes.uncommitted(&partitions(&[0]));
+    lanes.gone(&partitions(&[0]));
+    clock.advance(COMMIT_PATIENCE * 2).await;
+    assert!(lanes.is_stuck());
+    // Whoever commits does not lie down to sleep, and finds that there is nothing.
+    lanes.gather();
+    assert!(!lanes.lock().sleeps);
+    assert_eq!(marks(&lanes), []);
+    assert!(!lanes.is_stuck());
+}
+
 #[test]
 fn what_may_be_handed_out_above_the_mark_is_counted_in_offsets_since_those_are_told() {
     let lanes = lanes([1, 0]);
-    lanes.came_early("orders", record(0, 14));
-    lanes.came_early("orders", record(0, 15));
+    come(&lanes, [14, 15]);
     // Five may be: from the 10th to the 14th, whatever is between them.
     assert_eq!(take(&lanes, 10).len(), 2);
 }
