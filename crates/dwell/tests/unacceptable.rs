@@ -20,6 +20,9 @@ fn strict(subscription: Subscription) -> Subscription {
     subscription.with(|settings| settings.unacceptable_message_limit = 2)
 }
 
+/// What arrives under an id, and what the handler says to it.
+type Case = (fn(&str) -> Message, Answer);
+
 fn order(id: &str) -> Message {
     Message::new(id, "orders.placed", serde_json::to_vec(&placed(42)).unwrap())
 }
@@ -45,7 +48,7 @@ impl World {
 
 on_both_pumps! {
     async fn at_the_limit_a_subscription_stops_until_it_is_started_again(pump) {
-        let unacceptable: [(fn(&str) -> Message, Answer); 5] = [
+        let unacceptable: [Case; 5] = [
             (order, || Err(Failure::reject("no"))),
             (order, || Err(Failure::invalid("no"))),
             (order, || Err(Failure::release("no"))),
@@ -71,7 +74,7 @@ on_both_pumps! {
     }
 
     async fn what_fails_or_waits_or_is_left_alone_does_not_count(pump) {
-        let acceptable: [(fn(&str) -> Message, Answer); 4] = [
+        let acceptable: [Case; 4] = [
             (order, || Ok(())),
             (order, boom),
             (order, || Err(Failure::defer())),

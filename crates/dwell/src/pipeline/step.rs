@@ -231,7 +231,8 @@ impl Step {
         RateLimit::new(per_second)
     }
 
-    /// Effects once: a message that this subscription has handled before is acknowledged without a run.
+    /// Effects once: a message that this subscription has handled before is acknowledged without a run. Not around handlers of
+    /// jobs, whose result would be lost then.
     ///
     /// ```
     /// # use dwell::{Pipeline, Step, prelude::*, raw::{Address, Message}};
