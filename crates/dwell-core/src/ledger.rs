@@ -292,6 +292,47 @@ pub struct Answer {
     pub changed: Changed,
 }
 
+/// Which records of a message. One id may be in several topics, and in several subscriptions of each.
+///
+/// ```
+/// use dwell_core::Of;
+///
+/// let of_mail = Of::Subscription("mail".into());
+/// assert!(of_mail.has("orders", Some("mail")) && !of_mail.has("orders", Some("stock")));
+/// let waiting_publish = Of::Record { topic: "orders".into(), subscription: None };
+/// assert!(!waiting_publish.has("orders", Some("mail")));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// All of them.
+    All,
+    /// Those of subscriptions with this name.
+    Subscription(Text),
+    /// That one; without a subscription, a publish that waits.
+    Record {
+        /// Its topic.
+        topic: Text,
+        /// Its subscription.
+        subscription: Option<Text>,
+    },
+}
+
+impl Of {
+    /// This record alone.
+    pub fn record(record: &Record) -> Self {
+        Of::Record { topic: record.topic.clone(), subscription: record.subscription.clone() }
+    }
+
+    /// Whether the record of this topic and subscription is one of them.
+    pub fn has(&self, topic: &str, subscription: Option<&str>) -> bool {
+        match self {
+            Of::All => true,
+            Of::Subscription(name) => subscription == Some(name),
+            Of::Record { topic: its, subscription: own } => (&**its, own.as_deref()) == (topic, subscription),
+        }
+    }
+}
+
 /// How often [`Ledger::oldest_ready`] looks for something older still: each look halves what is left, on average.
 const LOOKS: usize = 32;
 
@@ -334,12 +375,11 @@ pub trait Ledger: Send + Sync {
         })
     }
 
-    /// Changes every record of the message, or that of one subscription: one answer for each that there is, none if
-    /// there is none. Each is one atomic step. `by` is who asked, for the history.
+    /// Changes records of the message: one answer for each that there is, none if there is none. Each is one atomic step. `by` is who asked, for the history.
     fn change<'a>(
         &'a self,
         id: &'a MessageId,
-        subscription: Option<&'a str>,
+        of: Of,
         change: Change,
         by: &'a str,
     ) -> BoxFuture<'a, Result<Vec<Answer>>>;

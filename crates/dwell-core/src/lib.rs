@@ -49,7 +49,7 @@ pub use headers::{Headers, MAX_HEADER_NAME, MAX_HEADER_VALUE};
 pub use id::{IdText, Ids, MessageId, ScheduleId, UuidIds};
 pub use inbox::{Claim, Inbox};
 pub use ledger::{
-    Answer, Change, Count, Cursor, Ledger, Oldest, Page, Record, RecordQuery, State, Transition,
+    Answer, Change, Count, Cursor, Ledger, Of, Oldest, Page, Record, RecordQuery, State, Transition,
 };
 pub use low_water::LowWater;
 pub use measure::{Measure, Measured};

@@ -6,8 +6,8 @@
 use crate::pump::{Pump, PumpShared, slots::Slot};
 use bytes::Bytes;
 use dwell_core::{
-    Answer, Change, Changed, Clock, Count, Error, ErrorKind, Ledger, MessageId, Oldest, Record, RecordQuery,
-    Result, State, Text, Timestamp, TypeName, wire,
+    Answer, Change, Changed, Clock, Count, Error, ErrorKind, Ledger, MessageId, Of, Oldest, Record,
+    RecordQuery, Result, State, Text, Timestamp, TypeName, wire,
 };
 use serde::Serialize;
 use std::{
@@ -501,8 +501,8 @@ impl Monitor {
             loop {
                 let page = ledger.list(query.clone()).await?;
                 for record in page.items.into_iter().filter(|record| record.created_at <= begun) {
-                    let subscription = record.subscription.as_deref();
-                    for answer in ledger.change(&record.message.id, subscription, change.clone(), by).await? {
+                    let (id, of) = (&record.message.id, Of::record(&record));
+                    for answer in ledger.change(id, of, change.clone(), by).await? {
                         match answer.changed {
                             Changed::Done => tally.changed += 1,
                             Changed::TooLate => tally.too_late += 1,
@@ -523,7 +523,7 @@ impl Monitor {
         self.check()?;
         let mut answers: Vec<Answer> = vec![];
         for ledger in &self.0.ledgers {
-            answers.extend(ledger.change(id, None, change.clone(), by).await?);
+            answers.extend(ledger.change(id, Of::All, change.clone(), by).await?);
         }
         Ok(best(answers.into_iter().map(|answer| answer.changed)))
     }

@@ -115,7 +115,7 @@ async fn a_failed_dead_letter_send_does_not_ack_and_holds_back_nobody_else() {
         assert_eq!(world.in_state(State::Dead).await.len(), 1, "{broken:?}");
         world.engine.monitor();
         let dead = world.memory.ledger().unwrap();
-        dead.change(&"bad".into(), None, Change::Discard, "test").await.unwrap();
+        dead.change(&"bad".into(), Of::All, Change::Discard, "test").await.unwrap();
     }
 }
 

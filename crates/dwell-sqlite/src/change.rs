@@ -9,12 +9,12 @@ use crate::{
     tx::Tx,
 };
 use bytes::Bytes;
-use dwell_core::{Address, Answer, Change, Changed, Message, MessageId, State, Text, is_job_topic, wire};
+use dwell_core::{Address, Answer, Change, Changed, Message, MessageId, Of, State, Text, is_job_topic, wire};
 
 /// What is asked, and by whom.
 pub(crate) struct Order {
     pub(crate) id: MessageId,
-    pub(crate) subscription: Option<Text>,
+    pub(crate) of: Of,
     pub(crate) change: Change,
     pub(crate) by: Text,
 }
@@ -95,7 +95,7 @@ impl Tx<'_> {
         Ok(true)
     }
 
-    /// Every record of this message, or that of one subscription; first those that can be changed.
+    /// The records that are asked for; first those that can be changed.
     fn found(&self, order: &Order) -> Sql<Vec<Found>> {
         let mut statement = self.sql(concat!(
             "SELECT ",
@@ -114,7 +114,7 @@ impl Tx<'_> {
             })
         })?;
         let mut found = found.collect::<Sql<Vec<_>>>()?;
-        found.retain(|found| order.subscription.is_none() || order.subscription == found.home.1);
+        found.retain(|found| order.of.has(&found.home.0, found.home.1.as_deref()));
         found.sort_by_key(|found| match found.held.phase {
             Phase::Waits => found.held.due <= self.now,
             Phase::Ready | Phase::Aside => false,

@@ -12,8 +12,8 @@ use crate::{
     tx::{code, state},
 };
 use dwell_core::{
-    Answer, BoxFuture, Change, Count, Ledger, MessageId, Oldest, Page, Record, RecordQuery, Result, State,
-    Text, Timestamp,
+    Answer, BoxFuture, Change, Count, Ledger, MessageId, Of, Oldest, Page, Record, RecordQuery, Result,
+    State, Text, Timestamp,
 };
 use rusqlite::Connection;
 use std::sync::Arc;
@@ -57,19 +57,14 @@ impl Ledger for SqliteLedger {
     fn change<'a>(
         &'a self,
         id: &'a MessageId,
-        subscription: Option<&'a str>,
+        of: Of,
         change: Change,
         by: &'a str,
     ) -> BoxFuture<'a, Result<Vec<Answer>>> {
         Box::pin(async move {
             let file = self.0.open()?;
             promote(file).await?;
-            let order = change::Order {
-                id: id.clone(),
-                subscription: subscription.map(Text::from),
-                change,
-                by: by.into(),
-            };
+            let order = change::Order { id: id.clone(), of, change, by: by.into() };
             file.write(1, move |tx| item(tx.change(&order))).await?
         })
     }

@@ -1,7 +1,7 @@
 //! Declaring: what the capabilities say is there, and what they do not is refused.
 
 use super::{Case, Need, Outcome, Stage, attempt::Answer, attempt::attempt, case, failure};
-use dwell_core::{Action, Attempts, BoxError, Change, Changed, Claim, Due, Ledger, State, wire};
+use dwell_core::{Action, Attempts, BoxError, Change, Changed, Claim, Due, Ledger, Of, State, wire};
 use std::sync::Arc;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -87,7 +87,7 @@ async fn the_ledger_follows_a_message(stage: Stage) -> Outcome {
     let ledger = stage.transport().ledger().ok_or_else(|| failure("there is no ledger"))?;
     let mail = stage.subscribe("orders", "mail").await?;
     assert!(ledger.get(&"a".into()).await?.is_empty());
-    let nobody = ledger.change(&"a".into(), None, Change::Discard, "suite").await?;
+    let nobody = ledger.change(&"a".into(), Of::All, Change::Discard, "suite").await?;
     assert!(nobody.is_empty(), "one answer for each that there is: {nobody:?}");
 
     stage.send("orders", &["a"]).await?;
@@ -103,7 +103,8 @@ async fn the_ledger_follows_a_message(stage: Stage) -> Outcome {
     mail.settled(a, Action::Move { to: stage.to("orders.dlq"), due: Due::NOW }).await?;
     assert_eq!(stands(&ledger, "a").await?, in_mail(State::Dead), "it belongs where it came from");
 
-    let answers = ledger.change(&"a".into(), Some("mail"), Change::Replay(None), "suite").await?;
+    let answers =
+        ledger.change(&"a".into(), Of::Subscription("mail".into()), Change::Replay(None), "suite").await?;
     let answers: Vec<_> =
         answers.iter().map(|answer| (answer.subscription.as_deref(), answer.changed)).collect();
     assert_eq!(answers, [(Some("mail"), Changed::Done)]);

@@ -2,7 +2,7 @@
 
 use super::{Bench, Case, Outcome, Stage, case, failure};
 use dwell_core::{
-    Answer, BoxError, Change, Changed, Due, Envelope, ErrorKind, Ledger, Message, MessageFields, Record,
+    Answer, BoxError, Change, Changed, Due, Envelope, ErrorKind, Ledger, Message, MessageFields, Of, Record,
     RecordQuery, RetryPolicy, State, Text,
 };
 use dwell_engine::{SubscriptionSettings, Verdict};
@@ -19,6 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Living, pages_of_the_ledger_are_stable_while_more_comes, Waits, Ledger),
         case!(Living, the_ledger_cancels_and_reschedules_what_waits_and_nothing_else, Waits, Ledger),
         case!(Living, the_ledger_changes_one_subscription_alone, Waits, Ledger, FanOut),
+        case!(Living, a_bulk_change_touches_nothing_that_its_filter_leaves_out, Waits, Ledger, FanOut),
         case!(Living, the_ledger_discards_a_dead_letter_and_nothing_else, Waits, Ledger),
     ]
 }
@@ -275,7 +276,7 @@ fn changed(answers: &[Answer]) -> Vec<(Option<&str>, Changed)> {
 
 async fn the_ledger_cancels_and_reschedules_what_waits_and_nothing_else(stage: Stage) -> Outcome {
     let book = Book::open(&stage).await?;
-    let change = async |id: &str, change| book.ledger.change(&id.into(), None, change, "somebody").await;
+    let change = async |id: &str, change| book.ledger.change(&id.into(), Of::All, change, "somebody").await;
     assert_eq!(changed(&change("scheduled", Change::Cancel).await?), [(None, Changed::Done)]);
     assert_eq!(changed(&change("deferred", Change::Cancel).await?), [(Some("mail"), Changed::Done)]);
     for id in ["scheduled", "deferred"] {
@@ -313,7 +314,8 @@ async fn the_ledger_changes_one_subscription_alone(stage: Stage) -> Outcome {
     bench.runs.until(2).await?;
     stage.look().await;
     assert_eq!(ledger.get(&"a".into()).await?.len(), 2, "one record for each");
-    let answers = ledger.change(&"a".into(), Some("mail"), Change::Cancel, "somebody").await?;
+    let answers =
+        ledger.change(&"a".into(), Of::Subscription("mail".into()), Change::Cancel, "somebody").await?;
     assert_eq!(changed(&answers), [(Some("mail"), Changed::Done)]);
     stage.pass(delay).await;
     bench.runs.until(3).await?;
@@ -323,9 +325,47 @@ async fn the_ledger_changes_one_subscription_alone(stage: Stage) -> Outcome {
     Ok(())
 }
 
+/// One id in two topics, and in one of them both deferred by a subscription and published once more.
+async fn a_bulk_change_touches_nothing_that_its_filter_leaves_out(stage: Stage) -> Outcome {
+    let (bench, long) = (Bench::new(&stage).await?, long(&stage));
+    let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
+    bench.handle(stage.settings("orders", "mail"), move |_, _| Verdict::defer(long)).await?;
+    bench.handle(stage.settings("invoices", "mail"), |_, _| Verdict::ACK).await?;
+    bench.send("orders", "a").await?;
+    bench.runs.until(1).await?;
+    stage.look().await;
+    bench.send_after("orders", "a", long).await?;
+    bench.send_after("invoices", "a", long).await?;
+    let waiting = async |topic: &str| {
+        let query = RecordQuery {
+            topic: Some(stage.topic(topic)),
+            states: vec![State::Scheduled, State::Deferred],
+            limit: 10,
+            ..RecordQuery::default()
+        };
+        let mut states: Vec<_> = ledger.list(query).await?.items.iter().map(|record| record.state).collect();
+        states.sort_by_key(|state| *state == State::Deferred);
+        Ok::<_, BoxError>(states)
+    };
+    assert_eq!(waiting("orders").await?, [State::Scheduled, State::Deferred]);
+    let cancel = async |topic: &str| {
+        let query = RecordQuery {
+            topic: Some(stage.topic(topic)),
+            states: vec![State::Scheduled],
+            ..RecordQuery::default()
+        };
+        bench.engine.monitor().change_all(query, Change::Cancel, "somebody").await
+    };
+    assert_eq!(cancel("invoices").await?.changed, 1);
+    assert_eq!((waiting("orders").await?.len(), waiting("invoices").await?.len()), (2, 0));
+    assert_eq!(cancel("orders").await?.changed, 1);
+    assert_eq!(waiting("orders").await?, [State::Deferred], "a subscription's own was not asked for");
+    Ok(())
+}
+
 async fn the_ledger_discards_a_dead_letter_and_nothing_else(stage: Stage) -> Outcome {
     let book = Book::open(&stage).await?;
-    let discard = async |id: &str| book.ledger.change(&id.into(), None, Change::Discard, "somebody").await;
+    let discard = async |id: &str| book.ledger.change(&id.into(), Of::All, Change::Discard, "somebody").await;
     for id in ["scheduled", "processing", "ready", "deferred"] {
         let answers = discard(id).await?;
         assert!(answers.iter().all(|answer| answer.changed == Changed::TooLate), "{id}: {answers:?}");

@@ -4,7 +4,7 @@ use super::{Bench, Case, Member, Outcome, Run, Stage, Way, case, failure};
 use crate::Foreign;
 use bytes::Bytes;
 use dwell_core::{
-    Attempts, BoxError, Change, Changed, Delivery, Headers, Lease, Message, MessageFields, RetryPolicy,
+    Attempts, BoxError, Change, Changed, Delivery, Headers, Lease, Message, MessageFields, Of, RetryPolicy,
     Settle, Timestamp, wire,
 };
 use dwell_engine::{
@@ -280,14 +280,17 @@ async fn a_replay_by_the_ledger_returns_to_its_own_subscription(stage: Stage) ->
     let message = give_up(&stage, &bench).await?;
     let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
     stage.look().await;
-    let wrong = ledger.change(&"a".into(), Some("stock"), Change::Replay(None), "suite").await?;
+    let wrong =
+        ledger.change(&"a".into(), Of::Subscription("stock".into()), Change::Replay(None), "suite").await?;
     assert!(wrong.iter().all(|answer| answer.changed != Changed::Done), "it is not dead there: {wrong:?}");
-    let answers = ledger.change(&"a".into(), Some("mail"), Change::Replay(None), "suite").await?;
+    let answers =
+        ledger.change(&"a".into(), Of::Subscription("mail".into()), Change::Replay(None), "suite").await?;
     let done: Vec<_> =
         answers.iter().map(|answer| (answer.subscription.as_deref(), answer.changed)).collect();
     assert_eq!(done, [(Some("mail"), Changed::Done)]);
     came_back(&stage, &bench, message).await?;
-    let again = ledger.change(&"a".into(), Some("mail"), Change::Replay(None), "suite").await?;
+    let again =
+        ledger.change(&"a".into(), Of::Subscription("mail".into()), Change::Replay(None), "suite").await?;
     assert!(again.iter().all(|answer| answer.changed != Changed::Done), "it is dead no more: {again:?}");
     stage.subscribe("orders.dlq", "audit").await?.nothing().await
 }

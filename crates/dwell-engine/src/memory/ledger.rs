@@ -10,7 +10,7 @@ use super::{
 use crate::planted::{Bug, planted};
 use bytes::Bytes;
 use dwell_core::{
-    Address, Answer, BoxFuture, Change, Changed, Count, Cursor, Ledger, Message, MessageId, Oldest, Page,
+    Address, Answer, BoxFuture, Change, Changed, Count, Cursor, Ledger, Message, MessageId, Of, Oldest, Page,
     Record, RecordQuery, Result, State as MessageState, Text, Timestamp, is_job_topic, wheel::Key, wire,
 };
 use std::{sync::Arc, time::Duration};
@@ -55,14 +55,14 @@ impl Ledger for MemoryLedger {
     fn change<'a>(
         &'a self,
         id: &'a MessageId,
-        subscription: Option<&'a str>,
+        of: Of,
         change: Change,
         by: &'a str,
     ) -> BoxFuture<'a, Result<Vec<Answer>>> {
         Box::pin(async move {
             self.0.promote_all().await?;
             let now = self.0.now();
-            self.0.open(|state| state.change(id, subscription, &change, &by.into(), now))?
+            self.0.open(|state| state.change(id, &of, &change, &by.into(), now))?
         })
     }
 }
@@ -154,12 +154,12 @@ impl State {
     fn change(
         &mut self,
         id: &MessageId,
-        subscription: Option<&str>,
+        of: &Of,
         change: &Change,
         by: &Text,
         now: Timestamp,
     ) -> Result<Vec<Answer>> {
-        let found = self.found(id, subscription, now);
+        let found = self.found(id, of, now);
         let targets = match change {
             Change::Replay(body) => self.replay_targets(id, &found, body.as_ref())?,
             _ => vec![None; found.len()],
@@ -218,8 +218,8 @@ impl State {
         Ok(answers)
     }
 
-    /// Every record of this message, or that of one subscription; first those that can be changed.
-    fn found(&self, id: &MessageId, subscription: Option<&str>, now: Timestamp) -> Vec<Found> {
+    /// These records of the message; first those that can be changed.
+    fn found(&self, id: &MessageId, of: &Of, now: Timestamp) -> Vec<Found> {
         let held = self.held_of(id).into_iter().map(|(key, held)| Found {
             topic: held.topic,
             queue: held.queue,
@@ -244,7 +244,7 @@ impl State {
             serial,
             message: record.message,
         });
-        let is_asked = |found: &Found| subscription.is_none_or(|name| found.home.1.as_deref() == Some(name));
+        let is_asked = |found: &Found| of.has(&found.home.0, found.home.1.as_deref());
         let mut found: Vec<_> = held.chain(finished).filter(is_asked).collect();
         found.sort_by_key(|found| (matches!(found.spot, Spot::Away), found.created_at, found.serial));
         found

@@ -6,7 +6,7 @@ use crate::{
     trace::{Event, Placed, Subject},
 };
 use dwell_core::{
-    Address, Answer, Attempts, BoxFuture, Change, Changed, Count, Due, Envelope, Ledger, MessageId, Page,
+    Address, Answer, Attempts, BoxFuture, Change, Changed, Count, Due, Envelope, Ledger, MessageId, Of, Page,
     Record, RecordQuery, Result, ScheduleId, State, wire,
 };
 use std::sync::Arc;
@@ -41,19 +41,18 @@ impl Ledger for FaultyLedger {
     fn change<'a>(
         &'a self,
         id: &'a MessageId,
-        subscription: Option<&'a str>,
+        of: Of,
         change: Change,
         by: &'a str,
     ) -> BoxFuture<'a, Result<Vec<Answer>>> {
         Box::pin(async move {
             let (inner, link, id) = (self.inner.clone(), self.link.clone(), id.clone());
-            let (subscription, by) = (subscription.map(str::to_owned), by.to_owned());
-            let request = current_request();
+            let (by, request) = (by.to_owned(), current_request());
             let act = async move {
                 let dead: Vec<Record> =
                     inner.get(&id).await?.into_iter().filter(|record| record.state == State::Dead).collect();
                 let is_replay = matches!(change, Change::Replay(_));
-                let answers = inner.change(&id, subscription.as_deref(), change, &by).await?;
+                let answers = inner.change(&id, of, change, &by).await?;
                 if is_replay {
                     record_replays(&link, request, dead, &answers);
                 }

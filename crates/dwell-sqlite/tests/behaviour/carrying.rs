@@ -1,6 +1,6 @@
 use super::*;
 use bytes::Bytes;
-use dwell_core::{Change, Changed, Headers, RecordQuery, State, wire};
+use dwell_core::{Change, Changed, Headers, Of, RecordQuery, State, wire};
 
 #[tokio::test]
 async fn a_message_arrives_as_it_was_sent_once_for_each_subscription() {
@@ -147,7 +147,10 @@ async fn a_large_body_is_the_same_over_every_change() {
         broker.sqlite.usage().await.unwrap().dead_bytes
     };
     let replay = async |body: Option<Bytes>| {
-        let answers = ledger.change(&"a".into(), Some("mail"), Change::Replay(body), "ada").await.unwrap();
+        let answers = ledger
+            .change(&"a".into(), Of::Subscription("mail".into()), Change::Replay(body), "ada")
+            .await
+            .unwrap();
         assert_eq!(answers[0].changed, Changed::Done);
         broker.sqlite.usage().await.unwrap().dead_bytes
     };

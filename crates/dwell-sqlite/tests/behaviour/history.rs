@@ -1,5 +1,5 @@
 use super::*;
-use dwell_core::{Attempts, Change, RecordQuery, State, wire};
+use dwell_core::{Attempts, Change, Of, RecordQuery, State, wire};
 
 fn kept() -> SqliteSettings {
     SqliteSettings { done: SECOND * 3600, ..settings() }
@@ -45,7 +45,7 @@ async fn the_whole_past_of_a_message_is_told_with_times_workers_errors_and_who_a
     broker.clock.advance(SECOND).await;
     let change = async |change| {
         let ledger = broker.sqlite.ledger().unwrap();
-        ledger.change(&"a".into(), None, change, "ada").await.unwrap();
+        ledger.change(&"a".into(), Of::All, change, "ada").await.unwrap();
     };
     change(Change::Reschedule(after(SECOND))).await;
     broker.clock.advance(SECOND * 2).await;
@@ -118,7 +118,7 @@ async fn a_release_and_a_cancellation_are_part_of_the_past() {
     release_all(&broker.mail, receive(&broker.mail).await).await;
     defer(&broker.mail, one(&broker.mail).await, "mail", after(SECOND)).await;
     let ledger = broker.sqlite.ledger().unwrap();
-    ledger.change(&"a".into(), Some("mail"), Change::Cancel, "ada").await.unwrap();
+    ledger.change(&"a".into(), Of::Subscription("mail".into()), Change::Cancel, "ada").await.unwrap();
     let expected = [
         "0 ready - - 0/0",
         "0 processing test# - 0/0",

@@ -1,6 +1,6 @@
 use super::*;
 use dwell_core::{
-    Answer, Attempts, BoxFuture, Change, Changed, Count, Cursor, Ledger, MessageId, Page, Record,
+    Answer, Attempts, BoxFuture, Change, Changed, Count, Cursor, Ledger, MessageId, Of, Page, Record,
     RecordQuery, State, Text, wire,
 };
 
@@ -39,7 +39,7 @@ async fn counts(broker: &Broker) -> Vec<String> {
 }
 
 async fn change(broker: &Broker, id: &str, change: Change) -> Vec<(Option<String>, Changed)> {
-    let answers = ledger(broker).change(&id.into(), None, change, "ada").await.unwrap();
+    let answers = ledger(broker).change(&id.into(), Of::All, change, "ada").await.unwrap();
     let shown =
         |Answer { subscription, changed }: Answer| (subscription.map(|name| name.to_string()), changed);
     answers.into_iter().map(shown).collect()
@@ -270,7 +270,10 @@ async fn what_waits_can_be_cancelled_and_rescheduled_and_what_does_not_cannot() 
         assert_eq!(answers, late);
     }
     defer(&broker.mail, delivery, "mail", after(SECOND)).await;
-    let answers = ledger(&broker).change(&"b".into(), Some("mail"), Change::Cancel, "ada").await.unwrap();
+    let answers = ledger(&broker)
+        .change(&"b".into(), Of::Subscription("mail".into()), Change::Cancel, "ada")
+        .await
+        .unwrap();
     assert_eq!(answers, [Answer { subscription: Some("mail".into()), changed: Changed::Done }]);
     assert_eq!(seen(&broker.stock).await, ["b"]);
 }
@@ -312,7 +315,7 @@ async fn a_replay_that_has_nowhere_to_go_leaves_the_dead_where_it_is() {
     bury(&broker, delivery).await;
     let replay = async |id: &str, body: Option<&str>| {
         let body = body.map(|body| body.to_owned().into());
-        kind(ledger(&broker).change(&id.into(), None, Change::Replay(body), "ada").await)
+        kind(ledger(&broker).change(&id.into(), Of::All, Change::Replay(body), "ada").await)
     };
     assert_eq!(replay("gone", None).await, ErrorKind::NotFound);
     assert_eq!(replay("foreign", None).await, ErrorKind::Invalid);
@@ -332,7 +335,8 @@ async fn dead_letters_that_several_read_are_one_record_to_a_change_and_one_in_ha
     }
     assert_eq!(counts(&broker).await, ["orders/mail: 4 dead", "orders/stock: 2 ready"]);
     let mail = async |id: &str, change: Change| {
-        let answers = ledger(&broker).change(&id.into(), Some("mail"), change, "ada").await.unwrap();
+        let answers =
+            ledger(&broker).change(&id.into(), Of::Subscription("mail".into()), change, "ada").await.unwrap();
         answers.into_iter().map(|answer| answer.changed).collect::<Vec<_>>()
     };
     assert_eq!(mail("a", Change::Replay(None)).await, [Changed::Done]);
@@ -430,11 +434,11 @@ impl Ledger for Searched {
     fn change<'a>(
         &'a self,
         id: &'a MessageId,
-        subscription: Option<&'a str>,
+        of: Of,
         change: Change,
         by: &'a str,
     ) -> BoxFuture<'a, Result<Vec<Answer>>> {
-        self.0.change(id, subscription, change, by)
+        self.0.change(id, of, change, by)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
 };
 use bytes::Bytes;
 use dwell_core::{
-    Change, Changed, ContentType, Error, ErrorKind, Ledger, MessageId, Record, Result, Text, is_job_topic,
+    Change, Changed, ContentType, Error, ErrorKind, Ledger, MessageId, Of, Record, Result, Text, is_job_topic,
 };
 use dwell_engine::Engine;
 use serde::Serialize;
@@ -227,7 +227,7 @@ impl Jobs {
     /// # bus.shutdown().await }
     /// ```
     pub async fn get(&self, id: impl Into<MessageId>) -> Result<Option<Job>> {
-        let (record, _) = self.find(&id.into()).await?;
+        let record = self.find(&id.into()).await?;
         Ok(record.and_then(|record| self.job(record)))
     }
 
@@ -237,11 +237,9 @@ impl Jobs {
 
     /// The record of a job, and whether there are other messages with its id. An id that is submitted again after it was
     /// forgotten has several: the last one counts.
-    async fn find(&self, id: &MessageId) -> Result<(Option<Record>, bool)> {
+    async fn find(&self, id: &MessageId) -> Result<Option<Record>> {
         let records = self.ledger.get(id).await?;
-        let (mut jobs, others): (Vec<_>, Vec<_>) =
-            records.into_iter().partition(|record| is_job_topic(&record.topic));
-        Ok((jobs.pop(), !others.is_empty()))
+        Ok(records.into_iter().rfind(|record| is_job_topic(&record.topic)))
     }
 
     /// Cancels a job that no worker has. One that runs or is over is `TooLate`.
@@ -261,13 +259,11 @@ impl Jobs {
     /// ```
     pub async fn cancel(&self, id: impl Into<MessageId>) -> Result<Cancel> {
         let id = id.into();
-        let (Some(record), is_shared) = self.find(&id).await? else {
-            return Ok(Cancel::NotFound);
-        };
+        let Some(record) = self.find(&id).await? else { return Ok(Cancel::NotFound) };
         if record.state == dwell_core::State::Cancelled {
             return Ok(Cancel::Cancelled);
         }
-        Ok(match self.change(&id, &record, is_shared, Change::Cancel).await? {
+        Ok(match self.change(&record, Change::Cancel).await? {
             Changed::Done => Cancel::Cancelled,
             Changed::TooLate => Cancel::TooLate,
             Changed::NotFound => Cancel::NotFound,
@@ -300,24 +296,18 @@ impl Jobs {
     /// ```
     pub async fn retry(&self, id: impl Into<MessageId>) -> Result<Retry> {
         let id = id.into();
-        let (Some(record), is_shared) = self.find(&id).await? else { return Ok(Retry::NotFound) };
-        Ok(match self.change(&id, &record, is_shared, Change::Replay(None)).await? {
+        let Some(record) = self.find(&id).await? else { return Ok(Retry::NotFound) };
+        Ok(match self.change(&record, Change::Replay(None)).await? {
             Changed::Done => Retry::Retried,
             Changed::TooLate => Retry::NotFailed,
             Changed::NotFound => Retry::NotFound,
         })
     }
 
-    async fn change(&self, id: &MessageId, of: &Record, is_shared: bool, change: Change) -> Result<Changed> {
-        let subscription = of.subscription.as_deref();
-        if is_shared && subscription.is_none() {
-            let text = format!(
-                "the id `{id}` is also that of a message that is no job: it cannot be changed by its id alone"
-            );
-            return Err(Error::new(ErrorKind::Conflict, text));
-        }
+    /// Its id may be that of a message which is no job as well: that one is left alone.
+    async fn change(&self, job: &Record, change: Change) -> Result<Changed> {
         let by = &self.bus.seams().instance;
-        let answers = self.ledger.change(id, subscription, change, by).await?;
+        let answers = self.ledger.change(&job.message.id, Of::record(job), change, by).await?;
         Ok(answers.into_iter().fold(Changed::NotFound, |best, answer| match (best, answer.changed) {
             (Changed::Done, _) | (_, Changed::Done) => Changed::Done,
             (Changed::TooLate, _) | (_, Changed::TooLate) => Changed::TooLate,

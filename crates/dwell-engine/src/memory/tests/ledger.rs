@@ -1,6 +1,6 @@
 use super::*;
 use dwell_core::{
-    Answer, Attempts, Change, Changed, Count, Cursor, Ledger, MessageId, Record, RecordQuery, State, wire,
+    Answer, Attempts, Change, Changed, Count, Cursor, Ledger, MessageId, Of, Record, RecordQuery, State, wire,
 };
 
 fn ledger(broker: &Broker) -> Arc<dyn Ledger> {
@@ -38,7 +38,7 @@ async fn counts(broker: &Broker) -> Vec<String> {
 }
 
 async fn change(broker: &Broker, id: &str, change: Change) -> Vec<(Option<String>, Changed)> {
-    let answers = ledger(broker).change(&id.into(), None, change, "ada").await.unwrap();
+    let answers = ledger(broker).change(&id.into(), Of::All, change, "ada").await.unwrap();
     let shown =
         |Answer { subscription, changed }: Answer| (subscription.map(|name| name.to_string()), changed);
     answers.into_iter().map(shown).collect()
@@ -227,7 +227,10 @@ async fn what_waits_can_be_cancelled_and_rescheduled_and_what_does_not_cannot() 
         assert_eq!(answers, late);
     }
     defer(&broker.mail, delivery, "mail", after(SECOND)).await;
-    let answers = ledger(&broker).change(&"b".into(), Some("mail"), Change::Cancel, "ada").await.unwrap();
+    let answers = ledger(&broker)
+        .change(&"b".into(), Of::Subscription("mail".into()), Change::Cancel, "ada")
+        .await
+        .unwrap();
     assert_eq!(answers, [Answer { subscription: Some("mail".into()), changed: Changed::Done }]);
     assert_eq!(seen(&broker.stock).await, ["b"]);
 }
@@ -269,7 +272,7 @@ async fn a_replay_that_has_nowhere_to_go_leaves_the_dead_where_it_is() {
     bury(&broker, delivery).await;
     let replay = async |id: &str, body: Option<&str>| {
         let body = body.map(|body| body.to_owned().into());
-        kind(ledger(&broker).change(&id.into(), None, Change::Replay(body), "ada").await)
+        kind(ledger(&broker).change(&id.into(), Of::All, Change::Replay(body), "ada").await)
     };
     assert_eq!(replay("gone", None).await, ErrorKind::NotFound);
     assert_eq!(replay("foreign", None).await, ErrorKind::Invalid);
@@ -289,7 +292,8 @@ async fn dead_letters_that_several_read_are_one_record_to_a_change_and_one_in_ha
     }
     assert_eq!(counts(&broker).await, ["orders/mail: 4 dead", "orders/stock: 2 ready"]);
     let mail = async |id: &str, change: Change| {
-        let answers = ledger(&broker).change(&id.into(), Some("mail"), change, "ada").await.unwrap();
+        let answers =
+            ledger(&broker).change(&id.into(), Of::Subscription("mail".into()), change, "ada").await.unwrap();
         answers.into_iter().map(|answer| answer.changed).collect::<Vec<_>>()
     };
     assert_eq!(mail("a", Change::Replay(None)).await, [Changed::Done]);

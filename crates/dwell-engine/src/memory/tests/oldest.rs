@@ -1,6 +1,6 @@
 use super::*;
 use dwell_core::{
-    Answer, BoxFuture, Change, Count, Ledger, MessageId, Oldest, Page, Record, RecordQuery, Text,
+    Answer, BoxFuture, Change, Count, Ledger, MessageId, Of, Oldest, Page, Record, RecordQuery, Text,
 };
 
 /// A ledger that cannot look up what is oldest: it has to be searched for.
@@ -22,11 +22,11 @@ impl Ledger for Searched {
     fn change<'a>(
         &'a self,
         id: &'a MessageId,
-        subscription: Option<&'a str>,
+        of: Of,
         change: Change,
         by: &'a str,
     ) -> BoxFuture<'a, Result<Vec<Answer>>> {
-        self.0.change(id, subscription, change, by)
+        self.0.change(id, of, change, by)
     }
 }
 
