@@ -218,7 +218,8 @@ impl Sending {
     }
 
     /// What to do if something else was sent under the same id: fail, which is what happens unless set, or replace it
-    /// if it still waits.
+    /// if it still waits. One that has gone on its way is a `Conflict`; one that comes due in the very moment in which it is
+    /// replaced may be handled as well.
     ///
     /// ```
     /// # use dwell::prelude::*;
