@@ -62,6 +62,9 @@ pub(crate) fn of_code(what: &str, code: Code) -> Error {
         Code::InvalidTopic | Code::InvalidConfig | Code::PolicyViolation | Code::InvalidPartitions => {
             (ErrorKind::Config, "the broker refuses these settings")
         }
+        Code::InvalidTransactionTimeout => {
+            (ErrorKind::Config, "set `transactions` to at most the broker's `transaction.max.timeout.ms`")
+        }
         Code::KafkaStorageError => (ErrorKind::StorageFull, "look at the broker's disk"),
         _ => (ErrorKind::Unavailable, "try again when the broker can serve it"),
     };

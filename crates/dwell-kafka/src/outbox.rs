@@ -189,19 +189,31 @@ impl Outbox {
 
     /// Opens it if need be, and begins.
     async fn begin(&self) -> Result<Arc<Native>> {
+        let native = self.known().await?;
+        let of = native.clone();
+        let begun = on_a_thread(move || of.begin_transaction()).await;
+        begun.map(|()| native.clone()).map_err(|error| self.not_begun(&native, error))
+    }
+
+    /// Makes itself known to the broker, unless it is: an error that is not retryable will not pass.
+    pub(crate) async fn prepare_transactions(&self) -> Result<()> {
+        self.known().await.map(drop)
+    }
+
+    async fn known(&self) -> Result<Arc<Native>> {
         let is_new = matches!(*lock(&self.state), State::Unopened);
         let native = self.native()?;
-        let (of, closing) = (native.clone(), self.closing.clone());
-        let begun = on_a_thread(move || {
-            if is_new {
-                patiently(&closing, || of.init_transactions(CALL))?;
-            }
-            of.begin_transaction()
-        });
-        begun.await.map(|()| native.clone()).map_err(|error| {
-            self.renew(&native);
-            fault("begin a transaction", error)
-        })
+        if is_new {
+            let (of, closing) = (native.clone(), self.closing.clone());
+            let known = on_a_thread(move || patiently(&closing, || of.init_transactions(CALL))).await;
+            known.map_err(|error| self.not_begun(&native, error))?;
+        }
+        Ok(native)
+    }
+
+    fn not_begun(&self, native: &Arc<Native>, error: KafkaError) -> Error {
+        self.renew(native);
+        fault("begin a transaction", error)
     }
 
     /// Nothing of it has happened. A producer that cannot say so is given up, and with it what it began.
@@ -290,6 +302,12 @@ impl Outbox {
             tracing::warn!("the Kafka producer is beyond repair: opening another one");
             *state = State::Unopened;
         }
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::SeqCst);
     }
 }
 

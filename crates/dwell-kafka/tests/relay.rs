@@ -4,7 +4,7 @@ mod rig;
 
 use dwell_conformance::Foreign;
 use dwell_core::{
-    Address, Clock, Due, Envelope, ErrorKind, Headers, Message, OnMissing, Subscription, Timestamp, Transport,
+    Address, Due, Envelope, ErrorKind, Headers, Message, OnMissing, Subscription, Timestamp, Transport,
 };
 use dwell_kafka::Ladder;
 use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication};
@@ -105,7 +105,6 @@ async fn what_can_never_be_sent_on_is_parked_with_the_reason_and_holds_up_nobody
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_comes_in_time_gets_what_waited_for_it() {
-    log::keep();
     let mut scene = Scene::new().await;
     scene.settings.relay.absent_for = SECOND * 30;
     let relay = scene.relay();
@@ -156,18 +155,6 @@ async fn what_its_target_will_never_take_is_parked_and_its_neighbours_go_their_w
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn relays_share_the_work_and_one_that_comes_or_goes_loses_and_repeats_nothing() {
-    share_and_leave(Scene::new().await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn relays_share_the_work_within_transactions_too() {
-    let mut scene = Scene::new().await;
-    scene.settings.relay.transactions = Some(SECOND * 5);
-    share_and_leave(scene).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn within_a_transaction_what_cannot_be_sent_on_is_parked_and_the_rest_goes_its_way() {
     let mut scene = Scene::new().await;
     scene.settings.relay.transactions = Some(SECOND * 5);
@@ -190,39 +177,6 @@ async fn within_a_transaction_what_cannot_be_sent_on_is_parked_and_the_rest_goes
     assert_eq!(parked[0].3.len(), 500);
     assert!(parked[0].2.contains("x-rejection-reason=unroutable"), "{}", parked[0].2);
     relay.stop().await;
-}
-
-async fn share_and_leave(scene: Scene) {
-    const COUNT: usize = 2_000;
-    let target = scene.topic("orders").await;
-    let (one, two) = (scene.relay(), scene.relay());
-    scene.wait_for(&scene.delay_topic("due")).await;
-    // `provision` of the transport knows the delay topics, too.
-    let producer = scene.kafka.producer().await.unwrap();
-    let now = scene.clock.now();
-    let due = |n: usize| Timestamp(now.0 + 1_500 + (n as i64 % 20) * 100);
-    let batch: Vec<_> = (0..COUNT)
-        .map(|n| {
-            let message = Message::new(n.to_string(), "t", due(n).0.to_string())
-                .with(|message| message.key = Some(n.to_string().into()));
-            Envelope::new(Address::topic(target.clone()), message).due(Due::At(due(n)))
-        })
-        .collect();
-    assert!(producer.send(&batch).await.iter().all(Result::is_ok));
-    // One more comes, and one goes, while records are on their way.
-    scene.clock.sleep(SECOND).await;
-    let three = scene.relay();
-    scene.clock.sleep(SECOND).await;
-    one.stop().await;
-    let read = scene.read(&target, COUNT).await;
-    let early = read.iter().filter(|(at, _, _, due)| *at < due.parse::<i64>().unwrap()).count();
-    assert_eq!(early, 0);
-    let mut keys: Vec<_> = read.iter().map(|(_, key, ..)| key.parse::<usize>().unwrap()).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    assert_eq!(keys.len(), COUNT, "nobody crashed, and yet some came twice");
-    two.stop().await;
-    three.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -297,4 +251,106 @@ async fn a_wait_as_long_as_a_level_takes_no_further_hop() {
     let tally = relay.counts.tally();
     assert_eq!((tally.shelved, tally.held, tally.overstayed), (0, 0, 0), "{tally:?}");
     relay.stop().await;
+}
+
+/// Parking and putting it on another shelf both add a header.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_too_large_for_one_more_header_is_parked_and_holds_up_nobody() {
+    for transactions in [None, Some(SECOND * 5)] {
+        let mut scene = Scene::new().await;
+        scene.settings.relay.transactions = transactions;
+        let (target, level) = (scene.topic("orders").await, scene.delay_topic("1s"));
+        let relay = scene.relay();
+        let later = (scene.now() + 60_000).to_string();
+        scene.write_largest(&level, "k", &[("x-process-at", later.clone())]);
+        scene.write_largest(&level, "k", &[("x-target-topic", target.clone()), ("x-process-at", later)]);
+        let good = [("x-target-topic", target.clone()), ("x-process-at", scene.now().to_string())];
+        scene.write(&level, "k", &good, "good");
+        assert_eq!(scene.read(&target, 1).await[0].3, "good");
+        let parked = scene.read(&scene.delay_topic("parked"), 2).await;
+        for why in ["no header `x-target-topic`", "make it smaller"] {
+            assert!(parked.iter().any(|(_, _, headers, _)| headers.contains(why)), "{why}");
+        }
+        let counts = relay.counts.clone();
+        relay.stop().await;
+        let tally = counts.tally();
+        assert_eq!((tally.forwarded, tally.parked, tally.shelved), (1, 2, 0), "{tally:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transactions_longer_than_the_broker_allows_are_refused_at_the_start() {
+    let mut scene = Scene::new().await;
+    scene.settings.relay.transactions = Some(SECOND * 3600);
+    let error = scene.relay().task.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains("`transactions`"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_beyond_the_read_ahead_stays_in_the_topic_and_still_comes() {
+    const COUNT: usize = 200;
+    const MOST: u64 = 10;
+    let mut scene = Scene::new().await;
+    scene.settings.relay.read_ahead = (MOST as usize, 1 << 20);
+    let (target, due) = (scene.topic("orders").await, scene.delay_topic("due"));
+    // Long due: the relay has begun when it is there.
+    scene.write(&due, "first", &[("x-target-topic", target.clone()), ("x-process-at", "1".into())], "1");
+    let relay = scene.relay();
+    scene.read(&target, 1).await;
+    let at = scene.now() + 1_400;
+    let batch = (0..COUNT).map(|n| {
+        let message = Message::new(n.to_string(), "t", at.to_string())
+            .with(|message| message.key = Some(n.to_string().into()));
+        Envelope::new(Address::topic(target.clone()), message).due(Due::At(Timestamp(at)))
+    });
+    let batch: Vec<_> = batch.collect();
+    assert!(scene.kafka.producer().await.unwrap().send(&batch).await.iter().all(Result::is_ok));
+    let mut most = 0;
+    scene
+        .until("all have gone", || {
+            let tally = relay.counts.tally();
+            most = tally.held.max(most);
+            tally.forwarded == COUNT as u64 + 1
+        })
+        .await;
+    assert!(most <= MOST, "{most} were held");
+    relay.stop().await;
+    let read = scene.read(&target, COUNT + 1).await;
+    let early = read.iter().filter(|(arrived, _, _, due)| *arrived < due.parse::<i64>().unwrap()).count();
+    assert_eq!((early, scene.count(&target)), (0, COUNT + 1), "early, or twice");
+}
+
+/// Whoever sends it, and whichever way it takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_has_one_partition_which_is_that_of_other_clients() {
+    const PARTITIONS: i32 = 7;
+    // What murmur2 makes of it, as the tests of Kafka's own clients have it.
+    let (key, hash) = ("kafka", 0xd067_cf64_u32);
+    let scene = Scene::new().await;
+    let target = format!("wide-{}", scene.mark);
+    let new = NewTopic::new(&target, PARTITIONS, TopicReplication::Fixed(1));
+    scene.admin().create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let relay = scene.relay();
+    scene.wait_for(&scene.delay_topic("1s")).await;
+    let message = |id: &str| Message::new(id, "t", "x").with(|message| message.key = Some(key.into()));
+    let now = Envelope::new(Address::topic(target.clone()), message("now"));
+    let later = Envelope::new(Address::topic(target.clone()), message("later")).due(Due::After(SECOND));
+    let sent = scene.kafka.producer().await.unwrap().send(&[now, later]).await;
+    assert!(sent.iter().all(Result::is_ok), "{sent:?}");
+    scene.read(&target, 2).await;
+    let expected = (hash & 0x7fff_ffff) % PARTITIONS as u32;
+    assert_eq!(scene.list(&target, "%p"), [expected.to_string(), expected.to_string()]);
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn delay_topics_that_are_missing_are_named_where_they_are_only_looked_for() {
+    let scene = Scene::new().await;
+    let error = scene.kafka.provision(&[], &[], OnMissing::Validate).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    for level in ["1s", "2s", "due", "parked"] {
+        let topic = format!("`{}`", scene.delay_topic(level));
+        assert!(error.to_string().contains(&topic), "{error}");
+    }
 }

@@ -3,7 +3,9 @@
 use super::{details, member::Watcher};
 use crate::record::Record;
 use dwell_core::{LowWater, Timestamp};
-use rdkafka::{Offset, TopicPartitionList, consumer::base_consumer::PartitionQueue, error::KafkaError};
+use rdkafka::{
+    Offset, TopicPartitionList, consumer::base_consumer::PartitionQueue, error::KafkaError, statistics,
+};
 use std::{
     collections::{BTreeSet, VecDeque},
     sync::Condvar,
@@ -123,6 +125,20 @@ impl Lane {
     /// which replaces what was said before.
     pub(super) fn inherited(&self) -> impl Iterator<Item = u64> {
         self.done.iter().flat_map(|(_, done)| done.iter().copied())
+    }
+
+    /// How many lie in it that are not done: what is above the mark. Where nothing was received yet, what was committed before
+    /// us counts, and where nothing was, all that is there.
+    pub(super) fn lag(&self, said: &statistics::Partition) -> u64 {
+        let number = |offset: i64| u64::try_from(offset).ok();
+        let known = self.tracker.as_ref().map(LowWater::commit).or(number(said.committed_offset));
+        let mut mark = known.or(number(said.lo_offset)).unwrap_or(0);
+        let is_read = said.fetchq_cnt == 0 && self.waiting.is_empty();
+        if is_read && self.tracker.as_ref().is_none_or(|tracker| tracker.span() == 0) {
+            // What is left are ends of transactions, which are no records.
+            mark = mark.max(number(said.next_offset).unwrap_or(0));
+        }
+        number(said.ls_offset).unwrap_or(0).saturating_sub(mark)
     }
 
     /// One less is being worked on.

@@ -7,10 +7,13 @@ use super::{
 };
 use crate::record::Record;
 use dwell_core::{Clock, Error, ErrorKind, LeaseId, LowWater, Result};
-use rdkafka::{TopicPartitionList, consumer::base_consumer::PartitionQueue};
+use rdkafka::{TopicPartitionList, consumer::base_consumer::PartitionQueue, statistics::Statistics};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::Notify;
@@ -452,6 +455,17 @@ impl Lanes {
                 lane.committed = None;
             }
         }
+    }
+
+    /// What lies in the partitions and is not done, from what the library says of them. It does not know what was committed
+    /// within a transaction.
+    pub(super) fn measure(&self, said: &Statistics) {
+        let state = self.lock();
+        let lag = state.lanes.iter().filter_map(|((topic, partition), lane)| {
+            let said = said.topics.get(&self.topics[*topic])?.partitions.get(partition)?;
+            Some(lane.lag(said))
+        });
+        self.lag.store(lag.sum(), Ordering::Relaxed);
     }
 
     /// The next [`Self::take`] tells this.

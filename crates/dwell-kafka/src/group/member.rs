@@ -392,15 +392,7 @@ impl ClientContext for Watcher {
     }
 
     fn stats(&self, said: Statistics) {
-        let partitions = said.topics.values().flat_map(|topic| topic.partitions.values());
-        let ours = partitions.filter(|partition| partition.desired);
-        let lag = ours.map(|partition| {
-            // Where nothing was committed yet, all that is there.
-            let all = partition.hi_offset - partition.lo_offset;
-            let lag = if partition.consumer_lag < 0 { all } else { partition.consumer_lag };
-            u64::try_from(lag).unwrap_or(0)
-        });
-        self.lanes.lag.store(lag.sum(), Ordering::Relaxed);
+        self.lanes.measure(&said);
     }
 }
 

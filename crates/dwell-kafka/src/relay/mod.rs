@@ -8,6 +8,7 @@
 mod counts;
 mod hop;
 mod ladder;
+mod passing;
 mod settings;
 mod targets;
 mod topics;
@@ -26,12 +27,16 @@ use crate::{
     settings::KafkaSettings,
 };
 use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams};
-use futures_util::FutureExt as _;
+use futures_util::{
+    FutureExt as _,
+    future::{FusedFuture as _, join_all},
+};
+use passing::Shared;
 use std::{sync::Arc, time::Duration};
 use targets::Targets;
 use tokio::{sync::watch, task::JoinSet};
 use topics::Level;
-use worker::{SHARE, Shared, Worker};
+use worker::{SHARE, Worker};
 
 /// What a level may fetch ahead, records and bytes: it only looks at the first one of each partition.
 const LEVEL_PREFETCH: (usize, usize) = (1_000, 1 << 20);
@@ -90,6 +95,13 @@ async fn warn_of_other_groups(cluster: Cluster) {
     }
 }
 
+/// Makes all of these known to the broker. What may pass is tried again by whoever needs it.
+async fn begin(outboxes: impl Iterator<Item = &Arc<Outbox>>) -> Result<()> {
+    let begun = join_all(outboxes.map(|outbox| outbox.prepare_transactions())).await;
+    let hopeless = |error: &Error| !error.is_retryable();
+    begun.into_iter().filter_map(Result::err).find(hopeless).map_or(Ok(()), Err)
+}
+
 /// A relay that is yet to run.
 pub(crate) struct Relay {
     cluster: Cluster,
@@ -104,13 +116,14 @@ impl Relay {
 
     pub(crate) async fn run(self, stop: BoxFuture<'static, ()>) -> Result<()> {
         topics::check(&self.cluster).await?;
-        // Nobody waits for it: it asks every broker, and one of them may be away.
-        let looking = tokio::spawn(warn_of_other_groups(self.cluster.clone()));
         let settings = self.cluster.settings();
         let client_id = format!("{}-relay-{}", self.seams.instance, self.seams.incarnation);
+        // What a topic takes is for the broker to say; the parking topic takes all.
+        let sending = KafkaSettings { max_record: topics::largest(settings), ..settings.clone() };
+        let outbox = || Outbox::new(sending.clone(), client_id.clone(), self.seams.clock.clone());
         let shared = Arc::new(Shared {
-            to_targets: Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone()),
-            to_shelves: Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone()),
+            to_targets: outbox(),
+            to_shelves: outbox(),
             cluster: self.cluster.clone(),
             clock: self.seams.clock.clone(),
             // A transaction is answered as a whole: that is nobody's silence.
@@ -120,33 +133,36 @@ impl Relay {
         for outbox in [&shared.to_targets, &shared.to_shelves] {
             outbox.prepare()?;
         }
+        let levels = topics::levels(&settings.relay);
+        let transactions = levels.iter().map(|level| {
+            let timeout = settings.relay.transactions?;
+            let id = format!("{}-{}-{}", settings.relay.group, level.topic, self.seams.incarnation);
+            Some(Arc::new(outbox().with_transactions(Transactions { id, timeout })))
+        });
+        let transactions: Vec<_> = transactions.collect();
+        let mut stop = stop.fuse();
+        // Before anything relies on it: a broker that will never take such transactions says so now.
+        tokio::select! {
+            biased;
+            () = &mut stop => return Ok(()),
+            begun = begin(transactions.iter().flatten()) => begun?,
+        }
+        // Nobody waits for it: it asks every broker, and one of them may be away.
+        let looking = tokio::spawn(warn_of_other_groups(self.cluster.clone()));
         let (tell, told) = watch::channel(false);
         // Tasks of their own: what is due is not late because a level has much to move.
         let mut workers = JoinSet::new();
-        for level in topics::levels(&settings.relay) {
+        for (level, transactions) in levels.into_iter().zip(transactions) {
             let member = Arc::new(self.join(&client_id, &level)?);
-            let transactions = settings.relay.transactions.map(|timeout| {
-                let id = format!("{}-{}-{}", settings.relay.group, level.topic, self.seams.incarnation);
-                let outbox = Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone());
-                Arc::new(outbox.with_transactions(Transactions { id, timeout }))
-            });
             workers.spawn(Worker::new(shared.clone(), member, level, transactions).run(told.clone()));
         }
         let mut result = Ok(());
-        let mut stop = Some(stop);
         // One that ends by itself ends all: the whole is then started again.
         while !workers.is_empty() {
-            let asked = async {
-                match stop.as_mut() {
-                    Some(stop) => stop.await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
-                () = asked => stop = None,
+                () = &mut stop, if !stop.is_terminated() => {}
                 Some(ended) = workers.join_next() => {
-                    stop = None;
                     result = result.and(ended.unwrap_or_else(|error| match error.try_into_panic() {
                         Ok(panic) => std::panic::resume_unwind(panic),
                         Err(_) => Err(Error::new(ErrorKind::Closed, "the runtime of the relay has ended")),

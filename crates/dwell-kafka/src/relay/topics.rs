@@ -4,10 +4,14 @@ use super::RelaySettings;
 use crate::{
     cluster::{Cluster, NewOne},
     provision::not_found,
+    settings::{HEADER_ROOM, KafkaSettings},
 };
 use dwell_core::{Error, ErrorKind, OnMissing, Result, Text, format_duration};
 use rdkafka::admin::ConfigResource;
 use std::time::Duration;
+
+/// See [`largest`].
+const PARKED: usize = 64 << 20;
 
 /// A delay topic: its name, and how long its records wait in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,9 +85,18 @@ fn wanted(cluster: &Cluster) -> Vec<NewOne> {
     let parked = NewOne {
         name: settings.parking_topic().into(),
         partitions: 1,
-        settings: vec![("retention.ms", "-1".to_owned())],
+        settings: vec![
+            ("retention.ms", "-1".to_owned()),
+            ("max.message.bytes", largest(cluster.settings()).to_string()),
+        ],
     };
     delay.chain([parked]).collect()
+}
+
+/// The largest record that can be parked: larger than any that can come, by the headers that say why it is parked. What came in
+/// a compressed batch may be many times as large as its topic allows.
+pub(super) fn largest(settings: &KafkaSettings) -> usize {
+    (settings.max_record + HEADER_ROOM).max(PARKED)
 }
 
 /// How long records must be kept: while they wait, and for as long as all relays may be away.

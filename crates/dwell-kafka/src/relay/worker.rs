@@ -1,8 +1,8 @@
 //! One delay topic, emptied: records leave their level when they have waited for it, and the last stretch on the
 //! millisecond.
 //!
-//! A record counts for the commit only after it lies, confirmed, wherever it goes next; a crash in between sends it twice,
-//! and never not at all. Nothing is waited for in line: what is for one target goes by itself, and a target that is away
+//! A record counts for the commit only after it lies, confirmed, wherever it goes next ([`super::passing`]); a crash in between
+//! sends it twice, and never not at all. Nothing is waited for in line: what is for one target goes by itself, and a target that is away
 //! has its records put back on a shelf, so that they hold up neither the commit nor the memory.
 //!
 //! On the last stretch records leave in another order than they came in, and the mark stays behind the first that still
@@ -13,18 +13,17 @@
 //! at a time for each delay topic.
 
 use super::{
-    Counts, RelaySettings,
-    hop::{Plan, park},
-    targets::{Pass, Targets},
+    RelaySettings,
+    hop::Plan,
+    passing::{Kind, Load, Shared, Step},
     topics::Level,
 };
 use crate::{
-    cluster::Cluster,
     group::{Member, Taken},
-    outbox::{Outbox, Transaction},
-    record::{Outgoing, Record},
+    outbox::Outbox,
+    record::Record,
 };
-use dwell_core::{BoxFuture, Clock, ErrorKind, LeaseId, Result, Text, Timestamp, wheel::Wheel};
+use dwell_core::{BoxFuture, LeaseId, Result, Text, Timestamp, wheel::Wheel};
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -37,23 +36,10 @@ const PER_TRANSACTION: usize = 10_000;
 const ON_THEIR_WAY: usize = 50_000;
 /// How many of them to one target that does not answer.
 pub(super) const SHARE: usize = ON_THEIR_WAY / 5;
-/// The pause before what belongs on a shelf is sent there again.
-const PAUSE: Duration = Duration::from_millis(500);
 /// How long a worker that stops waits for what is on its way.
 const LAST_PATIENCE: Duration = Duration::from_secs(8);
 /// Looks again after this, whatever was heard.
 const SAFETY_TICK: Duration = Duration::from_secs(5);
-
-/// What all workers of a relay share.
-pub(super) struct Shared {
-    pub(super) cluster: Cluster,
-    /// What is due goes by a connection of its own, past whatever is on its way from one shelf to the next.
-    pub(super) to_targets: Outbox,
-    pub(super) to_shelves: Outbox,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) targets: Arc<Targets>,
-    pub(super) counts: Arc<Counts>,
-}
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
@@ -79,45 +65,6 @@ struct Waiting {
     lease: LeaseId,
     plan: Plan,
     size: usize,
-}
-
-/// Records, and their bytes.
-#[derive(Clone, Copy, Default)]
-struct Load {
-    count: usize,
-    bytes: usize,
-}
-
-impl Load {
-    fn of(steps: &[Step]) -> Self {
-        Self { count: steps.len(), bytes: steps.iter().map(|step| step.size).sum() }
-    }
-
-    fn add(&mut self, more: Self) {
-        self.count += more.count;
-        self.bytes += more.bytes;
-    }
-
-    fn remove(&mut self, less: Self) {
-        self.count -= less.count;
-        self.bytes -= less.bytes;
-    }
-}
-
-/// What becomes of a record, and what counts once it has.
-struct Step {
-    lease: LeaseId,
-    size: usize,
-    from: String,
-    outgoing: Outgoing,
-    kind: Kind,
-}
-
-enum Kind {
-    Forward(Plan, #[expect(dead_code, reason = "it counts until it is dropped")] Pass),
-    Shelve(Plan),
-    Hold,
-    Park,
 }
 
 impl Worker {
@@ -172,7 +119,9 @@ impl Worker {
         while !self.on_their_way.is_empty() {
             tokio::select! {
                 biased;
-                _ = self.on_their_way.next() => {}
+                Some(sent) = self.on_their_way.next() => if sent.is_ok() {
+                    self.transact();
+                },
                 () = &mut patience => break,
             }
         }
@@ -316,9 +265,9 @@ impl Worker {
     /// Lets go of what still waits, for the next relay; what that one could not tell from what was sent already is written
     /// to the topic anew.
     fn give_back(&mut self, of: impl Fn(&Member, LeaseId) -> bool) {
-        for step in self.queued.extract_if(.., |step| of(&self.member, step.lease)) {
+        let released = |step: &mut Step| of(&self.member, step.lease) && self.member.release(step.lease);
+        for step in self.queued.extract_if(.., released) {
             self.sending.remove(Load::of(std::slice::from_ref(&step)));
-            self.member.release(step.lease);
         }
         let leaving = self.wheel.iter().filter(|(_, _, waiting)| of(&self.member, waiting.lease));
         let keys: Vec<_> = leaving.map(|(key, ..)| key).collect();
@@ -400,191 +349,5 @@ impl Worker {
             shared.pass_on_at_once(&member, &outbox, steps).await?;
             Ok(load)
         }));
-    }
-}
-
-impl Shared {
-    /// Sends until each lies somewhere, or is no longer ours. What goes to a target and does not get there goes back to a
-    /// shelf or is parked; what belongs on a shelf is tried again, since there is no other place for it.
-    async fn pass_on(&self, member: &Member, mut steps: Vec<Step>) {
-        loop {
-            steps = self.send_once(member, steps).await;
-            if steps.is_empty() {
-                return;
-            }
-            if !steps.iter().any(|step| matches!(step.kind, Kind::Hold | Kind::Park)) {
-                self.clock.sleep(PAUSE).await;
-            }
-            steps.retain(|step| member.is_open(step.lease));
-        }
-    }
-
-    /// The same, all or nothing each time.
-    async fn pass_on_at_once(
-        &self,
-        member: &Arc<Member>,
-        outbox: &Outbox,
-        mut steps: Vec<Step>,
-    ) -> Result<()> {
-        loop {
-            steps.retain(|step| member.is_open(step.lease));
-            if steps.is_empty() {
-                return Ok(());
-            }
-            steps = self.turn_away_all_absent(steps).await;
-            let outgoing: Vec<_> = steps.iter().map(|step| step.outgoing.clone()).collect();
-            let leases: Vec<_> = steps.iter().map(|step| step.lease).collect();
-            let of = member.clone();
-            let ended = outbox.transact(&outgoing, move || of.offsets(&leases)).await?;
-            let now = self.clock.now();
-            match ended {
-                Transaction::Committed => {
-                    steps.drain(..).for_each(|step| self.done(member, step, now));
-                    return Ok(());
-                }
-                Transaction::Refused(reasons) => {
-                    let judged = steps.into_iter().zip(reasons).map(|(step, reason)| match reason {
-                        Some(error) => self.failed(step, &error, now),
-                        None => step,
-                    });
-                    steps = judged.collect();
-                    if !steps.iter().any(|step| matches!(step.kind, Kind::Hold | Kind::Park)) {
-                        self.clock.sleep(PAUSE).await;
-                    }
-                }
-                Transaction::Undone(error) => {
-                    tracing::warn!(%error, "a transaction came to nothing: trying again");
-                    self.clock.sleep(PAUSE).await;
-                }
-            }
-        }
-    }
-
-    /// The same as [`Self::turn_away_absent`], for any number of targets.
-    async fn turn_away_all_absent(&self, steps: Vec<Step>) -> Vec<Step> {
-        let mut groups: BTreeMap<Text, Vec<Step>> = BTreeMap::new();
-        for step in steps {
-            groups.entry(step.outgoing.topic.clone()).or_default().push(step);
-        }
-        let mut steps = vec![];
-        for group in groups.into_values() {
-            steps.extend(self.turn_away_absent(group).await);
-        }
-        steps
-    }
-
-    /// Returns what is left to do.
-    async fn send_once(&self, member: &Member, steps: Vec<Step>) -> Vec<Step> {
-        let steps = self.turn_away_absent(steps).await;
-        // A clone is a few reference counts.
-        let outgoing: Vec<_> = steps.iter().map(|step| step.outgoing.clone()).collect();
-        let outbox = match steps.first().map(|step| &step.kind) {
-            Some(Kind::Forward(..)) => &self.to_targets,
-            _ => &self.to_shelves,
-        };
-        let answers = outbox.send(&outgoing).await;
-        let (now, mut left) = (self.clock.now(), vec![]);
-        for (step, answer) in steps.into_iter().zip(answers) {
-            match answer {
-                Ok(_) => self.done(member, step, now),
-                Err(error) => left.push(self.failed(step, &error, now)),
-            }
-        }
-        left
-    }
-
-    fn done(&self, member: &Member, step: Step, now: Timestamp) {
-        match &step.kind {
-            Kind::Forward(plan, _) => {
-                self.counts.forwarded(now.since(plan.process_at));
-                self.targets.succeeded(&plan.target, self.clock.elapsed());
-            }
-            Kind::Shelve(_) => self.counts.shelved(),
-            Kind::Hold => self.counts.put_back(),
-            Kind::Park => self.counts.parked(),
-        }
-        member.complete(step.lease);
-    }
-
-    /// Targets that are not there are not tried: the library would wait for them.
-    async fn turn_away_absent(&self, steps: Vec<Step>) -> Vec<Step> {
-        let Some(Kind::Forward(first, _)) = steps.first().map(|step| &step.kind) else { return steps };
-        let target = first.target.clone();
-        match self.cluster.partitions(&target).await {
-            Ok(None) => {
-                let now = self.clock.now();
-                steps.into_iter().map(|step| self.absent(step, now)).collect()
-            }
-            // Whether it is there, the send will tell.
-            _ => steps,
-        }
-    }
-
-    /// It did not get there.
-    fn failed(&self, step: Step, error: &dwell_core::Error, now: Timestamp) -> Step {
-        match step.kind {
-            Kind::Forward(..) if error.kind() == ErrorKind::NotFound => {
-                self.cluster.forget(&step.outgoing.topic);
-                self.absent(step, now)
-            }
-            Kind::Forward(plan, _) if error.is_of_the_message() => {
-                self.give_up(step.lease, &plan.record, &step.from, &error.to_string(), now)
-            }
-            Kind::Forward(plan, _) => {
-                let pause = self.targets.failed(&plan.target, self.clock.elapsed());
-                tracing::warn!(%error, target = &*plan.target, ?pause, "a target is away: what is for it waits");
-                self.hold(step.lease, plan, pause, &step.from)
-            }
-            Kind::Shelve(plan) => {
-                tracing::warn!(%error, topic = &*step.outgoing.topic, "a delay topic takes no records: trying again");
-                // Time has passed: the level that was right may be too long by now.
-                let shelf = self.cluster.settings().relay.shelf_until(plan.remaining(now));
-                self.shelve(step.lease, plan, shelf, &step.from)
-            }
-            _ => {
-                tracing::warn!(%error, topic = &*step.outgoing.topic, "a delay topic takes no records: trying again");
-                step
-            }
-        }
-    }
-
-    /// The target is not there: it may come, for a while.
-    fn absent(&self, step: Step, now: Timestamp) -> Step {
-        let Kind::Forward(mut plan, _) = step.kind else { return step };
-        let settings = &self.cluster.settings().relay;
-        let since = *plan.absent_since.get_or_insert(now);
-        if now.since(since) >= settings.absent_for {
-            let reason = format!("the target `{}` does not exist", plan.target);
-            return self.give_up(step.lease, &plan.record, &step.from, &reason, now);
-        }
-        let shelf = settings.ladder.fitting_or_shortest(settings.absent_for.saturating_sub(now.since(since)));
-        let outgoing = plan.put_back(settings.level_topic(shelf));
-        Step { outgoing, kind: Kind::Hold, ..step }
-    }
-
-    /// To a delay topic, once more.
-    fn shelve(&self, lease: LeaseId, plan: Plan, topic: String, from: &str) -> Step {
-        let (size, outgoing) = (plan.record.size(), plan.shelve(topic));
-        Step { lease, size, from: from.to_owned(), outgoing, kind: Kind::Shelve(plan) }
-    }
-
-    /// Back to a shelf, for about as long as its target is left alone.
-    fn hold(&self, lease: LeaseId, plan: Plan, pause: Duration, from: &str) -> Step {
-        let settings = &self.cluster.settings().relay;
-        let shelf = settings.ladder.fitting_or_shortest(pause);
-        let (size, outgoing) = (plan.record.size(), plan.put_back(settings.level_topic(shelf)));
-        Step { lease, size, from: from.to_owned(), outgoing, kind: Kind::Hold }
-    }
-
-    /// To where people look after it.
-    fn give_up(&self, lease: LeaseId, record: &Record, from: &str, reason: &str, now: Timestamp) -> Step {
-        tracing::error!(
-            topic = from,
-            partition = record.partition,
-            offset = record.offset,
-            "parked: {reason}"
-        );
-        let outgoing = park(record, from, reason, &self.cluster.settings().relay, now);
-        Step { lease, size: record.size(), from: from.to_owned(), outgoing, kind: Kind::Park }
     }
 }

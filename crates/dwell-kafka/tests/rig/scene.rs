@@ -1,5 +1,6 @@
 //! A relay with topics of its own, and what one needs around it: `kcat` writes into delay topics and reads what comes of it.
 
+use super::log;
 use dwell_conformance::servers::require;
 use dwell_core::{Clock, OnMissing, Seams, SystemClock, Topic, Transport};
 use dwell_kafka::{Counts, Kafka, KafkaSettings};
@@ -47,6 +48,7 @@ impl Scene {
     /// At this broker, or these.
     pub(crate) async fn at(address: &str) -> Self {
         require(&["kcat"]).unwrap();
+        log::keep();
         let seams = Seams::system("relay-test");
         let mark = seams.incarnation.to_string();
         let mut settings = super::settings(address);
@@ -79,14 +81,25 @@ impl Scene {
 
     /// With `kcat`, from its standard input.
     pub(crate) fn write(&self, topic: &str, key: &str, headers: &[(&str, String)], body: &str) {
+        assert!(self.try_write(topic, key, headers, body));
+    }
+
+    /// The largest record that a topic takes.
+    pub(crate) fn write_largest(&self, topic: &str, key: &str, headers: &[(&str, String)]) {
+        let body = "x".repeat(1_048_588);
+        let takes = |less: usize| self.try_write(topic, key, headers, &body[less * 10..]);
+        assert!((10..100).any(takes), "`{topic}` takes none of them");
+    }
+
+    fn try_write(&self, topic: &str, key: &str, headers: &[(&str, String)], body: &str) -> bool {
         let mut kcat = Command::new("kcat");
-        kcat.args(["-b", &self.address, "-P", "-t", topic, "-K", "|"]);
+        kcat.args(["-b", &self.address, "-P", "-t", topic, "-K", "|", "-X", "message.max.bytes=2000000"]);
         for (name, value) in headers {
             kcat.args(["-H", &format!("{name}={value}")]);
         }
         let mut child = kcat.stdin(Stdio::piped()).spawn().expect("it was installed");
         child.stdin.take().unwrap().write_all(format!("{key}|{body}\n").as_bytes()).unwrap();
-        assert!(child.wait().unwrap().success());
+        child.wait().unwrap().success()
     }
 
     /// What `kcat` reads of a topic, from its beginning to so many records: timestamp, key, headers and body of each.
@@ -113,7 +126,8 @@ impl Scene {
             .collect();
         if lines.len() != count {
             let keys: BTreeSet<_> = lines.iter().map(|(_, key, ..)| key.as_str()).collect();
-            panic!("of {count} records {} came; {}", lines.len(), self.whereabouts(&keys));
+            let (came, warnings) = (lines.len(), log::lines(&[" WARN "]).join("\n"));
+            panic!("of {count} records {came} came; {}\n{warnings}", self.whereabouts(&keys));
         }
         lines
     }
@@ -129,9 +143,15 @@ impl Scene {
 
     /// How many records a topic has.
     pub(crate) fn count(&self, topic: &str) -> usize {
-        let all = ["-b", &self.address, "-C", "-q", "-e", "-t", topic, "-o", "beginning", "-f", "%o\n"];
+        self.list(topic, "%o").len()
+    }
+
+    /// What `kcat` says of each record that a topic has.
+    pub(crate) fn list(&self, topic: &str, format: &str) -> Vec<String> {
+        let format = format!("{format}\n");
+        let all = ["-b", &self.address, "-C", "-q", "-e", "-t", topic, "-o", "beginning", "-f", &format];
         let out = Command::new("timeout").args(["40", "kcat"]).args(all).output().unwrap();
-        String::from_utf8_lossy(&out.stdout).lines().count()
+        String::from_utf8_lossy(&out.stdout).lines().map(str::to_owned).collect()
     }
 
     pub(crate) fn admin(&self) -> AdminClient<DefaultClientContext> {
@@ -142,13 +162,9 @@ impl Scene {
     fn whereabouts(&self, came: &BTreeSet<&str>) -> String {
         let of_topic = |level: &str| {
             let topic = self.delay_topic(level);
-            let all =
-                ["-b", &self.address, "-C", "-q", "-e", "-t", &topic, "-o", "beginning", "-f", "%p/%o %k\n"];
-            let out = Command::new("timeout").args(["40", "kcat"]).args(all).output().unwrap();
-            let out = String::from_utf8_lossy(&out.stdout).into_owned();
-            let missing =
-                out.lines().filter(|line| line.split(' ').nth(1).is_some_and(|key| !came.contains(key)));
-            format!("in `{topic}`: {:?}", missing.map(str::to_owned).collect::<Vec<_>>())
+            let mut missing = self.list(&topic, "%p/%o %k");
+            missing.retain(|line| line.split(' ').nth(1).is_some_and(|key| !came.contains(key)));
+            format!("in `{topic}`: {missing:?}")
         };
         ["1s", "2s", "due", "parked"].map(of_topic).join("; ")
     }

@@ -1,0 +1,282 @@
+//! Passing records on: to their target, to a shelf, or to where people look after them.
+//!
+//! A record counts as done only after it lies, confirmed, wherever it goes next. What goes to a target and does not get there
+//! goes to a shelf, and what no shelf takes is parked, so that one record never holds up another. Only where a delay topic, or
+//! the parking topic, takes nothing at all, is it tried again, with a pause each time: there is no other place.
+
+use super::{
+    Counts,
+    hop::{Plan, park},
+    targets::{Pass, Targets},
+};
+use crate::{
+    cluster::Cluster,
+    group::Member,
+    outbox::{Outbox, Transaction},
+    record::{Outgoing, Record},
+};
+use dwell_core::{Clock, Error, ErrorKind, LeaseId, Result, Text, Timestamp};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// The pause before what was refused is sent to the same place again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What all workers of a relay share.
+pub(super) struct Shared {
+    pub(super) cluster: Cluster,
+    /// What is due goes by a connection of its own, past whatever is on its way from one shelf to the next.
+    pub(super) to_targets: Outbox,
+    pub(super) to_shelves: Outbox,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) targets: Arc<Targets>,
+    pub(super) counts: Arc<Counts>,
+}
+
+/// Records, and their bytes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Load {
+    pub(super) count: usize,
+    pub(super) bytes: usize,
+}
+
+impl Load {
+    pub(super) fn of(steps: &[Step]) -> Self {
+        Self { count: steps.len(), bytes: steps.iter().map(|step| step.size).sum() }
+    }
+
+    pub(super) fn add(&mut self, more: Self) {
+        self.count += more.count;
+        self.bytes += more.bytes;
+    }
+
+    pub(super) fn remove(&mut self, less: Self) {
+        self.count -= less.count;
+        self.bytes -= less.bytes;
+    }
+}
+
+/// What becomes of a record, and what counts once it has.
+pub(super) struct Step {
+    pub(super) lease: LeaseId,
+    pub(super) size: usize,
+    pub(super) from: String,
+    pub(super) outgoing: Outgoing,
+    pub(super) kind: Kind,
+}
+
+pub(super) enum Kind {
+    Forward(Plan, #[expect(dead_code, reason = "it counts until it is dropped")] Pass),
+    Shelve(Plan),
+    Hold(Plan),
+    Park,
+}
+
+impl Shared {
+    /// Sends until each lies somewhere, or is no longer ours. What goes to a target and does not get there goes back to a
+    /// shelf or is parked; what belongs on a shelf is tried again, since there is no other place for it.
+    pub(super) async fn pass_on(&self, member: &Member, mut steps: Vec<Step>) {
+        while !steps.is_empty() {
+            let (left, moved) = self.send_once(member, steps).await;
+            if !moved {
+                self.clock.sleep(PAUSE).await;
+            }
+            steps = left;
+            steps.retain(|step| member.is_open(step.lease));
+        }
+    }
+
+    /// The same, all or nothing each time.
+    pub(super) async fn pass_on_at_once(
+        &self,
+        member: &Arc<Member>,
+        outbox: &Outbox,
+        mut steps: Vec<Step>,
+    ) -> Result<()> {
+        loop {
+            steps.retain(|step| member.is_open(step.lease));
+            if steps.is_empty() {
+                return Ok(());
+            }
+            steps = self.turn_away_all_absent(steps).await;
+            let outgoing: Vec<_> = steps.iter().map(|step| step.outgoing.clone()).collect();
+            let leases: Vec<_> = steps.iter().map(|step| step.lease).collect();
+            let of = member.clone();
+            let ended = outbox.transact(&outgoing, move || of.offsets(&leases)).await?;
+            let now = self.clock.now();
+            match ended {
+                Transaction::Committed => {
+                    steps.drain(..).for_each(|step| self.done(member, step, now));
+                    return Ok(());
+                }
+                Transaction::Refused(reasons) => {
+                    let (mut moved, mut stays) = (false, false);
+                    let judged = steps.into_iter().zip(reasons).map(|(step, reason)| {
+                        let Some(error) = reason else { return step };
+                        let (step, elsewhere) = self.failed(step, &error, now);
+                        (moved, stays) = (moved || elsewhere, stays || !elsewhere);
+                        step
+                    });
+                    steps = judged.collect();
+                    if stays || !moved {
+                        self.clock.sleep(PAUSE).await;
+                    }
+                }
+                Transaction::Undone(error) => {
+                    tracing::warn!(%error, "a transaction came to nothing: trying again");
+                    self.clock.sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// The same as [`Self::turn_away_absent`], for any number of targets.
+    async fn turn_away_all_absent(&self, steps: Vec<Step>) -> Vec<Step> {
+        let mut groups: BTreeMap<Text, Vec<Step>> = BTreeMap::new();
+        for step in steps {
+            groups.entry(step.outgoing.topic.clone()).or_default().push(step);
+        }
+        let mut steps = vec![];
+        for group in groups.into_values() {
+            steps.extend(self.turn_away_absent(group).await);
+        }
+        steps
+    }
+
+    /// Returns what is left to do, and whether all of that goes elsewhere now.
+    async fn send_once(&self, member: &Member, steps: Vec<Step>) -> (Vec<Step>, bool) {
+        let steps = self.turn_away_absent(steps).await;
+        // A clone is a few reference counts.
+        let outgoing: Vec<_> = steps.iter().map(|step| step.outgoing.clone()).collect();
+        let outbox = match steps.first().map(|step| &step.kind) {
+            Some(Kind::Forward(..)) => &self.to_targets,
+            _ => &self.to_shelves,
+        };
+        let answers = outbox.send(&outgoing).await;
+        let (now, mut left, mut moved) = (self.clock.now(), vec![], true);
+        for (step, answer) in steps.into_iter().zip(answers) {
+            match answer {
+                Ok(_) => self.done(member, step, now),
+                Err(error) => {
+                    let (step, elsewhere) = self.failed(step, &error, now);
+                    moved &= elsewhere;
+                    left.push(step);
+                }
+            }
+        }
+        (left, moved)
+    }
+
+    fn done(&self, member: &Member, step: Step, now: Timestamp) {
+        match &step.kind {
+            Kind::Forward(plan, _) => {
+                self.counts.forwarded(now.since(plan.process_at));
+                self.targets.succeeded(&plan.target, self.clock.elapsed());
+            }
+            Kind::Shelve(_) => self.counts.shelved(),
+            Kind::Hold(_) => self.counts.put_back(),
+            Kind::Park => self.counts.parked(),
+        }
+        member.complete(step.lease);
+    }
+
+    /// Targets that are not there are not tried: the library would wait for them.
+    async fn turn_away_absent(&self, steps: Vec<Step>) -> Vec<Step> {
+        let Some(Kind::Forward(first, _)) = steps.first().map(|step| &step.kind) else { return steps };
+        let target = first.target.clone();
+        match self.cluster.partitions(&target).await {
+            Ok(None) => {
+                let now = self.clock.now();
+                steps.into_iter().map(|step| self.absent(step, now)).collect()
+            }
+            // Whether it is there, the send will tell.
+            _ => steps,
+        }
+    }
+
+    /// It did not get there. Returns what becomes of it now, and whether that is somewhere else.
+    fn failed(&self, step: Step, error: &Error, now: Timestamp) -> (Step, bool) {
+        let before = step.outgoing.topic.clone();
+        let step = self.instead(step, error, now);
+        let elsewhere = step.outgoing.topic != before;
+        (step, elsewhere)
+    }
+
+    fn instead(&self, step: Step, error: &Error, now: Timestamp) -> Step {
+        match step.kind {
+            Kind::Forward(..) if error.kind() == ErrorKind::NotFound => {
+                self.cluster.forget(&step.outgoing.topic);
+                self.absent(step, now)
+            }
+            Kind::Forward(plan, _) | Kind::Shelve(plan) | Kind::Hold(plan) if is_of_the_record(error) => {
+                self.give_up(step.lease, &plan.record, &step.from, &error.to_string(), now)
+            }
+            Kind::Forward(plan, _) => {
+                let pause = self.targets.failed(&plan.target, self.clock.elapsed());
+                tracing::warn!(%error, target = &*plan.target, ?pause, "a target is away: what is for it waits");
+                self.hold(step.lease, plan, pause, &step.from)
+            }
+            Kind::Shelve(plan) => {
+                tracing::warn!(%error, topic = &*step.outgoing.topic, "a delay topic takes no records: trying again");
+                // Time has passed: the level that was right may be too long by now.
+                let shelf = self.cluster.settings().relay.shelf_until(plan.remaining(now));
+                self.shelve(step.lease, plan, shelf, &step.from)
+            }
+            Kind::Hold(_) | Kind::Park => {
+                tracing::warn!(%error, topic = &*step.outgoing.topic, "a delay topic takes no records: trying again");
+                step
+            }
+        }
+    }
+
+    /// The target is not there: it may come, for a while.
+    fn absent(&self, step: Step, now: Timestamp) -> Step {
+        let Kind::Forward(mut plan, _) = step.kind else { return step };
+        let settings = &self.cluster.settings().relay;
+        let since = *plan.absent_since.get_or_insert(now);
+        if now.since(since) >= settings.absent_for {
+            let reason = format!("the target `{}` does not exist", plan.target);
+            return self.give_up(step.lease, &plan.record, &step.from, &reason, now);
+        }
+        let shelf = settings.ladder.fitting_or_shortest(settings.absent_for.saturating_sub(now.since(since)));
+        let outgoing = plan.put_back(settings.level_topic(shelf));
+        Step { outgoing, kind: Kind::Hold(plan), ..step }
+    }
+
+    /// To a delay topic, once more.
+    pub(super) fn shelve(&self, lease: LeaseId, plan: Plan, topic: String, from: &str) -> Step {
+        let (size, outgoing) = (plan.record.size(), plan.shelve(topic));
+        Step { lease, size, from: from.to_owned(), outgoing, kind: Kind::Shelve(plan) }
+    }
+
+    /// Back to a shelf, for about as long as its target is left alone.
+    pub(super) fn hold(&self, lease: LeaseId, plan: Plan, pause: Duration, from: &str) -> Step {
+        let settings = &self.cluster.settings().relay;
+        let shelf = settings.ladder.fitting_or_shortest(pause);
+        let (size, outgoing) = (plan.record.size(), plan.put_back(settings.level_topic(shelf)));
+        Step { lease, size, from: from.to_owned(), outgoing, kind: Kind::Hold(plan) }
+    }
+
+    /// To where people look after it.
+    pub(super) fn give_up(
+        &self,
+        lease: LeaseId,
+        record: &Record,
+        from: &str,
+        reason: &str,
+        now: Timestamp,
+    ) -> Step {
+        tracing::error!(
+            topic = from,
+            partition = record.partition,
+            offset = record.offset,
+            "parked: {reason}"
+        );
+        let outgoing = park(record, from, reason, &self.cluster.settings().relay, now);
+        Step { lease, size: record.size(), from: from.to_owned(), outgoing, kind: Kind::Park }
+    }
+}
+
+/// Whether the fault lies in the record, so that its topic will never take it. A topic that is not there may come.
+fn is_of_the_record(error: &Error) -> bool {
+    error.is_of_the_message() && error.kind() != ErrorKind::NotFound
+}
