@@ -10,19 +10,19 @@ use crate::{
 };
 use bytes::Bytes;
 use dwell_core::{
-    Answer, Change, Changed, Due, Error, ErrorKind, Message, MessageId, Result, State, Text, is_job_topic,
-    wire,
+    Answer, Change, Changed, Due, Error, ErrorKind, Message, MessageId, Of, Result, State, Text,
+    is_job_topic, wire,
 };
 
 pub(crate) async fn change(
     store: &Store,
     id: &MessageId,
-    subscription: Option<&str>,
+    of: Of,
     change: Change,
     by: &str,
 ) -> Result<Vec<Answer>> {
     let mut found = find(store, id).await?;
-    found.retain(|found| subscription.is_none() || subscription == found.record.subscription.as_deref());
+    found.retain(|found| of.has(&found.record.topic, found.record.subscription.as_deref()));
     // First those that can be changed.
     found.sort_by_key(|found| !found.is_free);
     if let Change::Replay(body) = &change {

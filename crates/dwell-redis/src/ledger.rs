@@ -11,8 +11,8 @@ use crate::{
     store::Store,
 };
 use dwell_core::{
-    Answer, Attempts, BoxFuture, Change, Count, Cursor, Ledger, MessageId, Page, Record, RecordQuery, Result,
-    State, Text, Timestamp, Transition,
+    Answer, Attempts, BoxFuture, Change, Count, Cursor, Ledger, MessageId, Of, Page, Record, RecordQuery,
+    Result, State, Text, Timestamp, Transition,
 };
 use redis::Value;
 use std::{collections::BTreeMap, sync::Arc};
@@ -51,11 +51,11 @@ impl Ledger for RedisLedger {
     fn change<'a>(
         &'a self,
         id: &'a MessageId,
-        subscription: Option<&'a str>,
+        of: Of,
         change: Change,
         by: &'a str,
     ) -> BoxFuture<'a, Result<Vec<Answer>>> {
-        Box::pin(change::change(&self.0, id, subscription, change, by))
+        Box::pin(change::change(&self.0, id, of, change, by))
     }
 }
 

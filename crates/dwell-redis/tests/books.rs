@@ -2,9 +2,9 @@
 
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{
-    Action, Address, Change, Consumer, Delivery, Due, Envelope, Ledger, Message, Note, OnConflict, OnMissing,
-    Outcome, Random, RecordQuery, Seams, SeededRandom, Settle, State, Subscription, Transport, TransportUrl,
-    wire,
+    Action, Address, Change, Consumer, Delivery, Due, Envelope, Ledger, Message, Note, Of, OnConflict,
+    OnMissing, Outcome, Random, RecordQuery, Seams, SeededRandom, Settle, State, Subscription, Transport,
+    TransportUrl, wire,
 };
 use dwell_redis::Redis;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -116,7 +116,12 @@ impl Play {
         if self.below(2) == 0 {
             self.redis.scheduler().unwrap().cancel(&id.as_str().into()).await.unwrap();
         } else {
-            self.redis.ledger().unwrap().change(&id.as_str().into(), None, change, "somebody").await.unwrap();
+            self.redis
+                .ledger()
+                .unwrap()
+                .change(&id.as_str().into(), Of::All, change, "somebody")
+                .await
+                .unwrap();
         }
     }
 
