@@ -265,8 +265,7 @@ impl Lanes {
     /// What was committed for them, and what was said beside it.
     pub(super) fn learn(&self, committed: &TopicPartitionList) {
         let mut state = self.lock();
-        // What is not said about one of them, it is asked again.
-        for element in committed.elements().iter().filter(|element| element.error().is_ok()) {
+        for element in &committed.elements() {
             let topic = self.topics.iter().position(|known| known == element.topic());
             let lane = topic.and_then(|topic| state.lanes.get_mut(&(topic, element.partition())));
             let mark = element.offset().to_raw().and_then(|offset| u64::try_from(offset).ok());

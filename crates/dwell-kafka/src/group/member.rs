@@ -284,12 +284,29 @@ impl Poller {
         }
     }
 
-    /// What was done in partitions that are new to us. Until that is known, nothing of them is handed out.
+    /// Begins with partitions that are new to us, behind what was done there. Not left to the library: while a transaction of
+    /// the former owner's is open it cannot know either, and when the members of the group change in that time, it begins
+    /// with the first record that there is.
     fn learn(&self) {
         let Some(unknown) = self.lanes.unknown() else { return };
-        match self.consumer.committed_offsets(unknown, LEARN) {
-            Ok(committed) => self.lanes.learn(&committed),
-            Err(error) => tracing::warn!(%error, "Kafka does not say what is committed: asking again"),
+        let committed = match self.consumer.committed_offsets(unknown, LEARN) {
+            Ok(committed) => committed,
+            Err(error) => {
+                return tracing::warn!(%error, "Kafka does not say what is committed: asking again");
+            }
+        };
+        // What is not said about one of them, it is asked again.
+        let is_said = committed.elements().iter().all(|element| element.error().is_ok());
+        if !is_said || self.consumer.assignment_lost() {
+            return;
+        }
+        let begun = match self.consumer.rebalance_protocol() {
+            RebalanceProtocol::Cooperative => self.consumer.incremental_assign(&committed),
+            _ => Ok(()),
+        };
+        match begun {
+            Ok(()) => self.lanes.learn(&committed),
+            Err(error) => tracing::error!(%error, "the assignment of partitions could not be followed"),
         }
     }
 
@@ -410,7 +427,8 @@ impl ConsumerContext for Watcher {
                     self.lanes.assigned(partitions);
                 }
                 if cooperative {
-                    consumer.incremental_assign(partitions)
+                    // They begin when it is known where: see `Poller::learn`.
+                    consumer.incremental_assign(&TopicPartitionList::new())
                 } else {
                     consumer.assign(partitions)
                 }
@@ -425,13 +443,29 @@ impl ConsumerContext for Watcher {
                     self.let_go(consumer, partitions);
                 }
                 self.lanes.gone(partitions);
-                if cooperative { consumer.incremental_unassign(partitions) } else { consumer.unassign() }
+                if cooperative {
+                    consumer.incremental_unassign(&begun(consumer, partitions))
+                } else {
+                    consumer.unassign()
+                }
             }
         };
         if let Err(error) = done {
             tracing::error!(%error, "the assignment of partitions could not be followed");
         }
     }
+}
+
+/// Those of these that have begun: the library knows of no others.
+fn begun(consumer: &BaseConsumer<Watcher>, partitions: &TopicPartitionList) -> TopicPartitionList {
+    let Ok(all) = consumer.assignment() else { return partitions.clone() };
+    let mut begun = TopicPartitionList::new();
+    for element in partitions.elements() {
+        if all.find_partition(element.topic(), element.partition()).is_some() {
+            begun.add_partition(element.topic(), element.partition());
+        }
+    }
+    begun
 }
 
 impl Watcher {
