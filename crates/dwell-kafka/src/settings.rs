@@ -289,6 +289,24 @@ mod tests {
     }
 
     #[test]
+    fn passwords_and_encryption_go_together_in_every_way() {
+        for (url, protocol) in [
+            ("kafka://host", "plaintext"),
+            ("kafka://host?tls=true", "ssl"),
+            ("kafka://app:hunter2@host", "sasl_plaintext"),
+            ("kafka://app:hunter2@host?tls=true", "sasl_ssl"),
+        ] {
+            let client = read(url).unwrap().client("x");
+            assert_eq!(client.get("security.protocol"), Some(protocol), "{url}");
+            assert_eq!(client.get("sasl.password").is_some(), url.contains("hunter2"), "{url}");
+        }
+        let key = "kafka://host?tls=true&certificate=/dev/null&private_key=/dev/null&key_password=hunter2";
+        let settings = read(key).unwrap();
+        assert_eq!(settings.client("x").get("ssl.key.password"), Some("hunter2"));
+        assert!(!format!("{settings:?}").contains("hunter2"));
+    }
+
+    #[test]
     fn what_cannot_work_is_refused_by_name_and_without_secrets() {
         for (url, named) in [
             ("kafka://", "kafka://host:9092"),

@@ -209,10 +209,37 @@ fn what_may_not_be_sent_to_is_parked_and_counted() {
     assert!(read(&server, "shop.orders", 1).contains_key(&2));
     assert!(read(&server, "later-parked", 1).contains_key(&1));
     relay.metric("dwell_relay_parked_total", |count| count == 1.0);
+    // Offsets that were committed within a transaction count, too.
+    relay.metric("dwell_relay_lag{topic=\"later-1s\"}", |lag| lag == 0.0);
     write(&server, "later-3600s", "shop.orders", now() + 3_600_000, 3..4);
     relay.metric("dwell_relay_lag{topic=\"later-3600s\"}", |lag| lag == 1.0);
     relay.line("parked: the target `secrets` is not one that this relay may send to");
     relay.end();
+}
+
+#[test]
+fn on_a_terminal_one_line_says_how_it_is_doing() {
+    let server = KafkaServer::start().unwrap();
+    let program = env!("CARGO_BIN_EXE_dwell");
+    let relay = format!(
+        "{program} relay kafka --brokers {} --group shop --ladder 1s --option partitions=1",
+        server.address()
+    );
+    let mut terminal = Command::new("script");
+    let mut child = terminal
+        .args(["-qfec", &relay, "/dev/null"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).split(b'\r').map_while(Result::ok);
+    let lines = lines.map(|line| String::from_utf8_lossy(&line).into_owned());
+    let mut said = vec![];
+    let found =
+        lines.inspect(|line| said.push(line.clone())).any(|line| line.contains("lag 0  held 0  forwarded 0"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(found, "{said:#?}");
 }
 
 #[test]
