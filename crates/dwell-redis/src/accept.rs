@@ -88,31 +88,42 @@ pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sen
 }
 
 async fn accept_chunk(store: &Store, room: &Text, chunk: Vec<Sending<'_>>) -> Result<Vec<Result<Sent>>> {
-    store.open()?;
-    buckets::enter(store, room).await?;
     let call = store.calls.begin();
-    let stored = async {
-        let answers = store
-            .run_as(Some(&call), &ACCEPT, std::slice::from_ref(room), |_, command| {
-                chunk.iter().for_each(|sending| write(command, sending));
-            })
-            .await?;
-        confirm(store, room, &call).await?;
-        let answers = answers.into_iter().next().map(list).unwrap_or_default();
-        let sent = chunk.iter().zip(answers).map(|(sending, answer)| read(sending.envelope, answer));
-        let sent: Vec<_> = sent.collect();
-        buckets::correct(store, room, sent.iter().filter_map(|sent| sent.as_ref().ok()?.due)).await?;
-        Ok(sent)
-    };
-    let stored: Result<_> = stored.await;
-    // Nobody knows whether it is stored, and for good. If it comes again, it is not stored twice.
-    if let Err(error) = &stored
-        && matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
-    {
+    let stored = store_chunk(store, room, &chunk, &call).await;
+    if let Err(error) = &stored {
+        // Nobody knows whether it is stored, and for good: if it comes again, it is not stored twice. Any other error says that this
+        // call did not store it; what one before has done is as unknown as it was.
+        let call = is_unknown(error).then_some(call);
         let chunk = chunk.into_iter().map(|sending| (sending.envelope, sending.before));
         store.calls.keep(store.seams.clock.elapsed(), room, chunk, call);
     }
     stored
+}
+
+/// It may have been done, or may still be.
+pub(crate) fn is_unknown(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
+}
+
+async fn store_chunk(
+    store: &Store,
+    room: &Text,
+    chunk: &[Sending<'_>],
+    call: &Call,
+) -> Result<Vec<Result<Sent>>> {
+    store.open()?;
+    buckets::enter(store, room).await?;
+    let answers = store
+        .run_as(Some(call), &ACCEPT, std::slice::from_ref(room), |_, command| {
+            chunk.iter().for_each(|sending| write(command, sending));
+        })
+        .await?;
+    confirm(store, room, call).await?;
+    let answers = answers.into_iter().next().map(list).unwrap_or_default();
+    let sent = chunk.iter().zip(answers).map(|(sending, answer)| read(sending.envelope, answer));
+    let sent: Vec<_> = sent.collect();
+    buckets::correct(store, room, sent.iter().filter_map(|sent| sent.as_ref().ok()?.due)).await?;
+    Ok(sent)
 }
 
 /// Waits until as many replicas have it as were asked for. A server that took over meanwhile may not have heard of the call: then

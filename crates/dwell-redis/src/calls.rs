@@ -6,7 +6,8 @@
 //! There are as many lanes as calls were ever under way at once, so what the server keeps is bounded.
 //!
 //! A send whose outcome nobody knows keeps its lane. When the same envelope is sent again, it says which call it was part of,
-//! and is stored only if that call has not done so; after that, that call comes too late.
+//! and is stored only if that call has not done so; after that, that call comes too late. So does a settlement: where its fence
+//! is of no use any more, what that call answered tells whether it was itself that settled.
 
 use dwell_core::{Envelope, MessageId, Seams, Text};
 use std::{
@@ -39,7 +40,7 @@ impl Drop for Call {
     }
 }
 
-/// Where an envelope was in a call whose outcome is unknown.
+/// Where an envelope, or a settlement, was in a call whose outcome is unknown.
 #[derive(Clone)]
 pub(crate) struct Before {
     call: Arc<Call>,
@@ -50,6 +51,12 @@ pub(crate) struct Before {
 }
 
 impl Before {
+    /// Those of all that a call was made for.
+    pub(crate) fn all(call: Call, room: &Text) -> impl Iterator<Item = Self> {
+        let (call, room) = (Arc::new(call), room.clone());
+        (1..).map(move |index| Self { call: call.clone(), room: room.clone(), index })
+    }
+
     /// As scripts take it.
     pub(crate) fn written(&self) -> String {
         format!("{} {} {}", self.call.lane, self.call.serial, self.index)
@@ -106,19 +113,20 @@ impl Calls {
         batch.iter().map(|envelope| notes.take(envelope)).collect()
     }
 
-    /// Nobody knows what became of these, which were part of this call or of one before.
+    /// Nobody knows what became of these, which were part of a call before, or of this one. Without either, it is known.
     pub(crate) fn keep<'a>(
         &self,
         now: Duration,
         room: &Text,
         batch: impl IntoIterator<Item = (&'a Envelope, Option<Before>)>,
-        call: Call,
+        call: Option<Call>,
     ) {
-        let (mut notes, call) = (lock(&self.notes), Arc::new(call));
+        let mut notes = lock(&self.notes);
+        let mut now_in = call.map(|call| Before::all(call, room));
         notes.forget(now);
-        for (index, (envelope, before)) in batch.into_iter().enumerate() {
-            let first = || Before { call: call.clone(), room: room.clone(), index: index + 1 };
-            let before = before.unwrap_or_else(first);
+        for (envelope, before) in batch {
+            let now_in = now_in.as_mut().and_then(Iterator::next);
+            let Some(before) = before.or(now_in) else { continue };
             let (id, envelope) = (envelope.message.id.clone(), envelope.clone());
             notes.in_order.push_back((id.clone(), now));
             notes.by_id.entry(id).or_default().push(Note { envelope, before, since: now });
@@ -180,11 +188,11 @@ mod tests {
         let calls = calls();
         let (a, b) = (envelope("a", "1"), envelope("b", "1"));
         let first = calls.begin();
-        calls.keep(Duration::ZERO, &"orders".into(), [(&a, None), (&b, None)], first);
+        calls.keep(Duration::ZERO, &"orders".into(), [(&a, None), (&b, None)], Some(first));
         assert!(calls.before(&[&envelope("a", "2")])[0].is_none(), "another content is another send");
         let before = calls.before(&[&b]).remove(0);
         assert_eq!(before.as_ref().unwrap().written(), "1 1 2");
-        calls.keep(Duration::ZERO, &"orders".into(), [(&b, before)], calls.begin());
+        calls.keep(Duration::ZERO, &"orders".into(), [(&b, before)], Some(calls.begin()));
         assert_eq!(calls.before(&[&b])[0].as_ref().unwrap().written(), "1 1 2");
         assert!(calls.before(&[&b])[0].is_none());
         assert_ne!(calls.begin().lane, 1, "`a` still has it");
@@ -193,14 +201,25 @@ mod tests {
     }
 
     #[test]
+    fn what_a_call_has_surely_not_stored_may_still_have_been_stored_by_one_before() {
+        let calls = calls();
+        let (a, b) = (envelope("a", "1"), envelope("b", "1"));
+        calls.keep(Duration::ZERO, &"orders".into(), [(&a, None)], Some(calls.begin()));
+        let before = calls.before(&[&a]).remove(0);
+        calls.keep(Duration::ZERO, &"orders".into(), [(&b, None), (&a, before)], None);
+        assert!(calls.before(&[&b])[0].is_none(), "it was not stored");
+        assert_eq!(calls.before(&[&a])[0].as_ref().unwrap().written(), "1 1 1");
+    }
+
+    #[test]
     fn what_is_unknown_is_kept_in_mind_for_a_while_and_not_without_bound() {
         let calls = calls();
         let room = Text::from("orders");
-        calls.keep(Duration::ZERO, &room, [(&envelope("a", "1"), None)], calls.begin());
-        calls.keep(KEPT * 2, &room, [(&envelope("b", "1"), None)], calls.begin());
+        calls.keep(Duration::ZERO, &room, [(&envelope("a", "1"), None)], Some(calls.begin()));
+        calls.keep(KEPT * 2, &room, [(&envelope("b", "1"), None)], Some(calls.begin()));
         assert!(calls.before(&[&envelope("a", "1")])[0].is_none());
         for n in 0..MOST_KEPT + 10 {
-            calls.keep(KEPT * 2, &room, [(&envelope(&n.to_string(), "1"), None)], calls.begin());
+            calls.keep(KEPT * 2, &room, [(&envelope(&n.to_string(), "1"), None)], Some(calls.begin()));
         }
         let kept = lock(&calls.notes).by_id.len();
         assert!(kept <= MOST_KEPT + 1, "{kept}");

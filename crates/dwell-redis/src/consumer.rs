@@ -2,6 +2,7 @@
 
 use crate::{
     buckets,
+    doubts::Doubts,
     entries::Entries,
     item::Item,
     keys,
@@ -39,12 +40,16 @@ const BESIDE: usize = 200;
 /// How many settlements or leases go into one script.
 pub(crate) const CHUNK: usize = 200;
 
+/// How many are given back in one script: each is far more work than to settle it.
+const GIVEN_BACK: usize = 20;
+
 pub(crate) struct RedisConsumer {
     pub(crate) store: Arc<Store>,
     pub(crate) of: Subscription,
     /// Its name in the stream's group: never given to another.
     pub(crate) name: Text,
     pub(crate) entries: Entries,
+    pub(crate) doubts: Doubts,
     waiter: Waiter,
     is_closed: AtomicBool,
     closing: Notify,
@@ -95,7 +100,7 @@ async fn give_back(
     entries: &Entries,
     leases: &[LeaseId],
 ) -> Result<()> {
-    for leases in leases.chunks(CHUNK) {
+    for leases in leases.chunks(GIVEN_BACK) {
         let topics = [of.topic.clone()];
         store
             .run(&GIVE_BACK, &topics, |_, command| {
@@ -135,6 +140,7 @@ impl RedisConsumer {
             of,
             name: name.into(),
             entries: Entries::default(),
+            doubts: Doubts::default(),
             is_closed: AtomicBool::new(false),
             closing: Notify::new(),
         });
@@ -275,7 +281,7 @@ impl Member for RedisConsumer {
                 let answer = self
                     .store
                     .run(&GIVE_BACK, &topics, |_, command| {
-                        command.arg(&*self.of.name).arg(&*self.name);
+                        command.arg(&*self.of.name).arg(&*self.name).arg(GIVEN_BACK);
                     })
                     .await?;
                 if answer.first().map_or(0, number) == 0 {

@@ -26,6 +26,7 @@ mod buckets;
 mod calls;
 mod change;
 mod consumer;
+mod doubts;
 mod entries;
 mod fault;
 mod inbox;

@@ -1,7 +1,8 @@
 //! Settling what consumers hold: each settlement is part of one script, whatever it moves where within the slot.
 
 use crate::{
-    accept::{WEIGHT, content_of, write_due},
+    accept::{WEIGHT, content_of, is_unknown, write_due},
+    calls::Before,
     consumer::{CHUNK, RedisConsumer},
     entries::Entries,
     item, keys,
@@ -22,11 +23,12 @@ pub(crate) async fn settle(consumer: &RedisConsumer, batch: Vec<Settle>) -> Vec<
     let mut unsettled = vec![];
     let mut rest = batch.into_iter().peekable();
     while rest.peek().is_some() {
-        let (mut part, mut weight) = (vec![], 0);
-        while let Some(settle) = rest
-            .next_if(|settle| part.is_empty() || part.len() < CHUNK && weight + weight_of(settle) <= WEIGHT)
-        {
+        let (mut part, mut weight, mut effort) = (vec![], 0, 0);
+        while let Some(settle) = rest.next_if(|settle| {
+            part.is_empty() || effort + effort_of(settle) <= CHUNK && weight + weight_of(settle) <= WEIGHT
+        }) {
             weight += weight_of(&settle);
+            effort += effort_of(&settle);
             part.push(settle);
         }
         let (chunk, refused) = sort_out(consumer, part).await;
@@ -53,6 +55,14 @@ fn weight_of(settle: &Settle) -> usize {
         Action::Ack { result } => result.as_ref().map_or(0, Bytes::len),
         Action::Release => 0,
         Action::Move { .. } => settle.delivery.message.body.len(),
+    }
+}
+
+/// How much work a settlement is for the server, beside that of an ack: what goes on is also put elsewhere.
+fn effort_of(settle: &Settle) -> usize {
+    match &settle.action {
+        Action::Ack { .. } => 1,
+        Action::Release | Action::Move { .. } => 4,
     }
 }
 
@@ -106,12 +116,23 @@ async fn settle_chunk(consumer: &RedisConsumer, chunk: &[Settle]) -> Result<Vec<
         }
     }
     let is_dead = wire::is_dead_letter_topic(&consumer.of.topic);
-    let answer = store
-        .run(&SETTLE, &topics, |_, command| {
-            command.arg(&*consumer.of.name).arg(&*consumer.name);
-            chunk.iter().for_each(|settle| write(command, settle, &consumer.entries, is_dead));
-        })
-        .await?;
+    let fences = || chunk.iter().map(|settle| settle.delivery.receipt.lease().fence);
+    let (call, before) = (store.calls.begin(), consumer.doubts.take(fences()));
+    let answer = store.run_as(Some(&call), &SETTLE, &topics, |_, command| {
+        command.arg(&*consumer.of.name).arg(&*consumer.name);
+        for (settle, before) in chunk.iter().zip(&before) {
+            write(command, settle, &consumer.entries, is_dead);
+            command.arg(before.as_ref().map(Before::written).unwrap_or_default());
+        }
+    });
+    let answer = match answer.await {
+        Ok(answer) => answer,
+        Err(error) => {
+            let call = is_unknown(&error).then_some(call);
+            consumer.doubts.keep(fences().zip(before), call, &consumer.of.topic);
+            return Err(error);
+        }
+    };
     // It is done. If the server is lost with it before a replica has it, all of it is undone, and the message comes again:
     // to say that it was not settled would have it settled twice.
     let key = &keys::of_topic(&store.link.settings.prefix, &consumer.of.topic)[0];

@@ -78,11 +78,22 @@ impl Stage {
     }
 
     async fn settle(&self, batch: Vec<Delivery>) -> bool {
-        let settle = batch.into_iter().map(|delivery| {
-            let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
-            Settle { delivery, action: Action::ACK, note }
-        });
+        let settle = batch.into_iter().map(|delivery| Settle { delivery, action: Action::ACK, note: note() });
         self.consumer.settle(settle.collect()).await.is_empty()
+    }
+
+    /// Tries again until it is so. The line may still be down for a moment.
+    async fn until(&self, is_so: impl AsyncFn() -> Result<bool>) {
+        let clock = Seams::system("test").clock;
+        let since = clock.elapsed();
+        loop {
+            match is_so().await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => assert!(error.is_retryable(), "{error:?}"),
+            }
+            assert!(clock.elapsed() - since < PATIENCE);
+        }
     }
 
     /// How many lie in the stream.
@@ -97,6 +108,10 @@ fn said(server: &RedisServer, arguments: &[&str]) -> String {
 
 fn order(id: &str) -> Envelope {
     Envelope::new(Address::topic("orders"), Message::new(id, "orders.placed", id.to_owned()))
+}
+
+fn note() -> Note {
+    Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None }
 }
 
 fn ids(batch: &[Delivery]) -> Vec<&str> {
@@ -154,6 +169,65 @@ async fn a_send_without_an_answer_is_stored_once_when_it_is_sent_again() {
         // Another of the same kind is no repetition.
         stage.send(order("a")).await.unwrap();
         assert_eq!(stage.stored(), "2", "{trouble:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_without_an_answer_is_stored_once_whatever_error_comes_between_that_and_the_next_try() {
+    let stage = Stage::new(false, "timeout=300ms").await;
+    stage.proxy.trouble(Trouble::Silence);
+    assert_eq!(stage.send(order("a")).await.unwrap_err().kind(), ErrorKind::Timeout);
+    said(&stage.server, &["config", "set", "maxmemory", "1mb"]);
+    stage
+        .until(async || Ok(stage.send(order("a")).await.unwrap_err().kind() == ErrorKind::StorageFull))
+        .await;
+    said(&stage.server, &["config", "set", "maxmemory", "0"]);
+    said(&stage.server, &["set", "dwell:{orders}:aliases", "mine"]);
+    assert_eq!(stage.send(order("a")).await.unwrap_err().kind(), ErrorKind::Conflict);
+    said(&stage.server, &["del", "dwell:{orders}:aliases"]);
+    stage.send(order("a")).await.unwrap();
+    assert_eq!(stage.stored(), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_without_an_answer_to_a_subscription_that_came_later_is_stored_once() {
+    let stage = Stage::new(false, "timeout=300ms").await;
+    let late = Subscription { name: "late".into(), ..mail() };
+    let to_late = Envelope { to: late.address(), ..order("a") };
+    let stored = || said(&stage.server, &["exists", "dwell:{orders}:ready:late"]) == "1";
+    stage.proxy.trouble(Trouble::Silence);
+    assert_eq!(stage.send(to_late.clone()).await.unwrap_err().kind(), ErrorKind::Timeout);
+    stage
+        .until(async || {
+            stage.redis.provision(&[], std::slice::from_ref(&late), OnMissing::Create).await.map(|()| true)
+        })
+        .await;
+    while !stored() {
+        stage.proxy.trouble(Trouble::Silence);
+        stage.send(to_late.clone()).await.unwrap_err();
+    }
+    stage.until(async || stage.send(to_late.clone()).await.map(|_| true)).await;
+    assert_eq!(said(&stage.server, &["xlen", "dwell:{orders}:ready:late"]), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_settlement_without_an_answer_is_no_stale_receipt_when_it_is_tried_again() {
+    for trouble in [Trouble::Silence, Trouble::Late] {
+        let stage = Stage::new(false, "timeout=300ms").await;
+        stage.send(order("a")).await.unwrap();
+        let mut batch = stage.receive().await;
+        let settle = Settle { delivery: batch.remove(0), action: Action::ACK, note: note() };
+        stage.proxy.trouble(trouble);
+        let mut unsettled = stage.consumer.settle(vec![settle]).await;
+        assert_eq!(unsettled[0].error.kind(), ErrorKind::Timeout, "{trouble:?}");
+        while let Some(again) = unsettled.pop() {
+            assert!(again.error.is_retryable(), "{trouble:?}: {}", again.error);
+            unsettled = stage.consumer.settle(vec![again.settle]).await;
+        }
+        if trouble == Trouble::Late {
+            stage.proxy.let_go().await;
+        }
+        assert_eq!(stage.stored(), "0", "{trouble:?}");
     }
 }
 

@@ -9,7 +9,7 @@ if again then return again end
 local function before(call_of, number, index)
   local last, its = last_call(call_of)
   if last == number then
-    local answer = its[2][index] or its[2][text(index)]
+    local answer = its[2][index]
     -- Its subscription may be there by now.
     if answer and answer[1] == 'missing' then answer = nil end
     return answer, its
@@ -26,7 +26,8 @@ for a = A, #ARGV, 10 do
   local id = get(item, 'id')
   local answer, its
   local call_of, number, index = string.match(ARGV[a + 8], '^(%d+) (%d+) (%d+)$')
-  if call_of then answer, its = before(call_of, number, tonumber(index)) end
+  index = tonumber(index)
+  if call_of then answer, its = before(call_of, number, index) end
   local is_stored = answer ~= nil
   local subs = destinations(t, to)
   if is_stored then

@@ -1,19 +1,27 @@
--- Settles deliveries of one subscription, each by its entry, its fence and its owner. Fifteen arguments for each: entry,
+-- Settles deliveries of one subscription, each by its entry, its fence and its owner. Sixteen arguments for each: entry,
 -- fence, action, worker, error, result, and for a move: topic, subscription, due (kind and value), name, content, state,
--- where it came from, item. Answers one word each.
+-- where it came from, item; and the call that may have settled it before. Answers one word each.
 local t = T[1]
 local s, owner = t.names[ARGV[A]], ARGV[A + 1]
 local again = answered()
 if again then return again end
 local answers = {}
 
+-- Whether a call that nobody heard of again has settled this delivery. If that comes only now, it finds no such fence.
+local function stale(call_before)
+  local call_of, number, index = string.match(call_before, '^(%d+) (%d+) (%d+)$')
+  if not call_of then return 'stale' end
+  local last, its = last_call(call_of)
+  return last == number and its[2][tonumber(index)] == 'ok' and 'ok' or 'stale'
+end
+
 local function settle(a)
   local entry, fence, action, worker = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
   local error = ARGV[a + 4] ~= '' and ARGV[a + 4] or nil
   local held = call('HGET', s.held, entry)
-  if not held then return 'stale' end
+  if not held then return stale(ARGV[a + 15]) end
   local token, holder, at = unpack(cmsgpack.unpack(held))
-  if token ~= fence or holder ~= owner then return 'stale' end
+  if token ~= fence or holder ~= owner then return stale(ARGV[a + 15]) end
 
   if action == 'release' then
     put_back(s, entry, false, worker, error)
@@ -93,6 +101,6 @@ local function settle(a)
   return 'ok'
 end
 
-for a = A + 2, #ARGV, 15 do answers[#answers + 1] = settle(a) end
+for a = A + 2, #ARGV, 16 do answers[#answers + 1] = settle(a) end
 conclude()
 return answer_once({ 'ok', answers })
