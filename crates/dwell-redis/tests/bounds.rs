@@ -103,6 +103,50 @@ async fn more_than_a_script_can_take_at_once_is_sent_made_ready_handed_out_and_s
     assert_eq!(said(&server, &["zcard", "dwell:{orders}:due"]), "0");
 }
 
+/// How many scripts the server has run.
+fn scripts(server: &RedisServer) -> usize {
+    let stats = said(server, &["info", "commandstats"]);
+    let calls = stats.lines().filter_map(|line| {
+        line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next()?.parse::<usize>().ok()
+    });
+    calls.sum()
+}
+
+#[tokio::test]
+async fn no_message_has_a_round_trip_of_its_own() {
+    let (server, redis, consumer) = stage().await;
+    send(&redis, [1; 1000]).await;
+    let mut held = vec![];
+    while held.len() < 1000 {
+        held.extend(receive(&consumer).await);
+    }
+    let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
+    let batch = held.into_iter().map(|delivery| Settle { delivery, action: Action::ACK, note: note.clone() });
+    assert!(consumer.settle(batch.collect()).await.is_empty());
+    let scripts = scripts(&server);
+    assert!(scripts < 50, "{scripts} scripts for 1000 messages");
+}
+
+#[tokio::test]
+async fn what_is_given_back_goes_back_a_little_at_a_time_so_that_nobody_waits_for_long() {
+    let (server, redis, consumer) = stage().await;
+    send(&redis, [1; 300]).await;
+    let mut held = vec![];
+    while held.len() < 200 {
+        held.extend(consumer.receive(200 - held.len(), Duration::from_secs(20), None).await.unwrap());
+    }
+    let before = scripts(&server);
+    // Some because they are released, the others because their consumer leaves.
+    let note = Note { outcome: Outcome::Released, error: None, worker: "test".into(), moved_to: None };
+    let release = |delivery| Settle { delivery, action: Action::Release, note: note.clone() };
+    assert!(consumer.settle(held.drain(..100).map(release).collect()).await.is_empty());
+    consumer.close().await.unwrap();
+    let between = scripts(&server) - before;
+    assert!((2 + 5..20).contains(&between), "{between} scripts for 200 that go back");
+    assert_eq!(said(&server, &["xlen", READY]), "300");
+    assert_eq!(said(&server, &["exists", "dwell:{orders}:held:mail"]), "0");
+}
+
 #[tokio::test]
 async fn what_somebody_read_by_hand_is_found_behind_any_number_that_workers_hold() {
     let (server, redis, consumer) = stage().await;

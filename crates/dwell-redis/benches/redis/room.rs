@@ -105,6 +105,35 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
     drop(stop);
     promoter.await.expect("it ends").expect("it ends well");
     output.figure(&format!("recovery of {} that were stuck", scale.stuck), took, "s");
+    output.figure("the longest step of that, as the server saw it", longest(&raw).await, "ms");
+
+    // Jobs that were lost wait for a while before they run again: whoever is handed them puts them off.
+    let start = Instant::now();
+    let (mut put_off, later) = (0, Due::After(Duration::from_secs(3600)));
+    while put_off < scale.stuck {
+        let batch = consumer.receive(1000, Duration::from_secs(1), None).await.expect("the server answers");
+        put_off += batch.len();
+        let settle = batch.into_iter().map(|delivery| {
+            let note = Note { outcome: Outcome::Deferred, error: None, worker: "b".into(), moved_to: None };
+            Settle { delivery, action: Action::Move { to: mail().address(), due: later }, note }
+        });
+        assert!(consumer.settle(settle.collect()).await.is_empty());
+    }
+    let took = start.elapsed().as_secs_f64();
+    output.figure(&format!("putting off {} that were stuck", scale.stuck), took, "s");
+    output.figure("the longest step of that, as the server saw it", longest(&raw).await, "ms");
+
+    send(&redis, &envelopes(&seams, 1000, |_| Due::NOW)).await;
+    let mut held = 0;
+    while held < 1000 {
+        held += consumer.receive(1000, Duration::from_secs(1), None).await.expect("the server answers").len();
+    }
+    consumer.close().await.expect("the server answers");
+    output.figure("the longest step of leaving with 1000 in hand", longest(&raw).await, "ms");
+}
+
+/// The longest step since it was last asked for, in milliseconds.
+async fn longest(raw: &Raw) -> f64 {
     let latest = redis::cmd("LATENCY").arg("LATEST").to_owned();
     let events = raw::list(raw.run(&latest).await);
     // Name, when it was last so, how long that took, and the longest, in milliseconds.
@@ -114,5 +143,6 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
         }
         _ => None,
     });
-    output.figure("the longest step of that, as the server saw it", longest.unwrap_or(0) as f64, "ms");
+    let _ = raw.run(&redis::cmd("LATENCY").arg("RESET").to_owned()).await;
+    longest.unwrap_or(0) as f64
 }

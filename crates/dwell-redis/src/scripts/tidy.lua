@@ -3,6 +3,8 @@
 -- for how long an entry may be in hands that have no lease, and behind which entries to look for those: stream and entry of
 -- each. Answers whether there is more, and such pairs again.
 local limit, idle, stray = tonumber(ARGV[A]), tonumber(ARGV[A + 1]), tonumber(ARGV[A + 2])
+-- How many may still be given back: each is a lot of work.
+local room = math.ceil(limit / 10)
 local is_more = false
 local behind, stopped = {}, {}
 for a = A + 3, #ARGV, 2 do behind[ARGV[a]] = ARGV[a + 1] end
@@ -38,19 +40,24 @@ for _, t in ipairs(T) do
     if not consumers.err then
       -- Looked at and not claimed: what somebody holds stays his, however long he renews its lease.
       local from = behind[s.ready] or (is_first and '-')
-      for page = 1, 5 do
-        if not from then break end
+      local pages = 5
+      while from and pages > 0 and room > 0 do
         -- Not with `IDLE`: the server would look through all of them for the first.
         local found = call('XPENDING', s.ready, 'dwell', from, '+', limit)
         for _, pending in ipairs(found) do
-          if pending[3] >= stray and call('HEXISTS', s.held, pending[1]) == 0 then put_back(s, pending[1], true) end
+          if pending[3] >= stray and call('HEXISTS', s.held, pending[1]) == 0 then
+            if room == 0 then break end
+            room = room - 1
+            put_back(s, pending[1], true)
+          end
           from = '(' .. pending[1]
         end
-        if #found < limit then break end
-        if page == 5 then
-          stopped[#stopped + 1] = s.ready
-          stopped[#stopped + 1] = from
-        end
+        pages = pages - 1
+        if #found < limit and room > 0 then from = nil end
+      end
+      if from then
+        stopped[#stopped + 1] = s.ready
+        stopped[#stopped + 1] = from
       end
       for _, consumer in ipairs(consumers) do
         -- name, its name, pending, how many, idle, how long
