@@ -1,11 +1,12 @@
 //! Every message that there is.
 
 use crate::{
+    buckets::Bucket,
     change,
     item::{Item, home, state},
     keys,
     places::{list, text},
-    scheduler::bases,
+    scheduler::{bases, in_each, or_left_out},
     script::{PROMOTE, RECORDS},
     settings::Promoter,
     store::Store,
@@ -65,7 +66,9 @@ async fn slots(store: &Store) -> Result<Vec<Text>> {
     store.open()?;
     let topics = store.places.names(&store.link).await?;
     if store.link.settings.promoter == Promoter::Inside {
-        crate::scheduler::in_each(store, &topics, &PROMOTE, |command| _ = command.arg(200)).await?;
+        for (topic, answer) in in_each(store, &topics, &PROMOTE, |command| _ = command.arg(200)).await {
+            or_left_out(&topic, answer)?;
+        }
     }
     Ok(bases(&store.rooms().await?))
 }
@@ -73,21 +76,26 @@ async fn slots(store: &Store) -> Result<Vec<Text>> {
 /// Every record of one message, with their history.
 pub(crate) async fn find(store: &Store, id: &MessageId) -> Result<Vec<Found>> {
     let bases = slots(store).await?;
-    let looks = bases.iter().map(|base| async move {
-        let topics = store.family(base).await?;
-        if topics.is_empty() {
-            return Ok(vec![]);
-        }
-        let answer = store.run(&RECORDS, &topics, |_, command| _ = command.arg("id").arg(&*id.0)).await?;
-        let records = answer.into_iter().next().map(list).unwrap_or_default();
-        Ok(records.into_iter().filter_map(|record| read(base, record, true)).collect::<Vec<_>>())
-    });
+    let looks = bases.iter().map(|base| async move { or_left_out(base, find_in(store, base, id).await) });
     let mut found = vec![];
     for of in futures_util::future::join_all(looks).await {
         found.extend(of?);
     }
-    found.sort_by_key(|found| (found.record.created_at, order(&found.number)));
+    // What has left a bucket may still be there as well: what became of it in its topic comes behind.
+    found.sort_by_key(|found| {
+        (found.record.created_at, Bucket::parse(&found.base).is_none(), order(&found.number))
+    });
     Ok(found)
+}
+
+async fn find_in(store: &Store, base: &Text, id: &MessageId) -> Result<Vec<Found>> {
+    let topics = store.family(base).await?;
+    if topics.is_empty() {
+        return Ok(vec![]);
+    }
+    let answer = store.run(&RECORDS, &topics, |_, command| _ = command.arg("id").arg(&*id.0)).await?;
+    let records = answer.into_iter().next().map(list).unwrap_or_default();
+    Ok(records.into_iter().filter_map(|record| read(base, record, true)).collect())
 }
 
 fn order(number: &str) -> u64 {
@@ -196,7 +204,10 @@ async fn page(store: &Store, query: RecordQuery) -> Result<Page<Record>> {
     };
     // One more than asked for tells whether this page is the last.
     let wanted = query.limit.saturating_add(1);
-    let scans = bases.iter().map(|base| scan(store, base, &query, after.as_ref(), wanted));
+    let (query_of, after) = (&query, after.as_ref());
+    let scans = bases
+        .iter()
+        .map(|base| async move { or_left_out(base, scan(store, base, query_of, after, wanted).await) });
     let mut found = vec![];
     for of in futures_util::future::join_all(scans).await {
         found.extend(of?);
@@ -275,12 +286,15 @@ async fn counts(store: &Store) -> Result<Vec<Count>> {
     let prefix = &store.link.settings.prefix;
     let looks = bases.iter().map(|base| {
         let key = keys::of_slot(prefix, base).swap_remove(6);
-        async move { store.link.query(redis::cmd("HGETALL").arg(key)).await }
+        async move {
+            let counts = store.link.query(redis::cmd("HGETALL").arg(key)).await;
+            or_left_out(base, counts.map(list))
+        }
     });
     // Those of a topic and of its buckets are counted together.
     let mut counts: BTreeMap<(Text, Option<Text>, State), u64> = BTreeMap::new();
     for of in futures_util::future::join_all(looks).await {
-        let mut pairs = list(of?).into_iter();
+        let mut pairs = of?.into_iter();
         while let (Some(field), Some(count)) = (pairs.next(), pairs.next()) {
             let field = text(&field);
             let Some((of, name)) = field.rsplit_once('|') else { continue };

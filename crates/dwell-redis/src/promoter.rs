@@ -3,7 +3,7 @@
 use crate::{
     buckets,
     places::{list, number, text},
-    scheduler::{bases, in_each},
+    scheduler::{bases, in_each, or_left_out},
     script::{PROMOTE, TIDY},
     store::Store,
     waiter::{self, Waiter},
@@ -21,6 +21,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Every so many periods, what need not be kept is forgotten.
 const TIDY_PERIODS: u32 = 10;
+
+/// How often in a row a slot is tidied that has ever more: the others have their turn, too.
+const TIDY_ROUNDS: usize = 1000;
 
 /// A consumer that was not heard of for so long, and holds nothing, is gone. One that lives is heard of every few seconds.
 const GONE: Duration = Duration::from_secs(600);
@@ -52,37 +55,52 @@ async fn look(store: &Arc<Store>, tidies: bool) -> Result<()> {
     store.open()?;
     let mut topics = store.places.names(&store.link).await?;
     topics.iter().for_each(|topic| buckets::watch(store, topic));
+    let mut trouble = Ok(());
     while !topics.is_empty() {
-        let answers = in_each(store, &topics, &PROMOTE, |command| _ = command.arg(CHUNK)).await?;
-        let more = answers.into_iter().filter(|(_, answer)| answer.first().map_or(0, number) == 1);
-        topics = more.map(|(topic, _)| topic).collect();
+        let mut more = vec![];
+        for (topic, answer) in in_each(store, &topics, &PROMOTE, |command| _ = command.arg(CHUNK)).await {
+            match or_left_out(&topic, answer) {
+                Ok(answer) if answer.first().map_or(0, number) == 1 => more.push(topic),
+                Ok(_) => {}
+                Err(error) => trouble = trouble.and(Err(error)),
+            }
+        }
+        topics = more;
     }
     if tidies {
-        tidy(store, GONE).await?;
+        trouble = trouble.and(tidy(store, GONE).await);
     }
-    Ok(())
+    trouble
 }
 
 /// Forgets what need not be kept, in every slot.
 async fn tidy(store: &Store, gone: Duration) -> Result<()> {
     for base in bases(&store.rooms().await?) {
-        let family = store.family(&base).await?;
-        let mut behind: Vec<String> = vec![];
-        while !family.is_empty() {
-            let answer = store
-                .run(&TIDY, &family, |_, command| {
-                    command.arg(CHUNK).arg(gone.as_millis() as u64).arg(STRAY.as_millis() as u64);
-                    command.arg(&behind);
-                })
-                .await?;
-            let mut answer = answer.into_iter();
-            if answer.next().map_or(0, |more| number(&more)) == 0 {
-                break;
-            }
-            // A pair of nothing says that everything was looked at before.
-            behind = vec![String::new(), String::new()];
-            behind.extend(answer.next().map(list).unwrap_or_default().iter().map(text));
+        or_left_out(&base, tidy_slot(store, &base, gone).await)?;
+    }
+    Ok(())
+}
+
+async fn tidy_slot(store: &Store, base: &str, gone: Duration) -> Result<()> {
+    let family = store.family(base).await?;
+    let mut behind: Vec<String> = vec![];
+    if family.is_empty() {
+        return Ok(());
+    }
+    for _ in 0..TIDY_ROUNDS {
+        let answer = store
+            .run(&TIDY, &family, |_, command| {
+                command.arg(CHUNK).arg(gone.as_millis() as u64).arg(STRAY.as_millis() as u64);
+                command.arg(&behind);
+            })
+            .await?;
+        let mut answer = answer.into_iter();
+        if answer.next().map_or(0, |more| number(&more)) == 0 {
+            break;
         }
+        // A pair of nothing says that everything was looked at before.
+        behind = vec![String::new(), String::new()];
+        behind.extend(answer.next().map(list).unwrap_or_default().iter().map(text));
     }
     Ok(())
 }

@@ -50,7 +50,15 @@ impl RedisScheduler {
             write_due(command, due);
             command.arg("");
         });
-        for (room, answer) in answers.await? {
+        let mut trouble = Ok(());
+        for (room, answer) in answers.await {
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(error) => {
+                    trouble = trouble.and(Err(error));
+                    continue;
+                }
+            };
             match answer.first().map(text).as_deref() {
                 Some("done") => {
                     best = Changed::Done;
@@ -62,7 +70,12 @@ impl RedisScheduler {
                 _ => {}
             }
         }
-        Ok(best)
+        // What is done is done. Where it was not found, it may be where nobody could look.
+        match (best, trouble) {
+            (Changed::NotFound, Err(error)) => Err(error),
+            (Changed::TooLate, Err(error)) if error.kind() != ErrorKind::Conflict => Err(error),
+            (best, _) => Ok(best),
+        }
     }
 
     async fn list(&self, query: Query) -> Result<Vec<Pending>> {
@@ -70,9 +83,9 @@ impl RedisScheduler {
         let topics = self.topics(&query).await?;
         let mut found = vec![];
         if let Some(id) = &query.message {
-            let answers = in_each(&self.0, &topics, &NAMED, |command| _ = command.arg(&*id.0)).await?;
+            let answers = in_each(&self.0, &topics, &NAMED, |command| _ = command.arg(&*id.0)).await;
             for (topic, answer) in answers {
-                let items = answer.into_iter().next().map(list).unwrap_or_default();
+                let items = or_left_out(&topic, answer)?.into_iter().next().map(list).unwrap_or_default();
                 found.extend(items.into_iter().filter_map(|item| read(&topic, item)));
             }
             found.retain(|pending| fits(pending, &query));
@@ -106,9 +119,9 @@ impl RedisScheduler {
                 None => (0, String::new()),
             };
             let write = |command: &mut Cmd| _ = command.arg(due).arg(&name).arg(WINDOW);
-            let answer = in_each(&self.0, std::slice::from_ref(topic), &PENDING, write).await?;
+            let answer = in_each(&self.0, std::slice::from_ref(topic), &PENDING, write).await;
             let Some((_, answer)) = answer.into_iter().next() else { return Ok(found) };
-            let mut answer = answer.into_iter();
+            let mut answer = or_left_out(topic, answer)?.into_iter();
             let items = answer.next().map(list).unwrap_or_default();
             let window: Vec<_> = items.into_iter().filter_map(|item| read(topic, item)).collect();
             let is_more = answer.next().is_some_and(|more| number(&more) == 1);
@@ -122,27 +135,34 @@ impl RedisScheduler {
     }
 }
 
-/// One script in each of these topics, all under way at once. A topic that is not there any more has no answer.
+/// One script in each of these topics, all under way at once. A topic that is not there any more has no answer, and trouble in one
+/// is none of the others.
 pub(crate) async fn in_each(
     store: &Store,
     topics: &[Text],
     script: &Script,
     with: impl Fn(&mut Cmd),
-) -> Result<Vec<(Text, Vec<Value>)>> {
+) -> Vec<(Text, Result<Vec<Value>>)> {
     let with = &with;
     let calls = topics.iter().map(|topic| async move {
         (topic, store.run(script, std::slice::from_ref(topic), |_, command| with(command)).await)
     });
-    let mut answers = vec![];
-    for (topic, answer) in futures_util::future::join_all(calls).await {
-        match answer {
-            Ok(answer) => answers.push((topic.clone(), answer)),
-            // Its name is written before it is.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+    let answers = futures_util::future::join_all(calls).await.into_iter();
+    // Its name is written before it is.
+    let is_there = |answer: &Result<_>| !matches!(answer, Err(error) if error.kind() == ErrorKind::NotFound);
+    let answers = answers.filter(|(_, answer)| is_there(answer));
+    answers.map(|(topic, answer)| (topic.clone(), answer)).collect()
+}
+
+/// What one topic or slot of many says. One that a key of another program is in the way of says nothing: others do not suffer for it.
+pub(crate) fn or_left_out<T: Default>(of: &str, answer: Result<T>) -> Result<T> {
+    match answer {
+        Err(error) if error.kind() == ErrorKind::Conflict => {
+            tracing::warn!(topic = of, %error, "this topic is left out");
+            Ok(T::default())
         }
+        answer => answer,
     }
-    Ok(answers)
 }
 
 fn read(topic: &Text, value: Value) -> Option<Pending> {

@@ -5,6 +5,7 @@ use crate::{
     calls::{Call, Calls},
     link::Link,
     places::{Place, Places, list, text, write_context},
+    scheduler::or_left_out,
     script::Script,
 };
 use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams, Text, wire};
@@ -133,7 +134,7 @@ impl Store {
         let mut rooms = self.places.names(&self.link).await?;
         if self.link.settings.shards > 0 {
             let topics = rooms.iter().filter(|topic| !wire::is_dead_letter_topic(topic));
-            let all = topics.map(|topic| buckets::all(self, topic));
+            let all = topics.map(|topic| async move { or_left_out(topic, buckets::all(self, topic).await) });
             for of in futures_util::future::join_all(all).await {
                 rooms.extend(of?);
             }
