@@ -19,10 +19,11 @@ use crate::{
 use dwell_core::{Due, Envelope, Error, Result, Text, Timestamp, wire};
 use redis::Value;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{Arc, Mutex, PoisonError, Weak},
     time::Duration,
 };
+use tokio::task::JoinHandle;
 
 /// How much is brought at a time.
 const CHUNK: usize = 200;
@@ -82,11 +83,27 @@ pub(crate) fn room(envelope: &Envelope, settings: &RedisSettings, now: Timestamp
     format!("{topic}#{}@{start}", hash % u64::from(settings.shards)).into()
 }
 
+/// Who looks after what. One that ended before its time is started again.
+#[derive(Default)]
+struct Tasks(HashMap<Text, JoinHandle<()>>);
+
+impl Tasks {
+    fn keep<F: Future<Output = ()> + Send + 'static>(&mut self, of: &Text, work: impl FnOnce() -> F) {
+        if self.0.get(of).is_none_or(JoinHandle::is_finished) {
+            self.0.insert(of.clone(), tokio::spawn(work()));
+        }
+    }
+
+    fn forget_those_that_ended(&mut self) {
+        self.0.retain(|_, task| !task.is_finished());
+    }
+}
+
 /// What one connection knows of buckets.
 #[derive(Default)]
 pub(crate) struct Buckets {
     /// Topics whose buckets are looked after by this connection.
-    watched: Mutex<HashSet<Text>>,
+    watched: Mutex<Tasks>,
     /// Buckets that were entered, and when.
     entered: Mutex<HashMap<Text, Duration>>,
 }
@@ -158,15 +175,13 @@ pub(crate) fn watch(store: &Arc<Store>, topic: &Text) {
         return;
     }
     let mut watched = store.buckets.watched.lock().unwrap_or_else(PoisonError::into_inner);
-    if watched.insert(topic.clone()) {
-        tokio::spawn(watch_topic(Arc::downgrade(store), topic.clone()));
-    }
+    watched.keep(topic, || watch_topic(Arc::downgrade(store), topic.clone()));
 }
 
 /// One task for each bucket whose time has come.
 async fn watch_topic(store: Weak<Store>, topic: Text) {
     let mut waiter = None;
-    let running: Arc<Mutex<HashSet<Text>>> = Arc::default();
+    let mut running = Tasks::default();
     while let Some(store) = store.upgrade().filter(|store| store.open().is_ok()) {
         let waiter = waiter.get_or_insert_with(|| Waiter::new(&store));
         let (open, wait, signal) = match look(&store, &topic).await {
@@ -177,15 +192,9 @@ async fn watch_topic(store: Weak<Store>, topic: Text) {
                 continue;
             }
         };
-        for bucket in open {
-            let is_new = running.lock().unwrap_or_else(PoisonError::into_inner).insert(bucket.clone());
-            if is_new {
-                let (store, topic, running) = (Arc::downgrade(&store), topic.clone(), running.clone());
-                tokio::spawn(async move {
-                    bring(store, topic, bucket.clone()).await;
-                    running.lock().unwrap_or_else(PoisonError::into_inner).remove(&bucket);
-                });
-            }
+        running.forget_those_that_ended();
+        for bucket in &open {
+            running.keep(bucket, || bring(Arc::downgrade(&store), topic.clone(), bucket.clone()));
         }
         let mut signals = waiter::of_topic(&store, &topic, &signal);
         signals.truncate(1);
@@ -238,19 +247,23 @@ async fn bring(store: Weak<Store>, topic: Text, from: Text) {
     }
 }
 
+/// Name, due, generation and item of one that waits in a bucket.
+type Waiting = [Vec<u8>; 4];
+
 /// Brings some. If there is none, says how long until the next, if there is one, and the last signal.
 async fn bring_some(store: &Store, topic: &Text, from: &Text) -> Result<Option<(Option<Duration>, String)>> {
     let bucket = std::slice::from_ref(from);
     let answer = store.run(&DUE, bucket, |_, command| _ = command.arg(CHUNK)).await?;
     let mut answer = answer.into_iter();
-    let due: Vec<Vec<Value>> = answer.next().map(list).unwrap_or_default().into_iter().map(list).collect();
+    let due = answer.next().map(list).unwrap_or_default().into_iter();
+    let due: Vec<Waiting> = due
+        .filter_map(|parts| list(parts).into_iter().map(bytes).collect::<Vec<_>>().try_into().ok())
+        .collect();
     if due.is_empty() {
         let wait = answer.next().map_or(-1, |wait| number(&wait));
         let wait = u64::try_from(wait).ok().map(Duration::from_millis);
         return Ok(Some((wait, answer.next().map(|signal| text(&signal)).unwrap_or_default())));
     }
-    let due: Vec<Vec<Vec<u8>>> =
-        due.into_iter().map(|parts| parts.into_iter().map(bytes).collect()).collect();
     store
         .run(&ARRIVE, std::slice::from_ref(topic), |_, command| {
             command.arg(&**from);
@@ -260,7 +273,7 @@ async fn bring_some(store: &Store, topic: &Text, from: &Text) -> Result<Option<(
     confirm(store, topic, from, &due).await?;
     store
         .run(&DEPART, bucket, |_, command| {
-            due.iter().for_each(|parts| _ = command.arg(&parts[0]).arg(&parts[2]));
+            due.iter().for_each(|[name, _, generation, _]| _ = command.arg(name).arg(generation));
         })
         .await?;
     Ok(None)
@@ -268,14 +281,16 @@ async fn bring_some(store: &Store, topic: &Text, from: &Text) -> Result<Option<(
 
 /// Waits until as many replicas have what arrived as were asked for. A server that took over meanwhile may not have heard of it: then
 /// it stays where it was.
-async fn confirm(store: &Store, topic: &Text, from: &Text, due: &[Vec<Vec<u8>>]) -> Result<()> {
-    let (settings, Some(first)) = (&store.link.settings, due.first()) else { return Ok(()) };
+async fn confirm(store: &Store, topic: &Text, from: &Text, due: &[Waiting]) -> Result<()> {
+    let (settings, Some([name, _, generation, _])) = (&store.link.settings, due.first()) else {
+        return Ok(());
+    };
     if settings.replicas == 0 {
         return Ok(());
     }
     let known = &keys::of_topic(&settings.prefix, topic)[4];
     store.link.wait(known).await?;
-    let token = [from.as_bytes(), &first[0], &first[2]].join(&b"/"[..]);
+    let token = [from.as_bytes(), name, generation].join(&b"/"[..]);
     match store.link.query(redis::cmd("HEXISTS").arg(known).arg(token)).await? {
         Value::Int(1) => Ok(()),
         _ => Err(replaced(&store.link.settings)),
@@ -303,10 +318,7 @@ async fn close(store: &Store, room: &Text) -> Result<bool> {
     let key = keys::buckets(&store.link.settings.prefix, bucket.topic);
     store.link.query(redis::cmd("ZREM").arg(key).arg(bucket.entry)).await?;
     match ask("close").await {
-        Ok(true) => {
-            store.places.forget(std::slice::from_ref(room));
-            Ok(true)
-        }
+        Ok(true) => Ok(true),
         still_there => {
             register(store, &bucket, bucket.start).await?;
             still_there
@@ -317,7 +329,9 @@ async fn close(store: &Store, room: &Text) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_core::{Address, Message};
+    use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
+    use dwell_core::{Address, Message, OnMissing, Seams, Subscription, Transport, TransportUrl};
+    use std::collections::HashSet;
 
     fn settings() -> RedisSettings {
         RedisSettings { shards: 4, bucket: Duration::from_secs(3600), ..RedisSettings::server("h", 1) }
@@ -347,6 +361,39 @@ mod tests {
         assert_ne!(at(101 * HOUR - 1), at(101 * HOUR));
         let far = room(&order("a", Due::After(Duration::MAX)), &settings, now);
         assert!(Bucket::parse(&far).is_some(), "{far}");
+    }
+
+    /// Who sends or brings what waits in any number of buckets keeps none of them in mind; and who looks after them is started again.
+    #[tokio::test]
+    async fn a_task_that_ended_before_its_time_is_started_again_and_no_bucket_is_kept_in_mind() {
+        let server = RedisServer::start(RedisOptions::default()).unwrap();
+        let url = TransportUrl::parse(&format!("{}?shards=2&bucket=1s", server.url())).unwrap();
+        let redis = crate::connect(&url, Seams::system("test")).await.unwrap();
+        let (mail, orders) = (Subscription::new("orders", "mail"), Text::from("orders"));
+        redis.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
+        let store = &redis.store;
+        watch(store, &orders);
+        let task = store.buckets.watched.lock().unwrap().0.remove(&orders).unwrap();
+        task.abort();
+        assert!(task.await.is_err());
+        let aborted = tokio::spawn(std::future::pending());
+        aborted.abort();
+        while !aborted.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        store.buckets.watched.lock().unwrap().0.insert(orders.clone(), aborted);
+        watch(store, &orders);
+        let batch: Vec<_> =
+            (1..=20).map(|n| order(&n.to_string(), Due::After(Duration::from_millis(n * 100)))).collect();
+        assert!(redis.producer().await.unwrap().send(&batch).await.iter().all(Result::is_ok));
+        let ready = async || {
+            let length = store.link.query(redis::cmd("XLEN").arg("dwell:{orders}:ready:mail")).await;
+            number(&length.unwrap())
+        };
+        while ready().await < 20 {
+            store.seams.clock.sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(store.places.known(), [orders]);
     }
 
     #[test]

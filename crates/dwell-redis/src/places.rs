@@ -173,11 +173,9 @@ impl Places {
             if Bucket::parse(topic).is_none() {
                 return Err(Error::new(ErrorKind::NotFound, format!("there is no topic `{topic}`")));
             }
-            // As long as the topic is there, so are its buckets.
+            // As long as the topic is there, so are its buckets. There may be any number of them: none is kept.
             let of = Box::pin(self.get(link, &of.into())).await?;
-            let place = Arc::new(Place::bucket(&link.settings.prefix, &of, topic));
-            self.lock().insert(topic.clone(), place.clone());
-            return Ok(place);
+            return Ok(Arc::new(Place::bucket(&link.settings.prefix, &of, topic)));
         }
         let place = self.load(link, topic).await?;
         if place.is_there() {
@@ -201,6 +199,14 @@ impl Places {
             false => self.lock().remove(topic),
         };
         Ok(place)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn known(&self) -> Vec<Text> {
+        let mut known: Vec<_> = self.lock().keys().cloned().collect();
+        known.retain(|topic| !wire::is_dead_letter_topic(topic));
+        known.sort();
+        known
     }
 
     /// What is known of these is outdated.

@@ -2,11 +2,13 @@
 
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{
-    Action, Address, BoxFuture, Changed, Clock, Consumer, Due, Envelope, Message, Note, OnMissing, Outcome,
-    Query, Seams, SeededRandom, Settle, Subscription, SystemClock, Timestamp, Transport, TransportUrl,
+    Action, Address, BoxFuture, Change, Changed, Clock, Consumer, Due, Envelope, Message, MessageId, Note,
+    Of, OnMissing, Outcome, Query, Seams, SeededRandom, Settle, State, Subscription, SystemClock, Timestamp,
+    Transport, TransportUrl,
 };
 use dwell_redis::Redis;
 use std::{sync::Arc, time::Duration};
+use tokio::{sync::oneshot, task::JoinHandle};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -68,6 +70,24 @@ async fn take(consumer: &Arc<dyn Consumer>, count: usize) -> Vec<(String, Timest
         }
     }
     taken
+}
+
+/// A promoter of its own, as `dwell promote` runs it.
+struct Promoter(oneshot::Sender<()>, JoinHandle<dwell_core::Result<()>>);
+
+impl Promoter {
+    fn start(server: &RedisServer) -> Self {
+        let url = TransportUrl::parse(&format!("{}?shards=3&bucket=1s", server.url())).unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let stopped = Box::pin(async move { _ = stopped.await });
+        let work = async move { dwell_redis::promote(&url, Seams::system("promoter"), stopped).await };
+        Self(stop, tokio::spawn(work))
+    }
+
+    async fn stop(self) {
+        drop(self.0);
+        self.1.await.unwrap().unwrap();
+    }
 }
 
 fn said(server: &RedisServer, arguments: &[&str]) -> Vec<String> {
@@ -138,6 +158,66 @@ async fn what_is_rescheduled_leaves_the_time_of_its_bucket_and_is_neither_early_
     assert_eq!(ids, ["never", "later"]);
     assert_eq!(scheduler.cancel(&"never".into()).await.unwrap(), Changed::Done);
     assert_eq!(scheduler.cancel(&"sooner".into()).await.unwrap(), Changed::TooLate);
+}
+
+#[tokio::test]
+async fn a_promoter_of_its_own_brings_what_waits_in_buckets() {
+    let (server, redis, consumer) = stage("bucket=1s&promoter=elsewhere").await;
+    let due = send(&redis, "a", Due::After(Duration::from_millis(200))).await;
+    let promoter = Promoter::start(&server);
+    let taken = take(&consumer, 1).await;
+    assert_eq!((taken[0].0.as_str(), taken[0].1), ("a", due));
+    promoter.stop().await;
+}
+
+/// Whoever brought it died between its arrival and its departure.
+#[tokio::test]
+async fn what_has_arrived_and_did_not_leave_is_neither_cancelled_nor_shown_as_waiting_nor_brought_twice() {
+    let (server, redis, _) = stage("bucket=1s&promoter=elsewhere").await;
+    let of = Subscription::new("job.sums", "job.sums");
+    redis.provision(&[], std::slice::from_ref(&of), OnMissing::Create).await.unwrap();
+    let consumer = redis.consumer(of).await.unwrap();
+    let message = Message::new("sum", "sums", "[20,22]");
+    let later =
+        Envelope::new(Address::topic("job.sums"), message).due(Due::After(Duration::from_millis(200)));
+    redis.producer().await.unwrap().send(&[later]).await.pop().unwrap().unwrap();
+    let lua = "local keys = redis.call('keys', 'dwell:{job.sums#*') for _, key in ipairs(keys) do \
+               redis.call('copy', key, 'kept:' .. key) end return #keys";
+    let kept = said(&server, &["eval", lua, "0"]);
+    assert_ne!(kept, ["0"], "it waits in a bucket");
+
+    let promoter = Promoter::start(&server);
+    let [held] = consumer.receive(1, PATIENCE, None).await.unwrap().try_into().expect("it has arrived");
+    let waiting =
+        || said(&server, &["eval", "return #redis.call('keys', 'dwell:{job.sums#*}:waiting')", "0"]);
+    let has_left = async || {
+        let (clock, start) = (SystemClock::new(), SystemClock::new().elapsed());
+        while waiting() != ["0"] {
+            assert!(clock.elapsed() - start < PATIENCE, "{:?}", waiting());
+            clock.sleep(Duration::from_millis(20)).await;
+        }
+    };
+    has_left().await;
+    promoter.stop().await;
+    let lua = "local keys = redis.call('keys', 'kept:*') for _, key in ipairs(keys) do \
+               redis.call('copy', key, string.sub(key, 6), 'replace') end return #keys";
+    assert_eq!(said(&server, &["eval", lua, "0"]), kept);
+    assert_eq!(waiting(), ["1"], "it is in both places");
+
+    let ledger = redis.ledger().unwrap();
+    let id = MessageId::from("sum");
+    let states: Vec<_> = ledger.get(&id).await.unwrap().iter().map(|record| record.state).collect();
+    assert_eq!(states, [State::Scheduled, State::Processing], "what became of it is told last");
+    let answers = ledger.change(&id, Of::All, Change::Cancel, "somebody").await.unwrap();
+    assert!(answers.iter().all(|answer| answer.changed == Changed::TooLate), "somebody has it: {answers:?}");
+
+    let promoter = Promoter::start(&server);
+    has_left().await;
+    assert_eq!(said(&server, &["xlen", "dwell:{job.sums}:ready:job.sums"]), ["1"], "the one that is held");
+    let states: Vec<_> = ledger.get(&id).await.unwrap().iter().map(|record| record.state).collect();
+    assert_eq!(states, [State::Processing]);
+    drop(held);
+    promoter.stop().await;
 }
 
 #[tokio::test]

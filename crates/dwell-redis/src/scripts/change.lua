@@ -58,12 +58,13 @@ if where then
 end
 
 for _, t in ipairs(T) do
-  for name in string.gmatch(id .. ' ' .. (call('HGET', t.aliases, id) or ''), '%S+') do
+  for _, name in ipairs(names_of(t, id)) do
     local raw = call('HGET', t.waiting, name)
     local item = raw and unpack_item(raw)
     if item and get(item, 'n') == n then
       local score = tonumber(call('ZSCORE', t.due, name))
-      if (score <= now and what ~= 'recall') or is_control == t.dead then return { 'ok', 'late' } end
+      -- What is due in a bucket may have arrived in its topic already, and be in somebody's hands there.
+      if (score <= now and (what ~= 'recall' or t.bucket)) or is_control == t.dead then return { 'ok', 'late' } end
       item = unwait(t, name)
       if t.dead then return anew(item, t, get(item, 'to') or '') end
       local state, of = get(item, 'state') or 'scheduled', home(t, get(item, 'to'), item)

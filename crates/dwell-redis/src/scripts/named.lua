@@ -1,7 +1,7 @@
 -- What waits under one message id in one topic, whatever its names.
 local t, id = T[1], ARGV[A]
 local found = {}
-for name in string.gmatch(id .. ' ' .. (call('HGET', t.aliases, id) or ''), '%S+') do
+for _, name in ipairs(names_of(t, id)) do
   local raw = call('HGET', t.waiting, name)
   if raw then
     local item = unpack_item(raw)

@@ -287,6 +287,20 @@ end
 
 local earliest = {}
 
+-- The names under which one message waits that are not its id are words of one text. Other programs may choose any id.
+local function escaped(name)
+  return (string.gsub(name, '[%s%%]', function(sign) return string.format('%%%02x', string.byte(sign)) end))
+end
+
+-- All names under which messages of this id may wait; its own comes first.
+local function names_of(t, id)
+  local names = { id }
+  for word in string.gmatch(call('HGET', t.aliases, id) or '', '%S+') do
+    names[#names + 1] = string.gsub(word, '%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end)
+  end
+  return names
+end
+
 -- Puts an item among what waits. `id` is that of its message.
 local function wait(t, name, id, item, score, exact)
   local first = call('ZRANGE', t.due, 0, 0, 'WITHSCORES')
@@ -296,7 +310,7 @@ local function wait(t, name, id, item, score, exact)
     put(item, 'id', nil)
   else
     put(item, 'id', id)
-    add_word(t.aliases, id, name)
+    add_word(t.aliases, id, escaped(name))
   end
   call('HSET', t.waiting, name, cmsgpack.pack(item))
   call('ZADD', t.due, score, name)
@@ -312,7 +326,7 @@ local function unwait(t, name)
   local score = call('ZSCORE', t.due, name)
   call('ZREM', t.due, name)
   if id then
-    remove_word(t.aliases, id, name)
+    remove_word(t.aliases, id, escaped(name))
   else
     id = name
     put(item, 'id', id)
@@ -382,7 +396,7 @@ end
 local function fire(t, name, score, item)
   local id = get(item, 'id')
   if id then
-    remove_word(t.aliases, id, name)
+    remove_word(t.aliases, id, escaped(name))
   else
     id = name
     put(item, 'id', id)

@@ -41,8 +41,7 @@ end
 local function record(id, n)
   if located(n) then return end
   for _, t in ipairs(T) do
-    if waiting(t, id, n) then return end
-    for name in string.gmatch(call('HGET', t.aliases, id) or '', '%S+') do
+    for _, name in ipairs(names_of(t, id)) do
       if waiting(t, name, n) then return end
     end
   end
@@ -52,9 +51,11 @@ if ARGV[A] == 'id' then
   local id = ARGV[A + 1]
   for n in string.gmatch(call('HGET', S.ids, id) or '', '%S+') do located(n) end
   for _, t in ipairs(T) do
-    local raw = call('HGET', t.waiting, id)
-    if raw and not get(unpack_item(raw), 'id') then waiting(t, id) end
-    for name in string.gmatch(call('HGET', t.aliases, id) or '', '%S+') do waiting(t, name) end
+    for i, name in ipairs(names_of(t, id)) do
+      local raw = call('HGET', t.waiting, name)
+      -- Under the first name, another message may wait whose name that is.
+      if raw and (i > 1 or not get(unpack_item(raw), 'id')) then waiting(t, name) end
+    end
   end
   return { 'ok', found }
 end
