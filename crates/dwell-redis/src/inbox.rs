@@ -3,7 +3,7 @@
 use crate::{
     keys,
     places::{text, to_millis},
-    script::{INBOX_ABANDON, INBOX_CLAIM},
+    script::{INBOX_ABANDON, INBOX_CLAIM, INBOX_DONE},
     store::Store,
 };
 use dwell_core::{BoxFuture, Claim, Inbox, MessageId, Result};
@@ -53,9 +53,10 @@ impl Inbox for RedisInbox {
         Box::pin(async move {
             self.0.open()?;
             let key = self.key(subscription, id);
-            let mut command = redis::cmd("SET");
-            command.arg(&key).arg("done").arg("PX").arg(millis(keep));
-            self.0.link.query(&command).await?;
+            let noted = self.0.link.run(&INBOX_DONE, |command| {
+                command.arg(1).arg(&key).arg(millis(keep));
+            });
+            noted.await?;
             self.0.link.wait(&key).await
         })
     }

@@ -58,14 +58,19 @@ scripts! {
 pub(crate) static DECLARE: LazyLock<Script> =
     LazyLock::new(|| Script::new("", false, &[include_str!("scripts/declare.lua")]));
 
+/// What waits must be looked at, also where there is no room for more.
 pub(crate) static REGISTER: LazyLock<Script> =
-    LazyLock::new(|| Script::new("", false, &[include_str!("scripts/register.lua")]));
+    LazyLock::new(|| Script::new("allow-oom", false, &[include_str!("scripts/register.lua")]));
 
 pub(crate) static BUCKETS: LazyLock<Script> =
     LazyLock::new(|| Script::new("no-writes", false, &[include_str!("scripts/buckets.lua")]));
 
+/// Who could not claim could not handle what takes up the memory.
 pub(crate) static INBOX_CLAIM: LazyLock<Script> =
-    LazyLock::new(|| Script::new("", false, &[include_str!("scripts/inbox_claim.lua")]));
+    LazyLock::new(|| Script::new("allow-oom", false, &[include_str!("scripts/inbox_claim.lua")]));
+
+pub(crate) static INBOX_DONE: LazyLock<Script> =
+    LazyLock::new(|| Script::new("allow-oom", false, &[include_str!("scripts/inbox_done.lua")]));
 
 pub(crate) static INBOX_ABANDON: LazyLock<Script> =
     LazyLock::new(|| Script::new("allow-oom", false, &[include_str!("scripts/inbox_abandon.lua")]));

@@ -2,8 +2,8 @@
 
 use dwell_conformance::servers::redis::{RedisCluster, RedisOptions, RedisServer};
 use dwell_core::{
-    Action, Address, Consumer, Delivery, Due, Envelope, ErrorKind, Message, Note, OnMissing, Outcome, Result,
-    Seams, Sent, Settle, Subscription, Transport, TransportUrl,
+    Action, Address, Changed, Claim, Consumer, Delivery, Due, Envelope, ErrorKind, Message, Note, OnConflict,
+    OnMissing, Outcome, Result, Seams, Sent, Settle, Subscription, Transport, TransportUrl,
 };
 use dwell_redis::Redis;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -98,15 +98,27 @@ async fn a_script_that_the_server_has_forgotten_is_told_again() {
 #[tokio::test]
 async fn a_server_without_memory_refuses_sends_and_what_is_there_is_still_handled() {
     let server = server();
-    let redis = connect(&server.url()).await.unwrap();
+    let redis = connect(&format!("{}?shards=2", server.url())).await.unwrap();
     let consumer = subscribed(&redis).await;
     send(&redis, order("ready")).await.unwrap();
-    send(&redis, order("waits").due(Due::After(Duration::from_millis(300)))).await.unwrap();
+    let soon = Due::After(Duration::from_millis(300));
+    send(&redis, order("in-a-bucket").due(soon)).await.unwrap();
+    send(&redis, Envelope { once: Some(OnConflict::Fail), ..order("waits").due(soon) }).await.unwrap();
+    send(&redis, order("later").due(Due::After(PATIENCE * 100))).await.unwrap();
     server.cli(&["config", "set", "maxmemory", "1mb"]).unwrap();
     let error = send(&redis, order("refused")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     assert!(error.to_string().contains("maxmemory"), "{error}");
-    assert_eq!(take(&consumer, 2).await, names(&["ready", "waits"]));
+    // Handlers whose effects happen once ask the inbox before, and tell it afterwards.
+    let (inbox, id) = (redis.inbox().unwrap(), "ready".into());
+    assert_eq!(inbox.claim("orders/mail", &id, 1, PATIENCE).await.unwrap(), Claim::New);
+    inbox.done("orders/mail", &id, PATIENCE).await.unwrap();
+    assert_eq!(inbox.claim("orders/mail", &id, 2, PATIENCE).await.unwrap(), Claim::Done);
+    let [ready] = consumer.receive(1, PATIENCE, None).await.unwrap().try_into().expect("one is ready");
+    settle(&consumer, ready, Action::Ack { result: Some("42".into()) }).await;
+    // Nobody would look at its bucket in time if that could not be written down.
+    assert_eq!(redis.scheduler().unwrap().reschedule(&"later".into(), soon).await.unwrap(), Changed::Done);
+    assert_eq!(take(&consumer, 3).await, names(&["in-a-bucket", "later", "waits"]));
     server.cli(&["config", "set", "maxmemory", "0"]).unwrap();
     send(&redis, order("again")).await.unwrap();
     assert_eq!(take(&consumer, 1).await, names(&["again"]));
@@ -249,7 +261,7 @@ async fn a_receiver_that_waits_hears_of_a_message_after_the_server_came_back() {
 }
 
 #[tokio::test]
-async fn a_member_of_the_group_who_reads_by_hand_loses_nothing_for_others() {
+async fn a_consumer_that_left_leaves_neither_its_name_nor_what_it_settled_behind() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
