@@ -5,6 +5,7 @@ use crate::{
     keys,
     script::Script,
     settings::RedisSettings,
+    waiter::server,
 };
 use dwell_core::{Error, ErrorKind, Result};
 use redis::{
@@ -13,7 +14,7 @@ use redis::{
     aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection},
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
-    cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
+    cluster_routing::{MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
 };
 use std::{fs, sync::Arc, time::Duration};
 
@@ -34,6 +35,8 @@ pub(crate) struct Link {
 /// All that it takes to connect.
 pub(crate) struct Door {
     pub(crate) settings: RedisSettings,
+    /// Those that the URL names, and all others of their cluster.
+    pub(crate) servers: Vec<(String, u16)>,
     certificates: Option<TlsCertificates>,
 }
 
@@ -81,8 +84,26 @@ impl Link {
         }
         let shared =
             shared.ok_or_else(|| Error::new(ErrorKind::Config, "the redis:// URL names no server"))?;
-        let door = Arc::new(Door { settings: settings.clone(), certificates });
+        let mut servers = settings.hosts.clone();
+        if let Shared::Cluster(cluster) = &shared {
+            // Not everybody may ask; then it is those of the URL alone.
+            let nodes = redis::cmd("CLUSTER").arg("NODES").query_async::<String>(&mut cluster.clone()).await;
+            let nodes = nodes.unwrap_or_default();
+            let others = nodes.lines().filter_map(|line| node(line, &servers[0].0)).collect::<Vec<_>>();
+            servers.extend(others);
+            servers.sort();
+            servers.dedup();
+        }
+        let door = Arc::new(Door { settings: settings.clone(), servers, certificates });
         Ok(Self { settings, door, shared })
+    }
+
+    /// The same of every server that takes commands: one answer each, by its address.
+    pub(crate) async fn query_all(&self, command: &Cmd) -> Result<Value> {
+        let Shared::Cluster(cluster) = &self.shared else { return self.query(command).await };
+        let route = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        let answers = cluster.clone().route_command(command.clone(), route).await;
+        answers.map_err(|error| fault(&self.settings, &error))
     }
 
     /// One command that may be repeated.
@@ -166,6 +187,12 @@ impl Door {
     }
 }
 
+/// The server that a line of `CLUSTER NODES` is about: its second word is `host:port@bus`, and perhaps a name behind that.
+fn node(line: &str, asked: &str) -> Option<(String, u16)> {
+    let (address, _) = line.split(' ').nth(1)?.split_once('@')?;
+    server(address, asked).filter(|(_, port)| *port > 0)
+}
+
 fn login(settings: &RedisSettings) -> RedisConnectionInfo {
     let mut login = RedisConnectionInfo::default().set_db(settings.database);
     if let Some(name) = &settings.username {
@@ -218,4 +245,23 @@ async fn cluster(
         builder = builder.certs(certificates.clone());
     }
     builder.build()?.get_async_connection().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::node;
+
+    #[test]
+    fn the_other_servers_of_a_cluster_are_known_by_what_one_of_them_says() {
+        let said = [
+            "07c3 127.0.0.1:30004@31004,hostname4 slave e7d1 0 1426238317239 4 connected",
+            "67ed 10.0.0.2:30002@31002 master - 0 1426238316232 2 connected 5461-10922",
+            "e7d1 :30001@31001 myself,master - 0 0 1 connected 0-5460",
+            "e7d2 :0@0 master,noaddr - 0 0 1 disconnected",
+            "",
+        ];
+        let found: Vec<_> = said.iter().filter_map(|line| node(line, "asked")).collect();
+        let servers = [("127.0.0.1", 30004), ("10.0.0.2", 30002), ("asked", 30001)];
+        assert_eq!(found, servers.map(|(host, port)| (host.to_owned(), port)));
+    }
 }

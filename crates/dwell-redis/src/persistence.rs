@@ -9,14 +9,8 @@ pub(crate) async fn check(link: &Link) -> Result<bool> {
     let persistence = info(link, "persistence").await;
     let memory = info(link, "memory").await;
     let policy = field(&memory, "maxmemory_policy").unwrap_or("noeviction");
-    if policy.starts_with("allkeys") {
-        return Err(Error::new(
-            ErrorKind::Config,
-            format!(
-                "the Redis server at {place} throws away any key when its memory is full (`maxmemory-policy {policy}`), \
-                 messages included: set it to `noeviction`"
-            ),
-        ));
+    if let Some(text) = eviction(policy, &place)? {
+        tracing::warn!(server = %place, "{text}");
     }
     let is_durable = field(&persistence, "aof_enabled") == Some("1");
     if !is_durable {
@@ -26,10 +20,10 @@ pub(crate) async fn check(link: &Link) -> Result<bool> {
         );
         return Ok(false);
     }
-    let fsync = link.query(redis::cmd("CONFIG").arg("GET").arg("appendfsync")).await;
+    let fsync = link.query_all(redis::cmd("CONFIG").arg("GET").arg("appendfsync")).await;
     // Not everybody may ask; then nothing is said.
-    let fsync = fsync.map(crate::places::list).unwrap_or_default();
-    match fsync.get(1).map(text).as_deref() {
+    let fsync = fsync.map(|answer| words(&answer)).unwrap_or_default();
+    match weakest(&fsync) {
         // While one write to the disk is under way, the next is put off, for up to two seconds.
         Some("everysec") => tracing::warn!(
             server = %place,
@@ -46,8 +40,27 @@ pub(crate) async fn check(link: &Link) -> Result<bool> {
     Ok(true)
 }
 
+/// What it means that a server throws keys away when its memory is full: an error if they may be messages.
+fn eviction(policy: &str, place: &str) -> Result<Option<String>> {
+    if policy.starts_with("allkeys") {
+        return Err(Error::new(
+            ErrorKind::Config,
+            format!(
+                "the Redis server at {place} throws away any key when its memory is full (`maxmemory-policy {policy}`), \
+                 messages included: set it to `noeviction`"
+            ),
+        ));
+    }
+    Ok(policy.starts_with("volatile").then(|| {
+        format!(
+            "this Redis server throws away keys that expire when its memory is full (`maxmemory-policy {policy}`), among them \
+             those that tell what was handled or asked for before: it may then happen twice; `noeviction` keeps them"
+        )
+    }))
+}
+
 async fn info(link: &Link, section: &str) -> String {
-    let answer = link.query(redis::cmd("INFO").arg(section)).await;
+    let answer = link.query_all(redis::cmd("INFO").arg(section)).await;
     answer.map(|answer| flat(&answer)).unwrap_or_default()
 }
 
@@ -61,16 +74,28 @@ fn flat(value: &redis::Value) -> String {
     }
 }
 
-/// The first value of this name that is not the best one, so that the weakest server of a cluster counts.
+/// All words of an answer, of one server or of each.
+fn words(value: &redis::Value) -> Vec<String> {
+    match value {
+        redis::Value::Map(pairs) => {
+            pairs.iter().flat_map(|(name, of)| [words(name), words(of)].concat()).collect()
+        }
+        redis::Value::Array(items) => items.iter().flat_map(words).collect(),
+        other => vec![text(other)],
+    }
+}
+
+/// When a server writes to its disk; of several, the latest.
+fn weakest(said: &[String]) -> Option<&str> {
+    ["no", "everysec", "always"].into_iter().find(|when| said.iter().any(|word| word == when))
+}
+
+/// The worst value of this name, so that the weakest server of a cluster counts.
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    let mut values =
-        info.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-    let first = values.next()?;
-    Some(
-        values
-            .find(|value| *value != first && (*value == "0" || value.starts_with("allkeys")))
-            .unwrap_or(first),
-    )
+    let values = info.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let values: Vec<_> = values.collect();
+    let worst = |bad: &str| values.iter().find(|value| value.starts_with(bad));
+    ["0", "allkeys", "volatile"].into_iter().find_map(worst).or(values.first()).copied()
 }
 
 #[cfg(test)]
@@ -78,9 +103,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_server_that_throws_messages_away_is_refused_and_one_that_forgets_what_came_before_is_named() {
+        assert_eq!(eviction("allkeys-lru", "here").unwrap_err().kind(), ErrorKind::Config);
+        let said = eviction("volatile-ttl", "here").unwrap().unwrap();
+        assert!(said.contains("volatile-ttl") && said.contains("`noeviction`"), "{said}");
+        assert_eq!(eviction("noeviction", "here").unwrap(), None);
+        let policies = "maxmemory_policy:noeviction\r\nmaxmemory_policy:volatile-lru\r\n";
+        assert_eq!(field(policies, "maxmemory_policy"), Some("volatile-lru"));
+    }
+
+    #[test]
     fn the_weakest_server_of_a_cluster_counts() {
         assert_eq!(field("aof_enabled:1\r\naof_enabled:1\r\n", "aof_enabled"), Some("1"));
         assert_eq!(field("aof_enabled:1\r\naof_enabled:0\r\n", "aof_enabled"), Some("0"));
         assert_eq!(field("aof_enabled:1\r\n", "maxmemory_policy"), None);
+        let everysec = ["10.0.0.1:6379", "appendfsync", "always", "10.0.0.2:6379", "appendfsync", "everysec"];
+        assert_eq!(weakest(&everysec.map(str::to_owned)), Some("everysec"));
+        assert_eq!(weakest(&["appendfsync".to_owned(), "always".to_owned()]), Some("always"));
+        assert_eq!(weakest(&[]), None);
     }
 }

@@ -9,7 +9,10 @@ use redis::{Cmd, Value, aio::MultiplexedConnection};
 use std::{
     future::poll_fn,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
@@ -20,8 +23,11 @@ const BLOCK: Duration = Duration::from_secs(2);
 /// How long after that the connection counts as dead.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How long nobody tries to connect again after it has failed.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long nobody tries to connect again after it has failed; doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest. Whoever waits looks that often.
+const LONGEST_PAUSE: Duration = BLOCK;
 
 /// Streams, and the last entry of each that is known.
 pub(crate) type Signals = Vec<(String, String)>;
@@ -33,6 +39,8 @@ pub(crate) struct Waiter {
     line: Arc<Line>,
     /// The read that is under way, and since when.
     read: Mutex<Option<(Read, Duration)>>,
+    /// How often in a row the connection was of no use.
+    failures: AtomicU32,
 }
 
 /// The connection, and the server that has the keys, as far as is known.
@@ -50,7 +58,11 @@ impl Waiter {
     pub(crate) fn new(store: &Store) -> Self {
         let door = store.link.door.clone();
         let server = Mutex::new(door.settings.hosts[0].clone());
-        Self { line: Arc::new(Line { door, connection: Mutex::default(), server }), read: Mutex::default() }
+        Self {
+            line: Arc::new(Line { door, connection: Mutex::default(), server }),
+            read: Mutex::default(),
+            failures: AtomicU32::new(0),
+        }
     }
 
     /// Waits until one of the streams has more, or as long as that, or until it is time to look anyway. Trouble is no reason
@@ -83,14 +95,24 @@ impl Waiter {
         let at_most = at_most.min(BLOCK);
         let is_useful = tokio::select! {
             biased;
-            answer = answered => answer,
-            () = clock.sleep(at_most) => true,
+            answer = answered => Some(answer),
+            () = clock.sleep(at_most) => None,
         };
-        if !is_useful {
-            *lock(&self.line.connection) = None;
-            clock.sleep(at_most.min(PAUSE)).await;
+        match is_useful {
+            None => {}
+            Some(true) => self.failures.store(0, Ordering::Relaxed),
+            Some(false) => {
+                *lock(&self.line.connection) = None;
+                let failures = self.failures.fetch_add(1, Ordering::Relaxed);
+                clock.sleep(at_most.min(pause(failures))).await;
+            }
         }
     }
+}
+
+/// How long nobody tries again after so many failures before.
+fn pause(failures: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE)
 }
 
 impl Line {
@@ -130,7 +152,7 @@ impl Line {
     }
 
     fn next_server(&self) {
-        let hosts = &self.door.settings.hosts;
+        let hosts = &self.door.servers;
         let mut server = lock(&self.server);
         let next =
             hosts.iter().position(|host| *host == *server).map_or(0, |index| (index + 1) % hosts.len());
@@ -139,7 +161,7 @@ impl Line {
 }
 
 /// The server at this address; one that names no host is where we asked.
-fn server(address: &str, asked: &str) -> Option<(String, u16)> {
+pub(crate) fn server(address: &str, asked: &str) -> Option<(String, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let host = if host.is_empty() { asked } else { host };
@@ -155,7 +177,13 @@ pub(crate) fn of_topic(store: &Store, topic: &str, last: &str) -> Signals {
 
 #[cfg(test)]
 mod tests {
-    use super::server;
+    use super::*;
+
+    #[test]
+    fn who_cannot_connect_tries_ever_less_often_and_never_gives_up() {
+        let pauses = [0, 1, 2, 3, 50].map(pause);
+        assert_eq!(pauses.map(|pause| pause.as_millis()), [100, 200, 400, 800, 2000]);
+    }
 
     #[test]
     fn a_redirection_leads_to_the_host_and_port_that_it_names() {
