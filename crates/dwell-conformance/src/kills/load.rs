@@ -75,6 +75,12 @@ impl Load {
         format!(r#"{{"id":"{id}","padding":"{}"}}"#, "x".repeat(length)).into()
     }
 
+    /// Whether it is sent without an id of its sender's own, as most messages are: what has no answer is then not sent again, and
+    /// what waits may wait elsewhere.
+    pub(super) fn is_plain(&self, id: &MessageId) -> bool {
+        self.dice(&["plain", &id.0]).chance(40)
+    }
+
     /// Whether it did not arrive as it was sent.
     pub(super) fn is_altered(&self, message: &Message) -> bool {
         let sent = self.envelope(&message.id).message;

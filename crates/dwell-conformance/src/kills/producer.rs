@@ -1,4 +1,4 @@
-//! A worker that sends. Where ids are remembered, what was sent without an answer is sent again under the same id, by
+//! A worker that sends. Where ids are remembered, most of what was sent without an answer is sent again under the same id, by
 //! this life or the next.
 
 use super::{
@@ -49,17 +49,20 @@ fn unanswered(post: &Post) -> Result<BTreeSet<MessageId>, BoxError> {
         Entry::Confirmed { id, .. } => drop(confirmed.insert(id)),
         _ => {}
     })?;
-    open.retain(|id| !confirmed.contains(id) && post.engine.remembers_ids());
+    open.retain(|id| !confirmed.contains(id) && is_once(post, id));
     Ok(open)
+}
+
+fn is_once(post: &Post, id: &MessageId) -> bool {
+    post.engine.remembers_ids() && !post.load.is_plain(id)
 }
 
 /// Sends these, and returns those to be sent again.
 async fn send(post: &Post, ids: impl Iterator<Item = MessageId>) -> Result<BTreeSet<MessageId>, BoxError> {
     let batch: Vec<_> = ids
         .map(|id| {
-            let envelope = post.load.envelope(&id);
-            let once = post.engine.remembers_ids().then_some(OnConflict::Fail);
-            Envelope { once, ..envelope }
+            let once = is_once(post, &id).then_some(OnConflict::Fail);
+            Envelope { once, ..post.load.envelope(&id) }
         })
         .collect();
     let now = post.seams.clock.now();

@@ -35,6 +35,20 @@ impl ServerRig {
     }
 }
 
+/// A run whose messages never waited in a bucket would prove nothing about them.
+impl Drop for ServerRig {
+    fn drop(&mut self) {
+        let server = self.server.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(server) = server.filter(|_| self.options.contains("shards=") && !std::thread::panicking())
+        else {
+            return;
+        };
+        let said =
+            server.cli(&["eval", "return #redis.call('keys', '*:buckets')", "0"]).map(|said| said.stdout);
+        assert_ne!(said.unwrap_or_default().trim_ascii(), b"0", "no message has waited in a bucket");
+    }
+}
+
 impl Rig for ServerRig {
     fn name(&self) -> &str {
         self.name
