@@ -23,11 +23,13 @@ pub(crate) fn run<S>(
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
     let Scale { rounds, messages } = if has("--smoke") { Scale { rounds: 1, messages: 2_000 } } else { full };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let (mut beside_commands, mut beside_bare) = (vec![], vec![]);
+    let (mut beside_commands, mut beside_bare, mut beside_generated) = (vec![], vec![], vec![]);
     runtime.expect("a runtime can be started").block_on(async {
         for _ in 0..rounds {
-            let [ours, sent, bare] = [new(), new(), new()];
+            let [ours, named, sent, bare] = [new(), new(), new(), new()];
             let jobs = rate::jobs(&url(&ours), messages).await;
+            let id = |number| Some(format!("order-{number}"));
+            beside_generated.push((rate::jobs_under(id, &url(&named), messages).await, jobs));
             beside_commands.push((jobs, rate::commands(&url(&sent), messages).await));
             let seams = Seams::system("bench");
             let transport = open(&bare, seams.clone()).await;
@@ -37,4 +39,5 @@ pub(crate) fn run<S>(
     let output = Output { bench, json: has("--json") };
     output.rates("jobs, submitted to completed with a result / commands", beside_commands);
     output.rates("jobs, submitted to completed with a result / bare transport", beside_bare);
+    output.rates("jobs with ids of their own / with generated ones", beside_generated);
 }

@@ -48,7 +48,8 @@ pub struct Job {
     /// When it is, or was, to run.
     #[serde(rename = "due_at")]
     pub run_at: Option<Timestamp>,
-    /// Who has it, or had it last.
+    /// Who has it, or had it last. As long as it is in progress, that is the name by which the transport knows a worker; from then on, the
+    /// one that it was claimed by.
     pub worker: Option<Text>,
     /// Until when that one has it, unless it says that it is still at work.
     pub lease_until: Option<Timestamp>,

@@ -12,6 +12,7 @@ use dwell_core::{
     Address, BoxFuture, ContentType, Envelope, Error, ErrorKind, Message, MessageId, Result, Text, Timestamp,
     is_job_topic, wire,
 };
+use futures_util::future::join_all;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -237,8 +238,9 @@ impl Submitting {
     pub(super) async fn submit_all(bus: &Bus, all: Vec<Self>) -> Vec<Result<Submitted>> {
         let (mut results, mut places) = (Vec::with_capacity(all.len()), vec![]);
         let mut sendings = vec![];
-        for submitting in all {
-            let prepared = submitting.prepare().await;
+        // All of these ask at the same time: none waits for the answer to another.
+        let prepared = join_all(all.iter().map(Self::prepare)).await;
+        for (submitting, prepared) in all.into_iter().zip(prepared) {
             if prepared.is_ok() {
                 places.push((results.len(), submitting.kind));
                 sendings.push(submitting.sending);

@@ -91,6 +91,9 @@ pub async fn a_claimed_job_is_completed_or_fails_by_the_same_rules(world: World)
         jobs.submit(double(1)).id(id).await.unwrap();
     }
     let mut held = claim(&jobs, "hands-1", 4).await.into_iter();
+    let open = world.look(&jobs, "good").await;
+    assert_eq!(open.status, Status::InProgress);
+    assert!(open.worker.is_some_and(|worker| !worker.is_empty()), "somebody has it");
     held.next().unwrap().complete(&serde_json::json!({"value": 2})).await.unwrap();
     let good = world.look(&jobs, "good").await;
     assert_eq!((good.status, good.result.as_deref()), (Status::Completed, Some(&br#"{"value":2}"#[..])));
