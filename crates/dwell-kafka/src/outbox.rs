@@ -48,6 +48,8 @@ pub(crate) struct Outbox {
     client_id: String,
     clock: Arc<dyn Clock>,
     transactions: Option<Transactions>,
+    /// How often it had to take another name for its transactions.
+    name: AtomicUsize,
     state: Mutex<State>,
     /// It is about to be closed: no call is waited for that a broker may never answer.
     closing: Arc<AtomicBool>,
@@ -93,7 +95,7 @@ enum State {
 impl Outbox {
     pub(crate) fn new(settings: KafkaSettings, client_id: String, clock: Arc<dyn Clock>) -> Self {
         let (state, closing) = (Mutex::new(State::Unopened), Arc::default());
-        Self { settings, client_id, clock, transactions: None, state, closing }
+        Self { settings, client_id, clock, transactions: None, name: AtomicUsize::new(0), state, closing }
     }
 
     /// One for [`Self::transact`] alone.
@@ -139,7 +141,13 @@ impl Outbox {
         };
         let reports = self.report(&native, records).await;
         if reports.iter().any(Result::is_err) {
-            self.abort(native).await;
+            let is_away =
+                |report: &Reported| matches!(report, Err(Unsent::Refused(error)) if is_timeout(error));
+            let is_any_away = reports.iter().any(is_away);
+            self.abort(native.clone()).await;
+            if is_any_away {
+                self.rename(native);
+            }
             let reasons = reports.into_iter().zip(records).map(|(report, record)| {
                 let Err(Unsent::Refused(error)) = report else { return None };
                 (!is_of_the_transaction(&error)).then(|| refused(&record.topic, error))
@@ -226,6 +234,15 @@ impl Outbox {
         }
     }
 
+    /// A transaction is over only when every partition that it wrote to knows, and until then whoever began it begins no other.
+    /// While one of them is away, that is too long for the others: they go on under another name.
+    fn rename(&self, native: Arc<Native>) {
+        self.name.fetch_add(1, Ordering::SeqCst);
+        self.renew(&native);
+        // It takes its time to go.
+        drop(tokio::task::spawn_blocking(move || drop(native)));
+    }
+
     /// Waits for what is on its way, and sends no more. Idempotent.
     pub(crate) async fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
@@ -285,6 +302,7 @@ impl Outbox {
         // A topic that is not there is known not to be before anything is sent to it.
         config.set("topic.metadata.propagation.max.ms", "10000");
         if let Some(Transactions { id, timeout }) = &self.transactions {
+            let id = format!("{id}-{}", self.name.load(Ordering::SeqCst));
             config.set("transactional.id", id).set("transaction.timeout.ms", timeout.as_millis().to_string());
             let patience = self.settings.send_timeout.min(*timeout);
             config.set("message.timeout.ms", patience.as_millis().to_string());
@@ -299,7 +317,7 @@ impl Outbox {
     fn renew(&self, broken: &Arc<Native>) {
         let mut state = lock(&self.state);
         if matches!(&*state, State::Open(native) if Arc::ptr_eq(native, broken)) {
-            tracing::warn!("the Kafka producer is beyond repair: opening another one");
+            tracing::warn!("a Kafka producer is of no more use: opening another one");
             *state = State::Unopened;
         }
     }
@@ -343,6 +361,10 @@ fn patiently(closing: &AtomicBool, call: impl Fn() -> Result<(), KafkaError>) ->
             answer => return answer,
         }
     }
+}
+
+fn is_timeout(error: &KafkaError) -> bool {
+    error.rdkafka_error_code() == Some(Code::MessageTimedOut)
 }
 
 fn requires_abort(error: &KafkaError) -> bool {

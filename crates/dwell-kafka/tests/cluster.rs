@@ -4,14 +4,20 @@ mod rig;
 
 use dwell_conformance::servers::kafka::KafkaCluster;
 use dwell_core::{
-    Address, Consumer, Due, Envelope, Message, OnMissing, Producer, Seams, Subscription, Timestamp, Transport,
+    Address, Consumer, Due, Envelope, Message, OnMissing, Producer, Seams, Subscription, Timestamp, Topic,
+    Transport,
 };
 use dwell_kafka::Kafka;
-use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication};
+use rdkafka::{
+    ClientConfig,
+    admin::{AdminOptions, NewTopic, TopicReplication},
+    consumer::{BaseConsumer, Consumer as _},
+};
 use rig::scene::{SECOND, Scene};
 use std::{
     collections::BTreeSet,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -89,14 +95,47 @@ async fn each_node_in_turn_may_go_with_what_it_leads_and_coordinates_and_nothing
     kafka.close().await.unwrap();
 }
 
-/// It has one copy, on a node that is away.
+/// Where three are the default.
+#[tokio::test(flavor = "multi_thread")]
+async fn topics_are_made_with_as_many_copies_as_are_asked_for() {
+    let cluster = cluster().await;
+    let seams = Seams::system("copies");
+    let bare: BaseConsumer =
+        ClientConfig::new().set("bootstrap.servers", cluster.address()).create().unwrap();
+    for (replication, copies) in [(Some(2), 2), (None, 3)] {
+        let (mut settings, topic) = (rig::settings(&cluster.address()), format!("copies-{copies}"));
+        settings.replication = replication;
+        settings.relay.prefix = format!("{topic}-");
+        let kafka = Kafka::connect(settings, seams.clone()).await.unwrap();
+        kafka.provision(&[Topic::named(topic.clone())], &[], OnMissing::Create).await.unwrap();
+        for name in [topic.clone(), format!("{topic}-due")] {
+            let metadata = bare.fetch_metadata(Some(&name), SECOND * 10).unwrap();
+            let partitions = metadata.topics()[0].partitions();
+            assert!(partitions.iter().all(|one| one.replicas().len() == copies), "{name}");
+        }
+        kafka.close().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_out_of_reach_has_its_records_put_back_and_no_other_waits_for_it() {
+    out_of_reach(None).await;
+}
+
+/// They go again with the next transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn within_transactions_a_target_out_of_reach_has_its_records_put_back_and_the_others_come() {
+    out_of_reach(Some(SECOND * 5)).await;
+}
+
+/// It has one copy, on a node that is away.
+async fn out_of_reach(transactions: Option<Duration>) {
     const AWAY: usize = 20;
     const HERE: usize = 40;
     let mut cluster = cluster().await;
     let mut scene = Scene::at(&cluster.address()).await;
     scene.settings.send_timeout = SECOND * 2;
+    scene.settings.relay.transactions = transactions;
     let here = scene.topic("here").await;
     let away = format!("away-{}", scene.mark);
     let new = NewTopic::new(&away, 1, TopicReplication::Variable(&[&[3]]));
@@ -135,4 +174,7 @@ async fn a_target_out_of_reach_has_its_records_put_back_and_no_other_waits_for_i
     relay.stop().await;
     let tally = counts.tally();
     assert_eq!((tally.forwarded, tally.parked), ((AWAY + HERE + 2) as u64, 0), "{tally:?}");
+    if transactions.is_some() {
+        assert_eq!((scene.count(&away), scene.count(&here)), (AWAY, HERE + 2), "some came twice");
+    }
 }
