@@ -62,7 +62,7 @@ fn weight_of(settle: &Settle) -> usize {
 fn effort_of(settle: &Settle) -> usize {
     match &settle.action {
         Action::Ack { .. } => 1,
-        Action::Release | Action::Move { .. } => 4,
+        Action::Release | Action::Move { .. } => 10,
     }
 }
 

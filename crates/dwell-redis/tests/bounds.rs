@@ -142,7 +142,7 @@ async fn what_is_given_back_goes_back_a_little_at_a_time_so_that_nobody_waits_fo
     assert!(consumer.settle(held.drain(..100).map(release).collect()).await.is_empty());
     consumer.close().await.unwrap();
     let between = scripts(&server) - before;
-    assert!((2 + 5..20).contains(&between), "{between} scripts for 200 that go back");
+    assert!((5 + 5..20).contains(&between), "{between} scripts for 200 that go back");
     assert_eq!(said(&server, &["xlen", READY]), "300");
     assert_eq!(said(&server, &["exists", "dwell:{orders}:held:mail"]), "0");
 }

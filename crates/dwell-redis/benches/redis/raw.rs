@@ -120,7 +120,7 @@ pub(crate) async fn settle(raw: &Raw, version: &str, claimed: Value) -> usize {
                 panic!("{parts:?}")
             };
             command.arg(entry).arg(*fence).arg("done").arg("raw");
-            (0..11).for_each(|_| _ = command.arg(""));
+            (0..12).for_each(|_| _ = command.arg(""));
         }
         raw.run(&command).await;
     }

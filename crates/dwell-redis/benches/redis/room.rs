@@ -111,7 +111,7 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
     let start = Instant::now();
     let (mut put_off, later) = (0, Due::After(Duration::from_secs(3600)));
     while put_off < scale.stuck {
-        let batch = consumer.receive(1000, Duration::from_secs(1), None).await.expect("the server answers");
+        let batch = consumer.receive(200, Duration::from_secs(1), None).await.expect("the server answers");
         put_off += batch.len();
         let settle = batch.into_iter().map(|delivery| {
             let note = Note { outcome: Outcome::Deferred, error: None, worker: "b".into(), moved_to: None };
@@ -128,6 +128,8 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
     while held < 1000 {
         held += consumer.receive(1000, Duration::from_secs(1), None).await.expect("the server answers").len();
     }
+    // From here on.
+    let _ = longest(&raw).await;
     consumer.close().await.expect("the server answers");
     output.figure("the longest step of leaving with 1000 in hand", longest(&raw).await, "ms");
 }
