@@ -89,6 +89,8 @@ struct Queue {
 /// The messages of one batch for one topic, and what became of them.
 struct Group {
     topic: Text,
+    /// As many as were lined up; of those, some may be others' by now.
+    lined_up: usize,
     messages: Vec<(Delivery, Address)>,
     results: Vec<Result<Sent>>,
 }
@@ -146,7 +148,7 @@ impl Forwarder {
             };
             match event {
                 Event::Done(done) => self.take_in(&from, done),
-                Event::Received(Ok(batch)) => self.send(&from, batch).await,
+                Event::Received(Ok(batch)) => self.send(&from, &stop, batch).await,
                 Event::Received(Err(error)) => break Err(error),
             }
         };
@@ -191,7 +193,7 @@ impl Forwarder {
     }
 
     /// Sends a batch on, each topic by itself.
-    async fn send(&mut self, from: &Arc<dyn Consumer>, batch: Vec<Delivery>) {
+    async fn send(&mut self, from: &Arc<dyn Consumer>, stop: &watch::Receiver<bool>, batch: Vec<Delivery>) {
         let now = self.seams.clock.elapsed();
         let mut groups: BTreeMap<Text, Vec<(Delivery, Envelope)>> = BTreeMap::new();
         let mut aside = vec![];
@@ -221,7 +223,7 @@ impl Forwarder {
             if planted(Bug::ForwarderAcksFirst) {
                 from.settle(acks(messages.iter().map(|(delivery, _)| delivery))).await;
             }
-            let turn = self.line_up(&topic, messages.len());
+            let turn = self.line_up(&topic, messages.len(), stop.clone());
             let (clock, target) = (self.seams.clock.clone(), self.target.clone());
             self.on_its_way.push(Box::pin(send_group(from.clone(), target, clock, turn, topic, messages)));
         }
@@ -229,16 +231,16 @@ impl Forwarder {
     }
 
     /// The next turn of a topic: behind what is on its way to it.
-    fn line_up(&mut self, topic: &Text, messages: usize) -> Turn {
+    fn line_up(&mut self, topic: &Text, messages: usize, stop: watch::Receiver<bool>) -> Turn {
         let (taken, last) = oneshot::channel();
         let Some(queue) = self.busy.get_mut(topic) else {
             self.busy.insert(topic.clone(), Queue { groups: 1, messages, last });
             self.fresh.insert(topic.clone());
-            return Turn { before: None, taken };
+            return Turn { before: None, stop, taken };
         };
         queue.groups += 1;
         queue.messages += messages;
-        Turn { before: Some(std::mem::replace(&mut queue.last, last)), taken }
+        Turn { before: Some(std::mem::replace(&mut queue.last, last)), stop, taken }
     }
 
     /// Leaves a topic alone for a while, and for longer each time.
@@ -253,10 +255,10 @@ impl Forwarder {
 
     /// What is to be done with the messages that one topic answered for.
     fn sort_out(&mut self, group: Group) -> Vec<Settle> {
-        let Group { topic, messages, results } = group;
+        let Group { topic, lined_up, messages, results } = group;
         if let Some(queue) = self.busy.get_mut(&topic) {
             queue.groups -= 1;
-            queue.messages -= messages.len();
+            queue.messages -= lined_up;
         }
         self.busy.retain(|_, queue| queue.groups > 0);
         self.fresh.remove(&topic);
@@ -339,6 +341,8 @@ impl Forwarder {
 struct Turn {
     /// Tells whether the topic took the group before it.
     before: Option<oneshot::Receiver<bool>>,
+    /// Who stops begins nothing more: it might be cut off in the middle.
+    stop: watch::Receiver<bool>,
     taken: oneshot::Sender<bool>,
 }
 
@@ -347,27 +351,36 @@ fn failure(results: &[Result<Sent>]) -> Option<&Error> {
     results.iter().find_map(|result| result.as_ref().err().filter(|error| !error.is_of_the_message()))
 }
 
-/// Sends to one topic, and keeps the leases meanwhile: a slow broker must not make the store hand them to another.
+/// Sends to one topic when its turn comes, and keeps the leases meanwhile: a slow broker must not make the store hand them to
+/// another.
 async fn send_group(
     from: Arc<dyn Consumer>,
     target: Arc<dyn Transport>,
     clock: Arc<dyn Clock>,
     turn: Turn,
     topic: Text,
-    messages: Vec<(Delivery, Envelope)>,
+    mut messages: Vec<(Delivery, Envelope)>,
 ) -> Done {
+    let (lined_up, mut is_free) = (messages.len(), true);
+    if let Some(before) = turn.before {
+        let held = leases(messages.iter().map(|(delivery, _)| delivery));
+        is_free = renewing(&*from, &held, &*clock, before).await.unwrap_or(false);
+        // Who has been asleep for long finds out here that others have them by now.
+        match from.extend(held, None).await {
+            Ok(lost) if !*turn.stop.borrow() => {
+                messages.retain(|(delivery, _)| !lost.contains(&delivery.receipt.lease()));
+            }
+            _ => return Done::Sent(Group { topic, lined_up, messages: vec![], results: vec![] }),
+        }
+    }
     let (deliveries, envelopes): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
     let none = |text: String| -> Vec<Result<Sent>> {
         envelopes.iter().map(|_| Err(Error::new(ErrorKind::Unavailable, text.clone()))).collect()
     };
     // Opening the producer may take as long as sending.
     let sending = Box::pin(async {
-        if let Some(before) = turn.before
-            && !before.await.unwrap_or(false)
-        {
-            return none("what was due before it could not be sent".into());
-        }
         match target.producer().await {
+            _ if !is_free => none("what was due before it could not be sent".into()),
             Ok(producer) => producer.send(&envelopes).await,
             // No producer is never the message's fault: whatever the kind, they wait.
             Err(error) => none(error.to_string()),
@@ -378,7 +391,7 @@ async fn send_group(
     results.resize_with(envelopes.len(), || Err(unconfirmed()));
     let _ = turn.taken.send(failure(&results).is_none());
     let messages = deliveries.into_iter().zip(envelopes.into_iter().map(|envelope| envelope.to)).collect();
-    Done::Sent(Group { topic, messages, results })
+    Done::Sent(Group { topic, lined_up, messages, results })
 }
 
 /// Settles in the store, and tries again for as long as the lease surely lasts: what was sent and is not settled will

@@ -502,7 +502,10 @@ impl Monitor {
                 let page = ledger.list(query.clone()).await?;
                 for record in page.items.into_iter().filter(|record| record.created_at <= begun) {
                     let (id, of) = (&record.message.id, Of::record(&record));
-                    for answer in ledger.change(id, of, change.clone(), by).await? {
+                    let answers = ledger.change(id, of, change.clone(), by).await?;
+                    // What waited and came due in between has other records now.
+                    tally.too_late += u64::from(answers.is_empty());
+                    for answer in answers {
                         match answer.changed {
                             Changed::Done => tally.changed += 1,
                             Changed::TooLate => tally.too_late += 1,

@@ -308,6 +308,25 @@ async fn what_comes_due_while_a_target_is_slow_is_sent_next_and_in_order() {
 }
 
 #[tokio::test]
+async fn who_shuts_down_sends_nothing_that_was_only_next_to_a_slow_target() {
+    let (world, poor, store) = poor_world().await;
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    *poor.faults.slow_send.lock().unwrap() = Some((world.clock.clone(), SECOND * 5));
+    for n in [1, 2] {
+        world.send(order(&n.to_string()).due(Due::After(SECOND * n))).await;
+    }
+    world.advance(SECOND * 3).await;
+    assert_eq!(store.held().leased, 2, "one is being sent, and one is next");
+    let stopping = tokio::spawn({
+        let engine = world.engine.clone();
+        async move { engine.shutdown().await }
+    });
+    world.advance(SECOND * 20).await;
+    stopping.await.unwrap().unwrap();
+    assert_eq!(poor.faults.sent.load(Ordering::SeqCst), 1, "the other goes on its way with the next start");
+}
+
+#[tokio::test]
 async fn a_shutdown_does_not_wait_for_ever_for_a_target_that_hangs() {
     let (world, poor, store) = poor_world().await;
     world.handle(orders(), |_, _| Verdict::ACK).await;

@@ -38,6 +38,8 @@ pub struct Faults {
     pub slow_send: Mutex<Option<(VirtualClock, Duration)>>,
     /// Settlements take so long.
     pub slow_settles: Mutex<Option<(VirtualClock, Duration)>>,
+    /// Messages that were to be sent, whatever became of them.
+    pub sent: AtomicUsize,
     /// Producers opened.
     pub producers: AtomicUsize,
 }
@@ -125,6 +127,7 @@ struct PoorProducer {
 impl Producer for PoorProducer {
     fn send<'a>(&'a self, batch: &'a [Envelope]) -> BoxFuture<'a, Vec<Result<Sent>>> {
         Box::pin(async move {
+            self.faults.sent.fetch_add(batch.len(), Ordering::SeqCst);
             let slow = self.faults.slow_send.lock().unwrap().take();
             if let Some((clock, pause)) = slow {
                 clock.sleep(pause).await;

@@ -306,8 +306,14 @@ impl Jobs {
 
     /// Its id may be that of a message which is no job as well: that one is left alone.
     async fn change(&self, job: &Record, change: Change) -> Result<Changed> {
-        let by = &self.bus.seams().instance;
-        let answers = self.ledger.change(&job.message.id, Of::record(job), change, by).await?;
+        let (id, by) = (&job.message.id, &self.bus.seams().instance);
+        let mut answers = self.ledger.change(id, Of::record(job), change.clone(), by).await?;
+        // It came due in between, and has another record now.
+        if answers.is_empty()
+            && let Some(job) = self.find(id).await?
+        {
+            answers = self.ledger.change(id, Of::record(&job), change, by).await?;
+        }
         Ok(answers.into_iter().fold(Changed::NotFound, |best, answer| match (best, answer.changed) {
             (Changed::Done, _) | (_, Changed::Done) => Changed::Done,
             (Changed::TooLate, _) | (_, Changed::TooLate) => Changed::TooLate,

@@ -12,9 +12,12 @@ use dwell_core::{
     Address, BoxFuture, ContentType, Envelope, Error, ErrorKind, Message, MessageId, Result, Text, Timestamp,
     is_job_topic, wire,
 };
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, stream};
 use serde::Serialize;
 use std::time::Duration;
+
+/// How many ids are looked for at the same time.
+const ASKING: usize = 16;
 
 /// A job on its way. Nothing happens before it is awaited.
 ///
@@ -238,8 +241,8 @@ impl Submitting {
     pub(super) async fn submit_all(bus: &Bus, all: Vec<Self>) -> Vec<Result<Submitted>> {
         let (mut results, mut places) = (Vec::with_capacity(all.len()), vec![]);
         let mut sendings = vec![];
-        // All of these ask at the same time: none waits for the answer to another.
-        let prepared = join_all(all.iter().map(Self::prepare)).await;
+        // Several ask at the same time, and not so many that others who use the connection have to wait.
+        let prepared: Vec<_> = stream::iter(&all).map(Self::prepare).buffered(ASKING).collect().await;
         for (submitting, prepared) in all.into_iter().zip(prepared) {
             if prepared.is_ok() {
                 places.push((results.len(), submitting.kind));
