@@ -9,7 +9,7 @@ use crate::{
 };
 use dwell_core::{Clock, Error, ErrorKind, Message, Result, Text, Timestamp};
 use rdkafka::{
-    ClientContext,
+    ClientConfig, ClientContext,
     config::RDKafkaLogLevel,
     error::{KafkaError, RDKafkaErrorCode as Code},
     message::{DeliveryResult, Message as _, OwnedMessage, Timestamp as Stamp},
@@ -34,6 +34,8 @@ const FLUSH: Duration = Duration::from_secs(10);
 const AGAIN: usize = 3;
 /// What the library says of where a record lies when no broker told it (its `RD_KAFKA_OFFSET_INVALID`).
 const NOWHERE: i64 = -1001;
+/// How many bytes are sent as one batch, where the broker allows as much.
+const BATCH: usize = 1_000_000;
 
 type Native = ThreadedProducer<Reports>;
 type NativeRecord<'a> = BaseRecord<'a, [u8], [u8], Box<Report>>;
@@ -48,6 +50,8 @@ pub(crate) struct Outbox {
     client_id: String,
     clock: Arc<dyn Clock>,
     transactions: Option<Transactions>,
+    /// The largest record that it hands to the broker, if that is not `max_record`.
+    largest: Option<usize>,
     /// How often it had to take another name for its transactions.
     name: AtomicUsize,
     state: Mutex<State>,
@@ -95,7 +99,14 @@ enum State {
 impl Outbox {
     pub(crate) fn new(settings: KafkaSettings, client_id: String, clock: Arc<dyn Clock>) -> Self {
         let (state, closing) = (Mutex::new(State::Unopened), Arc::default());
-        Self { settings, client_id, clock, transactions: None, name: AtomicUsize::new(0), state, closing }
+        let (transactions, largest, name) = (None, None, AtomicUsize::new(0));
+        Self { settings, client_id, clock, transactions, largest, name, state, closing }
+    }
+
+    /// One that leaves it to the broker whether a topic takes a record of up to so many bytes.
+    pub(crate) fn with_largest(mut self, largest: usize) -> Self {
+        self.largest = Some(largest);
+        self
     }
 
     /// One for [`Self::transact`] alone.
@@ -292,7 +303,18 @@ impl Outbox {
     }
 
     fn open(&self) -> Result<Native> {
+        self.config()
+            .create_with_context(Reports(Trouble::default()))
+            .map_err(|error| fault("open a producer", error))
+    }
+
+    fn config(&self) -> ClientConfig {
         let mut config = self.settings.client(&self.client_id);
+        if let Some(largest) = self.largest {
+            config.set("message.max.bytes", largest.to_string());
+        }
+        // A batch that is larger than the broker allows is refused as a whole, whatever the size of its records.
+        config.set("batch.size", BATCH.min(self.settings.max_record).to_string());
         config.set("enable.idempotence", "true").set("acks", "all");
         config.set("message.timeout.ms", self.settings.send_timeout.as_millis().to_string());
         config.set("linger.ms", "1").set("batch.num.messages", "10000");
@@ -307,10 +329,7 @@ impl Outbox {
             let patience = self.settings.send_timeout.min(*timeout);
             config.set("message.timeout.ms", patience.as_millis().to_string());
         }
-        let config = self.settings.finish(config);
-        config
-            .create_with_context(Reports(Trouble::default()))
-            .map_err(|error| fault("open a producer", error))
+        self.settings.finish(config)
     }
 
     /// After a fatal error the library refuses everything: the next send opens another producer.
@@ -564,4 +583,27 @@ impl Report {
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_core::SystemClock;
+
+    fn outbox(max_record: usize) -> Outbox {
+        let settings = KafkaSettings { max_record, ..KafkaSettings::at("host:9092") };
+        Outbox::new(settings, "x".to_owned(), Arc::new(SystemClock::new()))
+    }
+
+    #[test]
+    fn a_batch_is_no_larger_than_the_broker_allows_though_one_record_may_be() {
+        for (max_record, batch) in [(500_000, "500000"), (1_048_588, "1000000")] {
+            let config = outbox(max_record).with_largest(64 << 20).config();
+            assert_eq!(config.get("batch.size"), Some(batch));
+            assert_eq!(config.get("message.max.bytes"), Some("67108864"));
+            let config = outbox(max_record).config();
+            assert_eq!(config.get("batch.size"), Some(batch));
+            assert_eq!(config.get("message.max.bytes"), Some(max_record.to_string().as_str()));
+        }
+    }
 }

@@ -119,8 +119,10 @@ impl Relay {
         let settings = self.cluster.settings();
         let client_id = format!("{}-relay-{}", self.seams.instance, self.seams.incarnation);
         // What a topic takes is for the broker to say; the parking topic takes all.
-        let sending = KafkaSettings { max_record: topics::largest(settings), ..settings.clone() };
-        let outbox = || Outbox::new(sending.clone(), client_id.clone(), self.seams.clock.clone());
+        let outbox = || {
+            Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone())
+                .with_largest(topics::largest(settings))
+        };
         let shared = Arc::new(Shared {
             to_targets: outbox(),
             to_shelves: outbox(),
