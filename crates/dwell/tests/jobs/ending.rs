@@ -47,6 +47,19 @@ pub async fn what_a_worker_has_cannot_be_cancelled(world: World) {
     assert_eq!(jobs.cancel("one").await.unwrap(), Cancel::TooLate);
 }
 
+#[derive(Event, Serialize, Deserialize)]
+#[message(name = "orders.unpaid")]
+struct Unpaid;
+
+pub async fn a_message_with_the_id_of_a_job_is_left_alone_when_that_is_cancelled(world: World) {
+    let floor = Floor::new(world.unit());
+    let (bus, jobs) = world.jobs(worker(&floor, 1).subscribe("reminder", async |_: Unpaid| {})).await;
+    bus.publish(Unpaid).id("order-42").after(world.wait() * 100).await.unwrap();
+    jobs.submit(double(42)).id("order-42").after(world.wait() * 100).await.unwrap();
+    assert_eq!(jobs.cancel("order-42").await.unwrap(), Cancel::Cancelled);
+    assert_eq!(bus.cancel("order-42").await.unwrap(), Cancel::Cancelled, "it was still there");
+}
+
 pub async fn the_id_makes_a_submission_repeatable(world: World) {
     let floor = Floor::new(world.unit());
     let (_bus, jobs) = world.jobs(worker(&floor, 4)).await;

@@ -33,6 +33,7 @@ macro_rules! on {
                 running: a_type_that_nobody_works_on_waits_and_is_in_nobodys_way;
                 ending: what_no_worker_has_is_cancelled_and_never_runs;
                 ending: what_a_worker_has_cannot_be_cancelled;
+                ending: a_message_with_the_id_of_a_job_is_left_alone_when_that_is_cancelled;
                 ending: the_id_makes_a_submission_repeatable;
                 ending: two_types_cannot_share_an_id;
                 ending: a_result_that_is_too_large_fails_its_job_and_says_so;
