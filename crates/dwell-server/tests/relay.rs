@@ -221,8 +221,9 @@ fn what_may_not_be_sent_to_is_parked_and_counted() {
 fn on_a_terminal_one_line_says_how_it_is_doing() {
     let server = KafkaServer::start().unwrap();
     let program = env!("CARGO_BIN_EXE_dwell");
+    // One that never says it has an end all the same, and with it what is read here.
     let relay = format!(
-        "{program} relay kafka --brokers {} --group shop --ladder 1s --option partitions=1",
+        "timeout --foreground -k 5 60 {program} relay kafka --brokers {} --group shop --ladder 1s --option partitions=1",
         server.address()
     );
     let mut terminal = Command::new("script");
