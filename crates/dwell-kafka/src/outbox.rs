@@ -37,6 +37,10 @@ const NOWHERE: i64 = -1001;
 /// How many bytes are sent as one batch, where the broker allows as much.
 const BATCH: usize = 1_000_000;
 
+/// How many names for transactions this process has used. None is used again, not by a relay that starts again either: a
+/// broker may still be at work on what was begun under it.
+static NAMES: AtomicUsize = AtomicUsize::new(0);
+
 type Native = ThreadedProducer<Reports>;
 type NativeRecord<'a> = BaseRecord<'a, [u8], [u8], Box<Report>>;
 /// What the library says of one record.
@@ -52,7 +56,7 @@ pub(crate) struct Outbox {
     transactions: Option<Transactions>,
     /// The largest record that it hands to the broker, if that is not `max_record`.
     largest: Option<usize>,
-    /// How often it had to take another name for its transactions.
+    /// What tells its transactions from all others of this process: see [`Self::rename`].
     name: AtomicUsize,
     state: Mutex<State>,
     /// It is about to be closed: no call is waited for that a broker may never answer.
@@ -99,7 +103,7 @@ enum State {
 impl Outbox {
     pub(crate) fn new(settings: KafkaSettings, client_id: String, clock: Arc<dyn Clock>) -> Self {
         let (state, closing) = (Mutex::new(State::Unopened), Arc::default());
-        let (transactions, largest, name) = (None, None, AtomicUsize::new(0));
+        let (transactions, largest, name) = (None, None, AtomicUsize::new(new_name()));
         Self { settings, client_id, clock, transactions, largest, name, state, closing }
     }
 
@@ -154,10 +158,10 @@ impl Outbox {
         if reports.iter().any(Result::is_err) {
             let is_away =
                 |report: &Reported| matches!(report, Err(Unsent::Refused(error)) if is_timeout(error));
-            let is_any_away = reports.iter().any(is_away);
-            self.abort(native.clone()).await;
-            if is_any_away {
-                self.rename(native);
+            if reports.iter().any(is_away) {
+                self.rename(native).await;
+            } else {
+                self.abort(native).await;
             }
             let reasons = reports.into_iter().zip(records).map(|(report, record)| {
                 let Err(Unsent::Refused(error)) = report else { return None };
@@ -246,9 +250,14 @@ impl Outbox {
     }
 
     /// A transaction is over only when every partition that it wrote to knows, and until then whoever began it begins no other.
-    /// While one of them is away, that is too long for the others: they go on under another name.
-    fn rename(&self, native: Arc<Native>) {
-        self.name.fetch_add(1, Ordering::SeqCst);
+    /// While one of them is away, that is too long for the others: they go on under another name. Should nobody hear that it is
+    /// given up, the broker finds out by itself: no offsets are part of it yet, and nothing of it is ever committed.
+    async fn rename(&self, native: Arc<Native>) {
+        let of = native.clone();
+        if let Err(error) = on_a_thread(move || of.abort_transaction(CALL)).await {
+            tracing::warn!(%error, "a transaction was not given up in good order");
+        }
+        self.name.store(new_name(), Ordering::SeqCst);
         self.renew(&native);
         // It takes its time to go.
         drop(tokio::task::spawn_blocking(move || drop(native)));
@@ -355,6 +364,10 @@ enum Ended {
     /// Nothing is there, and never will be.
     Refused(Error),
     Unknown(Error),
+}
+
+fn new_name() -> usize {
+    NAMES.fetch_add(1, Ordering::SeqCst)
 }
 
 /// A call to the library that waits.
@@ -593,6 +606,18 @@ mod tests {
     fn outbox(max_record: usize) -> Outbox {
         let settings = KafkaSettings { max_record, ..KafkaSettings::at("host:9092") };
         Outbox::new(settings, "x".to_owned(), Arc::new(SystemClock::new()))
+    }
+
+    #[test]
+    fn no_name_for_transactions_is_used_twice_by_one_process() {
+        let name = || {
+            let transactions = Transactions { id: "shop".to_owned(), timeout: Duration::from_secs(10) };
+            let config = outbox(1_048_588).with_transactions(transactions).config();
+            config.get("transactional.id").map(str::to_owned).unwrap()
+        };
+        let (first, second) = (name(), name());
+        assert!(first.starts_with("shop-") && second.starts_with("shop-"), "{first} {second}");
+        assert_ne!(first, second);
     }
 
     #[test]
