@@ -354,3 +354,32 @@ async fn delay_topics_that_are_missing_are_named_where_they_are_only_looked_for(
         assert!(error.to_string().contains(&topic), "{error}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_records_that_are_due_at_once_go_in_batches_that_the_broker_takes() {
+    const COUNT: usize = 100;
+    let mut scene = Scene::new().await;
+    scene.settings.max_record = 200_000;
+    let target = format!("small-{}", scene.mark);
+    let new = NewTopic::new(&target, 1, TopicReplication::Fixed(1)).set("max.message.bytes", "200000");
+    scene.admin().create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let relay = scene.relay();
+    scene.wait_for(&scene.delay_topic("due")).await;
+    let at = scene.now() + 2_500;
+    let batch = (0..COUNT).map(|n| {
+        let message = Message::new(n.to_string(), "t", "x".repeat(20_000))
+            .with(|message| message.key = Some(n.to_string().into()));
+        Envelope::new(Address::topic(target.clone()), message).due(Due::At(Timestamp(at)))
+    });
+    let batch: Vec<_> = batch.collect();
+    assert!(scene.kafka.producer().await.unwrap().send(&batch).await.iter().all(Result::is_ok));
+    scene
+        .until("all are somewhere", || {
+            relay.counts.tally().forwarded >= COUNT as u64 || relay.counts.tally().parked > 0
+        })
+        .await;
+    let tally = relay.counts.tally();
+    assert_eq!((tally.forwarded, tally.parked), (COUNT as u64, 0), "{tally:?}");
+    assert_eq!(scene.count(&target), COUNT);
+    relay.stop().await;
+}
