@@ -77,7 +77,7 @@ async fn who_gets_a_partition_while_its_offset_is_uncertain_does_nothing_of_it_a
     let group = format!("{}-{due}", scene.settings.relay.group);
     let doubt = tokio::task::spawn_blocking({
         let (address, due, group) = (scene.address.clone(), due.clone(), group.clone());
-        move || Doubt::cast(&address, &due, &group)
+        move || Doubt::cast(&address, &due, &[0, 1], &group)
     });
     let doubt = doubt.await.unwrap();
     let two = scene.relay();
@@ -95,6 +95,33 @@ async fn who_gets_a_partition_while_its_offset_is_uncertain_does_nothing_of_it_a
     assert_eq!(scene.count(&target), FIRST + 10, "some came twice");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_whose_offset_is_uncertain_holds_up_no_other() {
+    const COUNT: usize = 20;
+    let mut scene = Scene::new().await;
+    scene.settings.relay.transactions = Some(SECOND * 5);
+    let (target, due) = (scene.topic("orders").await, scene.delay_topic("due"));
+    scene.wait_for(&due).await;
+    let doubt = tokio::task::spawn_blocking({
+        let (address, due) = (scene.address.clone(), due.clone());
+        let group = format!("{}-{due}", scene.settings.relay.group);
+        move || Doubt::cast(&address, &due, &[1], &group)
+    });
+    let doubt = doubt.await.unwrap();
+    let relay = scene.relay();
+    let at = scene.now() + 500;
+    let batch: Vec<_> = (0..COUNT).map(|n| record(&target, n, at)).collect();
+    let producer = scene.kafka.producer().await.unwrap();
+    assert!(producer.send(&batch).await.iter().all(Result::is_ok));
+    let others = scene.list(&due, "%p").iter().filter(|partition| *partition == "0").count();
+    assert!((1..COUNT).contains(&others), "{others}");
+    scene.until("the others are there", || scene.count(&target) == others).await;
+    tokio::task::spawn_blocking(move || doubt.dispel()).await.unwrap();
+    scene.read(&target, COUNT).await;
+    relay.stop().await;
+    assert_eq!(scene.count(&target), COUNT, "some came twice");
+}
+
 /// A transaction that is open, about what a group has done in a topic.
 struct Doubt {
     producer: BaseProducer,
@@ -104,16 +131,18 @@ struct Doubt {
 }
 
 impl Doubt {
-    fn cast(address: &str, topic: &str, group: &str) -> Self {
+    fn cast(address: &str, topic: &str, partitions: &[i32], group: &str) -> Self {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", address);
         let asker: BaseConsumer = config.clone().set("group.id", group).create().unwrap();
         let mut offsets = TopicPartitionList::new();
-        for partition in 0..2 {
+        for &partition in partitions {
             let (_, end) = asker.fetch_watermarks(topic, partition, SECOND * 10).unwrap();
             offsets.add_partition_offset(topic, partition, Offset::Offset(end)).unwrap();
         }
-        let producer: BaseProducer = config.set("transactional.id", group).create().unwrap();
+        // It must not end by itself, however slow the machine.
+        config.set("transactional.id", group).set("transaction.timeout.ms", "180000");
+        let producer: BaseProducer = config.create().unwrap();
         producer.init_transactions(SECOND * 20).unwrap();
         producer.begin_transaction().unwrap();
         let nobody = asker.group_metadata().unwrap();

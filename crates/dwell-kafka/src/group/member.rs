@@ -15,6 +15,7 @@ use rdkafka::{
     types::RDKafkaRespErr,
 };
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc, Weak,
         atomic::{AtomicU8, Ordering},
@@ -139,7 +140,13 @@ impl Member {
         let (of, to, until) = (consumer.clone(), lanes.clone(), wish.clone());
         let committer = Committer { consumer: of, lanes: to, wish: until, failing: false };
         let committer = commits.then(|| spawn(&group, move || committer.run())).transpose()?;
-        let poller = Poller { consumer, lanes: lanes.clone(), wish: wish.clone(), committer };
+        let poller = Poller {
+            consumer,
+            lanes: lanes.clone(),
+            wish: wish.clone(),
+            committer,
+            doubts: Doubts::default(),
+        };
         spawn(&group, move || {
             poller.run();
             let _ = end.send(true);
@@ -247,6 +254,42 @@ struct Poller {
     lanes: Arc<Lanes>,
     wish: Arc<AtomicU8>,
     committer: Option<JoinHandle<()>>,
+    doubts: Doubts,
+}
+
+/// Partitions of which the broker does not say what is committed. While it says nothing of one, the library answers for none
+/// that it was asked for at the same time: each is then asked for by itself, in turn, and holds up no other.
+#[derive(Default)]
+struct Doubts {
+    /// How many questions had no answer.
+    count: usize,
+    /// Those that were named in the log.
+    named: BTreeSet<(String, i32)>,
+}
+
+impl Doubts {
+    /// What to ask for.
+    fn narrow(&self, unknown: TopicPartitionList) -> TopicPartitionList {
+        if self.count == 0 {
+            return unknown;
+        }
+        let all = unknown.elements();
+        let one = &all[self.count % all.len()];
+        let mut asked = TopicPartitionList::new();
+        asked.add_partition(one.topic(), one.partition());
+        asked
+    }
+
+    /// There was no answer.
+    fn add(&mut self, asked: &TopicPartitionList, error: &KafkaError) {
+        self.count += 1;
+        // Of several, nobody knows which it was.
+        let [one] = &asked.elements()[..] else { return };
+        let (topic, partition) = (one.topic(), one.partition());
+        if self.named.insert((topic.to_owned(), partition)) {
+            tracing::warn!(%error, topic, partition, "Kafka does not say what is committed: it is asked until it does");
+        }
+    }
 }
 
 impl Poller {
@@ -287,17 +330,18 @@ impl Poller {
     /// Begins with partitions that are new to us, behind what was done there. Not left to the library: while a transaction of
     /// the former owner's is open it cannot know either, and when the members of the group change in that time, it begins
     /// with the first record that there is.
-    fn learn(&self) {
-        let Some(unknown) = self.lanes.unknown() else { return };
-        let committed = match self.consumer.committed_offsets(unknown, LEARN) {
+    fn learn(&mut self) {
+        let Some(unknown) = self.lanes.unknown() else { return self.doubts = Doubts::default() };
+        let asked = self.doubts.narrow(unknown);
+        let committed = self.consumer.committed_offsets(asked.clone(), LEARN).and_then(|committed| {
+            committed.elements().iter().try_for_each(|element| element.error())?;
+            Ok(committed)
+        });
+        let committed = match committed {
             Ok(committed) => committed,
-            Err(error) => {
-                return tracing::warn!(%error, "Kafka does not say what is committed: asking again");
-            }
+            Err(error) => return self.doubts.add(&asked, &error),
         };
-        // What is not said about one of them, it is asked again.
-        let is_said = committed.elements().iter().all(|element| element.error().is_ok());
-        if !is_said || self.consumer.assignment_lost() {
+        if self.consumer.assignment_lost() {
             return;
         }
         let begun = match self.consumer.rebalance_protocol() {
@@ -477,5 +521,26 @@ impl Watcher {
         let start = clock.elapsed();
         let is_over = || consumer.assignment_lost() || clock.elapsed().saturating_sub(start) >= self.patience;
         while !self.lanes.wait_for(partitions, self.commits, GLANCE.min(self.patience)) && !is_over() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_question_without_an_answer_each_partition_is_asked_for_by_itself_and_in_turn() {
+        let mut unknown = TopicPartitionList::new();
+        unknown.add_partition_range("t", 0, 2);
+        let mut doubts = Doubts::default();
+        let mut ask = || {
+            let asked = doubts.narrow(unknown.clone());
+            doubts.add(&asked, &KafkaError::OffsetFetch(Code::OperationTimedOut));
+            asked.elements().iter().map(|element| element.partition()).collect::<Vec<_>>()
+        };
+        assert_eq!(ask(), [0, 1, 2]);
+        let mut turns = [ask(), ask(), ask()];
+        turns.sort();
+        assert_eq!(turns, [[0], [1], [2]]);
     }
 }
