@@ -3,9 +3,10 @@
 use super::{free_ports, keeper::Keeper, require, wait_until};
 use dwell_core::{BoxError, Error, ErrorKind};
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write as _},
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -94,6 +95,7 @@ impl RedisServer {
             set(name, &[value]);
         }
         self.kill();
+        self.mend();
         self.keeper = Some(Keeper::start(&self.directory, &command)?);
         let _ = fs::remove_file(self.directory.join("keep"));
         wait_until("the Redis server does not answer", 20, || {
@@ -101,6 +103,21 @@ impl RedisServer {
             // One that wants a password is there as well.
             answer.starts_with(b"PONG") || answer.starts_with(b"NOAUTH")
         })
+    }
+
+    /// A server that was killed while it wrote a script's effects begins its next start with half of them at the end of its
+    /// log, and the start after that carries them out: as whoever runs one should, we cut them off first.
+    fn mend(&self) {
+        let log = self.directory.join("appendonlydir").join("appendonly.aof.manifest");
+        if log.exists() {
+            let mut check = Command::new("redis-check-aof");
+            let mended = check.arg("--fix").arg(log).stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+            let _ = mended.and_then(|mut mended| {
+                // It asks before it cuts.
+                let _ = mended.stdin.take().map(|mut answer| answer.write_all(b"y\n"));
+                mended.wait()
+            });
+        }
     }
 
     /// Ends it at once, as a power cut would end it for those connected.
