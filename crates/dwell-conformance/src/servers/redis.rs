@@ -95,7 +95,7 @@ impl RedisServer {
             set(name, &[value]);
         }
         self.kill();
-        self.mend();
+        self.mend()?;
         self.keeper = Some(Keeper::start(&self.directory, &command)?);
         let _ = fs::remove_file(self.directory.join("keep"));
         wait_until("the Redis server does not answer", 20, || {
@@ -107,17 +107,17 @@ impl RedisServer {
 
     /// A server that was killed while it wrote a script's effects begins its next start with half of them at the end of its
     /// log, and the start after that carries them out: as whoever runs one should, we cut them off first.
-    fn mend(&self) {
+    fn mend(&self) -> io::Result<()> {
         let log = self.directory.join("appendonlydir").join("appendonly.aof.manifest");
-        if log.exists() {
-            let mut check = Command::new("redis-check-aof");
-            let mended = check.arg("--fix").arg(log).stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
-            let _ = mended.and_then(|mut mended| {
-                // It asks before it cuts.
-                let _ = mended.stdin.take().map(|mut answer| answer.write_all(b"y\n"));
-                mended.wait()
-            });
+        if !log.exists() {
+            return Ok(());
         }
+        let mut check = Command::new("redis-check-aof");
+        check.arg("--fix").arg(log).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut check = check.spawn()?;
+        // It asks before it cuts, and only then; what it cannot mend, the server tells.
+        let _ = check.stdin.take().map(|mut answer| answer.write_all(b"y\n"));
+        check.wait().map(drop)
     }
 
     /// Ends it at once, as a power cut would end it for those connected.
@@ -221,6 +221,20 @@ impl RedisCluster {
     /// Its servers.
     pub fn servers(&mut self) -> &mut [RedisServer] {
         &mut self.servers
+    }
+
+    /// Waits until a replica has all that the master of this key has: right after the start it may still have nothing.
+    pub fn replicated(&self, key: &str) -> io::Result<()> {
+        let master = &self.servers[self.master_of(key)?];
+        wait_until("no replica has what its master has", 30, || {
+            let info = master.cli(&["info", "replication"]).map(|output| output.stdout).unwrap_or_default();
+            let info = String::from_utf8_lossy(&info);
+            let value = |name: &str| info.lines().find_map(|line| line.trim().strip_prefix(name));
+            let written = value("master_repl_offset:").map(|offset| format!("offset={offset},"));
+            value("slave0:").zip(written).is_some_and(|(replica, written)| {
+                replica.contains("state=online") && replica.contains(&written)
+            })
+        })
     }
 
     /// Which server is the master of this key.
