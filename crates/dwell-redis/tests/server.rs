@@ -424,6 +424,7 @@ async fn a_promoter_of_its_own_brings_what_is_due_to_consumers_that_do_not() {
 async fn a_cluster_survives_the_loss_of_a_master_and_what_its_replica_had_is_there() {
     let quick = RedisOptions::default().with("cluster-node-timeout", "1000");
     let mut cluster = RedisCluster::start_with(quick).unwrap();
+    cluster.replicated("dwell:{orders}:due").unwrap();
     let redis = connect(&format!("{}?replicas=1&timeout=3s", cluster.url())).await.unwrap();
     let consumer = subscribed(&redis).await;
     send_surely(&redis, order("ready")).await;
