@@ -1,8 +1,10 @@
 //! "Did you mean …?": the closest of the names that exist.
 
+use std::cmp::Reverse;
+
 /// The known name that `given` was most likely meant to be, if one is close enough to be worth naming: at most one slip
 /// in three letters, where a slip is a letter too many, too few, wrong, or swapped with the next. Upper and lower case
-/// do not matter. Of equally close names, the first.
+/// do not matter. Of equally close names, the one that begins in the same way for longest.
 ///
 /// ```
 /// use dwell_core::suggest;
@@ -22,10 +24,11 @@ pub fn suggest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
                 return None;
             }
             let slips = distance(&given, &letters);
-            (slips <= allowed).then_some((slips, name))
+            let begins = given.iter().zip(&letters).take_while(|(given, known)| given == known).count();
+            (slips <= allowed).then_some((slips, Reverse(begins), name))
         })
-        .min_by_key(|(slips, _)| *slips)
-        .map(|(_, name)| name)
+        .min_by_key(|(slips, begins, _)| (*slips, *begins))
+        .map(|(_, _, name)| name)
 }
 
 fn letters(text: &str) -> Vec<char> {
@@ -87,6 +90,7 @@ mod tests {
             assert_eq!(suggest(given, schemes), Some(meant), "{given}");
         }
         assert_eq!(suggest("max_retrys", ["max_entries", "max_retries"]), Some("max_retries"));
+        assert_eq!(suggest("max_retry", ["base_delay", "max_delay", "max_retries"]), Some("max_retries"));
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl TransportUrl {
     pub fn parse(text: &str) -> Result<Self> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| {
             let example = "write it like `redis://localhost:6379`, `sqlite://dwell.db` or `memory://`";
-            Error::new(ErrorKind::Config, format!("a transport URL has no `://`; {example}"))
+            Error::new(ErrorKind::Config, format!("`://` is missing in the transport URL: {example}"))
         })?;
         if !is_scheme(scheme) {
             let rule = "a letter, then letters, digits, `+`, `-` and `.`, as in `redis://localhost:6379`";

@@ -87,10 +87,10 @@ fn user_password_hosts_and_path_are_taken_apart() {
 #[test]
 fn a_url_that_cannot_be_taken_apart_is_refused_saying_why() {
     for (text, why) in [
-        ("", "no `://`"),
-        ("localhost:6379", "no `://`"),
-        ("redis:localhost", "no `://`"),
-        ("redis:/localhost", "no `://`"),
+        ("", "`://` is missing"),
+        ("localhost:6379", "`://` is missing"),
+        ("redis:localhost", "`://` is missing"),
+        ("redis:/localhost", "`://` is missing"),
         ("://host", "before `://`"),
         ("1redis://host", "before `://`"),
         ("re dis://host", "before `://`"),
