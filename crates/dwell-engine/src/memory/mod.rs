@@ -63,6 +63,7 @@ mod scheduler;
 mod settings;
 mod settle;
 mod shared;
+mod spent;
 mod state;
 mod tally;
 mod topic;

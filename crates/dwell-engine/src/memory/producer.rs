@@ -24,10 +24,12 @@ impl Producer for MemoryProducer {
 impl SendAtOnce for MemoryProducer {
     fn send_at_once(&self, envelope: Envelope) -> Result<Sent> {
         let (content, now) = (content(&envelope), self.0.now());
-        self.0.with(|state| match state.is_closed {
-            true => Err(closed()),
-            false => state.accept(Cow::Owned(envelope), content, now),
-        })
+        // What is spent is dropped when the lock is free.
+        let (sent, _spent) = self.0.with(|state| match state.is_closed {
+            true => (Err(closed()), None),
+            false => (state.accept(Cow::Owned(envelope), content, now), state.spent.pop()),
+        });
+        sent
     }
 }
 

@@ -124,6 +124,10 @@ impl State {
 
     /// A message is gone: its record is kept if the settings say so.
     pub(super) fn finish(&mut self, topic: TopicAt, queue: Option<QueueAt>, item: Item, ending: Ending) {
+        let of = &self.topics[topic.0];
+        if !of.is_dead && !self.finished.keeps(&of.name) {
+            return self.spent.push(item.message);
+        }
         let (topic, subscription) = self.home(topic, queue, &item.message);
         if !self.finished.keeps(&topic) {
             return;
@@ -163,11 +167,13 @@ pub(super) fn history(record: &Record, started: Option<Timestamp>) -> Vec<Transi
         error: None,
         attempts: record.message.attempts,
     });
+    // The last error is known for as long as the message; it belongs to what it led to.
+    let led_to = [MessageState::Retrying, MessageState::Deferred, MessageState::Dead];
     let present = Transition {
         at: record.updated_at,
         state: record.state,
         by: record.worker.clone(),
-        error: record.error.clone(),
+        error: record.error.clone().filter(|_| led_to.contains(&record.state)),
         attempts: record.message.attempts,
     };
     run.into_iter().chain([present]).collect()

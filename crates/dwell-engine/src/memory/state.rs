@@ -7,6 +7,7 @@ use super::{
     ids::Ids,
     queue::{Queue, Signal},
     receivers::Receivers,
+    spent::Spent,
     tally::Tally,
     topic::Topic,
     waiting::Waiting,
@@ -65,6 +66,8 @@ pub(super) struct State {
     signals: Vec<QueueAt>,
     /// Topics that dropped a message for the first time.
     pub(super) warnings: Vec<Text>,
+    /// What was handled, for senders to drop.
+    pub(super) spent: Spent,
     /// Room for what is due, kept from one promotion to the next.
     pub(super) due: Vec<(Timestamp, Waiting)>,
 }
@@ -114,6 +117,7 @@ impl State {
             next: 0,
             signals: Vec::new(),
             warnings: Vec::new(),
+            spent: Spent::default(),
             due: Vec::new(),
         }
     }
