@@ -1,6 +1,8 @@
 //! What benchmarks share: how figures are shown, to people or to programs.
 #![forbid(unsafe_code)]
 
+pub mod process;
+
 /// Where the figures of one benchmark go: a line each, or one JSON object per line.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {

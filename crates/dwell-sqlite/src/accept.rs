@@ -60,9 +60,7 @@ impl Tx<'_> {
         {
             return Ok(sent);
         }
-        if !envelope.copy {
-            self.check_room()?;
-        }
+        self.check_room(envelope.copy, envelope.message.body.len())?;
 
         if let Some(replaced) = &waiting {
             self.remove(replaced)?;
@@ -249,11 +247,12 @@ impl Tx<'_> {
         ))
     }
 
-    /// Whether users may send: a little before the file is full, they may not, so that what is in it can be settled.
-    pub(crate) fn check_room(&self) -> Result<(), Halt> {
-        /// This part of the largest size is kept for settling.
+    /// Whether users may send: a little before the file is full, they may not, so that what is in it can be handed out and
+    /// settled. A copy of what is on its way takes half of what is kept for that, and never the last of it.
+    pub(crate) fn check_room(&self, is_copy: bool, bytes: usize) -> Result<(), Halt> {
+        /// This part of the largest size is kept.
         const RESERVE: i64 = 32;
-        if self.own.is_short {
+        if self.own.is_short && !is_copy {
             return Err(refused(
                 ErrorKind::StorageFull,
                 format!(
@@ -263,18 +262,21 @@ impl Tx<'_> {
                 ),
             ));
         }
-        self.check_log(self.settings.max_log, "what is in it is still handled")?;
+        if !is_copy {
+            self.check_log(self.settings.max_log, "what is in it is still handled")?;
+        }
         let Some(most) = self.settings.max_size else { return Ok(()) };
         let limit = self.pragma("max_page_count")?;
         let used = self.pragma("page_count")? - self.pragma("freelist_count")?;
-        if used < limit - limit / RESERVE {
+        let kept = limit / if is_copy { 2 * RESERVE } else { RESERVE };
+        if used + bytes as i64 / self.pragma("page_size")? < limit - kept {
             return Ok(());
         }
         Err(refused(
             ErrorKind::StorageFull,
             format!(
-                "`{}` has nearly reached its `max_size` of {most} bytes: raise it, or let consumers catch up; what is in \
-                 it is still handled, and sends go through again once there is room",
+                "a message of {bytes} bytes has no room in `{}`, whose `max_size` is {most}: raise it, or let consumers catch up; \
+                 what is in it is still handled, and sends go through again once there is room",
                 self.file_name()
             ),
         ))

@@ -1,5 +1,6 @@
 //! Answering: to wake a thousand callers takes about as long as to write a third of what they asked for, so a thread of
-//! its own does that while the next group is written.
+//! its own does that while the next group is written. As long as there is none, those who were answered are waited for: then
+//! the thread that wrote begins with it at once.
 
 use crate::job::Job;
 use std::{
@@ -24,14 +25,19 @@ impl Answers {
         Ok(Self { queue, thread })
     }
 
-    /// Answers to those whose work is committed.
-    pub(crate) fn give(&self, group: Vec<Box<dyn Job>>) {
-        if group.len() <= FEW {
-            return answer(group);
+    /// Answers to those whose work is committed; leaves that to the other thread as soon as there is something else to do.
+    pub(crate) fn give(&self, group: Vec<Box<dyn Job>>, mut is_asked: impl FnMut() -> bool) {
+        let mut group = group.into_iter();
+        while group.len() > FEW {
+            if is_asked() {
+                if let Err(unsent) = self.queue.send(group.collect()) {
+                    answer(unsent.0);
+                }
+                return;
+            }
+            answer(group.next());
         }
-        if let Err(unsent) = self.queue.send(group) {
-            answer(unsent.0);
-        }
+        answer(group);
     }
 
     /// Returns when everyone has their answer.
@@ -42,6 +48,62 @@ impl Answers {
     }
 }
 
-fn answer(group: Vec<Box<dyn Job>>) {
+fn answer(group: impl IntoIterator<Item = Box<dyn Job>>) {
     group.into_iter().for_each(|job| job.finish(None));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{fault::Sql, tx::Tx};
+    use dwell_core::Error;
+    use std::thread::ThreadId;
+
+    /// Says who answers.
+    struct Caller(usize, Sender<(usize, ThreadId)>);
+
+    impl Job for Caller {
+        fn weight(&self) -> usize {
+            1
+        }
+
+        fn is_abandoned(&self) -> bool {
+            false
+        }
+
+        fn run(&mut self, _: &mut Tx<'_>) -> Sql<()> {
+            Ok(())
+        }
+
+        fn finish(self: Box<Self>, _: Option<Error>) {
+            self.1.send((self.0, thread::current().id())).unwrap();
+        }
+    }
+
+    /// Who is answered by the thread that wrote, if somebody asks for more after so many looks; and who by the other.
+    fn give(callers: usize, looks: usize) -> (Vec<usize>, Vec<usize>) {
+        let answers = Answers::start().unwrap();
+        let (tell, told) = mpsc::channel();
+        let group =
+            (0..callers).map(|number| Box::new(Caller(number, tell.clone())) as Box<dyn Job>).collect();
+        let mut left = looks;
+        answers.give(group, || {
+            left = left.saturating_sub(1);
+            left == 0
+        });
+        answers.finish();
+        drop(tell);
+        let here = thread::current().id();
+        let (own, others): (Vec<_>, Vec<_>) = told.into_iter().partition(|(_, who)| *who == here);
+        let numbers = |all: Vec<(usize, ThreadId)>| all.into_iter().map(|(number, _)| number).collect();
+        (numbers(own), numbers(others))
+    }
+
+    #[test]
+    fn everyone_is_answered_once_and_in_order_by_the_thread_that_wrote_until_somebody_asks_for_more() {
+        assert_eq!(give(100, usize::MAX), ((0..100).collect(), vec![]));
+        assert_eq!(give(100, 1), (vec![], (0..100).collect()));
+        assert_eq!(give(100, 31), ((0..30).collect(), (30..100).collect()));
+        assert_eq!(give(FEW, 1), ((0..FEW).collect(), vec![]), "few are not worth another thread");
+    }
 }

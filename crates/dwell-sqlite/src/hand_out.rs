@@ -18,6 +18,9 @@ use dwell_core::{Delivery, Message, Receipt, State, Text, Timestamp};
 use rusqlite::{OptionalExtension, Row};
 use std::{collections::BTreeSet, time::Duration};
 
+/// How many are handed out at a time where there is hardly any room: each is a change that takes some.
+const FRUGAL: usize = 10;
+
 /// Who asks, and for how much.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
@@ -85,6 +88,8 @@ impl Tx<'_> {
             self.signal(ask.place, Signal::One);
             return Ok(Look::Again);
         }
+        let frugal = self.is_frugal.then(|| Ask { max: ask.max.min(FRUGAL), ..ask.clone() });
+        let ask = frugal.as_ref().unwrap_or(ask);
         // What is handed out and comes back would make the log longer and longer.
         self.check_log(self.settings.max_log.saturating_mul(2), "what is in hands is still settled")?;
         let is_more_to_take_in = self.take_in()?;

@@ -67,9 +67,11 @@ impl Tx<'_> {
                 }
                 Ok(_) => self.sql("DELETE FROM incoming WHERE number = ?1")?.execute([number])?,
                 // It stays there, with the reason, for people to see.
-                Err(error) => self
-                    .sql("UPDATE incoming SET error = ?2 WHERE number = ?1")?
-                    .execute((number, error.to_string()))?,
+                Err(error) => {
+                    tracing::warn!(file = %self.file_name(), number, %error, "a row in `incoming` is not taken in");
+                    self.sql("UPDATE incoming SET error = ?2 WHERE number = ?1")?
+                        .execute((number, error.to_string()))?
+                }
             };
         }
         self.taken_in = Some(is_more);
@@ -85,7 +87,7 @@ impl Tx<'_> {
         )?;
         let (mut rows, mut incoming) = (statement.query([CHUNK as i64])?, Vec::new());
         while let Some(row) = rows.next()? {
-            if incoming.is_empty() && item(self.check_room())?.is_err() {
+            if incoming.is_empty() && item(self.check_room(false, 0))?.is_err() {
                 break;
             }
             let (key, body) = (read_bytes(row, 5)?, read_bytes(row, 8)?);

@@ -6,7 +6,7 @@ use crate::{
     settings::{Location, SqliteSettings},
 };
 use dwell_core::{Error, ErrorKind, Result};
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -15,9 +15,9 @@ use std::{
 /// How many prepared statements a connection keeps: more than there are.
 const STATEMENTS: usize = 200;
 
-/// What the connection that writes keeps of the file in memory at most, in KiB: with a million messages, what comes next
-/// goes to many places.
-const WRITER_CACHE: i64 = 64 * 1024;
+/// What the connection that writes keeps of the file in memory at most, in KiB. More is not faster: after nearly every
+/// commit SQLite looks at each page that it keeps, and what is not kept is in the memory of the system.
+const WRITER_CACHE: i64 = 12 * 1024;
 
 /// The same for one that reads.
 const READER_CACHE: i64 = 8 * 1024;
@@ -83,6 +83,8 @@ fn check_path(path: &Path) -> Result<()> {
 
 fn set_up(connection: &Connection, settings: &SqliteSettings, cache: i64) -> Sql<()> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    // Or else statements are planned anew for each value that they are given.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.pragma_update(None, "synchronous", settings.synchronous.pragma())?;
     connection.pragma_update(None, "cache_size", -cache)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
@@ -90,11 +92,17 @@ fn set_up(connection: &Connection, settings: &SqliteSettings, cache: i64) -> Sql
     connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
     connection.pragma_update_and_check(None, "journal_size_limit", LOG_LIMIT as i64, |_| Ok(()))?;
     if let Some(size) = settings.max_size {
-        let page: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
-        let pages = i64::try_from(size).unwrap_or(i64::MAX) / page.max(1);
+        let pages = i64::try_from(size).unwrap_or(i64::MAX) / page_size(connection);
         connection.pragma_update_and_check(None, "max_page_count", pages.min(0xffff_fffe), |_| Ok(()))?;
     }
     Ok(())
+}
+
+/// In bytes.
+pub(crate) fn page_size(connection: &Connection) -> i64 {
+    let size = connection.pragma_query_value(None, "page_size", |row| row.get(0));
+    // It is known without a look at the file.
+    size.unwrap_or(layout::PAGE)
 }
 
 /// How much is in the log, and how much of that is in the file as well, in pages.
@@ -156,5 +164,18 @@ mod tests {
         assert_eq!(mode(&settings), 2, "what is confirmed survives a power cut");
         settings.synchronous = Synchronous::Normal;
         assert_eq!(mode(&settings), 1);
+    }
+
+    #[test]
+    fn a_statement_is_planned_once_whatever_values_it_is_given() {
+        let directory = Directory::new();
+        let settings = SqliteSettings::file(directory.path().join("dwell.db"));
+        let writer = open_writer(&settings).unwrap();
+        let reader = open_reader(&directory.path().join("dwell.db"), &settings).unwrap();
+        for connection in [writer, reader] {
+            let mut statement = connection.prepare("SELECT 1 FROM message LIMIT ?1").unwrap();
+            (0..3).for_each(|most| assert!(!statement.exists([most]).unwrap()));
+            assert_eq!(statement.get_status(rusqlite::StatementStatus::RePrepare), 0);
+        }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) enum Order {
 /// Orders in the order in which they came.
 pub(crate) struct Orders {
     queue: Receiver<Order>,
-    /// It came while a group was gathered that it is no part of.
+    /// It came while a group was gathered that it is no part of, or answered.
     held_over: Option<Order>,
     /// How many jobs the last group had.
     last: usize,
@@ -42,6 +42,12 @@ impl Orders {
     /// The next one; `None` if nobody can ask for more.
     pub(crate) fn next(&mut self) -> Option<Order> {
         self.held_over.take().or_else(|| self.queue.recv().ok())
+    }
+
+    /// Whether somebody asks for something now.
+    pub(crate) fn is_asked(&mut self) -> bool {
+        self.held_over = self.held_over.take().or_else(|| self.queue.try_recv().ok());
+        self.held_over.is_some()
     }
 
     /// A group begins.

@@ -27,11 +27,14 @@ pub(crate) async fn accept(handle: &Handle, batch: &[Envelope]) -> Vec<Result<Se
             Ok(file) => {
                 let chunk: Vec<_> =
                     chunk.iter().map(|envelope| (envelope.clone(), content(envelope))).collect();
+                // Memory of the thread that writes would be given back by another, and each would wait for the other's.
+                let mut room = Vec::with_capacity(chunk.len());
                 let job = file.write(chunk.len(), move |tx| {
-                    chunk
-                        .iter()
-                        .map(|(envelope, content)| item(tx.accept(envelope, By::Producer(*content))))
-                        .collect()
+                    let mut sent = std::mem::take(&mut room);
+                    for (envelope, content) in &chunk {
+                        sent.push(item(tx.accept(envelope, By::Producer(*content)))?);
+                    }
+                    Ok(sent)
                 });
                 job.await
             }

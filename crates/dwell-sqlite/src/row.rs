@@ -34,8 +34,9 @@ impl Phase {
     }
 }
 
-/// A longer body lies in a table of its own, so that a change of its message does not write it again.
-const INLINE: usize = 2048;
+/// A longer body lies in a table of its own, so that a change of its message does not write it again. The rest of a row fits
+/// beside this into a page: else it would go on in another one, which is written again with it.
+const INLINE: usize = 1024;
 
 /// A new message, before it is written.
 #[derive(Clone, Copy)]

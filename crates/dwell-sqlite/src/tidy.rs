@@ -6,6 +6,7 @@ use crate::{
     tx::Tx,
 };
 use dwell_core::Timestamp;
+use rusqlite::Params;
 use std::time::Duration;
 
 /// How many rows of each kind are removed at a time.
@@ -36,20 +37,31 @@ impl Tx<'_> {
     /// Records of messages that are over.
     fn forget_records(&mut self) -> Sql<bool> {
         let before = self.now.0.saturating_sub(millis(self.settings.done));
-        let over: Vec<Held> = {
-            let mut statement = self.sql(concat!(
-                "SELECT ",
-                held!(),
-                " FROM message INDEXED BY message_over
-                 WHERE phase = 4 AND updated_at <= ?1 ORDER BY updated_at LIMIT ?2"
-            ))?;
-            let over = statement.query_map((before, CHUNK), Held::read)?;
-            over.collect::<Sql<_>>()?
-        };
-        for held in &over {
+        let over = concat!(
+            "SELECT ",
+            held!(),
+            " FROM message INDEXED BY message_over WHERE phase = 4 AND updated_at <= ?2 ORDER BY updated_at LIMIT ?1"
+        );
+        Ok(self.remove_all(over, (CHUNK, before))? == CHUNK as usize)
+    }
+
+    /// Forgets some records before their time, so that what is not over can be handled. Nobody waits for one without a result.
+    pub(crate) fn make_room(&mut self) -> Sql<()> {
+        let over = concat!(
+            "SELECT ",
+            held!(),
+            " FROM message INDEXED BY message_over WHERE phase = 4 AND result IS NULL ORDER BY updated_at LIMIT ?1"
+        );
+        self.remove_all(over, [CHUNK]).map(drop)
+    }
+
+    /// Removes the messages that this finds. Returns how many there were.
+    fn remove_all(&mut self, sql: &'static str, of: impl Params) -> Sql<usize> {
+        let found = self.sql(sql)?.query_map(of, Held::read)?.collect::<Sql<Vec<_>>>()?;
+        for held in &found {
             self.remove(held)?;
         }
-        Ok(over.len() as i64 == CHUNK)
+        Ok(found.len())
     }
 
     /// Ids whose message is over for long enough.

@@ -31,19 +31,19 @@ const TIDY: Duration = Duration::from_secs(60);
 /// A log that is larger than this, and could not be emptied by the way, is emptied on purpose.
 const LOG_LIMIT: u64 = 2 * open::LOG_LIMIT;
 
-/// The log is written into the file when so many pages of it are not there yet: what changes often is then written there
+/// The log is written into the file when so much of it is not there yet, in bytes: what changes often is then written there
 /// once, where it would be written with every group.
-const LOG_PAGES: i64 = 4000;
+const LONG: i64 = 16 << 20;
 
-/// A log of so many pages starts anew, whatever is still to be written for that: where many pages change with every group,
-/// there would never be few.
-const MANY_PAGES: i64 = 6000;
+/// A log of this length starts anew, whatever is still to be written for that: where much changes with every group, there
+/// would never be little.
+const LONGEST: i64 = 24 << 20;
 
-/// So few pages are written into the file by the way, so that the log starts anew: one that grows makes the disk slower.
-const FEW_PAGES: i64 = 250;
+/// So little is written into the file by the way, so that the log starts anew: one that grows makes the disk slower.
+const LITTLE: i64 = 1 << 20;
 
-/// If no more than this is left, the other thread will be back before there is much again, and leaves few.
-const SOME_PAGES: i64 = 1000;
+/// If no more than this is left, the other thread will be back before there is much again, and leaves little.
+const SOME: i64 = 4 << 20;
 
 /// What the thread has.
 pub(crate) struct Worker {
@@ -60,6 +60,8 @@ pub(crate) struct Worker {
     checkpoints: Option<Checkpoints>,
     /// Where the log is.
     log: Option<OsString>,
+    /// The size of a page, in bytes: a file keeps the one that it was made with.
+    page: i64,
     /// When the file was last tidied.
     tidied: Duration,
     own: Own,
@@ -100,6 +102,7 @@ impl Worker {
         log.iter_mut().for_each(|path| path.push("-wal"));
         Self {
             name: settings.location.to_string().into(),
+            page: open::page_size(&connection),
             connection: Some(connection),
             tidied: seams.clock.elapsed(),
             seams,
@@ -123,10 +126,7 @@ impl Worker {
         while let Some(order) = orders.next() {
             let _busy = self.seams.clock.busy();
             match order {
-                Order::Work(job) => {
-                    let clock = self.seams.clock.clone();
-                    self.run(vec![job], Some(orders.gather(&*clock)));
-                }
+                Order::Work(job) => self.run(vec![job], Some(&mut orders)),
                 Order::Watch(busy) => {
                     self.watch();
                     drop(busy);
@@ -186,14 +186,14 @@ impl Worker {
     fn keep_log_short(&mut self) {
         let (Some(log), Some(connection)) = (&self.log, &self.connection) else { return };
         if let Ok(Log { pages, written }) = open::checkpoint(connection, "NOOP")
-            && pages >= LOG_PAGES
+            && pages * self.page >= LONG
         {
-            match pages - written {
+            match (pages - written) * self.page {
                 0 => {}
-                left if left <= FEW_PAGES || left < LOG_PAGES && pages >= MANY_PAGES => {
+                left if left <= LITTLE || left < LONG && pages * self.page >= LONGEST => {
                     drop(open::checkpoint(connection, "PASSIVE"));
                 }
-                left if left > SOME_PAGES && left < LOG_PAGES => {}
+                left if left > SOME && left < LONG => {}
                 _ => {
                     let start = || Checkpoints::start(self.settings.clone(), self.gate.clone()).ok();
                     self.checkpoints = self.checkpoints.take().or_else(start);
@@ -235,9 +235,11 @@ impl Worker {
     }
 
     /// Runs these jobs, and those that are gathered meanwhile, in one transaction.
-    fn run(&mut self, mut group: Vec<Box<dyn Job>>, gather: Option<Gather<'_>>) {
+    fn run(&mut self, mut group: Vec<Box<dyn Job>>, mut orders: Option<&mut Orders>) {
+        let clock = self.seams.clock.clone();
+        let gather = orders.as_deref_mut().map(|orders| orders.gather(&*clock));
         match self.attempt(&mut group, gather, false) {
-            Ok(()) => self.answers.give(group),
+            Ok(()) => self.answers.give(group, || orders.as_deref_mut().is_some_and(Orders::is_asked)),
             // Nobody has a better chance alone.
             Err(Failure::Sql(error)) if is_busy(&error) => self.refuse(group, &fault(&self.name, error)),
             Err(failure) if group.len() == 1 => self.run_again(group, failure),
@@ -245,7 +247,7 @@ impl Worker {
                 for job in group {
                     let mut alone = vec![job];
                     match self.attempt(&mut alone, None, false) {
-                        Ok(()) => self.answers.give(alone),
+                        Ok(()) => self.answers.give(alone, || false),
                         Err(failure) => self.run_again(alone, failure),
                     }
                 }
@@ -270,7 +272,7 @@ impl Worker {
                     self.own.is_short = !self.reserve.is_taken();
                     self.empty_log();
                     match self.attempt(&mut job, None, way == Way::Frugal) {
-                        Ok(()) => return self.answers.give(job),
+                        Ok(()) => return self.answers.give(job, || false),
                         Err(again) => failure = again,
                     }
                 }
@@ -312,6 +314,9 @@ impl Worker {
         let (settings, seams) = (&*self.settings, &self.seams);
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let mut tx = Tx::begin(connection, (cache, own), settings, seams, frugal)?;
+            if frugal {
+                tx.make_room()?;
+            }
             let mut at = 0;
             while let Some(job) = group.get_mut(at) {
                 tx.start(job.is_abandoned());

@@ -1,7 +1,7 @@
 //! What one schedule or cancel costs with a great many pending, and what a pending message weighs.
 
 use crate::Scale;
-use dwell_bench::Output;
+use dwell_bench::{Output, process::resident};
 use dwell_core::{
     Address, Due, Envelope, Message, OnMissing, Random, ScheduleId, Scheduler, Seams, SeededRandom, Topic,
     Transport,
@@ -64,10 +64,4 @@ async fn fill(scheduler: &dyn Scheduler, random: &SeededRandom, from: usize, cou
             result.expect("there is room");
         }
     }
-}
-
-/// What this process holds in memory, in bytes.
-fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
 }

@@ -4,9 +4,8 @@ use crate::{
     Scale,
     disk::Place,
     ours::{self, Count, DEFAULT_BATCH},
-    process::processor_time,
 };
-use dwell_bench::Output;
+use dwell_bench::{Output, process::processor_time};
 use dwell_core::Seams;
 use std::time::{Duration, Instant};
 

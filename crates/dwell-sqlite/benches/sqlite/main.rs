@@ -10,8 +10,8 @@ mod lateness;
 mod other;
 mod ours;
 mod pending;
-mod process;
 mod raw;
+mod raw_group_commit;
 mod raw_log;
 mod receives;
 mod sends;
@@ -69,7 +69,7 @@ struct Scale {
     seconds: usize,
     burst: usize,
     pending: [usize; 2],
-    /// Operations on what is pending, of each kind.
+    /// Operations on what is pending, of each kind, in each round.
     sample: usize,
     idle_seconds: u64,
     /// From push to acked, beside the other framework; `None`: it is not built.
@@ -85,7 +85,7 @@ impl Scale {
         seconds: 5,
         burst: 10_000,
         pending: [10_000, 1_000_000],
-        sample: 4_000,
+        sample: 2_000,
         idle_seconds: 10,
         other: Some(4_000),
     };

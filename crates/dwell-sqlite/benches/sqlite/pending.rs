@@ -4,10 +4,12 @@ use crate::{
     Scale,
     disk::Place,
     ours::{self, BODY, Count, KIND, TOPIC},
-    process::{processor_time, resident},
     receives::receive,
 };
-use dwell_bench::{Output, median};
+use dwell_bench::{
+    Output, median,
+    process::{processor_time, resident},
+};
 use dwell_core::{
     Address, Changed, Due, Envelope, Message, MessageId, Query, Random, RecordQuery, ScheduleId, Scheduler,
     Seams, SeededRandom, Subscription, Transport,
@@ -26,7 +28,6 @@ pub(crate) const ALONE: &str = "--open-alone";
 
 /// What one call schedules at most.
 const BATCH: usize = 1000;
-const ROUNDS: usize = 4;
 
 /// One kind of operation. Callers ask for one thing each at the same time: one alone, as many as a busy service has, and as
 /// many as one transaction takes.
@@ -69,12 +70,12 @@ pub(crate) async fn run(output: &Output, scale: &Scale) {
     }
     // In turns, so that what else the machine does meets both.
     let mut costs = [vec![], vec![]];
-    let rounds = ROUNDS.min(scale.rounds);
     let mut files: Vec<_> =
         open.iter().zip(scale.pending).map(|(open, pending)| File::new(open, pending)).collect();
-    for round in 0..rounds {
+    for round in 0..scale.rounds {
         for (file, costs) in files.iter_mut().zip(&mut costs) {
-            costs.push(file.measure(round, scale.sample / rounds).await);
+            costs.push(file.measure(round, scale.sample).await);
+            file.level().await;
         }
     }
     drop(files);
@@ -100,16 +101,19 @@ struct File<'a> {
     sqlite: &'a Sqlite,
     subscription: &'a Subscription,
     scheduler: Arc<dyn Scheduler>,
+    random: SeededRandom,
     pending: usize,
-    /// How many were scheduled and cancelled beyond those.
-    scheduled: usize,
-    cancelled: usize,
+    /// The numbers of those that wait, in any order.
+    waiting: Vec<usize>,
+    /// The number of the next one.
+    next: usize,
 }
 
 impl<'a> File<'a> {
     fn new((sqlite, subscription): &'a (Sqlite, Subscription), pending: usize) -> Self {
         let scheduler = sqlite.scheduler().expect("SQLite can wait");
-        Self { sqlite, subscription, scheduler, pending, scheduled: 0, cancelled: 0 }
+        let (random, waiting) = (SeededRandom::new(2), (0..pending).collect());
+        Self { sqlite, subscription, scheduler, random, pending, waiting, next: pending }
     }
 
     /// Microseconds for one operation of each of the [`KINDS`]; as many operations whatever is pending. Another one begins
@@ -134,15 +138,29 @@ impl<'a> File<'a> {
         costs
     }
 
-    /// Names for so many that were never there.
+    /// Cancels what was scheduled beyond what is to be pending, so that every round meets as many.
+    async fn level(&mut self) {
+        let beyond = self.waiting.len().saturating_sub(self.pending);
+        self.cancel(beyond, BATCH).await;
+        let short = self.fresh(self.pending - self.waiting.len());
+        schedule(&*self.scheduler, &self.random, short.start, short.len()).await;
+    }
+
+    /// So many that were never there.
     fn fresh(&mut self, count: usize) -> Range<usize> {
-        let first = self.pending + self.scheduled;
-        self.scheduled += count;
-        first..first + count
+        let fresh = self.next..self.next + count;
+        self.next = fresh.end;
+        self.waiting.extend(fresh.clone());
+        fresh
+    }
+
+    /// One that waits, from anywhere in the file.
+    fn any(&self) -> usize {
+        (self.random.next() % self.waiting.len() as u64) as usize
     }
 
     async fn schedule(&mut self, sample: usize, callers: usize) -> [f64; 2] {
-        let (fresh, random) = (self.fresh(sample), Arc::new(SeededRandom::new(self.scheduled as u64)));
+        let (fresh, random) = (self.fresh(sample), Arc::new(SeededRandom::new(self.next as u64)));
         let start = Stamp::now();
         for first in fresh.clone().step_by(callers) {
             at_once(first..(first + callers).min(fresh.end), |n| {
@@ -155,18 +173,16 @@ impl<'a> File<'a> {
     }
 
     async fn schedule_batches(&mut self, sample: usize) -> [f64; 2] {
-        let (fresh, random) = (self.fresh(sample), SeededRandom::new(self.scheduled as u64));
+        let fresh = self.fresh(sample);
         let start = Stamp::now();
-        schedule(&*self.scheduler, &random, fresh.start, sample).await;
+        schedule(&*self.scheduler, &self.random, fresh.start, sample).await;
         start.passed()
     }
 
-    /// From all over the file, and nothing twice: the stride has no factor in common with what is pending.
     async fn cancel(&mut self, sample: usize, callers: usize) -> [f64; 2] {
-        let victims = self.cancelled..self.cancelled + sample;
-        assert!(victims.end <= self.pending, "there is enough to cancel");
-        self.cancelled = victims.end;
-        let victims: Vec<_> = victims.map(|n| ScheduleId(name(n * 7919 % self.pending).into())).collect();
+        assert!(sample <= self.waiting.len(), "there is enough to cancel");
+        let victims = (0..sample).map(|_| ScheduleId(name(self.waiting.swap_remove(self.any())).into()));
+        let victims: Vec<_> = victims.collect();
         let start = Stamp::now();
         for ids in victims.chunks(callers) {
             at_once(ids.iter().cloned(), |id| {
@@ -198,11 +214,11 @@ impl File<'_> {
     async fn look(&self, kind: Kind, sample: usize) -> [f64; 2] {
         let ledger = self.sqlite.ledger().expect("SQLite has one");
         let start = Stamp::now();
-        for n in 0..sample {
+        for _ in 0..sample {
             let found = match kind {
                 Kind::Counts => ledger.counts().await.map(|counts| counts.len()),
                 Kind::Get => {
-                    let id = MessageId::from(name(n * 7919 % self.pending));
+                    let id = MessageId::from(name(self.waiting[self.any()]));
                     ledger.get(&id).await.map(|records| records.len())
                 }
                 _ => {

@@ -3,7 +3,7 @@
 
 use crate::raw_log::RawLog;
 use dwell_core::{Envelope, Timestamp};
-use rusqlite::{Connection, Row, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, Row, Transaction, TransactionBehavior, config::DbConfig, params};
 use std::path::Path;
 
 /// Places of the topic and of its one subscription.
@@ -42,9 +42,11 @@ impl Raw {
     pub(crate) fn open(path: &Path) -> Self {
         let connection = Connection::open(path).expect("the file can be made");
         connection.set_prepared_statement_cache_capacity(200);
+        let planned_once = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true);
+        planned_once.expect("SQLite is new enough");
         let layout = concat!(
-            "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
-             PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0;
+            "PRAGMA page_size = 2048; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
+             PRAGMA cache_size = -12288; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0;
              PRAGMA journal_size_limit = 67108864;",
             include_str!("../../src/layout/1.sql"),
             include_str!("../../src/layout/2.sql")

@@ -9,10 +9,10 @@ use std::{
 };
 
 /// In pages, as the transport has them.
-const LONG: i64 = 4000;
-const LONGEST: i64 = 6000;
-const SOME: i64 = 1000;
-const FEW: i64 = 250;
+const LONG: i64 = 8192;
+const LONGEST: i64 = 12288;
+const SOME: i64 = 2048;
+const FEW: i64 = 512;
 
 pub(crate) struct RawLog {
     /// `None` once it is to end.

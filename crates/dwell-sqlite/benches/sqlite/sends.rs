@@ -5,13 +5,14 @@ use crate::{
     disk::Place,
     ours::{self, envelopes},
     raw::Raw,
+    raw_group_commit,
 };
 use dwell_bench::Output;
 use dwell_core::{Envelope, Producer, Seams, Transport};
 use std::{sync::Arc, time::Instant};
 
 /// What our writer takes into one transaction.
-const GROUP: usize = 1000;
+pub(crate) const GROUP: usize = 1000;
 const BATCH: usize = 500;
 /// Who send batches at the same time: enough that a group is there when the one before it is done.
 const SENDERS: usize = 4;
@@ -21,11 +22,19 @@ pub(crate) async fn run(output: &Output, scale: &Scale) {
     for senders in scale.senders {
         // Each has one message on its way: no group can have more.
         let group = senders.min(GROUP);
-        let mut rounds = vec![];
+        let (mut beside_one, mut beside_as_many) = (vec![], vec![]);
         for _ in 0..scale.rounds {
-            rounds.push((ours(messages, senders, 1).await, raw(messages, group)));
+            let ours = ours(messages, senders, 1).await;
+            beside_one.push((ours, raw(messages, group)));
+            beside_as_many.push((ours, raw_group_commit::rate(messages, senders).await));
         }
-        output.rates(&format!("durable sends, {senders} senders / bare, groups of {group}"), rounds);
+        output.rates(&format!("durable sends, {senders} senders / bare, groups of {group}"), beside_one);
+        output.rates(
+            &format!(
+                "durable sends, {senders} senders / bare with {senders} senders who wait for their commit"
+            ),
+            beside_as_many,
+        );
     }
     let mut rounds = vec![];
     for _ in 0..scale.rounds {
@@ -51,7 +60,7 @@ async fn ours(messages: usize, senders: usize, batch: usize) -> f64 {
 }
 
 /// Dealt in turns: ids are made when a message is sent, so that all senders are at about the same time in them.
-fn shares(all: Vec<Envelope>, senders: usize, batch: usize) -> Vec<Vec<Envelope>> {
+pub(crate) fn shares(all: Vec<Envelope>, senders: usize, batch: usize) -> Vec<Vec<Envelope>> {
     let mut shares = vec![vec![]; senders];
     for (at, envelope) in all.into_iter().enumerate() {
         shares[at / batch % senders].push(envelope);

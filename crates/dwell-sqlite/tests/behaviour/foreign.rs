@@ -32,11 +32,12 @@ async fn what_the_page_says_about_inserting_is_so() {
     let (sql, _) = sql.split_once("```").unwrap();
     assert_eq!(sql.matches("INSERT INTO incoming").count(), 2, "{sql}");
     let broker = Broker::new().await;
+    let mail = broker.subscribe(Subscription::new("orders.placed", "mail")).await;
     insert(&broker, sql);
-    assert_eq!(&one(&broker.mail).await.message.body[..], br#"{"order": 42}"#, "the other one waits");
+    assert_eq!(&one(&mail).await.message.body[..], br#"{"order": 42}"#, "the other one waits");
     broker.clock.advance(Duration::from_secs(15 * 60)).await;
-    let received = broker.mail.receive(10, Duration::ZERO, None).await.unwrap();
-    let is_it = |delivery: &Delivery| delivery.message.key.as_deref() == Some(b"order-42");
+    let received = mail.receive(10, Duration::ZERO, None).await.unwrap();
+    let is_it = |delivery: &Delivery| delivery.message.key.as_deref() == Some(b"order-43");
     assert!(received.iter().any(is_it), "it is due");
     assert!(received.iter().all(|delivery| *delivery.message.kind == *"orders.placed"));
 }

@@ -1,6 +1,5 @@
 //! Two connections that share nothing but the file, as two processes do.
 
-use super::faults::{fill, large};
 use super::*;
 use dwell_core::{Changed, OnConflict, RecordQuery};
 
@@ -37,15 +36,19 @@ async fn what_another_process_sends_is_noticed_within_the_time_that_is_declared(
 
 #[tokio::test]
 async fn what_another_process_sends_is_noticed_in_time_also_if_what_we_do_next_fails() {
-    let broker = Broker::with(SqliteSettings { max_size: Some(2 << 20), ..settings() }).await;
+    let kept = SqliteSettings { max_size: Some(2 << 20), done: SECOND * 60, ..settings() };
+    let broker = Broker::with(kept).await;
     let (other, _mail) = stranger(&broker).await;
-    let copy = |n: usize| Envelope { copy: true, ..large(&n.to_string()) };
-    fill(&broker, copy).await;
+    broker.send(Envelope { to: Address::subscription("orders", "mail"), ..order("first") }).await.unwrap();
+    let first = one(&broker.mail).await;
     let waiting = broker.receiving(&broker.stock, 10, SECOND * 60);
     broker.clock.idle().await;
     send(&other, Envelope { to: Address::subscription("orders", "stock"), ..order("a") }).await.unwrap();
-    // It sees that something has changed, and is rolled back.
-    assert_eq!(kind(broker.send(copy(100_000)).await), ErrorKind::StorageFull);
+    // It sees that something has changed, and is rolled back: there will never be room for such a result.
+    let result = Some(vec![b'x'; 3 << 20].into());
+    let unsettled = settle(&broker.mail, first, Action::Ack { result }).await.remove(0);
+    assert_eq!(unsettled.error.kind(), ErrorKind::StorageFull);
+    assert!(unsettled.error.to_string().contains("no room left"), "{}", unsettled.error);
     broker.clock.advance(POLL).await;
     assert_eq!(waiting.got(), (POLL, vec!["a".into()]));
 }

@@ -3,13 +3,13 @@
 use std::fs;
 
 /// What this process holds in memory, in bytes.
-pub(crate) fn resident() -> usize {
+pub fn resident() -> usize {
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
 }
 
 /// How long the threads of this process have run in all, in seconds.
-pub(crate) fn processor_time() -> f64 {
+pub fn processor_time() -> f64 {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let nanoseconds = threads.filter_map(|thread| {
         let schedule = fs::read_to_string(thread.path().join("schedstat")).ok()?;
