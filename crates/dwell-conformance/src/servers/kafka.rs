@@ -134,6 +134,13 @@ impl KafkaServer {
         self.keeper = None;
     }
 
+    /// Stops it in its tracks: connections stay, and nobody answers. It ends like any other.
+    pub fn freeze(&self) -> io::Result<()> {
+        let Some(keeper) = &self.keeper else { return Err(io::Error::other("this server does not run")) };
+        let stopped = Command::new("kill").args(["-STOP", &keeper.pid().to_string()]).status()?;
+        if stopped.success() { Ok(()) } else { Err(io::Error::other("the server could not be stopped")) }
+    }
+
     /// Ends it, and starts it again.
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill();

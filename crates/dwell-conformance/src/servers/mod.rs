@@ -8,18 +8,37 @@ mod tools;
 
 pub use tools::{install, require};
 
-use std::{io, net::TcpListener, time::Duration};
+use std::{
+    io,
+    net::TcpListener,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+/// Below those that the system gives to whoever connects somewhere: a server that is restarted would find its port taken by
+/// a client, most likely one that tries to reach it.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// So many free ports of the loopback interface, all different.
 pub(crate) fn free_ports<const COUNT: usize>() -> io::Result<[u16; COUNT]> {
-    // Held until all are known, so that none is given twice.
-    let listeners: Vec<_> =
-        (0..COUNT).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect::<io::Result<_>>()?;
-    let mut ports = [0; COUNT];
-    for (port, listener) in ports.iter_mut().zip(&listeners) {
-        *port = listener.local_addr()?.port();
+    /// Each process begins elsewhere, and no port is tried twice before all were.
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    const APART: usize = 61;
+    let begin = std::process::id() as usize * APART;
+    let mut listeners = vec![];
+    for _ in PORTS {
+        let at = (begin + NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS.len();
+        // Held until all are known, so that none is given twice.
+        listeners.extend(TcpListener::bind(("127.0.0.1", PORTS.start + at as u16)));
+        if listeners.len() == COUNT {
+            let mut ports = [0; COUNT];
+            for (port, listener) in ports.iter_mut().zip(&listeners) {
+                *port = listener.local_addr()?.port();
+            }
+            return Ok(ports);
+        }
     }
-    Ok(ports)
+    Err(io::Error::other(format!("there are no {COUNT} free ports among {PORTS:?}")))
 }
 
 /// Waits until it is so, up to so many seconds.
@@ -39,4 +58,17 @@ pub(crate) fn wait_until(what: &str, seconds: u64, mut is: impl FnMut() -> bool)
 )]
 fn pause(time: Duration) {
     std::thread::sleep(time);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn ports_are_all_different_free_and_none_that_the_system_gives_to_clients() {
+        let ports: BTreeSet<_> = (0..20).flat_map(|_| free_ports::<12>().unwrap()).collect();
+        assert_eq!(ports.len(), 240);
+        assert!(ports.iter().all(|port| PORTS.contains(port)), "{ports:?}");
+    }
 }

@@ -30,6 +30,7 @@ const TOOLS: &[Tool] = &[
     tool("java", "kafka", "command -v java", &["default-jre-headless"]),
     tool("mvn", "kafka", "command -v mvn", &["maven"]),
     tool("kcat", "kafka", "command -v kcat", &["kcat"]),
+    tool("openssl", "kafka", "command -v openssl", &["openssl"]),
     tool("python3", "kafka", "python3 -c 'import ensurepip, venv'", &["python3", "python3-venv"]),
 ];
 

@@ -13,6 +13,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         case!(Living, the_ledger_tells_where_each_message_stands, Waits, Ledger),
         case!(Living, the_ledger_keeps_the_result_of_what_is_done, Waits, Ledger, Results),
+        case!(Living, an_error_belongs_to_the_change_that_brought_it, Waits, Ledger, Results),
         case!(Living, the_ledger_counts, Waits, Ledger),
         case!(Living, the_ledger_tells_which_is_the_oldest_that_is_ready, Waits, Ledger),
         case!(Living, the_ledger_filters, Waits, Ledger),
@@ -128,6 +129,28 @@ async fn the_ledger_keeps_the_result_of_what_is_done(stage: Stage) -> Outcome {
     let record = book.record("done").await?;
     assert_eq!((record.state, record.result.as_deref()), (State::Done, Some(&b"42"[..])));
     assert_eq!(record.history.last().map(|last| last.state), Some(State::Done));
+    Ok(())
+}
+
+async fn an_error_belongs_to_the_change_that_brought_it(stage: Stage) -> Outcome {
+    let bench = Bench::new(&stage).await?;
+    let settings = stage.settings("orders", "mail");
+    let delay = settings.retry.base_delay;
+    let verdict = |_: &Message, before| match before {
+        0 => Verdict::fail("out of paper"),
+        _ => Verdict::Ack { result: Some("42".into()) },
+    };
+    bench.handle(settings, verdict).await?;
+    bench.send("orders", "a").await?;
+    bench.runs.until(1).await?;
+    stage.pass(delay).await;
+    bench.runs.until(2).await?;
+    stage.look().await;
+    let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
+    let record = ledger.get(&"a".into()).await?.pop().ok_or_else(|| failure("no record"))?;
+    let last = record.history.last().map(|last| (last.state, last.error.as_deref()));
+    assert_eq!(last, Some((State::Done, None)), "it went well in the end");
+    assert_eq!(record.error.as_deref(), Some("out of paper"), "and its last error is still known");
     Ok(())
 }
 

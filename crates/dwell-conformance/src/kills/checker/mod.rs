@@ -69,15 +69,17 @@ struct Lives {
     killed: BTreeSet<Name>,
     /// When consumers came and were killed.
     changes: Vec<i64>,
-    /// When anybody was killed, the broker included.
+    /// When workers were killed.
     kills: Vec<i64>,
     /// From when to when the broker was away.
     away: Vec<(i64, i64)>,
 }
 
 impl Lives {
+    /// The broker may have been killed at any moment from when that was asked for until it was back.
     fn killed_between(&self, from: i64, to: i64) -> bool {
-        self.kills.iter().any(|kill| (from..=to).contains(kill))
+        let broker = self.away.iter().any(|(gone, back)| *gone <= to && from <= *back);
+        broker || self.kills.iter().any(|kill| (from..=to).contains(kill))
     }
 }
 
@@ -122,7 +124,6 @@ impl Checker {
     /// The broker was killed, and came back.
     pub(super) fn broker_was_away(&mut self, from: i64, to: i64) {
         self.lives.changes.extend([from, to]);
-        self.lives.kills.push(from);
         self.lives.away.push((from, to));
     }
 

@@ -357,6 +357,24 @@ fn on_a_log_a_kill_while_it_waited_explains_two_records_of_it_and_never_one_reco
 }
 
 #[test]
+fn on_a_log_a_broker_that_goes_away_at_some_moment_explains_two_records_of_what_waited_meanwhile() {
+    for (back, is_ok) in [(1500, true), (900, false)] {
+        let mut journals = Journals::on(&[MAIL], Holding::Session);
+        journals.checker.terms.copies_what_waits = true;
+        journals.sent("a", 500);
+        // It is asked to go before the run that makes it wait, and goes after.
+        journals.checker.broker_was_away(800, back);
+        journals.run(0, "a", 1000, (0, 0), Some(Ending::Deferred(100)));
+        for position in [2, 3] {
+            journals.position = position;
+            journals.run(1, "a", 2000, (1, 0), HANDLED);
+        }
+        let report = journals.report();
+        assert_eq!((report.unexplained, report.is_ok()), (usize::from(!is_ok), is_ok), "{report}");
+    }
+}
+
+#[test]
 fn on_a_log_a_record_that_comes_again_is_found_behind_another_one_of_the_same_message() {
     let mut journals = Journals::on(&[MAIL], Holding::Session);
     journals.checker.terms.copies_what_waits = true;
