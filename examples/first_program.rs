@@ -3,7 +3,7 @@
 //! Expect a confirmation, and then nothing for five days, of which this program waits one second. Its test waits for all
 //! of them: `cargo test -p dwell-examples --example first-program`.
 
-use dwell::{Builder, Pipeline, Step, prelude::*};
+use dwell::prelude::*;
 use std::time::Duration;
 
 const FIVE_DAYS: Duration = Duration::from_hours(5 * 24);
@@ -41,16 +41,18 @@ async fn remind(message: Remind) {
 }
 
 /// The same in production and in tests. Steps around a handler change what becomes of failures: here, mail that takes too
-/// long or fails comes back in thirty seconds.
+/// long or fails is tried again twenty times.
 fn wiring() -> Builder {
     let confirm = Pipeline::new(confirm)
-        .step(Step::defer_on_error().delay(Duration::from_secs(30)))
+        .step(Step::retry().max_retries(20))
         .step(Step::timeout(Duration::from_secs(10)));
     Bus::builder().subscribe("mail", confirm).subscribe("payment", expect_payment).handle(remind)
 }
 
 #[tokio::main]
 async fn main() -> Result<(), dwell::Error> {
+    // What fails, is tried again or dies is shown on the terminal.
+    tracing_subscriber::fmt::init();
     // A broker in this process. Another URL is another broker: `sqlite://shop.db` is a file that survives a restart.
     let url = std::env::var("DWELL_EXAMPLE_URL").unwrap_or("memory://".into());
     let bus = wiring().start(&url).await?;

@@ -18,6 +18,8 @@
 //! curl -X DELETE http://127.0.0.1:3000/v1/jobs/ID                               # {"outcome":"cancelled"}
 //! ```
 //!
+//! It listens on port 3000, and keeps the images in a folder `images` where it was started.
+//!
 //! With `sqlite://` a job survives the service: stop it in the middle, start it again, and the job is done.
 
 use anyhow::{Context as _, ensure};
@@ -168,6 +170,7 @@ async fn main() -> anyhow::Result<()> {
             Folder(env::temp_dir().join(format!("dwell-images-{}", Timestamp::from(SystemTime::now()).0)))
         }
     };
+    tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).init();
     fs::create_dir_all(&folder.0).await?;
     let bus = wiring(&folder).start(&url).await?;
     let listener = TcpListener::bind(if serve { "127.0.0.1:3000" } else { "127.0.0.1:0" }).await?;

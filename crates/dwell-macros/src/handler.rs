@@ -1,9 +1,9 @@
 //! `#[handler]`: a function becomes one of its name that makes the pipeline, and keeps the plain one as `name::call`.
 
 use proc_macro2::{Group, Ident, TokenStream};
-use quote::{ToTokens, quote, quote_spanned};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{
-    Attribute, Error, FnArg, PatType, Result, Safety, Signature, Token, Type, Visibility,
+    Attribute, Error, FnArg, PatType, Result, ReturnType, Safety, Signature, Token, Type, Visibility,
     ext::IdentExt as _,
     parse::{Parse, ParseStream},
     parse_quote,
@@ -160,12 +160,16 @@ fn generate(function: &Function, message: &Type, steps: &[steps::Step]) -> Token
     // An extractor that is none, or an answer that is none, is then reported at the function's name.
     let plain = quote_spanned!(name.span()=> #name::call);
     let steps = steps.iter().map(steps::Step::expand);
+    let parts = parts(signature);
     // A struct with braces has no value of its name, so that the function can have it, and a variable can hide that.
     quote! {
         #(#of_maker)*
         #visibility #fn_token #name() -> ::dwell::Pipeline<#message> {
             ::dwell::Pipeline::new(#plain).named(#shown) #(.step(#steps))*
         }
+
+        #(#conditions)*
+        #parts
 
         #(#conditions)*
         #[doc(hidden)]
@@ -178,6 +182,38 @@ fn generate(function: &Function, message: &Type, steps: &[steps::Step]) -> Token
             #(#of_function)*
             #visibility #call #body
         }
+    }
+}
+
+/// Looks at each part of a handler by itself, so that what does not fit is told where it stands.
+fn parts(signature: &Signature) -> TokenStream {
+    let name = &signature.ident;
+    let types = signature.inputs.iter().filter_map(|input| match input {
+        FnArg::Typed(PatType { ty, .. }) => Some(&**ty),
+        FnArg::Receiver(_) => None,
+    });
+    let types: Vec<_> = types.collect();
+    let asked_for =
+        types.iter().skip(1).map(|ty| quote_spanned!(ty.span()=> ::dwell::parts::asked_for::<#ty>();));
+    let returned = match &signature.output {
+        ReturnType::Type(_, ty) if !matches!(**ty, Type::ImplTrait(_)) => {
+            Some(quote_spanned!(ty.span()=> ::dwell::parts::returned::<#ty>();))
+        }
+        _ => None,
+    };
+    let names: Vec<_> = (0..types.len()).map(|n| format_ident!("part_{n}")).collect();
+    let future = signature
+        .asyncness
+        .map(|_| quote_spanned!(name.span()=> ::dwell::parts::future(#name::call(#(#names),*));));
+    quote! {
+        const _: () = {
+            #[allow(dead_code, unused_variables, clippy::too_many_arguments)]
+            fn parts(#(#names: #types),*) {
+                #(#asked_for)*
+                #returned
+                #future
+            }
+        };
     }
 }
 

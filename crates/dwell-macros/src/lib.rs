@@ -102,9 +102,8 @@ fn derive(kind: message::Kind, input: &DeriveInput) -> TokenStream {
 ///
 /// /// Tells the customer that we have the order.
 /// #[handler]
-/// #[defer_on_error(delay = "30s")]
-/// #[timeout("10s")]
 /// #[retry(max_retries = 20, base_delay = "1s", max_delay = "1h")]
+/// #[timeout("10s")]
 /// async fn confirm(message: OrderPlaced, State(mail): State<Mail>) -> Result<(), std::io::Error> {
 ///     mail.confirm(message.order).await
 /// }

@@ -12,6 +12,8 @@ const TRANSPORTS: [(&str, Option<&str>); 5] = [
     ("rediss", Some("redis")),
     ("kafka", Some("kafka")),
 ];
+/// Those that live in this process, on its clock.
+const IN_PROCESS: [&str; 2] = ["memory", "sqlite"];
 /// Schemes of transports that are not there yet.
 const COMING: [&str; 7] = ["amqp", "postgres", "sqs", "servicebus", "mqtt", "mssql", "nats"];
 
@@ -28,6 +30,13 @@ pub(crate) async fn open(url: &str, seams: Seams) -> Result<Arc<dyn Transport>> 
         "kafka" => Ok(Arc::new(dwell_kafka::connect(&url, seams).await?)),
         _ => Err(missing(&url)),
     }
+}
+
+/// The scheme of a URL whose transport is a server, with a clock of its own.
+pub(crate) fn server(url: &str) -> Option<&'static str> {
+    let scheme = url.split(':').next()?;
+    let mut known = TRANSPORTS.into_iter().map(|(known, _)| known);
+    known.find(|known| scheme.eq_ignore_ascii_case(known) && !IN_PROCESS.contains(known))
 }
 
 fn missing(url: &TransportUrl) -> Error {

@@ -242,7 +242,8 @@ impl fmt::Debug for Failure {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "a handler cannot return `{Self}`",
-    note = "it returns nothing, or `Result<(), E>` where `E` is `Failure` or any error"
+    note = "it returns nothing, or `Result<(), E>` where `E` is `Failure` or any error",
+    note = "one that returns a value is a job: `.job(function)`, without `#[handler]`, and with steps by `Pipeline::job(function).step(…)`"
 )]
 pub trait Ending: Send + 'static {
     #[doc(hidden)]

@@ -34,8 +34,10 @@ use std::{
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
-    note = "a handler is an `async fn` or a blocking `fn`: a message first, then `State<T>` or `Cx`, returning nothing or `Result<(), E>`",
-    note = "its error is `Failure`, or anything that `?` turns into one; its future must be `Send`"
+    note = "a handler is an `async fn` or a blocking `fn`: a message first, by value, then `State<T>` or `Cx`, returning nothing or `Result<(), E>`",
+    note = "its error is `Failure`, or anything that `?` turns into one; its future must be `Send`",
+    note = "one that returns a value is a job: `.job(function)`, with steps by `Pipeline::job(function).step(…)`",
+    note = "with `#[handler]` on it, the compiler says which part does not fit"
 )]
 pub trait IntoHandler<Marker> {
     /// What it handles.

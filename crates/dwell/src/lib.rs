@@ -31,6 +31,15 @@
 //! timeout and it is tried again with backoff, then kept among the dead letters; a [`Failure`] made on purpose defers,
 //! rejects or releases it. Steps around a handler ([`Pipeline`], or attributes below `#[handler]`) change that for
 //! whole classes of errors.
+//!
+//! | feature of `dwell` | brings |
+//! |---|---|
+//! | `sqlite` | the transport of `sqlite://`: durable, in one file, without a server; a C compiler builds it |
+//! | `redis` | the transport of `redis://` and `rediss://` |
+//! | `kafka` | the transport of `kafka://`; needs a C++ compiler, make, and OpenSSL with its headers |
+//! | `axum` | endpoints for jobs in a service of your own |
+//! | `metrics` | metrics for Prometheus |
+//! | `otel` | traces for OpenTelemetry |
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "axum")]
@@ -144,6 +153,14 @@ pub mod settings {
     pub use dwell_engine::{DeadLetter, DelayMode, MaxRuns, OnUnknown, SubscriptionSettings};
 }
 
+/// What `#[handler]` looks at, one by one.
+#[doc(hidden)]
+pub mod parts {
+    pub fn asked_for<T: crate::FromCx>() {}
+    pub fn returned<T: crate::Ending>() {}
+    pub fn future<T: Send>(_: T) {}
+}
+
 /// What a program needs every day.
 ///
 /// ```
@@ -167,9 +184,9 @@ pub mod settings {
 /// It exports no `Context`, `Result` or `Error`: every program has its own.
 pub mod prelude {
     pub use crate::{
-        Bus, Cancel, Command, Cx, Event, Failure, Message as _, OnConflict, Pipeline, Reschedule, State,
-        Step, Subscription, circuit_breaker, defer_on_error, handler, inbox, rate_limit, reject_on_error,
-        release_on_error, retry, retry_inline, timeout,
+        Builder, Bus, Cancel, Command, Cx, Event, Failure, Message as _, OnConflict, Pipeline, Reschedule,
+        State, Step, Subscription, circuit_breaker, defer_on_error, handler, inbox, rate_limit,
+        reject_on_error, release_on_error, retry, retry_inline, timeout,
     };
     pub use serde::{Deserialize, Serialize};
 }

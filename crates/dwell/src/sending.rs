@@ -36,7 +36,7 @@ use std::{
 /// assert_eq!(sent.id, "reminder-42".into());
 /// # bus.shutdown().await }
 /// ```
-#[must_use = "a send does nothing until it is awaited"]
+#[must_use = "a send does nothing until `.await`, or `.wait()` in a blocking handler"]
 #[derive(Debug)]
 pub struct Sending {
     pub(crate) bus: Bus,

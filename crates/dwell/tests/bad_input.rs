@@ -3,6 +3,7 @@
 use dwell::{Config, ErrorKind, Pipeline, Step, prelude::*, raw::Address, settings::DelayMode};
 use dwell_conformance::log::{Log, LogBroker, LogSettings};
 use dwell_core::{Seams, Transport, VirtualClock};
+use dwell_engine::memory::{Memory, MemorySettings};
 use std::{sync::Arc, time::Duration};
 
 #[derive(Command, Serialize, Deserialize)]
@@ -98,6 +99,34 @@ async fn a_command_that_nobody_handles_is_refused_by_a_bus_that_reaches_no_other
         let error = bus.unwrap().send(Charge { cents: 1 }).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         assert_says(&error.to_string(), &["`payments.charge`", ".handle("]);
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_is_a_job_here_is_refused_where_nobody_else_can_take_it_naming_how_it_is_submitted() {
+    async fn build(charge: Charge) -> Result<u64, Failure> {
+        Ok(charge.cents)
+    }
+    let shared = Arc::new(Memory::new(seams(), MemorySettings::default()));
+    let elsewhere = Bus::builder().job(build).start_on(shared, seams()).await.unwrap();
+    elsewhere.send(Charge { cents: 995 }).await.unwrap();
+    elsewhere.shutdown().await.unwrap();
+    let bus = Bus::builder().job(build).start("memory://").await.unwrap();
+    let refused = bus.send(Charge { cents: 995 }).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    let text = "`payments.charge` is a job on this bus: submit it with `bus.jobs()?.submit(…)`";
+    assert_eq!(refused.to_string(), text);
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_test_on_virtual_time_is_refused_on_a_server_with_a_clock_of_its_own() {
+    for scheme in ["redis", "rediss", "kafka"] {
+        let url = format!("{scheme}://user:secret@127.0.0.1:1");
+        let refused = dwell::testing::start_on(Bus::builder(), &url).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Config);
+        let text = refused.to_string();
+        assert!(text.contains(&format!("`{scheme}://` is a server")) && !text.contains("secret"), "{text}");
     }
 }
 

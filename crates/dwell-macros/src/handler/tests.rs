@@ -36,6 +36,7 @@ fn a_function_becomes_one_that_puts_its_steps_around_it() {
             app.mail.confirm(msg.order).await
         }
     });
+    let (state, result) = (quote!(State<App>), quote!(Result<(), MailError>));
     let expected = quote! {
         /// Tells the customer.
         pub fn confirm() -> ::dwell::Pipeline<OrderPlaced> {
@@ -49,6 +50,15 @@ fn a_function_becomes_one_that_puts_its_steps_around_it() {
                         .base_delay(::core::time::Duration::from_millis(1000))
                 )
         }
+
+        const _: () = {
+            #[allow(dead_code, unused_variables, clippy::too_many_arguments)]
+            fn parts(part_0: OrderPlaced, part_1: State<App>) {
+                ::dwell::parts::asked_for::<#state>();
+                ::dwell::parts::returned::<#result>();
+                ::dwell::parts::future(confirm::call(part_0, part_1));
+            }
+        };
 
         #[doc(hidden)]
         #[allow(non_camel_case_types, dead_code, missing_debug_implementations)]
@@ -113,7 +123,7 @@ fn attributes_go_where_they_matter() {
     })
     .to_string();
     let times = |attribute: TokenStream| handler.matches(&attribute.to_string()).count();
-    assert_eq!(times(quote!(#[cfg(feature = "mail")])), 3);
+    assert_eq!(times(quote!(#[cfg(feature = "mail")])), 4);
     assert_eq!(times(quote!(#[allow(unused)])), 2);
     assert_eq!(times(quote!(#[doc = "Docs."])), 1);
     assert_eq!(times(quote!(#[inbox])), 0);

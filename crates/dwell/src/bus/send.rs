@@ -110,16 +110,35 @@ impl Bus {
         Ok(Envelope::new(route.to.clone(), raw.into()))
     }
 
-    /// In process, nobody else can handle a command.
+    /// In process, nobody else can handle a command. One that is a job here was most likely meant as such.
     fn check_handled(&self, route: &Route) -> Result<()> {
-        if !self.inner().alone || !route.command || route.handled_here {
+        if !route.command || route.handled_here {
             return Ok(());
         }
-        let text = format!(
-            "nobody handles the command `{}`, and `memory://` reaches no other process: add `.handle(…)` for it",
-            route.kind
-        );
-        Err(Error::new(ErrorKind::NotFound, text))
+        let (kind, inner) = (&route.kind, self.inner());
+        let is_job = inner.book.works_on(kind);
+        if !inner.alone {
+            if is_job && inner.book.is_first_sent(kind) {
+                tracing::warn!(
+                    "the command `{kind}` was sent, and no handler here takes it: it waits for one elsewhere; on this bus it \
+                     is a job, which is submitted with `bus.jobs()?.submit(…)`"
+                );
+            }
+            return Ok(());
+        }
+        let (error, text) = match is_job {
+            true => (
+                ErrorKind::Invalid,
+                format!("`{kind}` is a job on this bus: submit it with `bus.jobs()?.submit(…)`"),
+            ),
+            false => (
+                ErrorKind::NotFound,
+                format!(
+                    "nobody handles the command `{kind}`, and `memory://` reaches no other process: add `.handle(…)` for it"
+                ),
+            ),
+        };
+        Err(Error::new(error, text))
     }
 
     /// Sends several in one call: one result each, in order; each fails alone.

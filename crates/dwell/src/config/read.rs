@@ -65,7 +65,14 @@ impl Config {
     pub fn with_env(self, variables: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
         let mut layer = Value::Object(Map::new());
         for (name, value) in variables {
-            let Some(keys) = setting(&name) else { continue };
+            let Some(keys) = setting(&name) else {
+                if let Some(meant) = with_both_underscores(&name) {
+                    tracing::warn!(
+                        "the environment variable `{name}` sets nothing: the setting is `{meant}`"
+                    );
+                }
+                continue;
+            };
             let upper = name.to_uppercase();
             if name != upper {
                 return Err(refused(format!(
@@ -112,6 +119,13 @@ impl Config {
         config.validate()?;
         Ok(config)
     }
+}
+
+/// The setting that a variable with one underscore was most likely meant to be.
+pub(super) fn with_both_underscores(name: &str) -> Option<String> {
+    let (section, key) = name.strip_prefix(PREFIX)?.split_once('_')?;
+    let is_known = unknown::template().get(section.to_lowercase())?.get(key.to_lowercase()).is_some();
+    is_known.then(|| format!("{PREFIX}{section}__{key}"))
 }
 
 /// Lays one value over another: tables key by key, everything else as a whole.

@@ -20,6 +20,8 @@ pub(crate) struct Book {
     config: Config,
     /// The types that have a handler here.
     handled: BTreeMap<Text, Handled>,
+    /// Those of them that were sent as commands.
+    sent: Mutex<BTreeSet<Text>>,
     /// Topics that were seen to be there.
     there: Mutex<BTreeSet<Text>>,
     claimers: tokio::sync::Mutex<BTreeMap<Text, Arc<Claimer>>>,
@@ -43,6 +45,16 @@ impl Book {
 
     pub(crate) fn max_result(&self) -> usize {
         self.max_result.unwrap_or(MAX_RESULT)
+    }
+
+    /// Whether jobs of this type have a handler here.
+    pub(crate) fn works_on(&self, kind: &str) -> bool {
+        self.handled.contains_key(kind)
+    }
+
+    /// Whether a command of this type is sent for the first time.
+    pub(crate) fn is_first_sent(&self, kind: &str) -> bool {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner).insert(kind.into())
     }
 
     /// The types that have a handler here.

@@ -27,8 +27,8 @@ pub(crate) use one::Outgoing;
 pub use one::{TestCx, cx};
 use records::Records;
 
-use crate::{Builder, Bus, Message, codec::decode};
-use dwell_core::{Outcome, Query, Result, Seams, Timestamp, VirtualClock};
+use crate::{Builder, Bus, Message, codec::decode, connect};
+use dwell_core::{Error, ErrorKind, Outcome, Query, Result, Seams, Timestamp, VirtualClock};
 use std::{ops::Deref, sync::Arc, time::Duration};
 
 /// A started bus on virtual time. It is a [`Bus`], and knows what became of every message.
@@ -90,7 +90,8 @@ pub async fn start(wiring: Builder) -> Result<TestBus> {
     start_on(wiring, "memory://").await
 }
 
-/// The same on another transport that lives in this process, such as `sqlite://:memory:`.
+/// The same on another transport that lives in this process, such as `sqlite://:memory:`. A server has a clock of its own, which
+/// no test can turn: its URL is refused.
 ///
 /// ```
 /// # use dwell::{ErrorKind, prelude::*};
@@ -107,6 +108,13 @@ pub async fn start(wiring: Builder) -> Result<TestBus> {
 /// # Ok(()) }
 /// ```
 pub async fn start_on(wiring: Builder, url: &str) -> Result<TestBus> {
+    if let Some(scheme) = connect::server(url) {
+        let text = format!(
+            "a test on virtual time needs a transport in this process, and `{scheme}://` is a server with a clock of its \
+             own: use `memory://` or `sqlite://`"
+        );
+        return Err(Error::new(ErrorKind::Config, text));
+    }
     let clock = VirtualClock::new();
     let records = Arc::new(Records::default());
     let seams = Seams::virtual_time(clock.clone(), 1);

@@ -67,7 +67,7 @@ async fn an_inbox_around_a_job_is_refused_because_it_would_lose_results() {
 #[tokio::test]
 async fn a_type_that_is_only_a_job_is_no_command() {
     let t = dwell::testing::start(Bus::builder().job(twice)).await.unwrap();
-    assert_eq!(t.send(double(1)).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(t.send(double(1)).await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 #[tokio::test]

@@ -9,6 +9,18 @@ fn a_variable_beats_the_file_and_the_file_beats_the_default() {
 }
 
 #[test]
+fn a_variable_with_one_underscore_sets_nothing_and_the_setting_that_was_meant_is_known() {
+    let config = with_env(Config::default(), &[("DWELL_TRANSPORT_URL", "sqlite://lost.db")]).unwrap();
+    assert_eq!(config, Config::default());
+    let meant = |name| super::super::read::with_both_underscores(name);
+    assert_eq!(meant("DWELL_TRANSPORT_URL").as_deref(), Some("DWELL_TRANSPORT__URL"));
+    assert_eq!(meant("DWELL_RETRY_MAX_RETRIES").as_deref(), Some("DWELL_RETRY__MAX_RETRIES"));
+    for ours in ["DWELL_TOKEN", "DWELL_URL", "DWELL_TEST_REDIS_URL", "DWELL_EXAMPLE_URL", "TRANSPORT_URL"] {
+        assert_eq!(meant(ours), None, "{ours}");
+    }
+}
+
+#[test]
 fn every_single_value_can_be_set() {
     let variables = [
         ("DWELL_TRANSPORT__URL", "redis://localhost"),
