@@ -21,7 +21,7 @@ pub(crate) async fn change(
     change: Change,
     by: &str,
 ) -> Result<Vec<Answer>> {
-    let mut found = find(store, id).await?;
+    let mut found = find(store, std::slice::from_ref(id)).await?.pop().unwrap_or_default();
     found.retain(|found| of.has(&found.record.topic, found.record.subscription.as_deref()));
     // First those that can be changed.
     found.sort_by_key(|found| !found.is_free);

@@ -28,8 +28,8 @@ use std::{
 };
 use tokio::sync::{Notify, oneshot};
 
-/// The most that one `receive` hands out.
-const MOST: usize = 1000;
+/// The most that one `receive` hands out, in one script: whoever else needs the server meanwhile does not wait long.
+const MOST: usize = 500;
 
 /// How much that is in bytes, unless a single message has more.
 const BYTES: usize = 16 << 20;

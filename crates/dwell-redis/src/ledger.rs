@@ -6,22 +6,40 @@ use crate::{
     item::{Item, home, state},
     keys,
     places::{list, text},
-    scheduler::{bases, in_each, or_left_out},
+    scheduler::{in_each, or_left_out},
     script::{PROMOTE, RECORDS},
     settings::Promoter,
     store::Store,
+    together::Together,
 };
 use dwell_core::{
-    Answer, Attempts, BoxFuture, Change, Count, Cursor, Ledger, MessageId, Of, Page, Record, RecordQuery,
-    Result, State, Text, Timestamp, Transition,
+    Answer, Attempts, BoxFuture, Change, Count, Cursor, Error, ErrorKind, Ledger, MessageId, Of, Page,
+    Record, RecordQuery, Result, State, Text, Timestamp, Transition,
 };
 use redis::Value;
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
 
 /// How many records are looked at at a time.
 const WINDOW: usize = 200;
 
-pub(crate) struct RedisLedger(pub(crate) Arc<Store>);
+/// How many ids are looked for in one script.
+const IDS: usize = 100;
+
+pub(crate) struct RedisLedger {
+    store: Arc<Store>,
+    /// Those who ask for records at the same time ask together: to look for one id takes several steps in every topic, and to look
+    /// for many not many more.
+    looks: OnceLock<Together<MessageId, Result<Vec<Record>>>>,
+}
+
+impl RedisLedger {
+    pub(crate) fn new(store: Arc<Store>) -> Self {
+        Self { store, looks: OnceLock::new() }
+    }
+}
 
 /// A record, and how to find it again.
 pub(crate) struct Found {
@@ -36,17 +54,23 @@ pub(crate) struct Found {
 impl Ledger for RedisLedger {
     fn get<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Vec<Record>>> {
         Box::pin(async move {
-            let found = find(&self.0, id).await?;
-            Ok(found.into_iter().map(|found| found.record).collect())
+            let looks = self.looks.get_or_init(|| {
+                Together::new(&self.store, |store, ids| Box::pin(async move { get(&store, &ids).await }))
+            });
+            match looks.ask(vec![id.clone()]).await.and_then(|mut found| found.pop()) {
+                Some(found) => found,
+                // Whoever looked for all was stopped: to look twice does no harm.
+                None => get(&self.store, std::slice::from_ref(id)).await.remove(0),
+            }
         })
     }
 
     fn list(&self, query: RecordQuery) -> BoxFuture<'_, Result<Page<Record>>> {
-        Box::pin(page(&self.0, query))
+        Box::pin(page(&self.store, query))
     }
 
     fn counts(&self) -> BoxFuture<'_, Result<Vec<Count>>> {
-        Box::pin(counts(&self.0))
+        Box::pin(counts(&self.store))
     }
 
     fn change<'a>(
@@ -56,13 +80,13 @@ impl Ledger for RedisLedger {
         change: Change,
         by: &'a str,
     ) -> BoxFuture<'a, Result<Vec<Answer>>> {
-        Box::pin(change::change(&self.0, id, of, change, by))
+        Box::pin(change::change(&self.store, id, of, change, by))
     }
 }
 
-/// All slots. What is due by now is made ready first, so that what is looked at is as it should be even where no consumer
-/// is there to care.
-async fn slots(store: &Store) -> Result<Vec<Text>> {
+/// All slots, by the topics that give them their names, with the topics in them. What is due by now is made ready first, so
+/// that what is looked at is as it should be even where no consumer is there to care.
+async fn slots(store: &Store) -> Result<BTreeMap<Text, Vec<Text>>> {
     store.open()?;
     let topics = store.places.names(&store.link).await?;
     if store.link.settings.promoter == Promoter::Inside {
@@ -70,32 +94,65 @@ async fn slots(store: &Store) -> Result<Vec<Text>> {
             or_left_out(&topic, answer)?;
         }
     }
-    Ok(bases(&store.rooms().await?))
+    let mut slots: BTreeMap<Text, Vec<Text>> = BTreeMap::new();
+    for room in store.rooms().await? {
+        slots.entry(keys::split(&room).0.into()).or_default().push(room);
+    }
+    Ok(slots)
 }
 
-/// Every record of one message, with their history.
-pub(crate) async fn find(store: &Store, id: &MessageId) -> Result<Vec<Found>> {
-    let bases = slots(store).await?;
-    let looks = bases.iter().map(|base| async move { or_left_out(base, find_in(store, base, id).await) });
-    let mut found = vec![];
-    for of in futures_util::future::join_all(looks).await {
-        found.extend(of?);
+/// The records of each of these messages, with their history.
+async fn get(store: &Store, ids: &[MessageId]) -> Vec<Result<Vec<Record>>> {
+    match find(store, ids).await {
+        Ok(found) => {
+            let records = |of: Vec<Found>| of.into_iter().map(|found| found.record).collect();
+            found.into_iter().map(|of| Ok(records(of))).collect()
+        }
+        Err(error) => ids.iter().map(|_| Err(error.again())).collect(),
+    }
+}
+
+/// Every record of each of these messages, with their history.
+pub(crate) async fn find(store: &Store, ids: &[MessageId]) -> Result<Vec<Vec<Found>>> {
+    let slots = slots(store).await?;
+    let looks = slots
+        .iter()
+        .map(|(base, topics)| async move { or_left_out(base, find_in(store, base, topics, ids).await) });
+    let mut found: Vec<Vec<Found>> = ids.iter().map(|_| vec![]).collect();
+    for here in futures_util::future::join_all(looks).await {
+        found.iter_mut().zip(here?).for_each(|(all, here)| all.extend(here));
     }
     // What has left a bucket may still be there as well: what became of it in its topic comes behind.
-    found.sort_by_key(|found| {
-        (found.record.created_at, Bucket::parse(&found.base).is_none(), order(&found.number))
-    });
+    for of in &mut found {
+        of.sort_by_key(|found| {
+            (found.record.created_at, Bucket::parse(&found.base).is_none(), order(&found.number))
+        });
+    }
     Ok(found)
 }
 
-async fn find_in(store: &Store, base: &Text, id: &MessageId) -> Result<Vec<Found>> {
-    let topics = store.family(base).await?;
+async fn find_in(store: &Store, base: &Text, topics: &[Text], ids: &[MessageId]) -> Result<Vec<Vec<Found>>> {
+    let (topics, mut found) = (store.there(topics).await?, vec![]);
     if topics.is_empty() {
-        return Ok(vec![]);
+        return Ok(found);
     }
-    let answer = store.run(&RECORDS, &topics, |_, command| _ = command.arg("id").arg(&*id.0)).await?;
-    let records = answer.into_iter().next().map(list).unwrap_or_default();
-    Ok(records.into_iter().filter_map(|record| read(base, record, true)).collect())
+    while found.len() < ids.len() {
+        let some = ids[found.len()..].iter().take(IDS);
+        let write = |command: &mut redis::Cmd| {
+            command.arg("ids");
+            some.clone().for_each(|id| _ = command.arg(&*id.0));
+        };
+        let answer = store.run(&RECORDS, &topics, |_, command| write(command)).await?;
+        let each = answer.into_iter().next().map(list).unwrap_or_default();
+        if each.is_empty() {
+            return Err(Error::new(ErrorKind::Timeout, "the server did not answer for these ids"));
+        }
+        let read = |records: Value| {
+            list(records).into_iter().filter_map(|record| read(base, record, true)).collect()
+        };
+        found.extend(each.into_iter().map(read));
+    }
+    Ok(found)
 }
 
 fn order(number: &str) -> u64 {
@@ -187,17 +244,17 @@ fn rank(found: &Found) -> (Timestamp, MessageId, Text, u64) {
 }
 
 async fn page(store: &Store, query: RecordQuery) -> Result<Page<Record>> {
-    let mut bases = slots(store).await?;
+    let mut slots = slots(store).await?;
     if let Some(topic) = &query.topic {
         let (base, _) = keys::split(topic);
-        bases.retain(|of| of.split_once('#').map_or(&**of, |(of, _)| of) == base);
+        slots.retain(|of, _| of.split_once('#').map_or(&**of, |(of, _)| of) == base);
     }
     let after = match &query.after {
         None => None,
         Some(cursor) => {
             let (number, base) = cursor.place.split_once('@').ok_or_else(|| {
                 let text = "this cursor is not one that this ledger gave: start from the first page";
-                dwell_core::Error::new(dwell_core::ErrorKind::Invalid, text)
+                Error::new(ErrorKind::Invalid, text)
             })?;
             Some((cursor.created_at, cursor.id.clone(), Text::from(base), order(number)))
         }
@@ -205,9 +262,9 @@ async fn page(store: &Store, query: RecordQuery) -> Result<Page<Record>> {
     // One more than asked for tells whether this page is the last.
     let wanted = query.limit.saturating_add(1);
     let (query_of, after) = (&query, after.as_ref());
-    let scans = bases
-        .iter()
-        .map(|base| async move { or_left_out(base, scan(store, base, query_of, after, wanted).await) });
+    let scans = slots.iter().map(|(base, topics)| async move {
+        or_left_out(base, scan(store, base, topics, query_of, after, wanted).await)
+    });
     let mut found = vec![];
     for of in futures_util::future::join_all(scans).await {
         found.extend(of?);
@@ -227,12 +284,12 @@ async fn page(store: &Store, query: RecordQuery) -> Result<Page<Record>> {
 async fn scan(
     store: &Store,
     base: &Text,
+    topics: &[Text],
     query: &RecordQuery,
     after: Option<&(Timestamp, MessageId, Text, u64)>,
     wanted: usize,
 ) -> Result<Vec<Found>> {
-    let topics = store.family(base).await?;
-    let mut found = vec![];
+    let (topics, mut found) = (store.there(topics).await?, vec![]);
     if topics.is_empty() {
         return Ok(found);
     }
@@ -282,9 +339,9 @@ fn fits(record: &Record, query: &RecordQuery) -> bool {
 }
 
 async fn counts(store: &Store) -> Result<Vec<Count>> {
-    let bases = slots(store).await?;
+    let slots = slots(store).await?;
     let prefix = &store.link.settings.prefix;
-    let looks = bases.iter().map(|base| {
+    let looks = slots.keys().map(|base| {
         let key = keys::of_slot(prefix, base).swap_remove(6);
         async move {
             let counts = store.link.query(redis::cmd("HGETALL").arg(key)).await;

@@ -44,6 +44,7 @@ mod script;
 mod settings;
 mod settle;
 mod store;
+mod together;
 mod waiter;
 
 pub use settings::{Promoter, RedisSettings};
@@ -88,6 +89,7 @@ use store::Store;
 pub struct Redis {
     store: Arc<Store>,
     producer: Arc<OnceLock<Arc<RedisProducer>>>,
+    ledger: Arc<RedisLedger>,
 }
 
 /// Connects to the server, or cluster, that a URL names: `redis://user:password@host:port/0?option=value`, or `rediss://` for
@@ -109,7 +111,9 @@ impl Redis {
     pub async fn open(settings: RedisSettings, seams: Seams) -> Result<Self> {
         let link = Link::open(settings).await?;
         let is_durable = persistence::check(&link).await?;
-        Ok(Self { store: Store::new(link, seams, is_durable), producer: Arc::default() })
+        let store = Store::new(link, seams, is_durable);
+        let ledger = Arc::new(RedisLedger::new(store.clone()));
+        Ok(Self { store, producer: Arc::default(), ledger })
     }
 
     /// What it does by itself with these settings, on a server that writes everything to disk or not.
@@ -166,7 +170,7 @@ impl Transport for Redis {
 
     fn ledger(&self) -> Option<Arc<dyn Ledger>> {
         let has_ledger = self.store.link.settings.ledger;
-        has_ledger.then(|| Arc::new(RedisLedger(self.store.clone())) as Arc<dyn Ledger>)
+        has_ledger.then(|| self.ledger.clone() as Arc<dyn Ledger>)
     }
 
     fn inbox(&self) -> Option<Arc<dyn Inbox>> {

@@ -144,11 +144,15 @@ impl Store {
 
     /// The topics of one slot that are there.
     pub(crate) async fn family(&self, base: &str) -> Result<Vec<Text>> {
+        self.there(&crate::keys::family(base).map(Text::from)).await
+    }
+
+    /// Those of these topics that are there.
+    pub(crate) async fn there(&self, topics: &[Text]) -> Result<Vec<Text>> {
         let mut there = vec![];
-        for topic in crate::keys::family(base) {
-            let topic = Text::from(topic);
-            match self.places.get(&self.link, &topic).await {
-                Ok(_) => there.push(topic),
+        for topic in topics {
+            match self.places.get(&self.link, topic).await {
+                Ok(_) => there.push(topic.clone()),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }

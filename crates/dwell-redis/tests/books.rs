@@ -7,6 +7,7 @@ use dwell_core::{
     TransportUrl, wire,
 };
 use dwell_redis::Redis;
+use futures_util::future::join_all;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 const STEPS: usize = 600;
@@ -142,8 +143,9 @@ impl Play {
         assert_eq!(counted, by_state, "counts and list");
         let mut single = vec![];
         let ids: std::collections::BTreeSet<_> = listed.iter().map(|(id, ..)| id.clone()).collect();
-        for id in ids {
-            for record in ledger.get(&id.as_str().into()).await.unwrap() {
+        let gets = ids.iter().map(async |id| (id, ledger.get(&id.as_str().into()).await.unwrap()));
+        for (id, records) in join_all(gets).await {
+            for record in records {
                 assert_eq!(record.history.last().map(|last| last.state), Some(record.state), "{record:?}");
                 let subscription = record.subscription.map(|name| name.to_string());
                 single.push((id.clone(), record.topic.to_string(), subscription, record.state));

@@ -62,6 +62,20 @@ async fn large_messages_are_handed_out_in_order_and_never_too_many_bytes_at_once
 }
 
 #[tokio::test]
+async fn however_many_are_asked_for_five_hundred_are_handed_out_at_a_time_in_order() {
+    let (_server, redis, consumer) = stage().await;
+    send(&redis, vec![10; 1200]).await;
+    let (mut seen, mut batches) = (vec![], vec![]);
+    while seen.len() < 1200 {
+        let batch = receive(&consumer).await;
+        batches.push(batch.len());
+        seen.extend(batch.iter().map(|delivery| delivery.message.id.to_string()));
+    }
+    assert_eq!(batches, [500, 500, 200]);
+    assert_eq!(seen, (0..1200).map(|n| format!("m{n}")).collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn an_entry_with_any_number_is_handed_out_extended_and_settled() {
     let (server, _redis, consumer) = stage().await;
     for entry in ["1763200800000-1048575", "1763200800000-1048576", "1763200800000-18446744073709551615"] {

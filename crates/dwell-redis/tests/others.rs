@@ -1,42 +1,17 @@
 //! Other programs on the same server: their keys and their messages are in nobody else's way.
 
+mod stage;
+
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{
-    Action, Address, Change, Changed, Consumer, Delivery, Due, Envelope, ErrorKind, Message, MessageId, Note,
-    Of, OnMissing, Outcome, Query, RecordQuery, Result, Seams, Sent, Settle, Subscription, Transport,
-    TransportUrl,
+    Action, Change, Changed, Due, ErrorKind, MessageId, Of, OnMissing, Query, RecordQuery, Result, Seams,
+    Subscription, Transport,
 };
-use dwell_redis::Redis;
-use std::{sync::Arc, time::Duration};
-
-const PATIENCE: Duration = Duration::from_secs(20);
+use stage::{PATIENCE, connect, order, said, send, settle, subscribed};
+use std::time::Duration;
 
 fn server() -> RedisServer {
     RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap()
-}
-
-async fn connect(url: &str) -> Result<Redis> {
-    dwell_redis::connect(&TransportUrl::parse(url)?, Seams::system("test")).await
-}
-
-async fn subscribed(redis: &Redis) -> Arc<dyn Consumer> {
-    let mail = Subscription::new("orders", "mail");
-    redis.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
-    redis.consumer(mail).await.unwrap()
-}
-
-async fn send(redis: &Redis, envelope: Envelope) -> Result<Sent> {
-    redis.producer().await?.send(&[envelope]).await.pop().unwrap()
-}
-
-fn order(id: &str) -> Envelope {
-    Envelope::new(Address::topic("orders"), Message::new(id, "orders.placed", id.to_owned()))
-}
-
-async fn settle(consumer: &Arc<dyn Consumer>, delivery: Delivery, action: Action) {
-    let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
-    let unsettled = consumer.settle(vec![Settle { delivery, action, note }]).await;
-    assert!(unsettled.is_empty(), "{unsettled:?}");
 }
 
 #[tokio::test]
@@ -77,11 +52,8 @@ async fn a_key_in_the_way_of_one_topic_is_none_of_the_others() {
     let background = tokio::spawn(background);
     let clock = Seams::system("test").clock;
     let start = clock.elapsed();
-    let said = |arguments: &[&str]| {
-        String::from_utf8_lossy(&server.cli(arguments).unwrap().stdout).trim().to_owned()
-    };
-    while said(&["xlen", "dwell:{orders}:ready:mail"]) != "1000"
-        || said(&["exists", "dwell:{orders}:over"]) == "1"
+    while said(&server, &["xlen", "dwell:{orders}:ready:mail"]) != "1000"
+        || said(&server, &["exists", "dwell:{orders}:over"]) == "1"
     {
         assert!(clock.elapsed() - start < PATIENCE);
         clock.sleep(Duration::from_millis(20)).await;
@@ -115,6 +87,5 @@ async fn a_message_of_another_program_whose_id_has_blanks_is_found_and_changed_w
     }
     bodies.sort();
     assert_eq!(bodies, ["1", "2", "3"]);
-    let left = server.cli(&["exists", "dwell:{orders}:aliases"]).unwrap().stdout;
-    assert_eq!(String::from_utf8_lossy(&left).trim(), "0", "no name is left behind");
+    assert_eq!(said(&server, &["exists", "dwell:{orders}:aliases"]), "0", "no name is left behind");
 }

@@ -1,17 +1,17 @@
 //! What reaches the server twice, or nobody knows whether it did, is done once.
 
 mod proxy;
+mod stage;
 
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{
-    Action, Address, Changed, Consumer, Delivery, Due, Envelope, ErrorKind, Message, Note, OnMissing,
-    Outcome, Result, Seams, Sent, Settle, Subscription, Transport, TransportUrl,
+    Action, Address, Changed, Consumer, Delivery, Due, Envelope, ErrorKind, OnMissing, Result, Seams, Sent,
+    Settle, Subscription, Transport, TransportUrl, Unsettled,
 };
 use dwell_redis::Redis;
 use proxy::{Proxy, Trouble};
+use stage::{PATIENCE, note, order, said};
 use std::{sync::Arc, time::Duration};
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Stage {
     server: RedisServer,
@@ -100,18 +100,6 @@ impl Stage {
     fn stored(&self) -> String {
         said(&self.server, &["xlen", "dwell:{orders}:ready:mail"])
     }
-}
-
-fn said(server: &RedisServer, arguments: &[&str]) -> String {
-    String::from_utf8_lossy(&server.cli(arguments).unwrap().stdout).trim().to_owned()
-}
-
-fn order(id: &str) -> Envelope {
-    Envelope::new(Address::topic("orders"), Message::new(id, "orders.placed", id.to_owned()))
-}
-
-fn note() -> Note {
-    Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None }
 }
 
 fn ids(batch: &[Delivery]) -> Vec<&str> {
@@ -229,6 +217,45 @@ async fn a_settlement_without_an_answer_is_no_stale_receipt_when_it_is_tried_aga
         }
         assert_eq!(stage.stored(), "0", "{trouble:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_settlement_that_never_arrived_and_then_had_no_answer_is_no_stale_receipt_the_third_time() {
+    let stage = Stage::new(false, "timeout=300ms").await;
+    for id in ["a", "b"] {
+        stage.send(order(id)).await.unwrap();
+    }
+    let settle = |delivery| Settle { delivery, action: Action::ACK, note: note() };
+    let mut batch: Vec<_> = stage.receive().await.into_iter().map(settle).collect();
+    assert_eq!(batch.len(), 2);
+    // Both are in the first call, which is still on its way when the line breaks.
+    stage.proxy.trouble(Trouble::Late);
+    batch = again(stage.consumer.settle(batch).await);
+    assert!(stage.proxy.is_over());
+    // One of them is settled by a call without an answer. While the line is down, calls fail before they are made.
+    let other = batch.pop().unwrap();
+    while stage.stored() == "2" {
+        stage.proxy.trouble(Trouble::Silence);
+        batch = again(stage.consumer.settle(batch).await);
+    }
+    while !batch.is_empty() {
+        batch = again(stage.consumer.settle(batch).await);
+    }
+    // The first comes too late for the other, which is settled by itself.
+    stage.proxy.let_go().await;
+    assert_eq!(stage.stored(), "1");
+    let unsettled = stage.consumer.settle(vec![other]).await;
+    assert!(unsettled.is_empty(), "{unsettled:?}");
+    assert_eq!(stage.stored(), "0");
+}
+
+/// What is to be tried again, and nothing else.
+fn again(unsettled: Vec<Unsettled>) -> Vec<Settle> {
+    let again = unsettled.into_iter().map(|unsettled| {
+        assert!(unsettled.error.is_retryable(), "{}", unsettled.error);
+        unsettled.settle
+    });
+    again.collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

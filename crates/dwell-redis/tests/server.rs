@@ -1,41 +1,15 @@
 //! Against a real server that misbehaves: each fault is survived, or is an error that says what to do; and nothing is lost.
 
+mod stage;
+
 use dwell_conformance::servers::redis::{RedisCluster, RedisOptions, RedisServer};
 use dwell_core::{
-    Action, Address, Changed, Claim, Consumer, Delivery, Due, Envelope, ErrorKind, Message, Note, OnConflict,
-    OnMissing, Outcome, Result, Seams, Sent, Settle, Subscription, Transport, TransportUrl,
+    Action, Changed, Claim, Consumer, Due, Envelope, ErrorKind, OnConflict, OnMissing, Seams, Settle,
+    Subscription, Transport, TransportUrl,
 };
 use dwell_redis::Redis;
+use stage::{PATIENCE, connect, mail, note, order, said, send, settle, subscribed};
 use std::{collections::BTreeSet, fs::File, path::Path, sync::Arc, time::Duration};
-
-const PATIENCE: Duration = Duration::from_secs(20);
-
-async fn connect(url: &str) -> Result<Redis> {
-    dwell_redis::connect(&TransportUrl::parse(url)?, Seams::system("test")).await
-}
-
-fn mail() -> Subscription {
-    Subscription { lease: Duration::from_secs(2), ..Subscription::new("orders", "mail") }
-}
-
-async fn subscribed(redis: &Redis) -> Arc<dyn Consumer> {
-    redis.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
-    redis.consumer(mail()).await.unwrap()
-}
-
-async fn send(redis: &Redis, envelope: Envelope) -> Result<Sent> {
-    redis.producer().await?.send(&[envelope]).await.pop().unwrap()
-}
-
-fn order(id: &str) -> Envelope {
-    Envelope::new(Address::topic("orders"), Message::new(id, "orders.placed", id.to_owned()))
-}
-
-async fn settle(consumer: &Arc<dyn Consumer>, delivery: Delivery, action: Action) {
-    let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
-    let unsettled = consumer.settle(vec![Settle { delivery, action, note }]).await;
-    assert!(unsettled.is_empty(), "{unsettled:?}");
-}
 
 /// Receives and acknowledges so many, whatever happens meanwhile.
 async fn take(consumer: &Arc<dyn Consumer>, count: usize) -> BTreeSet<String> {
@@ -53,8 +27,7 @@ async fn take(consumer: &Arc<dyn Consumer>, count: usize) -> BTreeSet<String> {
         };
         for delivery in batch {
             seen.insert(delivery.message.id.to_string());
-            let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
-            consumer.settle(vec![Settle { delivery, action: Action::ACK, note }]).await;
+            consumer.settle(vec![Settle { delivery, action: Action::ACK, note: note() }]).await;
         }
     }
     seen
@@ -133,9 +106,7 @@ async fn a_server_that_became_a_replica_is_unavailable_until_it_is_a_master_agai
     // A copy of itself, so that nothing is thrown away.
     other.cli(&["replicaof", "127.0.0.1", &server.port().to_string()]).unwrap();
     let clock = Seams::system("test").clock;
-    while !String::from_utf8_lossy(&other.cli(&["info", "replication"]).unwrap().stdout)
-        .contains("link_status:up")
-    {
+    while !said(&other, &["info", "replication"]).contains("link_status:up") {
         clock.sleep(Duration::from_millis(20)).await;
     }
     other.cli(&["replicaof", "no", "one"]).unwrap();
@@ -176,7 +147,7 @@ async fn a_key_in_the_way_of_receiving_settling_and_what_is_due_is_said_and_then
     let error = consumer.receive(1, Duration::from_millis(10), None).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
     assert!(error.to_string().contains(key), "{error}");
-    let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
+    let note = note();
     let unsettled =
         consumer.settle(vec![Settle { delivery: held, action: Action::ACK, note: note.clone() }]).await;
     let [unsettled] = unsettled.try_into().expect("it is handed back");
@@ -273,15 +244,15 @@ async fn a_consumer_that_left_leaves_neither_its_name_nor_what_it_settled_behind
         consumers.stdout.iter().all(u8::is_ascii_whitespace),
         "a consumer that left leaves no name behind"
     );
-    let length = server.cli(&["xlen", "dwell:{orders}:ready:mail"]).unwrap();
-    assert_eq!(String::from_utf8_lossy(&length.stdout).trim(), "0", "what is settled is removed");
+    assert_eq!(said(&server, &["xlen", "dwell:{orders}:ready:mail"]), "0", "what is settled is removed");
 }
 
 #[tokio::test]
 async fn the_way_to_insert_a_message_that_the_documentation_shows_works() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
-    let consumer = subscribed(&redis).await;
+    let is_there = || said(&server, &["sismember", "dwell:topics", "orders.placed"]);
+    assert_eq!(is_there(), "0");
     let page = include_str!("../../../docs/transports/redis.md");
     let shown: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("redis-cli XADD ")).collect();
     assert_eq!(shown.len(), 2, "the page shows a message that is due at once, and one that waits");
@@ -290,14 +261,20 @@ async fn the_way_to_insert_a_message_that_the_documentation_shows_works() {
         let ran = std::process::Command::new("sh").args(["-c", &command]).output().unwrap();
         assert!(ran.status.success(), "{command}: {ran:?}");
     }
+    // What came before its topic was there is taken in once it is.
+    let mail = Subscription { topic: "orders.placed".into(), ..mail() };
+    redis.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
+    assert_eq!(is_there(), "1");
+    let consumer = redis.consumer(mail).await.unwrap();
     let batch = consumer.receive(10, PATIENCE, None).await.unwrap();
     let [first] = batch.try_into().expect("the one that is due");
     assert_eq!((&*first.message.kind, &first.message.body[..]), ("orders.placed", &br#"{"order": 42}"#[..]));
     settle(&consumer, first, Action::ACK).await;
     let waiting = redis.scheduler().unwrap().pending(dwell_core::Query::default()).await.unwrap();
     let [waiting] = &waiting[..] else { panic!("{waiting:?}") };
-    assert_eq!(&*waiting.envelope.message.id.0, "reminder:42");
-    assert_eq!(waiting.envelope.message.key.as_deref(), Some(&b"order-42"[..]));
+    assert_eq!(&*waiting.envelope.message.id.0, "order-43");
+    assert_eq!(&waiting.envelope.message.body[..], br#"{"order": 43}"#);
+    assert_eq!(waiting.envelope.message.key.as_deref(), Some(&b"order-43"[..]));
 }
 
 #[tokio::test]
@@ -358,8 +335,7 @@ async fn what_another_program_has_written_wrongly_is_delivered_with_the_problem_
 
 /// How often the server was asked for more.
 fn reads(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["info", "commandstats"]).unwrap();
-    let stats = String::from_utf8_lossy(&stats.stdout).into_owned();
+    let stats = said(server, &["info", "commandstats"]);
     let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_xread:calls="));
     calls.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
 }
@@ -501,10 +477,7 @@ async fn a_server_that_is_still_reading_its_data_is_unavailable_until_it_has_rea
 async fn a_cluster_without_the_slot_of_a_topic_is_unavailable_until_somebody_has_it() {
     let server = RedisServer::start(RedisOptions::default().with("cluster-enabled", "yes")).unwrap();
     let clock = Seams::system("test").clock;
-    let has_all = |is: &str| {
-        let info = server.cli(&["cluster", "info"]).unwrap().stdout;
-        String::from_utf8_lossy(&info).contains(is)
-    };
+    let has_all = |is: &str| said(&server, &["cluster", "info"]).contains(is);
     server.cli(&["cluster", "addslotsrange", "0", "16383"]).unwrap();
     while !has_all("cluster_state:ok") {
         clock.sleep(Duration::from_millis(20)).await;

@@ -1,6 +1,6 @@
--- The records of one message, or one window of all of them, in the order in which they came to be. Arguments: `id` and an id,
--- or `page`, a time, an id and how many. Answers place, topic, name, due, item and holder of each; of a page also where it
--- ended.
+-- The records of some messages, or one window of all of them, in the order in which they came to be. Arguments: `ids` and ids,
+-- or `page`, a time, an id and how many. Answers place, topic, name, due, item and holder of each: by id, and not of the last ids
+-- where those before them have much to show; of a page also where it ended.
 local found = {}
 
 local function waiting(t, name, n)
@@ -47,8 +47,7 @@ local function record(id, n)
   end
 end
 
-if ARGV[A] == 'id' then
-  local id = ARGV[A + 1]
+local function of_id(id)
   for n in string.gmatch(call('HGET', S.ids, id) or '', '%S+') do located(n) end
   for _, t in ipairs(T) do
     for i, name in ipairs(names_of(t, id)) do
@@ -57,7 +56,23 @@ if ARGV[A] == 'id' then
       if raw and (i > 1 or not get(unpack_item(raw), 'id')) then waiting(t, name) end
     end
   end
-  return { 'ok', found }
+end
+
+-- How many bytes a record shows.
+local function weight(record)
+  return #(get(record[5], 'body') or '') + #(get(record[5], 'result') or '')
+end
+
+if ARGV[A] == 'ids' then
+  local each, bytes = {}, 0
+  for a = A + 1, #ARGV do
+    if bytes >= ENOUGH then break end
+    found = {}
+    of_id(ARGV[a])
+    for _, record in ipairs(found) do bytes = bytes + weight(record) end
+    each[#each + 1] = found
+  end
+  return { 'ok', each }
 end
 
 local from, after, most = tonumber(ARGV[A + 1]), ARGV[A + 2], tonumber(ARGV[A + 3])
@@ -72,7 +87,7 @@ while looked < most and bytes < ENOUGH do
       local id, n = string.match(member, '^(.*)/(%d+)$')
       local before = #found
       if id then record(id, n) end
-      if #found > before then bytes = bytes + #(get(found[#found][5], 'body') or '') end
+      if #found > before then bytes = bytes + weight(found[#found]) end
     end
   end
   rank = rank + most

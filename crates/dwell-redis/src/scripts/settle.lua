@@ -7,21 +7,30 @@ local again = answered()
 if again then return again end
 local answers = {}
 
--- Whether a call that nobody heard of again has settled this delivery. If that comes only now, it finds no such fence.
-local function stale(call_before)
-  local call_of, number, index = string.match(call_before, '^(%d+) (%d+) (%d+)$')
-  if not call_of then return 'stale' end
-  local last, its = last_call(call_of)
-  return last == number and its[2][tonumber(index)] == 'ok' and 'ok' or 'stale'
+-- The answers of calls that nobody heard of again, by lane and number. To one that has not come: those that it gets if it
+-- comes later.
+local unheard = {}
+
+-- Which of them may have settled a delivery before, and which of its answers that was.
+local function before(written)
+  local call_of, number, index = string.match(written, '^(%d+) (%d+) (%d+)$')
+  if not call_of then return nil end
+  local key = call_of .. ' ' .. number
+  if not unheard[key] then
+    local last, its = last_call(call_of)
+    if last ~= number then its = { 'ok', {} } end
+    unheard[key] = { lane = call_of, number = number, last = tonumber(last or 0), answers = its }
+  end
+  return unheard[key], tonumber(index)
 end
 
 local function settle(a)
   local entry, fence, action, worker = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
   local error = ARGV[a + 4] ~= '' and ARGV[a + 4] or nil
   local held = call('HGET', s.held, entry)
-  if not held then return stale(ARGV[a + 15]) end
+  if not held then return 'stale' end
   local token, holder, at = unpack(cmsgpack.unpack(held))
-  if token ~= fence or holder ~= owner then return stale(ARGV[a + 15]) end
+  if token ~= fence or holder ~= owner then return 'stale' end
 
   if action == 'release' then
     put_back(s, entry, false, worker, error)
@@ -101,6 +110,15 @@ local function settle(a)
   return 'ok'
 end
 
-for a = A + 2, #ARGV, 16 do answers[#answers + 1] = settle(a) end
+for a = A + 2, #ARGV, 16 do
+  local word, its, index = settle(a), before(ARGV[a + 15])
+  if its and word == 'stale' and its.answers[2][index] == 'ok' then word = 'ok' end
+  -- If nobody hears of this one either, the next still asks what the first has answered.
+  if its and word == 'ok' then its.answers[2][index] = 'ok' end
+  answers[#answers + 1] = word
+end
+for _, its in pairs(unheard) do
+  if its.last <= tonumber(its.number) then remember_call(its.lane, its.number, its.answers) end
+end
 conclude()
 return answer_once({ 'ok', answers })
