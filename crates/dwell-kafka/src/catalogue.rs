@@ -9,6 +9,7 @@
 use crate::{
     cluster::{Cluster, NewOne},
     fault::fault,
+    headers::RawHeaders,
     outbox::Outbox,
     record::{Outgoing, Record},
 };
@@ -130,7 +131,12 @@ impl Change {
             }
             Self::NoGroup(group) => (format!("subscription {group}"), None),
         };
-        Outgoing { topic: TOPIC.into(), key: Some(key.into()), headers: vec![], body: value.map(Into::into) }
+        Outgoing {
+            topic: TOPIC.into(),
+            key: Some(key.into()),
+            headers: RawHeaders::default(),
+            body: value.map(Into::into),
+        }
     }
 
     fn parse(key: &str, value: Option<&str>) -> Option<Self> {

@@ -1,6 +1,6 @@
 //! One member of one subscription. It reads the subscription's topic, and the retry topic that is its alone.
 
-use crate::group::{Member, Taken};
+use crate::group::{Member, Settling, Taken};
 use dwell_core::{
     Action, BoxFuture, Clock, Consumer, Delivery, Error, ErrorKind, LeaseId, Receipt, Result, Settle,
     Subscription, Unsettled, ready,
@@ -23,21 +23,22 @@ impl KafkaConsumer {
         Delivery { message, deliveries: None, due, problem, receipt }
     }
 
-    fn settle_one(&self, settle: &Settle) -> Result<()> {
-        let of = self.subscription.address();
+    fn settle_one(&self, settle: &Settle, settling: &mut Settling<'_>) -> Result<()> {
         let undeclared = match &settle.action {
             Action::Ack { result: None } => None,
             Action::Ack { result: Some(_) } => Some("keep a result: it has no ledger"),
             Action::Release => Some("release: move it to its own subscription instead"),
             Action::Move { .. } => Some("move in one step: copy, confirm, then ack instead"),
         };
+        let of = || self.subscription.address();
         if let Some(what) = undeclared {
+            let of = of();
             return Err(Error::new(ErrorKind::Unsupported, format!("Kafka cannot {what} (`{of}`)")));
         }
-        if self.member.complete(settle.delivery.receipt.lease()) {
+        if settling.complete(settle.delivery.receipt.lease()) {
             return Ok(());
         }
-        let id = &settle.delivery.message.id;
+        let (id, of) = (&settle.delivery.message.id, of());
         let text = format!("`{id}` is no longer this consumer's in `{of}`: its partition was assigned anew");
         Err(Error::new(ErrorKind::Stale, text))
     }
@@ -69,8 +70,9 @@ impl Consumer for KafkaConsumer {
     }
 
     fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {
+        let mut settling = self.member.settling();
         let unsettled = batch.into_iter().filter_map(|settle| {
-            let done = self.settle_one(&settle);
+            let done = self.settle_one(&settle, &mut settling);
             done.err().map(|error| Unsettled { settle, error })
         });
         ready(unsettled.collect())

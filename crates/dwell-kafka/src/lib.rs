@@ -19,6 +19,7 @@ mod cluster;
 mod consumer;
 mod fault;
 mod group;
+mod headers;
 mod names;
 mod outbox;
 mod producer;

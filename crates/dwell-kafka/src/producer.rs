@@ -5,7 +5,7 @@ use crate::{
     names::topic_of,
     outbox::Outbox,
     provision::not_found,
-    record::{ORIGINAL_TIMESTAMP, Outgoing, PROCESS_AT, TARGET_TOPIC, set},
+    record::{ORIGINAL_TIMESTAMP, Outgoing, PROCESS_AT, TARGET_TOPIC},
     relay::AFTER,
 };
 use dwell_core::{
@@ -105,11 +105,11 @@ impl KafkaProducer {
             return Err(not_found(&format!("delay topic `{shelf}`")));
         }
         let mut record = Outgoing::of(&envelope.message, shelf);
-        set(&mut record.headers, TARGET_TOPIC, target);
-        set(&mut record.headers, PROCESS_AT, due.resolve(now).0);
-        set(&mut record.headers, ORIGINAL_TIMESTAMP, now.0);
+        record.headers.set(TARGET_TOPIC, target);
+        record.headers.set(PROCESS_AT, due.resolve(now).0);
+        record.headers.set(ORIGINAL_TIMESTAMP, now.0);
         if let Due::After(_) = due {
-            set(&mut record.headers, AFTER, due.resolve(Timestamp(0)).0);
+            record.headers.set(AFTER, due.resolve(Timestamp(0)).0);
         }
         Ok(record)
     }

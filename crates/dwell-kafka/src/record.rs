@@ -1,8 +1,8 @@
 //! What lies in a partition, and how it becomes a message.
 
-use crate::names::position_id;
+use crate::{headers::RawHeaders, names::position_id};
 use bytes::Bytes;
-use dwell_core::{Headers, Message, Text, Timestamp, wire};
+use dwell_core::{Attempts, Headers, Message, MessageFields, Text, Timestamp, wire};
 use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 use std::{
     fmt,
@@ -17,16 +17,18 @@ pub(crate) const PROCESS_AT: &str = "x-process-at";
 /// The timestamp that it had first. Known to other clients.
 pub(crate) const ORIGINAL_TIMESTAMP: &str = "x-original-timestamp";
 
-/// The headers of a record, as they are: in order, with duplicates, with or without a value.
-pub(crate) type RawHeaders = Vec<(Text, Option<Bytes>)>;
+/// What a record takes in memory beside its bytes, with all that is kept of one that is held: about.
+const OWN_SIZE: usize = 384;
 
 /// One record of a partition.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
     pub(crate) partition: i32,
     pub(crate) offset: u64,
     /// When it was appended or made, whichever the topic keeps.
     pub(crate) timestamp: Option<Timestamp>,
+    /// The message in it, where it was read as one: it then has all that follows.
+    pub(crate) message: Option<Message>,
     pub(crate) key: Option<Bytes>,
     pub(crate) headers: RawHeaders,
     pub(crate) body: Option<Bytes>,
@@ -34,40 +36,57 @@ pub(crate) struct Record {
     pub(crate) broken: bool,
 }
 
+/// How a record is read: [`Record::read`] or [`Record::read_message`].
+pub(crate) type Read = fn(&BorrowedMessage<'_>) -> Record;
+
 impl Record {
-    pub(crate) fn read(message: &BorrowedMessage<'_>) -> Self {
-        // The library panics at a header whose name is no text: that is one bad record, and not the end of a consumer.
-        let headers = catch_unwind(AssertUnwindSafe(|| {
-            let headers = message.headers().into_iter().flat_map(|headers| headers.iter());
-            headers
-                .map(|header| (Text::from(header.key), header.value.map(Bytes::copy_from_slice)))
-                .collect::<RawHeaders>()
-        }));
+    /// As it is.
+    pub(crate) fn read(from: &BorrowedMessage<'_>) -> Self {
+        let headers = read_headers(|| headers(from).collect::<RawHeaders>());
         Self {
-            partition: message.partition(),
-            offset: u64::try_from(message.offset()).unwrap_or(0),
-            timestamp: message.timestamp().to_millis().map(Timestamp),
-            key: message.key().map(Bytes::copy_from_slice),
-            broken: headers.is_err(),
+            broken: headers.is_none(),
             headers: headers.unwrap_or_default(),
-            body: message.payload().map(Bytes::copy_from_slice),
+            ..Self::without_headers(from)
+        }
+    }
+
+    /// As the message that it is, without the copy that it takes to read it as it is and make that a message then. What is
+    /// not as Dwell writes it is read as it is.
+    pub(crate) fn read_message(from: &BorrowedMessage<'_>) -> Self {
+        let Some(fields) = read_headers(|| plain(headers(from))) else {
+            return Self { broken: true, ..Self::without_headers(from) };
+        };
+        let Some(fields) = fields else { return Self::read(from) };
+        let Self { partition, offset, timestamp, key, body, .. } = Self::without_headers(from);
+        let message = Message::from(MessageFields { key, body: body.unwrap_or_default(), ..fields });
+        Self { partition, offset, timestamp, message: Some(message), ..Self::default() }
+    }
+
+    fn without_headers(from: &BorrowedMessage<'_>) -> Self {
+        Self {
+            partition: from.partition(),
+            offset: u64::try_from(from.offset()).unwrap_or(0),
+            timestamp: from.timestamp().to_millis().map(Timestamp),
+            key: from.key().map(Bytes::copy_from_slice),
+            body: from.payload().map(Bytes::copy_from_slice),
+            ..Self::default()
         }
     }
 
     /// How much memory it holds, about.
     pub(crate) fn size(&self) -> usize {
-        let headers: usize = self
-            .headers
-            .iter()
-            .map(|(name, value)| 48 + name.len() + value.as_ref().map_or(0, Bytes::len))
-            .sum();
-        128 + headers + self.key.as_ref().map_or(0, Bytes::len) + self.body.as_ref().map_or(0, Bytes::len)
+        let length = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
+        let message = self.message.as_ref().map_or(0, |message| length(&message.key) + message.body.len());
+        OWN_SIZE + message + self.headers.size() + length(&self.key) + length(&self.body)
     }
 
     /// The message in it, what could not be read of it, and when it was due.
     pub(crate) fn message(self, topic: &str) -> (Message, Option<Text>, Option<Timestamp>) {
+        if let Some(message) = self.message {
+            return (message, None, self.timestamp);
+        }
         let mut headers: Headers =
-            self.headers.into_iter().map(|(name, value)| (name, value.unwrap_or_default())).collect();
+            self.headers.values().map(|(name, value)| (name, value.unwrap_or_default())).collect();
         // What came through a delay topic has both; a header of the user's own comes alone.
         let mut due = self.timestamp;
         if headers.get(ORIGINAL_TIMESTAMP).is_some() {
@@ -93,19 +112,18 @@ pub(crate) struct Outgoing {
     pub(crate) body: Option<Bytes>,
 }
 
+impl AsRef<Self> for Outgoing {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 impl Outgoing {
     /// A message, for a topic at once.
     pub(crate) fn of(message: &Message, topic: Text) -> Self {
-        let headers =
-            wire::to_headers(message).into_iter().map(|(name, value)| (name, Some(value))).collect();
+        let headers = wire::to_headers(message);
+        let headers = headers.iter().map(|(name, value)| (&**name, Some(&value[..]))).collect();
         Self { topic, key: message.key.clone(), headers, body: Some(message.body.clone()) }
-    }
-
-    pub(crate) fn native_headers(&self) -> OwnedHeaders {
-        let empty = OwnedHeaders::new_with_capacity(self.headers.len());
-        self.headers
-            .iter()
-            .fold(empty, |headers, (key, value)| headers.insert(Header { key, value: value.as_deref() }))
     }
 }
 
@@ -129,6 +147,48 @@ pub(crate) fn native_headers(message: &Message) -> OwnedHeaders {
     own.chain(others).fold(empty, |all, (key, value)| all.insert(Header { key, value: Some(value) }))
 }
 
+fn headers<'a>(of: &'a BorrowedMessage<'_>) -> impl Iterator<Item = (&'a str, Option<&'a [u8]>)> {
+    let headers = of.headers().into_iter().flat_map(|headers| headers.iter());
+    headers.map(|header| (header.key, header.value))
+}
+
+/// `None` if there is a header whose name is no text. The library panics at it: that is one bad record, and not the end of a
+/// consumer.
+fn read_headers<T>(read: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(read)).ok()
+}
+
+/// What [`wire::from_headers`] makes of what [`native_headers`] wrote, at half the cost: most of what is received is that. `None`
+/// where anything is otherwise, or came through a delay topic.
+fn plain<'a>(mut headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>) -> Option<MessageFields> {
+    let mut next = |name: &str| {
+        let (_, value) = headers.next().filter(|(known, _)| *known == name)?;
+        std::str::from_utf8(value?).ok()
+    };
+    let id = next(wire::ID).filter(|id| !id.is_empty())?;
+    let (kind, content_type) = (next(wire::TYPE)?, next(wire::CONTENT_TYPE)?);
+    let sent_at = Timestamp(next(wire::SENT_AT)?.parse().ok()?);
+    let (handled, failed) =
+        (next(wire::HANDLED_COUNT)?.parse().ok()?, next(wire::FAILED_COUNT)?.parse().ok()?);
+    let mut users = Headers::default();
+    for (name, value) in headers {
+        if wire::is_reserved_header(name) || name.eq_ignore_ascii_case(PROCESS_AT) {
+            return None;
+        }
+        users.append(name, value.map(Bytes::copy_from_slice).unwrap_or_default());
+    }
+    Some(MessageFields {
+        id: id.into(),
+        kind: kind.into(),
+        key: None,
+        content_type: content_type.into(),
+        sent_at: Some(sent_at),
+        headers: users,
+        body: Bytes::new(),
+        attempts: Attempts { handled, failed },
+    })
+}
+
 fn decimal(number: impl fmt::Display, buffer: &mut [u8; 20]) -> &[u8] {
     let mut rest = &mut buffer[..];
     // Twenty digits and signs are enough for any number here.
@@ -137,25 +197,8 @@ fn decimal(number: impl fmt::Display, buffer: &mut [u8; 20]) -> &[u8] {
     &buffer[..20 - left]
 }
 
-/// The first value of a header, names compared without case.
-pub(crate) fn header<'a>(headers: &'a RawHeaders, name: &str) -> Option<&'a Bytes> {
-    let found = headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-    found.and_then(|(_, value)| value.as_ref())
-}
-
-/// Removes every value of a header.
-pub(crate) fn remove(headers: &mut RawHeaders, name: &str) {
-    headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
-}
-
-/// Replaces every value of a header by this one.
-pub(crate) fn set(headers: &mut RawHeaders, name: &'static str, value: impl ToString) {
-    remove(headers, name);
-    headers.push((name.into(), Some(Bytes::from(value.to_string()))));
-}
-
 /// A number in ASCII decimal.
-pub(crate) fn number(value: &Bytes) -> Option<i64> {
+pub(crate) fn number(value: &[u8]) -> Option<i64> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
@@ -176,5 +219,47 @@ mod tests {
             .iter()
             .map(|header| (Text::from(header.key), Bytes::copy_from_slice(header.value.unwrap())));
         assert_eq!(native.collect::<Headers>(), wire::to_headers(&message));
+    }
+
+    #[test]
+    fn both_ways_to_read_a_message_say_the_same() {
+        let written = |headers: &[(&str, &str)]| {
+            let all = headers.iter().map(|(name, value)| (*name, Some(value.as_bytes())));
+            all.collect::<RawHeaders>()
+        };
+        let ours = [
+            (wire::ID, "order-42"),
+            (wire::TYPE, "orders.placed"),
+            (wire::CONTENT_TYPE, "application/json"),
+            (wire::SENT_AT, "-5"),
+            (wire::HANDLED_COUNT, "7"),
+            (wire::FAILED_COUNT, "3"),
+        ];
+        let with = |more: &[(&'static str, &'static str)]| [&ours, more].concat();
+        let mut unnamed = ours;
+        unnamed[0].1 = "";
+        let mut odd = ours;
+        odd[4].1 = "many";
+        for (is_plain, headers) in [
+            (true, with(&[])),
+            (true, with(&[("tag", "one"), ("Content-Type", "text/plain"), ("tag", "")])),
+            (false, with(&[("X-Dwell-Id", "two")])),
+            (false, with(&[("handledcount", "9")])),
+            (false, with(&[(PROCESS_AT, "5"), (ORIGINAL_TIMESTAMP, "4")])),
+            (false, unnamed.to_vec()),
+            (false, odd.to_vec()),
+            (false, ours[..3].to_vec()),
+            (false, vec![]),
+        ] {
+            let raw = written(&headers);
+            let fields = plain(raw.iter());
+            assert_eq!(fields.is_some(), is_plain, "{headers:?}");
+            if let Some(fields) = fields {
+                let all = raw.values().map(|(name, value)| (name, value.unwrap()));
+                let (message, problem) =
+                    wire::from_headers(all.collect(), None, Bytes::new(), || unreachable!());
+                assert_eq!((Message::from(fields), None), (message, problem), "{headers:?}");
+            }
+        }
     }
 }

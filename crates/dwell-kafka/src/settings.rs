@@ -170,6 +170,7 @@ impl KafkaSettings {
         }
         set(&mut relay.outage, options.duration("outage")?);
         set(&mut relay.absent_for, options.duration("absent_for")?);
+        relay.read_ahead.1 = options.number("read_ahead")?.unwrap_or(relay.read_ahead.1);
         relay.transactions = options.duration("transactions")?;
         options.finish()?;
         settings.check()?;
@@ -278,12 +279,12 @@ mod tests {
 
     #[test]
     fn a_url_says_it_all() {
-        let url = "kafka://app:hunter2@one,[::1]:9093?sasl=SCRAM-SHA-512&partitions=12&replication=3&ladder=1s,2s&prefix=later-";
+        let url = "kafka://app:hunter2@one,[::1]:9093?sasl=SCRAM-SHA-512&partitions=12&replication=3&ladder=1s,2s&prefix=later-&read_ahead=65536";
         let settings = read(url).unwrap();
         assert_eq!(settings.brokers, "one:9092,[::1]:9093");
         assert_eq!((settings.partitions, settings.replication), (12, Some(3)));
         assert_eq!(settings.sasl.as_ref().map(|sasl| sasl.mechanism), Some("SCRAM-SHA-512"));
-        assert_eq!(settings.relay.prefix, "later-");
+        assert_eq!((&*settings.relay.prefix, settings.relay.read_ahead.1), ("later-", 65_536));
         assert!(!format!("{settings:?}").contains("hunter2"));
         assert_eq!(settings.client("x").get("security.protocol"), Some("sasl_plaintext"));
     }
@@ -322,6 +323,7 @@ mod tests {
             ("kafka://host?session=10ms", "`session`"),
             ("kafka://host?max_record=100", "`max_record`"),
             ("kafka://host?ladder=5s,2s", "ladder"),
+            ("kafka://host?read_ahead=0", "`read_ahead`"),
         ] {
             let error = read(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config, "{url}");

@@ -3,11 +3,12 @@
 use crate::{
     cluster::Cluster,
     consumer::KafkaConsumer,
-    group::{Member, MemberSettings},
+    group::{Fetch, Member, MemberSettings},
     names::{group_name, retry_topic},
     outbox::Outbox,
     producer::KafkaProducer,
     provision::{Provisioner, not_found},
+    record::Record,
     relay::{self, Counts, Relay},
     settings::KafkaSettings,
 };
@@ -24,9 +25,10 @@ use std::{
     time::Duration,
 };
 
-/// What a consumer may fetch ahead: records, and bytes. While there is so much of its topic, the library asks for its retry
-/// topic alone, and for nothing else before that is answered: it must not be handled sooner.
-const PREFETCH: (usize, usize) = (50_000, 32 << 20);
+/// What a consumer fetches ahead. While there is so much of its topic, the library asks for its retry topic alone, and for
+/// nothing else before that is answered: it must not be handled sooner.
+const FETCH: Fetch =
+    Fetch { records: 50_000, bytes: 32 << 20, at_once: 1 << 20, wait: Duration::from_millis(25) };
 
 /// A connection to Kafka.
 pub struct Kafka {
@@ -96,7 +98,8 @@ impl Kafka {
             max_span: settings.max_span,
             commits: true,
             measures_lag: false,
-            prefetch: PREFETCH,
+            fetch: FETCH,
+            read: Record::read_message,
             epoch: self.seams.random.next(),
             clock: self.seams.clock.clone(),
         })?);

@@ -21,17 +21,21 @@ struct Scene {
 
 impl Scene {
     async fn new() -> Self {
+        Self::with("orders", rig::SESSION).await
+    }
+
+    async fn with(topic: &str, session: Duration) -> Self {
         let server = KafkaServer::start().unwrap();
         let mut settings = KafkaSettings::at(server.address());
-        (settings.partitions, settings.session, settings.send_timeout) = (1, rig::SESSION, SECOND * 3);
+        (settings.partitions, settings.session, settings.send_timeout) = (1, session, SECOND * 3);
         let kafka = Kafka::connect(settings, Seams::system("away")).await.unwrap();
-        let mail = Subscription::new("orders", "mail");
+        let mail = Subscription::new(topic, "mail");
         kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
         Self { server, kafka, mail, clock: SystemClock::new() }
     }
 
     async fn send(&self, id: &str) -> dwell_core::Result<()> {
-        let envelope = Envelope::new(Address::topic("orders"), Message::new(id, "t", "x"));
+        let envelope = Envelope::new(Address::topic(self.mail.topic.clone()), Message::new(id, "t", "x"));
         self.kafka.producer().await.unwrap().send(&[envelope]).await.remove(0).map(drop)
     }
 
@@ -55,6 +59,35 @@ async fn a_send_says_so_in_time_and_works_again_when_the_broker_is_back() {
     }
     let consumer = scene.kafka.consumer(scene.mail.clone()).await.unwrap();
     assert_eq!(&*scene.one(&consumer).await.message.id.0, "before");
+    scene.kafka.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_no_broker_is_there_nothing_is_handed_out_and_all_goes_on_when_it_is_back() {
+    rig::log::keep();
+    // Longer than the broker is away: the partitions stay ours, and what was fetched of them.
+    let mut scene = Scene::with("bills", SECOND * 60).await;
+    for id in ["a", "b", "c"] {
+        scene.send(id).await.unwrap();
+    }
+    let consumer = scene.kafka.consumer(scene.mail.clone()).await.unwrap();
+    let first = scene.one(&consumer).await;
+    scene.server.kill();
+    while rig::log::lines(&["a Kafka consumer reports", "AllBrokersDown", "bills"]).is_empty() {
+        scene.clock.sleep(SECOND / 20).await;
+    }
+    assert_eq!(
+        consumer.receive(10, SECOND, None).await.unwrap().len(),
+        0,
+        "what is done now nobody can be told"
+    );
+    scene.server.resume().unwrap();
+    assert!(rig::ack(&consumer, first).await.is_empty());
+    for id in ["b", "c"] {
+        let next = scene.one(&consumer).await;
+        assert_eq!(&*next.message.id.0, id);
+        assert!(rig::ack(&consumer, next).await.is_empty());
+    }
     scene.kafka.close().await.unwrap();
 }
 

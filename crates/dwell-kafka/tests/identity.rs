@@ -1,7 +1,10 @@
 //! Who the broker is, and who we are: TLS with a certificate authority of the test's own, certificates of clients, and passwords
 //! that are never sent.
 
-use dwell_conformance::servers::kafka::{KafkaServer, PASSWORD, USER};
+use dwell_conformance::servers::{
+    kafka::{KafkaServer, PASSWORD, USER},
+    require,
+};
 use dwell_core::{
     Address, Envelope, Error, ErrorKind, Message, OnMissing, Result, Seams, Subscription, Transport,
     TransportUrl,
@@ -9,7 +12,7 @@ use dwell_core::{
 use dwell_kafka::Kafka;
 use futures_util::future::join_all;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, process::Command, time::Duration};
 
 /// An authority, and what it signs with.
 fn authority() -> (Certificate, Issuer<'static, KeyPair>) {
@@ -51,6 +54,17 @@ fn identity(issuer: &Issuer<'static, KeyPair>) -> (String, String) {
     let names = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     let certificate = names.signed_by(&key, issuer).unwrap();
     (key.serialize_pem(), certificate.pem())
+}
+
+/// The same key, of no use without this password.
+fn encrypted(key: &str, password: &str) -> String {
+    require(&["openssl"]).unwrap();
+    let plain = File::new("plain-key", key);
+    let mut command = Command::new("openssl");
+    command.args(["pkcs8", "-topk8", "-v2", "aes-256-cbc", "-passout", "env:PASSWORD", "-in"]).arg(&plain.0);
+    let output = command.env("PASSWORD", password).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 async fn connect(url: &str) -> Result<Kafka> {
@@ -117,6 +131,31 @@ async fn a_broker_that_asks_for_a_certificate_lets_in_who_has_one_of_its_authori
         assert_eq!(error.kind(), kind, "{url}: {error:?}");
         assert!(error.to_string().contains("`certificate`"), "{url}: {error}");
         assert!(!format!("{error:?}").contains(&strange_key.to_string()), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_encrypted_key_is_opened_by_its_password_and_a_wrong_one_is_refused_without_saying_it() {
+    let (ours, issuer) = authority();
+    let ((key, certificate), (our_key, our_certificate)) = (identity(&issuer), identity(&issuer));
+    let our_key = encrypted(&our_key, "hunter2-is-right");
+    assert!(our_key.starts_with("-----BEGIN ENCRYPTED PRIVATE KEY-----"));
+    let server = KafkaServer::start_with_client_certificates(&key, &certificate, &ours.pem()).unwrap();
+    let trusted = File::new("encrypted-ca", &ours.pem());
+    let our_key = File::new("encrypted-key", &our_key);
+    let our_certificate = File::new("encrypted-certificate", &our_certificate);
+    let url = format!(
+        "kafka://{}?tls=true&partitions=1&ladder=1s&ca={trusted}&certificate={our_certificate}&private_key={our_key}",
+        server.address_with_tls()
+    );
+    use_it(connect(&format!("{url}&key_password=hunter2-is-right")).await.unwrap()).await;
+
+    let urls = [format!("{url}&key_password=hunter2-is-wrong"), url];
+    for error in refused(&urls).await {
+        assert_eq!(error.kind(), ErrorKind::Config, "{error:?}");
+        assert!(error.to_string().contains("`key_password`"), "{error}");
+        assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+        assert!(!format!("{error:?}").contains(&our_key.to_string()), "{error:?}");
     }
 }
 

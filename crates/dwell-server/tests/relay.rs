@@ -27,10 +27,19 @@ impl Relay {
     }
 
     fn start_as(server: &KafkaServer, group: &str, more: &[&str]) -> Self {
-        let mut child = command(server, group)
-            .args(["--ladder", "1s,2s,1h", "--metrics", "127.0.0.1:0", "--option", "partitions=2"])
-            .args(["--option", "session=3s", "--option", "absent_for=1s"])
-            .args(more)
+        let ladder = ["--ladder", "1s,2s,1h", "--option", "partitions=2", "--option", "session=3s"];
+        Self::run(command(server, group).args(ladder).args(more))
+    }
+
+    /// One that holds in memory whatever is due within the hour.
+    fn start_holding(server: &KafkaServer, session: &str) -> Self {
+        let ladder = ["--ladder", "1h", "--option", "partitions=1", "--option", session];
+        Self::run(command(server, "shop").args(ladder))
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let mut child = command
+            .args(["--metrics", "127.0.0.1:0", "--option", "absent_for=1s"])
             .env_remove("RUST_LOG")
             .stderr(Stdio::piped())
             .spawn()
@@ -81,9 +90,14 @@ impl Relay {
     }
 
     /// Asks it to end, as a service manager does.
+    fn ask(&self) {
+        assert!(Command::new("kill").arg(self.child.id().to_string()).status().unwrap().success());
+    }
+
+    /// Asks, and sees it end in good order.
     fn end(mut self) {
-        let asked = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
-        assert!(asked.success() && self.child.wait().unwrap().success());
+        self.ask();
+        assert!(self.child.wait().unwrap().success());
         self.line("the relay has ended");
     }
 }
@@ -243,23 +257,52 @@ fn on_a_terminal_one_line_says_how_it_is_doing() {
     assert!(found, "{said:#?}");
 }
 
+/// Has one record relayed, so that it has nothing to commit any more, and then one held that is due in this time. Returns
+/// when that is.
+fn hold_one(server: &KafkaServer, relay: &mut Relay, due_in: u128) -> u128 {
+    make_topic(server, "orders");
+    relay.metric("dwell_relay_lag{topic=\"delay-3600s\"}", |lag| lag == 0.0);
+    write(server, "delay-due", "orders", now(), 0..1);
+    relay.metric("dwell_relay_forwarded_total", |count| count == 1.0);
+    relay.metric("dwell_relay_lag{topic=\"delay-due\"}", |lag| lag == 0.0);
+    let at = now() + due_in;
+    write(server, "delay-due", "orders", at, 1..2);
+    relay.metric("dwell_relay_held", |held| held == 1.0);
+    at
+}
+
 #[test]
 fn one_that_waits_for_a_broker_ends_at_once_when_it_is_asked_again() {
-    let mut server = KafkaServer::start().unwrap();
-    make_topic(&server, "orders");
-    let mut relay = Relay::start(&server, &[]);
-    relay.metric("dwell_relay_lag{topic=\"delay-1s\"}", |lag| lag == 0.0);
-    write(&server, "delay-due", "orders", now() + 8_000, 0..1);
-    relay.metric("dwell_relay_held", |held| held == 1.0);
-    server.kill();
+    let server = KafkaServer::start().unwrap();
+    // It does not take its partitions for lost while nobody answers.
+    let mut relay = Relay::start_holding(&server, "session=60s");
+    hold_one(&server, &mut relay, 3_000);
+    server.freeze().unwrap();
     // It is sent, and nobody confirms it: whoever asks the relay to end has to wait for that.
     relay.metric("dwell_relay_held", |held| held == 0.0);
-    let ask = || assert!(Command::new("kill").arg(relay.child.id().to_string()).status().unwrap().success());
-    ask();
-    thread::sleep(Duration::from_secs(1));
-    ask();
+    relay.ask();
+    relay.line("finishing what is on its way");
+    assert!(relay.child.try_wait().unwrap().is_none(), "it waits for what it has sent");
+    relay.ask();
     relay.line("ending at once");
     assert_eq!(relay.child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn one_whose_broker_is_gone_sends_nothing_into_the_void_and_what_it_held_comes_when_the_broker_is_back() {
+    let mut server = KafkaServer::start().unwrap();
+    let mut relay = Relay::start_holding(&server, "session=60s");
+    let at = hold_one(&server, &mut relay, 5_000);
+    server.kill();
+    relay.line("AllBrokersDown");
+    let late = Duration::from_millis((at + 1_000).saturating_sub(now()) as u64);
+    thread::sleep(late);
+    relay.metric("dwell_relay_held", |held| held == 1.0);
+    server.resume().unwrap();
+    assert!(read(&server, "orders", 2)[&1] >= at, "early");
+    relay.metric("dwell_relay_forwarded_total", |count| count == 2.0);
+    server.kill();
+    relay.end();
 }
 
 #[test]

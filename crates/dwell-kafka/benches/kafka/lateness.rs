@@ -1,6 +1,6 @@
 //! How late records are in their target, by the clock of whoever reads them there.
 
-use crate::{Place, Scale, message, raw};
+use crate::{Place, Scale, flow::settle, message, raw};
 use dwell_bench::Output;
 use dwell_core::{Address, Due, Envelope, OnMissing, Seams, Subscription, Timestamp, Topic, Transport};
 use dwell_kafka::{Counts, Kafka};
@@ -74,6 +74,7 @@ async fn late(place: &Place, count: usize, due: impl Fn(usize) -> i64) -> Vec<f6
         let batch = consumer.receive(1000, Duration::from_secs(30), None).await.expect("a batch");
         let now = now();
         seen.extend(batch.iter().map(|delivery| now - delivery.due.expect("Kafka knows").0 as f64));
+        settle(&*consumer, batch).await;
     }
     sender.await.expect("all were sent");
     drop(stop);

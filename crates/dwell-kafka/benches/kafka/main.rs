@@ -5,6 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod flow;
+mod idle;
 mod lateness;
 mod raw;
 mod relay;
@@ -20,13 +21,20 @@ use std::time::Duration;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("a runtime can be started");
+    if let Some(at) = arguments.iter().position(|argument| argument == waiting::ALONE) {
+        return runtime.block_on(waiting::alone(&arguments[at + 1..at + 5]));
+    }
     let output = Output { bench: "kafka", json: has("--json") };
     let scale = if has("--smoke") { Scale::SMOKE } else { Scale::FULL };
     let named = arguments.iter().any(|argument| !argument.starts_with("--"));
     let runs = |part: &str| !named || has(part);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime can be started").block_on(async {
+    runtime.block_on(async {
         let place = Place::open();
+        if runs("idle") {
+            idle::run(&output, &scale, &place).await;
+        }
         if runs("sends") {
             flow::sends(&output, &scale, &place).await;
         }
@@ -64,11 +72,10 @@ impl Place {
         Self { address: server.address(), _server: Some(server) }
     }
 
-    /// With delay topics of its own.
+    /// The defaults, with delay topics of its own. One partition, so that the bare client has as many.
     fn settings(&self, seams: &Seams, ladder: &str) -> KafkaSettings {
         let mut settings = KafkaSettings::at(&self.address);
         settings.partitions = 1;
-        settings.max_span = 100_000;
         settings.relay_inside = false;
         settings.relay.ladder = Ladder::parse(ladder).expect("a ladder");
         settings.relay.prefix = format!("bench-{}-", seams.incarnation);
@@ -87,6 +94,8 @@ fn message(seams: &Seams) -> Message {
 struct Scale {
     rounds: usize,
     messages: usize,
+    /// What lies there when somebody begins to read.
+    backlog: usize,
     due_per_second: usize,
     /// Before the seconds that count.
     cold_seconds: usize,
@@ -95,27 +104,32 @@ struct Scale {
     waiting: usize,
     /// How long a relay is away.
     stopped: Duration,
+    idle_seconds: u64,
 }
 
 impl Scale {
     const FULL: Self = Self {
         rounds: 5,
         messages: 100_000,
+        backlog: 500_000,
         due_per_second: 1_000,
         cold_seconds: 15,
         seconds: 20,
         burst: 10_000,
         waiting: 1_000_000,
         stopped: Duration::from_secs(60),
+        idle_seconds: 10,
     };
     const SMOKE: Self = Self {
         rounds: 1,
         messages: 2_000,
+        backlog: 2_000,
         due_per_second: 200,
         cold_seconds: 1,
         seconds: 1,
         burst: 500,
         waiting: 5_000,
         stopped: Duration::from_secs(3),
+        idle_seconds: 1,
     };
 }

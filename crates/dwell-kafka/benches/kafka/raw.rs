@@ -86,46 +86,61 @@ pub(crate) fn sends(address: &str, topic: &str, messages: &[Message], batch: usi
     messages.len() as f64 / start.elapsed().as_secs_f64()
 }
 
-fn consumer(address: &str, topic: &str, group: &str) -> BaseConsumer {
+/// What the library may fetch ahead, records and bytes: as much as ours lets it in the same place, or more.
+pub(crate) const PREFETCH: (usize, usize) = (50_000, 32 << 20);
+pub(crate) const RELAY_PREFETCH: (usize, usize) = (10_000, 16 << 20);
+
+fn consumer(address: &str, topic: &str, group: &str, prefetch: (usize, usize)) -> BaseConsumer {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", address).set("group.id", group).set("enable.auto.commit", "false");
     config.set("auto.offset.reset", "earliest").set("fetch.queue.backoff.ms", "5");
-    config.set("queued.min.messages", "10000").set("queued.max.messages.kbytes", "16384");
+    config.set("fetch.wait.max.ms", "25").set("socket.nagle.disable", "true");
+    config.set("queued.min.messages", prefetch.0.to_string());
+    config.set("queued.max.messages.kbytes", (prefetch.1 >> 10).to_string());
     let consumer: BaseConsumer = config.create().expect("a consumer");
     consumer.subscribe(&[topic]).expect("a topic");
     consumer
 }
 
-fn commit(consumer: &BaseConsumer, topic: &str, next: i64) {
+/// How far it is. Waits for the broker's answer at the end alone.
+fn commit(consumer: &BaseConsumer, topic: &str, next: i64, is_last: bool) {
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(topic, 0, Offset::Offset(next)).expect("an offset");
-    consumer.commit(&list, CommitMode::Sync).expect("the broker commits");
+    let mode = if is_last { CommitMode::Sync } else { CommitMode::Async };
+    consumer.commit(&list, mode).expect("the broker commits");
 }
 
-/// Messages per second, read and committed in batches, from the first on.
+/// The pause between two commits, as with ours or longer: the broker takes some milliseconds for each, one after the other,
+/// and the last one would wait for all.
+const COMMIT_EACH: Duration = Duration::from_millis(20);
+
+/// Messages per second, read and committed in batches, from joining the group to having left it.
 pub(crate) fn receives(address: &str, topic: &str, group: &str, count: usize, batch: usize) -> f64 {
-    let consumer = consumer(address, topic, group);
-    let (mut start, mut read) = (None, 0);
+    let (start, mut read) = (Instant::now(), 0);
+    let mut committed = start;
+    let consumer = consumer(address, topic, group, PREFETCH);
     while read < count {
         let Some(Ok(message)) = consumer.poll(Duration::from_secs(1)) else { continue };
-        start.get_or_insert_with(Instant::now);
-        // What a message needs to live on.
+        // What a message needs to live on: ours hands out messages that do.
         let copy = message.detach();
         read += 1;
-        if read % batch == 0 || read == count {
-            commit(&consumer, topic, copy.offset() + 1);
+        if read % batch == 0 && committed.elapsed() >= COMMIT_EACH || read == count {
+            committed = Instant::now();
+            commit(&consumer, topic, copy.offset() + 1, read == count);
         }
     }
-    count as f64 / start.expect("something was read").elapsed().as_secs_f64()
+    drop(consumer);
+    count as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Records per second, from one topic to another, confirmed and then committed in batches.
+/// Records per second, from one topic to another, confirmed and then committed in batches, from joining the group to having
+/// left it.
 pub(crate) fn relays(address: &str, from: &str, to: &str, group: &str, count: usize, batch: usize) -> f64 {
-    let (consumer, (producer, confirmed)) = (consumer(address, from, group), producer(address));
-    let (mut start, mut read) = (None, 0);
+    let (start, mut read) = (Instant::now(), 0);
+    let consumer = consumer(address, from, group, RELAY_PREFETCH);
+    let (producer, confirmed) = producer(address);
     while read < count {
         let Some(Ok(message)) = consumer.poll(Duration::from_secs(1)) else { continue };
-        start.get_or_insert_with(Instant::now);
         let copy = message.detach();
         let headers = copy.headers().map(|headers| {
             headers.iter().fold(
@@ -139,15 +154,17 @@ pub(crate) fn relays(address: &str, from: &str, to: &str, group: &str, count: us
         read += 1;
         if read % batch == 0 || read == count {
             wait(&confirmed, read);
-            commit(&consumer, from, copy.offset() + 1);
+            commit(&consumer, from, copy.offset() + 1, read == count);
         }
     }
-    count as f64 / start.expect("something was read").elapsed().as_secs_f64()
+    drop(consumer);
+    count as f64 / start.elapsed().as_secs_f64()
 }
 
 /// How long records of a steady flow are on their way from one client to another, in milliseconds.
 pub(crate) fn trips(address: &str, topic: &str, group: &str, per_second: usize, count: usize) -> Vec<f64> {
-    let (consumer, (producer, confirmed)) = (consumer(address, topic, group), producer(address));
+    let consumer = consumer(address, topic, group, PREFETCH);
+    let (producer, confirmed) = producer(address);
     let start = Instant::now();
     let sender = std::thread::spawn({
         let topic = topic.to_owned();

@@ -1,7 +1,7 @@
 //! A relay that was stopped while records became due: how fast it is when it is back, and whether all of them come, none
 //! before its time.
 
-use crate::{Place, Scale, message};
+use crate::{Place, Scale, flow::settle, message};
 use dwell_bench::Output;
 use dwell_core::{Address, Due, Envelope, OnMissing, Seams, Subscription, Transport};
 use dwell_kafka::{Counts, Kafka};
@@ -50,6 +50,7 @@ pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
         for delivery in &batch {
             ids.remove(&delivery.message.id);
         }
+        settle(&*consumer, batch).await;
     }
     let took = first.expect("something came").elapsed();
     assert_eq!(early, 0, "records came before their time");

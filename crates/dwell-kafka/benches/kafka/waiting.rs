@@ -1,54 +1,114 @@
-//! What a relay takes while a great many records wait: the same, however many.
+//! What a relay takes while a great many records wait, in a process that does nothing else: about the same, however many,
+//! and however long they wait.
 
 use crate::{Place, Scale, message};
-use dwell_bench::Output;
+use dwell_bench::{Output, process::resident};
 use dwell_core::{Address, Due, Envelope, OnMissing, Seams, Topic, Transport};
-use dwell_kafka::{Counts, Kafka};
-use std::{sync::Arc, time::Duration};
+use dwell_kafka::{Counts, Kafka, KafkaSettings, Ladder};
+use std::{
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use tokio::sync::oneshot;
 
+/// This executable is then a relay and nothing else, for as long as it takes to see what it holds in memory.
+pub(crate) const ALONE: &str = "--relay-alone";
+
+/// How long records wait, in minutes, on which ladder. Nothing comes due, and hardly anything leaves its level, while we look.
+struct Waits {
+    how: &'static str,
+    minutes: [u64; 6],
+    /// The default one, if none is named.
+    ladder: Option<&'static str>,
+}
+
+const WAITS: [Waits; 2] = [
+    Waits { how: "for an hour to a month", minutes: [60, 61, 600, 1_500, 8_000, 43_000], ladder: None },
+    // Half of them on their last stretch, which is within the hour: a relay holds as many as it may.
+    Waits { how: "half of them within reach", minutes: [30, 61, 45, 121, 59, 300], ladder: Some("1h,2h,4h") },
+];
+/// It holds all that it will once nothing has changed for so long.
+const STEADY: Duration = Duration::from_secs(3);
+const BATCH: usize = 5_000;
+
 pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
-    for share in [100, 1] {
-        let count = scale.waiting / share;
-        output.figure(
-            &format!("memory that a relay adds, {count} records waiting"),
-            grown(place, count).await,
-            "MiB",
-        );
+    for waits in &WAITS {
+        let mut figures = vec![];
+        for count in [scale.waiting / 100, scale.waiting / 10, scale.waiting] {
+            let (megabytes, held) = with(place, count, waits).await;
+            let case = format!("memory of a relay, {count} records wait {}, {held} in it", waits.how);
+            output.figure(&case, megabytes, "MiB");
+            figures.push(megabytes);
+        }
+        let [few, .., many] = figures[..] else { unreachable!("there are three") };
+        let case = format!("memory of a relay, a hundred times as many wait {}", waits.how);
+        output.figure(&case, many / few, "times");
     }
 }
 
-async fn grown(place: &Place, count: usize) -> f64 {
+/// The memory of a relay with so many records waiting, in MiB, and how many of them it holds there.
+async fn with(place: &Place, count: usize, waits: &'static Waits) -> (f64, u64) {
     let seams = Seams::system("bench");
-    let settings = place.settings(&seams, "1h,2h,4h");
-    let target = format!("far-{}", seams.incarnation);
-    let kafka = Kafka::connect(settings.clone(), seams.clone()).await.expect("a connection");
+    let prefix = format!("far-{}-", seams.incarnation);
+    let ladder = waits.ladder.unwrap_or_default();
+    let target = format!("{prefix}target");
+    let kafka = Kafka::connect(settings(&place.address, &prefix, ladder), seams.clone()).await;
+    let kafka = kafka.expect("a connection");
     kafka.provision(&[Topic::named(target.clone())], &[], OnMissing::Create).await.expect("topics");
     let producer = kafka.producer().await.expect("a producer");
-    for batch in 0..count.div_ceil(5000) {
-        let hours = [1, 2, 5][batch % 3];
-        let due = Due::After(Duration::from_secs(hours * 3600 + 60));
-        let envelope = || Envelope::new(Address::topic(target.clone()), message(&seams)).due(due);
-        let batch: Vec<_> = (0..count.min(5000)).map(|_| envelope()).collect();
+    let envelope = |n: usize| {
+        let due = Due::After(Duration::from_secs(waits.minutes[n % waits.minutes.len()] * 60));
+        Envelope::new(Address::topic(target.clone()), message(&seams)).due(due)
+    };
+    for first in (0..count).step_by(BATCH) {
+        let batch: Vec<_> = (first..count.min(first + BATCH)).map(envelope).collect();
         producer.send(&batch).await.into_iter().for_each(|sent| assert!(sent.is_ok(), "{sent:?}"));
     }
     kafka.close().await.expect("it closes");
-    let before = resident();
-    let (stop, stopped) = oneshot::channel::<()>();
-    let stopped = Box::pin(async move { drop(stopped.await) });
-    let relay =
-        tokio::spawn(dwell_kafka::relay(settings, seams.clone(), Arc::new(Counts::default()), stopped));
-    seams.clock.sleep(Duration::from_secs(5)).await;
-    let after = resident();
-    drop(stop);
-    relay.await.expect("it ends").expect("it ends well");
-    after - before
+    let arguments = [place.address.clone(), prefix, ladder.to_owned(), count.to_string()];
+    tokio::task::spawn_blocking(move || start(arguments)).await.expect("it ends")
 }
 
-/// What this process has in memory, in MiB.
-fn resident() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
-    let kib: f64 = line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or_default();
-    kib / 1024.0
+/// What users have, but for the ladder and the names.
+pub(crate) fn settings(address: &str, prefix: &str, ladder: &str) -> KafkaSettings {
+    let mut settings = KafkaSettings::at(address);
+    settings.relay_inside = false;
+    if !ladder.is_empty() {
+        settings.relay.ladder = Ladder::parse(ladder).expect("a ladder");
+    }
+    settings.relay.prefix = prefix.to_owned();
+    settings
+}
+
+fn start(arguments: [String; 4]) -> (f64, u64) {
+    let this = std::env::current_exe().expect("the benchmark knows its own file");
+    let output = Command::new(this).arg(ALONE).args(arguments).output().expect("a process can be started");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let figures = text
+        .split_once(' ')
+        .and_then(|(megabytes, held)| Some((megabytes.parse().ok()?, held.trim().parse().ok()?)));
+    let said = String::from_utf8_lossy(&output.stderr);
+    figures.unwrap_or_else(|| panic!("no figures, but `{text}`: {said}"))
+}
+
+/// Runs a relay until it knows of all that waits and holds all that it will, and says how much that is.
+pub(crate) async fn alone(arguments: &[String]) {
+    let [address, prefix, ladder, count] = arguments else { panic!("not {arguments:?}") };
+    let (seams, counts) = (Seams::system("bench"), Arc::new(Counts::default()));
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped = Box::pin(async move { drop(stopped.await) });
+    let (settings, count) = (settings(address, prefix, ladder), count.parse().expect("a number"));
+    let relay = tokio::spawn(dwell_kafka::relay(settings, seams.clone(), counts.clone(), stopped));
+    let (mut held, mut since) = (0, Instant::now());
+    while since.elapsed() < STEADY {
+        let tally = counts.tally();
+        if std::mem::replace(&mut held, tally.held) != tally.held || tally.lag.values().sum::<u64>() < count {
+            since = Instant::now();
+        }
+        seams.clock.sleep(Duration::from_millis(100)).await;
+    }
+    println!("{} {held}", resident() as f64 / f64::from(1 << 20));
+    drop(stop);
+    relay.await.expect("it ends").expect("it ends well");
 }

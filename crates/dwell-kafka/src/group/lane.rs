@@ -1,7 +1,7 @@
 //! One partition that a member has: what was taken from it, and what may be committed.
 
-use super::{details, member::Watcher};
-use crate::record::Record;
+use super::{details, watcher::Watcher};
+use crate::record::{Read, Record};
 use dwell_core::{LowWater, Timestamp};
 use rdkafka::{
     Offset, TopicPartitionList, consumer::base_consumer::PartitionQueue, error::KafkaError, statistics,
@@ -149,14 +149,14 @@ impl Lane {
         }
     }
 
-    pub(super) fn next(&mut self, topic: &str) -> Option<Record> {
+    pub(super) fn next(&mut self, topic: &str, read: Read) -> Option<Record> {
         if let Some(record) = self.waiting.pop_front() {
             return Some(record);
         }
         loop {
             match self.queue.as_ref()?.poll(Duration::ZERO)? {
                 Ok(message) => {
-                    let record = Record::read(&message);
+                    let record = read(&message);
                     if !self.repeats(&record) {
                         return Some(record);
                     }

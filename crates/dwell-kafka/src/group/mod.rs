@@ -8,11 +8,16 @@
 //!   committed before the partition is let go, together with what is done above it;
 //! * lost, because the broker has given up on us: dropped without a commit, since it is somebody else's by now.
 
+mod committer;
 mod details;
+mod doubts;
 mod lane;
 mod lanes;
 mod member;
+mod poller;
+mod watcher;
+mod wish;
 
 pub(crate) use details::REACH;
-pub(crate) use lanes::Taken;
-pub(crate) use member::{Member, MemberSettings, Offsets};
+pub(crate) use lanes::{Settling, Taken};
+pub(crate) use member::{Fetch, Member, MemberSettings, Offsets};

@@ -1,8 +1,9 @@
 //! Where a record goes next: pure, so that every rule can be tried without a broker.
 
 use super::RelaySettings;
-use crate::record::{
-    ORIGINAL_TIMESTAMP, Outgoing, PROCESS_AT, RawHeaders, Record, TARGET_TOPIC, header, number, remove, set,
+use crate::{
+    headers::RawHeaders,
+    record::{ORIGINAL_TIMESTAMP, Outgoing, PROCESS_AT, Record, TARGET_TOPIC, number},
 };
 use dwell_core::{Text, Timestamp, check_topic, wire};
 use std::time::Duration;
@@ -31,7 +32,7 @@ impl Plan {
     pub(super) fn read(mut record: Record, settings: &RelaySettings) -> Result<Self, Box<(String, Record)>> {
         match Self::headers(&mut record, settings) {
             Ok((target, process_at, absent_since)) => {
-                let was_put_back = header(&record.headers, PUT_BACK).is_some();
+                let was_put_back = record.headers.get(PUT_BACK).is_some();
                 Ok(Self { target, process_at, absent_since, was_put_back, record })
             }
             Err(reason) => Err(Box::new((reason, record))),
@@ -45,7 +46,7 @@ impl Plan {
         if record.broken {
             return Err("the name of one of its headers is no text".to_owned());
         }
-        let target = header(&record.headers, TARGET_TOPIC).ok_or_else(|| missing(TARGET_TOPIC))?;
+        let target = record.headers.get(TARGET_TOPIC).ok_or_else(|| missing(TARGET_TOPIC))?;
         let target = std::str::from_utf8(target).map_err(|_| malformed(TARGET_TOPIC, "no text"))?;
         check_target(target)?;
         if !settings.allows(target) {
@@ -53,52 +54,46 @@ impl Plan {
         }
         let target = Text::from(target);
         let appended = record.timestamp.ok_or("it has no time of appending")?;
-        let time =
-            |headers: &RawHeaders, name| match header(headers, name).map(|value| (number(value), value)) {
-                None => Ok(None),
-                Some((Some(number), _)) if number >= 0 => Ok(Some(number)),
-                Some((_, value)) => Err(malformed(name, &format!("`{}`", shown(value)))),
-            };
+        let time = |headers: &RawHeaders, name| match headers.get(name).map(|value| (number(value), value)) {
+            None => Ok(None),
+            Some((Some(number), _)) if number >= 0 => Ok(Some(number)),
+            Some((_, value)) => Err(malformed(name, &format!("`{}`", shown(value)))),
+        };
         let process_at = match time(&record.headers, AFTER)? {
             // The time of appending lacks its fraction of a millisecond: never early.
             Some(after) => appended.0.saturating_add(after).saturating_add(1),
             None => time(&record.headers, PROCESS_AT)?.ok_or_else(|| missing(PROCESS_AT))?,
         };
         let absent_since = time(&record.headers, ABSENT_SINCE)?.map(Timestamp);
-        if header(&record.headers, AFTER).is_some() {
-            set(&mut record.headers, PROCESS_AT, process_at);
-            remove(&mut record.headers, AFTER);
+        if record.headers.get(AFTER).is_some() {
+            record.headers = record.headers.without(&[AFTER]);
+            record.headers.set(PROCESS_AT, process_at);
         }
-        if header(&record.headers, ORIGINAL_TIMESTAMP).is_none() {
-            set(&mut record.headers, ORIGINAL_TIMESTAMP, appended.0);
+        if record.headers.get(ORIGINAL_TIMESTAMP).is_none() {
+            record.headers.set(ORIGINAL_TIMESTAMP, appended.0);
         }
         Ok((target, Timestamp(process_at), absent_since))
     }
 
     /// To its target. How it came is no longer on it; when it was to come, is.
     pub(super) fn forward(&self) -> Outgoing {
-        let mut headers = self.record.headers.clone();
-        remove(&mut headers, TARGET_TOPIC);
-        remove(&mut headers, ABSENT_SINCE);
-        remove(&mut headers, PUT_BACK);
+        let headers = self.record.headers.without(&[TARGET_TOPIC, ABSENT_SINCE, PUT_BACK]);
         self.outgoing(self.target.clone(), headers)
     }
 
     /// To a delay topic, once more.
     pub(super) fn shelve(&self, topic: String) -> Outgoing {
-        let mut headers = self.record.headers.clone();
-        match self.absent_since {
-            Some(since) => set(&mut headers, ABSENT_SINCE, since.0),
-            None => remove(&mut headers, ABSENT_SINCE),
+        let mut headers = self.record.headers.without(&[ABSENT_SINCE, PUT_BACK]);
+        if let Some(since) = self.absent_since {
+            headers.set(ABSENT_SINCE, since.0);
         }
-        remove(&mut headers, PUT_BACK);
         self.outgoing(topic.into(), headers)
     }
 
     /// To a delay topic, because its target is away.
     pub(super) fn put_back(&self, topic: String) -> Outgoing {
         let mut outgoing = self.shelve(topic);
-        set(&mut outgoing.headers, PUT_BACK, 1);
+        outgoing.headers.set(PUT_BACK, 1);
         outgoing
     }
 
@@ -121,10 +116,10 @@ pub(super) fn park(
     now: Timestamp,
 ) -> Outgoing {
     let mut headers = record.headers.clone();
-    set(&mut headers, wire::ORIGINAL_TOPIC, from);
-    set(&mut headers, wire::REJECTION_REASON, "unroutable");
-    set(&mut headers, wire::REJECTION_MESSAGE, reason);
-    set(&mut headers, wire::REJECTED_AT, now.to_rfc3339());
+    headers.set(wire::ORIGINAL_TOPIC, from);
+    headers.set(wire::REJECTION_REASON, "unroutable");
+    headers.set(wire::REJECTION_MESSAGE, reason);
+    headers.set(wire::REJECTED_AT, now.to_rfc3339());
     let (key, body) = (record.key.clone(), record.body.clone());
     Outgoing { topic: settings.parking_topic().into(), key, headers, body }
 }
@@ -155,19 +150,15 @@ fn shown(value: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
 
     fn record(headers: &[(&str, &str)]) -> Record {
-        let headers =
-            headers.iter().map(|(name, value)| (Text::from(*name), Some(Bytes::from(value.to_string()))));
+        let headers = headers.iter().map(|(name, value)| (*name, Some(value.as_bytes())));
         Record {
-            partition: 0,
             offset: 7,
             timestamp: Some(Timestamp(1_000_000)),
             key: Some("k".into()),
             headers: headers.collect(),
-            body: None,
-            broken: false,
+            ..Record::default()
         }
     }
 
@@ -181,10 +172,7 @@ mod tests {
     }
 
     fn names(headers: &RawHeaders) -> Vec<(&str, &str)> {
-        let text = |value: &Option<Bytes>| {
-            value.as_ref().map(|value| std::str::from_utf8(value).unwrap().to_owned())
-        };
-        headers.iter().map(|(name, value)| (&**name, &*text(value).unwrap().leak())).collect()
+        headers.iter().map(|(name, value)| (name, std::str::from_utf8(value.unwrap()).unwrap())).collect()
     }
 
     #[test]
@@ -238,7 +226,7 @@ mod tests {
             let parked = park(&record(&headers), "delay-5s", &said, &RelaySettings::default(), Timestamp(0));
             assert_eq!(&*parked.topic, "delay-parked");
             assert_eq!(names(&parked.headers)[..headers.len()], headers[..]);
-            assert_eq!(header(&parked.headers, wire::REJECTION_MESSAGE).unwrap(), said.as_bytes());
+            assert_eq!(parked.headers.get(wire::REJECTION_MESSAGE).unwrap(), said.as_bytes());
         }
         let broken = Record { broken: true, ..record(&[]) };
         assert!(Plan::read(broken, &RelaySettings::default()).is_err());

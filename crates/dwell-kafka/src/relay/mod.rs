@@ -22,8 +22,9 @@ pub(crate) use topics::provision;
 
 use crate::{
     cluster::Cluster,
-    group::{Member, MemberSettings, REACH},
+    group::{Fetch, Member, MemberSettings, REACH},
     outbox::{Outbox, Transactions},
+    record::Record,
     settings::KafkaSettings,
 };
 use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams};
@@ -38,10 +39,12 @@ use tokio::{sync::watch, task::JoinSet};
 use topics::Level;
 use worker::{SHARE, Worker};
 
-/// What a level may fetch ahead, records and bytes: it only looks at the first one of each partition.
-const LEVEL_PREFETCH: (usize, usize) = (1_000, 1 << 20);
+/// What a level fetches ahead: it only looks at the first one of each partition, and there are many levels.
+const LEVEL: Fetch =
+    Fetch { records: 500, bytes: 512 << 10, at_once: 64 << 10, wait: Duration::from_millis(50) };
 /// The same for the last stretch, which takes in all it may.
-const DUE_PREFETCH: (usize, usize) = (10_000, 16 << 20);
+const DUE: Fetch =
+    Fetch { records: 1_000, bytes: 1 << 20, at_once: 128 << 10, wait: Duration::from_millis(10) };
 
 /// How long a relay that failed stays away.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -186,12 +189,13 @@ impl Relay {
             connection: settings,
             client_id,
             group: format!("{}-{}", settings.relay.group, level.topic),
-            topics: vec![level.topic.clone()],
+            topics: vec![level.topic.to_string()],
             // Within transactions, all that is done above the mark must be told.
             max_span: settings.relay.read_ahead.0.min(if transactional { REACH } else { usize::MAX }),
             commits: !transactional,
             measures_lag: true,
-            prefetch: if level.wait.is_some() { LEVEL_PREFETCH } else { DUE_PREFETCH },
+            fetch: if level.wait.is_some() { LEVEL } else { DUE },
+            read: Record::read,
             epoch: self.seams.random.next(),
             clock: self.seams.clock.clone(),
         })

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     cluster::Cluster,
-    group::Member,
+    group::{Member, Settling},
     outbox::{Outbox, Transaction},
     record::{Outgoing, Record},
 };
@@ -59,9 +59,15 @@ impl Load {
 pub(super) struct Step {
     pub(super) lease: LeaseId,
     pub(super) size: usize,
-    pub(super) from: String,
+    pub(super) from: Text,
     pub(super) outgoing: Outgoing,
     pub(super) kind: Kind,
+}
+
+impl AsRef<Outgoing> for Step {
+    fn as_ref(&self) -> &Outgoing {
+        &self.outgoing
+    }
 }
 
 pub(super) enum Kind {
@@ -98,14 +104,17 @@ impl Shared {
                 return Ok(());
             }
             steps = self.turn_away_all_absent(steps).await;
-            let outgoing: Vec<_> = steps.iter().map(|step| step.outgoing.clone()).collect();
             let leases: Vec<_> = steps.iter().map(|step| step.lease).collect();
             let of = member.clone();
-            let ended = outbox.transact(&outgoing, move || of.offsets(&leases)).await?;
+            let ended = outbox.transact(&steps, move || of.offsets(&leases)).await?;
             let now = self.clock.now();
             match ended {
                 Transaction::Committed => {
-                    steps.drain(..).for_each(|step| self.done(member, step, now));
+                    let mut settling = member.settling();
+                    for step in &steps {
+                        self.got_there(step);
+                        self.done(&mut settling, step, now);
+                    }
                     return Ok(());
                 }
                 Transaction::Refused(reasons) => {
@@ -145,38 +154,54 @@ impl Shared {
     /// Returns what is left to do, and whether all of that goes elsewhere now.
     async fn send_once(&self, member: &Member, steps: Vec<Step>) -> (Vec<Step>, bool) {
         let steps = self.turn_away_absent(steps).await;
-        // A clone is a few reference counts.
-        let outgoing: Vec<_> = steps.iter().map(|step| step.outgoing.clone()).collect();
         let outbox = match steps.first().map(|step| &step.kind) {
             Some(Kind::Forward(..)) => &self.to_targets,
             _ => &self.to_shelves,
         };
-        let answers = outbox.send(&outgoing).await;
-        let (now, mut left, mut moved) = (self.clock.now(), vec![], true);
+        let answers = outbox.send(&steps).await;
+        let (now, mut failed) = (self.clock.now(), vec![]);
+        let (mut arrives, mut arrived) = (false, None);
+        let mut settling = member.settling();
         for (step, answer) in steps.into_iter().zip(answers) {
+            arrives = answer.is_ok();
             match answer {
-                Ok(_) => self.done(member, step, now),
-                Err(error) => {
-                    let (step, elsewhere) = self.failed(step, &error, now);
-                    moved &= elsewhere;
-                    left.push(step);
+                Ok(_) => {
+                    self.done(&mut settling, &step, now);
+                    arrived = Some(step);
                 }
+                Err(error) => failed.push((step, error)),
             }
+        }
+        // What becomes of the rest takes longer than anybody else should wait for these partitions.
+        drop(settling);
+        let (mut left, mut moved) = (vec![], true);
+        // All are for one topic.
+        arrived.iter().for_each(|step| self.got_there(step));
+        for (step, error) in failed {
+            let (step, elsewhere) = self.failed(step, &error, now);
+            moved &= elsewhere;
+            left.push(step);
+        }
+        if arrives {
+            arrived.iter().for_each(|step| self.got_there(step));
         }
         (left, moved)
     }
 
-    fn done(&self, member: &Member, step: Step, now: Timestamp) {
+    fn got_there(&self, step: &Step) {
+        if let Kind::Forward(plan, _) = &step.kind {
+            self.targets.succeeded(&plan.target, self.clock.elapsed());
+        }
+    }
+
+    fn done(&self, settling: &mut Settling<'_>, step: &Step, now: Timestamp) {
         match &step.kind {
-            Kind::Forward(plan, _) => {
-                self.counts.forwarded(now.since(plan.process_at));
-                self.targets.succeeded(&plan.target, self.clock.elapsed());
-            }
+            Kind::Forward(plan, _) => self.counts.forwarded(now.since(plan.process_at)),
             Kind::Shelve(_) => self.counts.shelved(),
             Kind::Hold(_) => self.counts.put_back(),
             Kind::Park => self.counts.parked(),
         }
-        member.complete(step.lease);
+        settling.complete(step.lease);
     }
 
     /// Targets that are not there are not tried: the library would wait for them.
@@ -243,17 +268,17 @@ impl Shared {
     }
 
     /// To a delay topic, once more.
-    pub(super) fn shelve(&self, lease: LeaseId, plan: Plan, topic: String, from: &str) -> Step {
+    pub(super) fn shelve(&self, lease: LeaseId, plan: Plan, topic: String, from: &Text) -> Step {
         let (size, outgoing) = (plan.record.size(), plan.shelve(topic));
-        Step { lease, size, from: from.to_owned(), outgoing, kind: Kind::Shelve(plan) }
+        Step { lease, size, from: from.clone(), outgoing, kind: Kind::Shelve(plan) }
     }
 
     /// Back to a shelf, for about as long as its target is left alone.
-    pub(super) fn hold(&self, lease: LeaseId, plan: Plan, pause: Duration, from: &str) -> Step {
+    pub(super) fn hold(&self, lease: LeaseId, plan: Plan, pause: Duration, from: &Text) -> Step {
         let settings = &self.cluster.settings().relay;
         let shelf = settings.ladder.fitting_or_shortest(pause);
         let (size, outgoing) = (plan.record.size(), plan.put_back(settings.level_topic(shelf)));
-        Step { lease, size, from: from.to_owned(), outgoing, kind: Kind::Hold(plan) }
+        Step { lease, size, from: from.clone(), outgoing, kind: Kind::Hold(plan) }
     }
 
     /// To where people look after it.
@@ -261,18 +286,18 @@ impl Shared {
         &self,
         lease: LeaseId,
         record: &Record,
-        from: &str,
+        from: &Text,
         reason: &str,
         now: Timestamp,
     ) -> Step {
         tracing::error!(
-            topic = from,
+            topic = &**from,
             partition = record.partition,
             offset = record.offset,
             "parked: {reason}"
         );
         let outgoing = park(record, from, reason, &self.cluster.settings().relay, now);
-        Step { lease, size: record.size(), from: from.to_owned(), outgoing, kind: Kind::Park }
+        Step { lease, size: record.size(), from: from.clone(), outgoing, kind: Kind::Park }
     }
 }
 

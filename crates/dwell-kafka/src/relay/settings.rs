@@ -24,7 +24,8 @@ pub struct RelaySettings {
     pub absent_for: Duration,
     /// Targets that may be sent to, `*` standing for any text; all unless set.
     pub allow_targets: Option<String>,
-    /// Records that may wait in memory for their last stretch, and their bytes.
+    /// Records that may wait in memory for their last stretch, and their bytes, with what it takes to keep them. What is beyond
+    /// may be late: so many as come while the shortest level passes should fit.
     pub read_ahead: (usize, usize),
     /// A record is sent on in one transaction with the offset that says so, so that whoever reads only what is committed
     /// never sees it twice. This is how long the transaction of a relay that was killed may hold up such readers.
@@ -87,9 +88,11 @@ impl RelaySettings {
 
     /// Whether a record may be sent there. Delay topics, and those of Kafka itself, are no targets.
     pub(crate) fn allows(&self, target: &str) -> bool {
-        let own = target == self.due_topic()
-            || target == self.parking_topic()
-            || self.ladder.levels().iter().any(|level| target == self.level_topic(*level));
+        // Most targets are told by how they begin: this is asked of every record.
+        let own = target.starts_with(&self.prefix)
+            && (target == self.due_topic()
+                || target == self.parking_topic()
+                || self.ladder.levels().iter().any(|level| target == self.level_topic(*level)));
         let allowed = self.allow_targets.as_deref().is_none_or(|pattern| matches(pattern, target));
         !own && !target.starts_with("__") && target != crate::catalogue::TOPIC && allowed
     }
@@ -102,6 +105,10 @@ impl RelaySettings {
                     format!("`{name}` of the delay topics must be 1 to 100 letters, digits, `_`, `.` or `-`");
                 return Err(Error::new(ErrorKind::Config, text));
             }
+        }
+        if self.read_ahead.0 == 0 || self.read_ahead.1 == 0 {
+            let text = "`read_ahead` is 0: nothing would ever be sent on";
+            return Err(Error::new(ErrorKind::Config, text));
         }
         if self.transactions.is_some_and(|timeout| timeout < Duration::from_secs(1)) {
             let text = "`transactions` is how long one may take, and is below 1s: 10s is a good start";

@@ -16,16 +16,16 @@ const PARKED: usize = 64 << 20;
 /// A delay topic: its name, and how long its records wait in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Level {
-    pub(super) topic: String,
+    pub(super) topic: Text,
     /// `None` is the last stretch, where each record has a time of its own.
     pub(super) wait: Option<Duration>,
 }
 
 /// All of them, from the shortest to the longest.
 pub(super) fn levels(settings: &RelaySettings) -> Vec<Level> {
-    let due = Level { topic: settings.due_topic(), wait: None };
+    let due = Level { topic: settings.due_topic().into(), wait: None };
     let levels = settings.ladder.levels().iter();
-    let levels = levels.map(|level| Level { topic: settings.level_topic(*level), wait: Some(*level) });
+    let levels = levels.map(|level| Level { topic: settings.level_topic(*level).into(), wait: Some(*level) });
     std::iter::once(due).chain(levels).collect()
 }
 
@@ -55,7 +55,7 @@ pub(super) async fn check(cluster: &Cluster) -> Result<()> {
     provision(cluster, OnMissing::Create).await?;
     let settings = &cluster.settings().relay;
     let levels = levels(settings);
-    let names: Vec<_> = levels.iter().map(|level| level.topic.as_str()).collect();
+    let names: Vec<_> = levels.iter().map(|level| &*level.topic).collect();
     let described = cluster.describe(&names).await?;
     let problems: Vec<_> = levels
         .iter()

@@ -49,6 +49,8 @@ pub(super) struct Worker {
     wheel: Wheel<Box<Waiting>>,
     /// The bytes in it.
     held_bytes: usize,
+    /// The target of what was last put into it: the next one is mostly for the same, and shares its name.
+    target: Text,
     /// The partitions that were taken away, as far as that was looked after.
     departures: u64,
     on_their_way: FuturesUnordered<BoxFuture<'static, Result<Load>>>,
@@ -81,6 +83,7 @@ impl Worker {
             level,
             wheel: Wheel::new(),
             held_bytes: 0,
+            target: Text::from(""),
             departures: 0,
             on_their_way,
             sending: Load::default(),
@@ -175,7 +178,7 @@ impl Worker {
                     if left.is_some_and(|left| plan.process_at < left) && !plan.was_put_back {
                         self.shared.counts.overstayed();
                         tracing::info!(
-                            topic = self.level.topic,
+                            topic = &*self.level.topic,
                             target = &*plan.target,
                             "a record was put on a level longer than the time that it had: it is late"
                         );
@@ -235,7 +238,12 @@ impl Worker {
     }
 
     /// Keeps a record in memory until it is due.
-    fn hold(&mut self, lease: LeaseId, plan: Plan) {
+    fn hold(&mut self, lease: LeaseId, mut plan: Plan) {
+        if plan.target == self.target {
+            plan.target = self.target.clone();
+        } else {
+            self.target = plan.target.clone();
+        }
         let size = plan.record.size();
         self.held_bytes += size;
         self.shared.counts.holds_more(1);

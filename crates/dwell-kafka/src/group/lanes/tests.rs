@@ -5,8 +5,7 @@ use dwell_core::VirtualClock;
 use rdkafka::Offset;
 
 fn record(partition: i32, offset: u64) -> Record {
-    let (key, headers, body) = Default::default();
-    Record { partition, offset, timestamp: None, key, headers, body, broken: false }
+    Record { partition, offset, ..Record::default() }
 }
 
 fn partitions(of: &[i32]) -> TopicPartitionList {
@@ -23,7 +22,7 @@ fn lanes(counts: [u64; 2]) -> Lanes {
 }
 
 fn lanes_at(clock: VirtualClock, counts: [u64; 2]) -> Lanes {
-    let lanes = Lanes::new(vec!["orders".into(), "retries".into()], 5, 100, Arc::new(clock));
+    let lanes = Lanes::new(vec!["orders".into(), "retries".into()], 5, 100, Record::read, Arc::new(clock));
     lanes.assigned(&partitions(&[0, 1]));
     lanes.learn(&partitions(&[0, 1]));
     for (partition, count) in counts.into_iter().enumerate() {
@@ -34,6 +33,10 @@ fn lanes_at(clock: VirtualClock, counts: [u64; 2]) -> Lanes {
 
 fn take(lanes: &Lanes, max: usize) -> Vec<LeaseId> {
     lanes.take(max, &mut |_| true).unwrap().into_iter().map(|taken| taken.lease).collect()
+}
+
+fn complete(lanes: &Lanes, lease: LeaseId) -> bool {
+    lanes.settling().complete(lease)
 }
 
 fn marks(lanes: &Lanes) -> Vec<(i32, Offset)> {
@@ -52,9 +55,9 @@ fn a_position_tells_topic_partition_and_offset() {
 fn only_the_contiguous_mark_is_committed_and_again_if_that_failed() {
     let lanes = lanes([3, 0]);
     let taken = take(&lanes, 10);
-    assert!(lanes.complete(taken[1]) && !lanes.complete(taken[1]));
+    assert!(complete(&lanes, taken[1]) && !complete(&lanes, taken[1]));
     assert_eq!(marks(&lanes), [(0, Offset::Offset(10))]);
-    assert!(lanes.complete(taken[0]));
+    assert!(complete(&lanes, taken[0]));
     assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
     assert_eq!(marks(&lanes), []);
     lanes.uncommitted(&partitions(&[0]));
@@ -75,7 +78,19 @@ fn what_was_taken_from_a_partition_that_is_gone_is_stale_even_when_it_comes_back
     lanes.learn(&partitions(&[0]));
     let again = take(&lanes, 10);
     assert_eq!(again[0].position, gone[0].position);
-    assert!(!lanes.complete(gone[0]) && lanes.complete(again[0]));
+    assert!(!complete(&lanes, gone[0]) && complete(&lanes, again[0]));
+}
+
+#[test]
+fn nothing_more_is_handed_out_while_no_broker_is_there() {
+    let lanes = lanes([3, 0]);
+    assert_eq!(take(&lanes, 1).len(), 1);
+    lanes.desert(true);
+    assert!(lanes.is_stuck());
+    assert_eq!(take(&lanes, 1).len(), 0);
+    lanes.desert(false);
+    assert!(!lanes.is_stuck());
+    assert_eq!(take(&lanes, 10).len(), 2);
 }
 
 #[test]
@@ -84,9 +99,9 @@ fn a_stuck_message_stops_its_partition_at_the_span_and_no_other() {
     let taken = take(&lanes, 100);
     assert_eq!(taken.len(), 5 + 3);
     let first = taken.iter().copied().filter(|lease| split(lease.position).0 == (0, 0));
-    first.clone().skip(1).for_each(|lease| assert!(lanes.complete(lease)));
+    first.clone().skip(1).for_each(|lease| assert!(complete(&lanes, lease)));
     assert_eq!(take(&lanes, 100).len(), 0, "the first one holds it back");
-    first.take(1).for_each(|lease| assert!(lanes.complete(lease)));
+    first.take(1).for_each(|lease| assert!(complete(&lanes, lease)));
     assert_eq!(take(&lanes, 100).len(), 5);
 }
 
@@ -104,7 +119,7 @@ fn a_partition_that_is_taken_away_hands_out_no_more_and_is_left_once_all_is_sett
     let taken = take(&lanes, 2);
     let first = taken[0];
     assert!(!lanes.is_leaving(first));
-    taken.into_iter().for_each(|lease| assert!(lanes.complete(lease)));
+    taken.into_iter().for_each(|lease| assert!(complete(&lanes, lease)));
     assert_eq!(lanes.departures(), 0);
     lanes.leave(&partitions(&[0]));
     assert!(lanes.wait_for(&partitions(&[0]), false, Duration::from_secs(60)));
@@ -126,7 +141,7 @@ async fn nothing_more_is_handed_out_while_a_commit_does_not_come_through() {
     let clock = VirtualClock::new();
     let lanes = lanes_at(clock.clone(), [3, 0]);
     let first = take(&lanes, 1);
-    assert!(lanes.complete(first[0]));
+    assert!(complete(&lanes, first[0]));
     assert_eq!(marks(&lanes).len(), 1);
     clock.advance(COMMIT_PATIENCE).await;
     assert_eq!(take(&lanes, 1).len(), 1, "it may take a moment");
@@ -141,12 +156,12 @@ async fn nothing_more_is_handed_out_while_a_commit_does_not_come_through() {
 fn where_the_log_goes_back_all_comes_again_and_what_was_held_is_stale() {
     let lanes = lanes([3, 0]);
     let taken = take(&lanes, 10);
-    assert!(lanes.complete(taken[0]) && lanes.complete(taken[2]));
+    assert!(complete(&lanes, taken[0]) && complete(&lanes, taken[2]));
     come(&lanes, 9..12);
     let again = take(&lanes, 10);
     assert_eq!(again.iter().map(|lease| split(lease.position).1).collect::<Vec<_>>(), [9, 10, 11]);
-    assert!(!lanes.complete(taken[1]) && again.iter().all(|lease| lanes.is_open(*lease)));
-    assert!(lanes.complete(again[0]));
+    assert!(!complete(&lanes, taken[1]) && again.iter().all(|lease| lanes.is_open(*lease)));
+    assert!(complete(&lanes, again[0]));
     assert_eq!(marks(&lanes), [(0, Offset::Offset(10))]);
 }
 
@@ -158,17 +173,17 @@ fn come(lanes: &Lanes, offsets: impl IntoIterator<Item = u64>) {
 fn where_the_log_goes_back_what_is_held_below_stays_and_is_not_passed() {
     let lanes = lanes([5, 0]);
     let taken = take(&lanes, 10);
-    assert!(lanes.complete(taken[1]) && lanes.complete(taken[4]));
+    assert!(complete(&lanes, taken[1]) && complete(&lanes, taken[4]));
     assert_eq!(marks(&lanes), [(0, Offset::Offset(10))]);
     come(&lanes, 12..14);
     let again = take(&lanes, 10);
     assert_eq!(again.iter().map(|lease| split(lease.position).1).collect::<Vec<_>>(), [12, 13]);
-    assert!(lanes.is_open(taken[0]) && !lanes.is_open(taken[2]) && !lanes.complete(taken[3]));
-    assert!(again.iter().all(|lease| lanes.complete(*lease)));
+    assert!(lanes.is_open(taken[0]) && !lanes.is_open(taken[2]) && !complete(&lanes, taken[3]));
+    assert!(again.iter().all(|lease| complete(&lanes, *lease)));
     let said = lanes.marks().unwrap();
     assert_eq!(said.elements()[0].offset(), Offset::Offset(10), "the first is not done");
     assert_eq!(said.elements()[0].metadata(), "dwell1:7");
-    assert!(lanes.marks_after(&taken[..1]).is_some() && lanes.complete(taken[0]));
+    assert!(lanes.marks_after(&taken[..1]).is_some() && complete(&lanes, taken[0]));
     assert_eq!(marks(&lanes), [(0, Offset::Offset(14))]);
     lanes.leave(&partitions(&[0]));
     assert!(lanes.wait_for(&partitions(&[0]), false, Duration::ZERO), "nobody works on what was cut off");
@@ -195,7 +210,7 @@ fn a_record_that_the_library_brings_twice_in_a_row_is_one() {
     assert_eq!(taken.len(), 3);
     come(&lanes, [12, 13]);
     assert_eq!(take(&lanes, 10).len(), 1);
-    assert!(taken.iter().all(|lease| lanes.complete(*lease)), "all of them are still ours");
+    assert!(taken.iter().all(|lease| complete(&lanes, *lease)), "all of them are still ours");
 }
 
 #[test]
@@ -204,9 +219,9 @@ fn one_behind_a_gap_that_could_not_be_told_of_is_not_handed_out() {
     come(&lanes, [15, 16]);
     let taken = take(&lanes, 10);
     assert_eq!(taken.len(), 2);
-    assert!(lanes.complete(taken[1]));
+    assert!(complete(&lanes, taken[1]));
     assert_eq!(take(&lanes, 10).len(), 0, "the first is open, and five may be told of");
-    assert!(lanes.complete(taken[0]));
+    assert!(complete(&lanes, taken[0]));
     assert_eq!(take(&lanes, 10).len(), 2, "nothing is open below: no gap is too wide");
 }
 
@@ -219,7 +234,7 @@ async fn a_commit_that_failed_is_over_when_its_partition_is_gone() {
     marks(&lanes);
     lanes.committed();
     let of_first = taken.iter().find(|lease| split(lease.position).0 == (0, 0)).unwrap();
-    assert!(lanes.complete(*of_first));
+    assert!(complete(&lanes, *of_first));
     assert_eq!(marks(&lanes).len(), 1);
     lanes.uncommitted(&partitions(&[0]));
     lanes.gone(&partitions(&[0]));
@@ -244,14 +259,14 @@ fn what_may_be_handed_out_above_the_mark_is_counted_in_offsets_since_those_are_t
 fn what_is_done_above_the_mark_is_said_with_it_and_not_done_again() {
     let one = lanes([4, 0]);
     let taken = take(&one, 10);
-    assert!(one.complete(taken[1]) && one.complete(taken[3]));
+    assert!(complete(&one, taken[1]) && complete(&one, taken[3]));
     let said = one.marks().unwrap();
     assert_eq!(said.elements()[0].metadata(), "dwell1:5");
     let two = lanes([4, 0]);
     two.learn(&said);
     let again: Vec<_> = take(&two, 10).into_iter().map(|lease| split(lease.position).1).collect();
     assert_eq!(again, [10, 12]);
-    assert!(two.complete(LeaseId { position: position((0, 0), 10), fence: take_fence(&two) }));
+    assert!(complete(&two, LeaseId { position: position((0, 0), 10), fence: take_fence(&two) }));
     assert_eq!(marks(&two), [(0, Offset::Offset(12))]);
 }
 
@@ -259,11 +274,11 @@ fn what_is_done_above_the_mark_is_said_with_it_and_not_done_again() {
 fn what_was_done_before_us_is_said_again_as_long_as_we_did_not_come_to_it() {
     let (one, two) = (lanes([4, 0]), lanes([4, 0]));
     let taken = take(&one, 10);
-    assert!(one.complete(taken[1]) && one.complete(taken[3]));
+    assert!(complete(&one, taken[1]) && complete(&one, taken[3]));
     two.learn(&one.marks().unwrap());
     let first = take(&two, 1);
     let within = two.marks_after(&first).unwrap();
-    assert!(two.complete(first[0]));
+    assert!(complete(&two, first[0]));
     // The mark does not pass the 11th before that was seen.
     for said in [within, two.marks().unwrap()] {
         let said = &said.elements()[0];
@@ -292,7 +307,7 @@ fn what_goes_into_a_transaction_is_done_in_its_marks_and_not_before() {
     let after = lanes.marks_after(&taken[..2]).unwrap();
     assert_eq!(after.elements()[0].offset(), Offset::Offset(12));
     assert!(lanes.is_open(taken[0]));
-    assert!(lanes.complete(taken[0]));
+    assert!(complete(&lanes, taken[0]));
     assert!(lanes.marks_after(&taken[..2]).is_none(), "one of them is done already");
 }
 
@@ -300,7 +315,7 @@ fn what_goes_into_a_transaction_is_done_in_its_marks_and_not_before() {
 fn nobody_waits_for_what_was_let_go_of() {
     let lanes = lanes([2, 0]);
     let taken = take(&lanes, 10);
-    assert!(lanes.complete(taken[1]) && lanes.release(taken[0]));
+    assert!(complete(&lanes, taken[1]) && lanes.release(taken[0]));
     lanes.leave(&partitions(&[0]));
     assert!(lanes.wait_for(&partitions(&[0]), false, Duration::from_secs(600)));
     assert_eq!(lanes.marks().unwrap().elements()[0].metadata(), "dwell1:4");
@@ -311,7 +326,7 @@ fn what_is_closed_gives_nothing_and_settles_nothing() {
     let lanes = lanes([1, 0]);
     let taken = take(&lanes, 1);
     lanes.close();
-    assert!(!lanes.complete(taken[0]));
+    assert!(!complete(&lanes, taken[0]));
     let error = lanes.take(1, &mut |_| true).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Closed);
 }

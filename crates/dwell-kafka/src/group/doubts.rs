@@ -1,0 +1,61 @@
+//! What the broker is asked and does not answer.
+
+use rdkafka::{TopicPartitionList, error::KafkaError};
+use std::collections::BTreeSet;
+
+/// Partitions of which the broker does not say what is committed. While it says nothing of one, the library answers for none
+/// that it was asked for at the same time: each is then asked for by itself, in turn, and holds up no other.
+#[derive(Default)]
+pub(super) struct Doubts {
+    /// How many questions had no answer.
+    count: usize,
+    /// Those that were named in the log.
+    named: BTreeSet<(String, i32)>,
+}
+
+impl Doubts {
+    /// What to ask for.
+    pub(super) fn narrow(&self, unknown: TopicPartitionList) -> TopicPartitionList {
+        if self.count == 0 {
+            return unknown;
+        }
+        let all = unknown.elements();
+        let one = &all[self.count % all.len()];
+        let mut asked = TopicPartitionList::new();
+        asked.add_partition(one.topic(), one.partition());
+        asked
+    }
+
+    /// There was no answer.
+    pub(super) fn add(&mut self, asked: &TopicPartitionList, error: &KafkaError) {
+        self.count += 1;
+        // Of several, nobody knows which it was.
+        let [one] = &asked.elements()[..] else { return };
+        let (topic, partition) = (one.topic(), one.partition());
+        if self.named.insert((topic.to_owned(), partition)) {
+            tracing::warn!(%error, topic, partition, "Kafka does not say what is committed: it is asked until it does");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdkafka::error::RDKafkaErrorCode as Code;
+
+    #[test]
+    fn after_a_question_without_an_answer_each_partition_is_asked_for_by_itself_and_in_turn() {
+        let mut unknown = TopicPartitionList::new();
+        unknown.add_partition_range("t", 0, 2);
+        let mut doubts = Doubts::default();
+        let mut ask = || {
+            let asked = doubts.narrow(unknown.clone());
+            doubts.add(&asked, &KafkaError::OffsetFetch(Code::OperationTimedOut));
+            asked.elements().iter().map(|element| element.partition()).collect::<Vec<_>>()
+        };
+        assert_eq!(ask(), [0, 1, 2]);
+        let mut turns = [ask(), ask(), ask()];
+        turns.sort();
+        assert_eq!(turns, [[0], [1], [2]]);
+    }
+}

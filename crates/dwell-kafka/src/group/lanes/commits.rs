@@ -1,0 +1,89 @@
+//! What the broker is told, and when.
+
+use super::{Lane, Lanes, State, add};
+use rdkafka::TopicPartitionList;
+use std::time::Duration;
+
+/// How long what is settled waits for its commit, so that one commit is for many.
+const GATHER: Duration = Duration::from_millis(5);
+/// Whoever commits looks by himself this often, whatever he is told.
+const IDLE: Duration = Duration::from_secs(1);
+
+impl Lanes {
+    /// Until a commit is worth while: a moment after something was completed. Not at all if somebody wants to leave.
+    pub(in crate::group) fn gather(&self) {
+        let is_idle = |state: &mut State| {
+            // One that failed is over only when there is nothing left of it, whosever the partition is by now.
+            let is_told = state.committing.is_none() && state.lanes.values().all(Lane::is_told);
+            state.sleeps = !state.hurried && is_told;
+            state.sleeps
+        };
+        drop(self.completed.wait_timeout_while(self.lock(), IDLE, is_idle));
+        self.pause(GATHER);
+    }
+
+    /// A moment, unless somebody wants to leave.
+    pub(in crate::group) fn pause(&self, length: Duration) {
+        drop(self.completed.wait_timeout_while(self.lock(), length, |state| !state.hurried));
+    }
+
+    /// A moment, whatever happens.
+    pub(in crate::group) fn wait(&self, length: Duration) {
+        drop(self.completed.wait_timeout_while(self.lock(), length, |_| true));
+    }
+
+    /// What is to be committed: the marks that have moved, and those above which something was done. They count as committed
+    /// unless [`Self::uncommitted`] says otherwise.
+    pub(in crate::group) fn marks(&self) -> Option<TopicPartitionList> {
+        let mut list = TopicPartitionList::new();
+        let mut state = self.lock();
+        let terse = state.terse;
+        for (key, lane) in &mut state.lanes {
+            let Some(tracker) = &lane.tracker else { continue };
+            let now = (tracker.commit(), lane.completed);
+            if lane.committed == Some(now) {
+                continue;
+            }
+            if add(&mut list, &self.topics[key.0], key.1, (tracker, lane.inherited()), terse) {
+                lane.committed = Some(now);
+            }
+        }
+        if list.count() == 0 {
+            // What was left to commit may have gone with its partition.
+            if state.committing.take().is_some() {
+                self.stirred.notify_one();
+            }
+            return None;
+        }
+        state.committing.get_or_insert_with(|| self.clock.elapsed());
+        Some(list)
+    }
+
+    /// A commit has come through.
+    pub(in crate::group) fn committed(&self) {
+        let mut state = self.lock();
+        let was_stuck = state.is_stuck(self.clock.elapsed());
+        state.committing = None;
+        drop(state);
+        self.settled.notify_all();
+        if was_stuck {
+            self.stirred.notify_one();
+        }
+    }
+
+    /// A commit of these failed: their marks are to be committed again.
+    pub(in crate::group) fn uncommitted(&self, partitions: &TopicPartitionList) {
+        let keys = self.keys(partitions);
+        let mut state = self.lock();
+        for key in keys {
+            if let Some(lane) = state.lanes.get_mut(&key) {
+                lane.committed = None;
+            }
+        }
+    }
+
+    /// The broker has no room for what is said beside the mark: only the mark from now on.
+    pub(in crate::group) fn be_terse(&self) {
+        self.lock().terse = true;
+    }
+}

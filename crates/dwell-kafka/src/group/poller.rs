@@ -1,0 +1,143 @@
+//! The thread that keeps the membership: it polls the library, whatever handlers do.
+
+use super::{doubts::Doubts, lanes::Lanes, watcher::Watcher, wish};
+use crate::fault::fault;
+use rdkafka::{
+    consumer::{BaseConsumer, Consumer as _, RebalanceProtocol, base_consumer::PartitionQueue},
+    error::{KafkaError, RDKafkaErrorCode as Code},
+    message::Message as _,
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+/// How long one poll waits. What comes for a partition that is new ends it.
+const POLL: Duration = Duration::from_millis(100);
+/// So many polls that bring nothing mean that there is nothing.
+const NOTHING: u32 = 16;
+/// How long a broker that may be there is waited for at most: that partitions were lost is heard between two such looks.
+const LOOK: Duration = Duration::from_millis(500);
+/// How long the broker may take to say what is committed.
+const LEARN: Duration = Duration::from_secs(5);
+
+/// The thread that keeps the membership.
+pub(super) struct Poller {
+    pub(super) consumer: Arc<BaseConsumer<Watcher>>,
+    pub(super) lanes: Arc<Lanes>,
+    pub(super) wish: Arc<AtomicU8>,
+    pub(super) committer: Option<JoinHandle<()>>,
+    pub(super) doubts: Doubts,
+    /// How long a broker that may be there was last waited for.
+    pub(super) patience: Duration,
+}
+
+impl Poller {
+    pub(super) fn run(mut self) {
+        while self.wish.load(Ordering::SeqCst) == wish::GO_ON {
+            match self.consumer.poll(POLL) {
+                Some(Ok(message)) => self.lanes.came_early(message.topic(), self.lanes.read(&message)),
+                Some(Err(error)) => self.hear(error),
+                None => {}
+            }
+            if self.lanes.open(|topic, partition| self.split(topic, partition)) {
+                self.drain();
+            }
+            if self.lanes.is_deserted() {
+                self.look_for_a_broker();
+            }
+            self.learn();
+        }
+        // The last commit.
+        if self.committer.take().is_some_and(|committer| committer.join().is_err()) {
+            tracing::error!("a thread that commits to Kafka has panicked: what was done may come again");
+        }
+        // The queues of the partitions first: the client cannot go before them. Then it leaves the group.
+        self.lanes.close();
+    }
+
+    /// Takes in what came for a partition before it had its own queue: it lies before all that comes there. Only then is
+    /// anything of it handed out.
+    fn drain(&self) {
+        let mut nothing = 0;
+        // A poll that brings nothing may have served an event.
+        while nothing < NOTHING {
+            match self.consumer.poll(Duration::ZERO) {
+                Some(Ok(message)) => self.lanes.came_early(message.topic(), self.lanes.read(&message)),
+                Some(Err(error)) => self.hear(error),
+                None => nothing += 1,
+            }
+        }
+    }
+
+    /// Begins with partitions that are new to us, behind what was done there. Not left to the library: while a transaction of
+    /// the former owner's is open it cannot know either, and when the members of the group change in that time, it begins
+    /// with the first record that there is.
+    fn learn(&mut self) {
+        let Some(unknown) = self.lanes.unknown() else { return self.doubts = Doubts::default() };
+        let asked = self.doubts.narrow(unknown);
+        let committed = self.consumer.committed_offsets(asked.clone(), LEARN).and_then(|committed| {
+            committed.elements().iter().try_for_each(|element| element.error())?;
+            Ok(committed)
+        });
+        let committed = match committed {
+            Ok(committed) => committed,
+            Err(error) => return self.doubts.add(&asked, &error),
+        };
+        if self.consumer.assignment_lost() {
+            return;
+        }
+        let begun = match self.consumer.rebalance_protocol() {
+            RebalanceProtocol::Cooperative => self.consumer.incremental_assign(&committed),
+            _ => Ok(()),
+        };
+        match begun {
+            Ok(()) => self.lanes.learn(&committed),
+            Err(error) => tracing::error!(%error, "the assignment of partitions could not be followed"),
+        }
+    }
+
+    /// Asks whatever broker there is for something that it has to answer itself. An answer may come too late: what was lost
+    /// meanwhile is heard with the next poll, and nothing is handed out before.
+    fn look_for_a_broker(&mut self) {
+        self.patience = (self.patience * 2).clamp(POLL, LOOK);
+        let answer = self.consumer.fetch_metadata(self.lanes.a_topic(), self.patience);
+        if answer.is_ok() && !self.consumer.assignment_lost() {
+            self.patience = Duration::ZERO;
+            self.lanes.desert(false);
+        }
+    }
+
+    fn split(&self, topic: &str, partition: i32) -> Option<PartitionQueue<Watcher>> {
+        let mut queue = self.consumer.split_partition_queue(topic, partition)?;
+        let lanes = Arc::downgrade(&self.lanes);
+        queue.set_nonempty_callback(move || {
+            if let Some(lanes) = lanes.upgrade() {
+                lanes.stirred.notify_one();
+            }
+        });
+        Some(queue)
+    }
+
+    fn hear(&self, error: KafkaError) {
+        let told = matches!(
+            error.rdkafka_error_code(),
+            Some(
+                Code::TopicAuthorizationFailed
+                    | Code::GroupAuthorizationFailed
+                    | Code::UnknownTopicOrPartition
+            )
+        );
+        tracing::warn!(%error, topic = self.lanes.a_topic(), "a Kafka consumer reports");
+        if error.rdkafka_error_code() == Some(Code::AllBrokersDown) {
+            self.lanes.desert(true);
+        }
+        if told {
+            self.lanes.refuse(fault("receive", error));
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Sending records: many at a time, and each one confirmed by all replicas.
+
+mod native;
+mod sending;
+mod transactions;
+
+pub(crate) use sending::{Confirmed, Sending};
+pub(crate) use transactions::{Transaction, Transactions};
+
+use crate::{fault::fault, record::Outgoing, settings::KafkaSettings, trouble::Trouble};
+use dwell_core::{Clock, Error, ErrorKind, Result};
+use native::Native;
+use rdkafka::{
+    ClientConfig,
+    error::{KafkaError, RDKafkaErrorCode as Code},
+    producer::Producer as _,
+};
+use sending::{NativeRecord, Reports, Unsent};
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use transactions::{CALL, new_name};
+
+/// How long to wait while the library has no room for more.
+const ROOM: Duration = Duration::from_millis(2);
+/// How long a close waits for what is on its way.
+const FLUSH: Duration = Duration::from_secs(10);
+/// How many bytes are sent as one batch, where the broker allows as much.
+const BATCH: usize = 1_000_000;
+
+/// Sends records. Idempotent, so that a repetition by the library makes no second one, and so that order is kept.
+pub(crate) struct Outbox {
+    settings: KafkaSettings,
+    client_id: String,
+    clock: Arc<dyn Clock>,
+    transactions: Option<Transactions>,
+    /// The largest record that it hands to the broker, if that is not `max_record`.
+    largest: Option<usize>,
+    /// What tells its transactions from all others of this process: see [`Self::rename`].
+    name: AtomicUsize,
+    state: Mutex<State>,
+    /// It is about to be closed: no call is waited for that a broker may never answer.
+    closing: Arc<AtomicBool>,
+}
+
+/// Opened on first use, and again after an error that the library cannot recover from.
+enum State {
+    Unopened,
+    Open(Arc<Native>),
+    Closed,
+}
+
+impl Outbox {
+    pub(crate) fn new(settings: KafkaSettings, client_id: String, clock: Arc<dyn Clock>) -> Self {
+        let (state, closing) = (Mutex::new(State::Unopened), Arc::default());
+        let (transactions, largest, name) = (None, None, AtomicUsize::new(new_name()));
+        Self { settings, client_id, clock, transactions, largest, name, state, closing }
+    }
+
+    /// One that leaves it to the broker whether a topic takes a record of up to so many bytes.
+    pub(crate) fn with_largest(mut self, largest: usize) -> Self {
+        self.largest = Some(largest);
+        self
+    }
+
+    /// One for [`Self::transact`] alone.
+    pub(crate) fn with_transactions(mut self, transactions: Transactions) -> Self {
+        self.transactions = Some(transactions);
+        self
+    }
+
+    /// Begins to connect. Half a second may pass before a new producer sends its first record, and that is not to make
+    /// late what is due.
+    pub(crate) fn prepare(&self) -> Result<()> {
+        self.native().map(drop)
+    }
+
+    /// Sends, and waits until the broker has confirmed or refused each: one answer per record, in order.
+    pub(crate) async fn send<R: AsRef<Outgoing> + Sync>(&self, records: &[R]) -> Vec<Confirmed> {
+        let mut sending = match self.sending(records.len()) {
+            Ok(sending) => sending,
+            Err(error) => return records.iter().map(|_| Err(error.again())).collect(),
+        };
+        for record in records {
+            sending.hand_over(record.as_ref()).await;
+        }
+        sending.wait().await
+    }
+
+    /// The same, one by one: each is on its way while the next is made ready.
+    pub(crate) fn sending(&self, count: usize) -> Result<Sending<'_>> {
+        let native = self.native()?;
+        Ok(Sending::new(self, native, count))
+    }
+
+    /// Waits for what is on its way, and sends no more. Idempotent.
+    pub(crate) async fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        let before = std::mem::replace(&mut *lock(&self.state), State::Closed);
+        if let State::Open(native) = before {
+            let within_transactions = self.transactions.is_some();
+            let closed = tokio::task::spawn_blocking(move || {
+                if within_transactions {
+                    // One that still runs would hold up those who read what is committed until the broker gives it up.
+                    let _ = native.abort_transaction(CALL);
+                }
+                if let Err(error) = native.flush(FLUSH) {
+                    tracing::warn!(%error, "records were still on their way to Kafka when the producer was closed");
+                }
+            });
+            let _ = closed.await;
+        }
+    }
+
+    /// Gives a record to the library, waiting while it has no room.
+    async fn hand_over(&self, native: &Native, mut outgoing: NativeRecord<'_>) {
+        loop {
+            match native.send(outgoing) {
+                Ok(()) => return,
+                Err((KafkaError::MessageProduction(Code::QueueFull), back)) => {
+                    outgoing = back;
+                    self.clock.sleep(ROOM).await;
+                }
+                Err((error, back)) => return back.delivery_opaque.say(Err(Unsent::Refused(error))),
+            }
+        }
+    }
+
+    fn native(&self) -> Result<Arc<Native>> {
+        let mut state = lock(&self.state);
+        match &*state {
+            State::Open(native) => Ok(native.clone()),
+            State::Closed => {
+                Err(Error::new(ErrorKind::Closed, "this connection to Kafka was closed: connect again"))
+            }
+            State::Unopened => {
+                let native = Arc::new(self.open()?);
+                *state = State::Open(native.clone());
+                Ok(native)
+            }
+        }
+    }
+
+    fn open(&self) -> Result<Native> {
+        let reports = Reports::new(Trouble::default());
+        Native::open(&self.config(), reports).map_err(|error| fault("open a producer", error))
+    }
+
+    fn config(&self) -> ClientConfig {
+        let mut config = self.settings.client(&self.client_id);
+        if let Some(largest) = self.largest {
+            config.set("message.max.bytes", largest.to_string());
+        }
+        // A batch that is larger than the broker allows is refused as a whole, whatever the size of its records.
+        config.set("batch.size", BATCH.min(self.settings.max_record).to_string());
+        config.set("enable.idempotence", "true").set("acks", "all");
+        config.set("message.timeout.ms", self.settings.send_timeout.as_millis().to_string());
+        config.set("linger.ms", "1").set("batch.num.messages", "10000");
+        config.set("queue.buffering.max.messages", "100000");
+        // The one that clients in Java have: a key is in the same partition whoever sends it.
+        config.set("partitioner", "murmur2_random");
+        // A topic that is not there is known not to be before anything is sent to it.
+        config.set("topic.metadata.propagation.max.ms", "10000");
+        if let Some(Transactions { id, timeout }) = &self.transactions {
+            let id = format!("{id}-{}", self.name.load(Ordering::SeqCst));
+            config.set("transactional.id", id).set("transaction.timeout.ms", timeout.as_millis().to_string());
+            let patience = self.settings.send_timeout.min(*timeout);
+            config.set("message.timeout.ms", patience.as_millis().to_string());
+        }
+        self.settings.finish(config)
+    }
+
+    /// After a fatal error the library refuses everything: the next send opens another producer.
+    fn renew(&self, broken: &Arc<Native>) {
+        let mut state = lock(&self.state);
+        if matches!(&*state, State::Open(native) if Arc::ptr_eq(native, broken)) {
+            tracing::warn!("a Kafka producer is of no more use: opening another one");
+            *state = State::Unopened;
+        }
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.closing.store(true, Ordering::SeqCst);
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_core::SystemClock;
+
+    fn outbox(max_record: usize) -> Outbox {
+        let settings = KafkaSettings { max_record, ..KafkaSettings::at("host:9092") };
+        Outbox::new(settings, "x".to_owned(), Arc::new(SystemClock::new()))
+    }
+
+    #[test]
+    fn no_name_for_transactions_is_used_twice_by_one_process() {
+        let name = || {
+            let transactions = Transactions { id: "shop".to_owned(), timeout: Duration::from_secs(10) };
+            let config = outbox(1_048_588).with_transactions(transactions).config();
+            config.get("transactional.id").map(str::to_owned).unwrap()
+        };
+        let (first, second) = (name(), name());
+        assert!(first.starts_with("shop-") && second.starts_with("shop-"), "{first} {second}");
+        assert_ne!(first, second);
+    }
+
+    #[test]
+    fn a_batch_is_no_larger_than_the_broker_allows_though_one_record_may_be() {
+        for (max_record, batch) in [(500_000, "500000"), (1_048_588, "1000000")] {
+            let config = outbox(max_record).with_largest(64 << 20).config();
+            assert_eq!(config.get("batch.size"), Some(batch));
+            assert_eq!(config.get("message.max.bytes"), Some("67108864"));
+            let config = outbox(max_record).config();
+            assert_eq!(config.get("batch.size"), Some(batch));
+            assert_eq!(config.get("message.max.bytes"), Some(max_record.to_string().as_str()));
+        }
+    }
+}
