@@ -23,6 +23,9 @@ pub(crate) struct Step {
     pub(crate) is_long: bool,
 }
 
+/// Features of `dwell` that are to work without each other.
+const ALONE: [&str; 6] = ["sqlite", "redis", "kafka", "axum", "metrics", "otel"];
+
 /// The package of the examples.
 const EXAMPLES: &str = "dwell-examples";
 /// Where each is told which broker to use.
@@ -94,10 +97,18 @@ fn format(job: &mut Job<'_>) -> Result<Outcome, String> {
     Ok(Outcome::passed())
 }
 
+/// All together, and then as others build them: the binary of the README's first command, and the framework with nothing else
+/// or with one feature alone. What one of them needs and does not ask for may come with the rest.
 fn clippy(job: &mut Job<'_>) -> Result<Outcome, String> {
-    let arguments =
-        ["clippy", "--workspace", "--features", FEATURES, "--all-targets", "--", "-D", "warnings"];
-    job.check(Program::cargo(arguments))?;
+    let with = |arguments: &[&'static str]| {
+        Program::cargo(["clippy"].iter().chain(arguments).chain(&["--", "-D", "warnings"]).copied())
+    };
+    job.check(with(&["--workspace", "--features", FEATURES, "--all-targets"]))?;
+    job.check(with(&[]))?;
+    job.check(with(&["--package", "dwell"]))?;
+    for feature in ALONE {
+        job.check(with(&["--package", "dwell", "--features", feature]))?;
+    }
     Ok(Outcome::passed())
 }
 
