@@ -186,6 +186,13 @@ impl Guide {
         .await
     }
 
+    /// Waits until the monitor shows nothing any more: a handler tells that it is done before its message is settled.
+    pub(super) async fn all_settled(&mut self) -> Result<()> {
+        let monitor = self.engine.monitor().clone();
+        let otherwise = "the monitor still shows what should be settled";
+        self.look(otherwise, async || Ok(monitor.list(1).await?.is_empty().then_some(()))).await
+    }
+
     /// Waits until the monitor shows so many runs that were given up and have not come back.
     pub(super) async fn hung_runs(&mut self, count: usize) -> Result<()> {
         let monitor = self.engine.monitor().clone();

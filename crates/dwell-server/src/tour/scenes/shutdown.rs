@@ -14,6 +14,7 @@ pub(super) async fn play(guide: &mut Guide) -> Result<()> {
         "Shutdown",
         "while a handler runs: it may finish, is settled, then all is closed",
     );
+    guide.all_settled().await?;
     let parcel = Parcel {
         id: "parcel-1",
         kind: "parcels.pack",
