@@ -286,6 +286,8 @@ async fn the_log_of_every_outcome_names_the_message_and_never_its_payload() {
     assert_eq!((count("dead-lettered"), count("failed"), count("not handled")), (9, 3, 2));
     let of = |id: &str| events.iter().find(|event| event["id"] == id).unwrap();
     assert_eq!(of("unknown")["attempt"], "1", "which run it was, or would have been");
+    let failed = events.iter().find(|event| event["message"] == "failed").unwrap();
+    assert!(!failed["again_in"].is_empty(), "when it is tried again: {failed:?}");
     let second = events.iter().filter(|event| event["message"] == "dead-lettered" && event["attempt"] == "2");
     assert_eq!(second.count(), 1, "the one that failed twice");
 }

@@ -35,7 +35,8 @@ use crate::{
 };
 use bytes::Bytes;
 use dwell_core::{
-    Action, BoxFuture, Consumer, Delivery, Error, ErrorKind, Lease, Outcome, Result, Settle, Text, Timestamp,
+    Action, BoxFuture, Consumer, Delivery, Due, Error, ErrorKind, Lease, Outcome, Result, Settle, Text,
+    Timestamp, format_duration,
 };
 use futures_util::{StreamExt, poll, stream::FuturesUnordered};
 use std::{
@@ -524,8 +525,11 @@ impl Performer {
                 id = %message.id, kind = %message.kind, topic, subscription, attempt, outcome = ?note.outcome, %to,
                 error, "dead-lettered"
             );
-        } else if matches!(note.outcome, Outcome::Failed) {
-            tracing::warn!(id = %message.id, kind = %message.kind, topic, subscription, attempt, error, "failed");
+        } else if let (Outcome::Failed, Action::Move { due: Due::After(delay), .. }) = (note.outcome, action) {
+            tracing::warn!(
+                id = %message.id, kind = %message.kind, topic, subscription, attempt,
+                again_in = format_duration(*delay), error, "failed"
+            );
         } else if !matches!(note.outcome, Outcome::Handled) {
             tracing::debug!(
                 id = %message.id, kind = %message.kind, topic, subscription, attempt, outcome = ?note.outcome, error,
