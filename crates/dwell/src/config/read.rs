@@ -51,7 +51,8 @@ impl Config {
     }
 
     /// The same, with what these environment variables set. Those that start with `DWELL_` and contain `__` are
-    /// settings: `DWELL_RETRY__MAX_RETRIES` is `max_retries` in `[retry]`. All others are ignored.
+    /// settings: `DWELL_RETRY__MAX_RETRIES` is `max_retries` in `[retry]`. All others are ignored, with a warning if one
+    /// was most likely meant as a setting: `DWELL_RETRY_MAX_RETRIES`.
     ///
     /// ```
     /// use dwell::config::Config;
@@ -66,11 +67,7 @@ impl Config {
         let mut layer = Value::Object(Map::new());
         for (name, value) in variables {
             let Some(keys) = setting(&name) else {
-                if let Some(meant) = with_both_underscores(&name) {
-                    tracing::warn!(
-                        "the environment variable `{name}` sets nothing: the setting is `{meant}`"
-                    );
-                }
+                warn_of_one_underscore(&name);
                 continue;
             };
             let upper = name.to_uppercase();
@@ -121,11 +118,17 @@ impl Config {
     }
 }
 
+fn warn_of_one_underscore(name: &str) {
+    if let Some(meant) = with_both_underscores(name) {
+        tracing::warn!("the environment variable `{name}` sets nothing: the setting is `{meant}`");
+    }
+}
+
 /// The setting that a variable with one underscore was most likely meant to be.
 pub(super) fn with_both_underscores(name: &str) -> Option<String> {
     let (section, key) = name.strip_prefix(PREFIX)?.split_once('_')?;
-    let is_known = unknown::template().get(section.to_lowercase())?.get(key.to_lowercase()).is_some();
-    is_known.then(|| format!("{PREFIX}{section}__{key}"))
+    let is_known = unknown::known().get(section.to_lowercase())?.get(key.to_lowercase()).is_some();
+    is_known.then(|| format!("{PREFIX}{section}{SEPARATOR}{key}").to_uppercase())
 }
 
 /// Lays one value over another: tables key by key, everything else as a whole.
@@ -239,12 +242,14 @@ fn variables() -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     for (name, value) in env::vars_os() {
         let Ok(name) = name.into_string() else { continue };
-        if setting(&name).is_some() {
-            let value = value
-                .into_string()
-                .map_err(|_| refused(format!("the environment variable `{name}` is not UTF-8 text")))?;
-            found.push((name, value));
+        if setting(&name).is_none() {
+            warn_of_one_underscore(&name);
+            continue;
         }
+        let value = value
+            .into_string()
+            .map_err(|_| refused(format!("the environment variable `{name}` is not UTF-8 text")))?;
+        found.push((name, value));
     }
     Ok(found)
 }

@@ -31,19 +31,24 @@ pub(super) fn template() -> Value {
     template
 }
 
+/// The same, with the keys of files that hold secrets.
+pub(super) fn known() -> Value {
+    let mut known = template();
+    for (section, key) in SECRETS {
+        known[section][format!("{key}{FILE_SUFFIX}")] = Value::Null;
+    }
+    known
+}
+
 /// A value that holds no map keyed by anything but text, and so can always be written.
 pub(super) fn value_of(part: &impl Serialize) -> Value {
     serde_json::to_value(part).expect("settings are text, numbers, lists and tables")
 }
 
-/// Refuses the first key of `given` that is not in the [`template`], and whatever is not a table or a list where one
+/// Refuses the first key of `given` that is not [`known`], and whatever is not a table or a list where one
 /// belongs.
 pub(super) fn check(given: &Value, layer: Layer) -> Result<()> {
-    let mut known = template();
-    for (section, key) in SECRETS {
-        known[section][format!("{key}{FILE_SUFFIX}")] = Value::Null;
-    }
-    walk(&known, given, &Path::default(), layer)
+    walk(&known(), given, &Path::default(), layer)
 }
 
 fn walk(known: &Value, given: &Value, path: &Path, layer: Layer) -> Result<()> {

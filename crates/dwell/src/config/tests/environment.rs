@@ -15,6 +15,7 @@ fn a_variable_with_one_underscore_sets_nothing_and_the_setting_that_was_meant_is
     let meant = |name| super::super::read::with_both_underscores(name);
     assert_eq!(meant("DWELL_TRANSPORT_URL").as_deref(), Some("DWELL_TRANSPORT__URL"));
     assert_eq!(meant("DWELL_RETRY_MAX_RETRIES").as_deref(), Some("DWELL_RETRY__MAX_RETRIES"));
+    assert_eq!(meant("DWELL_TRANSPORT_URL_FILE").as_deref(), Some("DWELL_TRANSPORT__URL_FILE"));
     for ours in ["DWELL_TOKEN", "DWELL_URL", "DWELL_TEST_REDIS_URL", "DWELL_EXAMPLE_URL", "TRANSPORT_URL"] {
         assert_eq!(meant(ours), None, "{ours}");
     }

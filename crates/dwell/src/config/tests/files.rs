@@ -99,24 +99,64 @@ fn load_validates() {
     assert!(refusal(Config::load(&file.0)).contains("`retry.jitter` is 2"));
 }
 
-/// A process cannot safely change its own environment, so this test runs itself once more in one that is changed.
+/// The file that a test loads when it runs in an environment that was changed.
+const FILE: &str = "DWELL_CONFIG_OF_THIS_TEST";
+
+/// A process cannot safely change its own environment, so a test runs itself once more in one that is changed, with the
+/// path of the file in [`FILE`]. Returns what it said.
+fn again_with(test: &str, file: &Scratch, variables: &[(&str, &str)]) -> String {
+    let name = format!("{}::{test}", module_path!().split_once("::").unwrap().1);
+    let output = Command::new(env::current_exe().unwrap())
+        .args(["--exact", &name, "--nocapture"])
+        .env(FILE, file.path())
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    text
+}
+
 #[test]
 fn load_lays_the_environment_of_the_process_over_the_file() {
-    const FILE: &str = "DWELL_CONFIG_OF_THIS_TEST";
     if let Ok(file) = env::var(FILE) {
         let config = Config::load(file).unwrap();
         assert_eq!((config.retry.policy.max_retries, config.retry.policy.jitter), (3, 0.0));
         return;
     }
     let file = Scratch::new("layers.toml", "[retry]\nmax_retries = 7\njitter = 0");
-    let name = concat!(module_path!(), "::load_lays_the_environment_of_the_process_over_the_file");
-    let name = name.split_once("::").unwrap().1;
-    let output = Command::new(env::current_exe().unwrap())
-        .args(["--exact", name])
-        .env(FILE, file.path())
-        .env("DWELL_RETRY__MAX_RETRIES", "3")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    let test = "load_lays_the_environment_of_the_process_over_the_file";
+    again_with(test, &file, &[("DWELL_RETRY__MAX_RETRIES", "3")]);
+}
+
+#[test]
+fn load_warns_of_a_variable_with_one_underscore_and_never_shows_its_value() {
+    if let Ok(file) = env::var(FILE) {
+        tracing_subscriber::fmt().with_ansi(false).without_time().init();
+        assert_eq!(Config::load(file).unwrap(), Config::default());
+        return;
+    }
+    let file = Scratch::new("underscore.toml", "");
+    let test = "load_warns_of_a_variable_with_one_underscore_and_never_shows_its_value";
+    let variables = [
+        ("DWELL_TRANSPORT_URL", "redis://:hunter2@a"),
+        ("DWELL_SCHEDULER_URL_FILE", "hunter2"),
+        ("DWELL_TOKEN", "x"),
+    ];
+    let said = again_with(test, &file, &variables);
+    let mut warnings: Vec<_> = said.lines().filter(|line| line.contains("WARN")).collect();
+    warnings.sort_unstable();
+    let expected = [
+        ("DWELL_SCHEDULER_URL_FILE", "DWELL_SCHEDULER__URL_FILE"),
+        ("DWELL_TRANSPORT_URL", "DWELL_TRANSPORT__URL"),
+    ]
+    .map(|(name, meant)| format!("the environment variable `{name}` sets nothing: the setting is `{meant}`"));
+    assert_eq!(warnings.len(), expected.len(), "{said}");
+    for (warning, expected) in warnings.iter().zip(&expected) {
+        assert!(
+            warning.trim_start().starts_with("WARN dwell::config") && warning.ends_with(expected),
+            "{warning}"
+        );
+    }
+    assert!(!said.contains("hunter2"), "{said}");
 }
