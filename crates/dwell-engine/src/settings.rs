@@ -106,7 +106,7 @@ pub enum OnUnknown {
 ///     settings.subscription().dead_letter.map(|address| address.to_string())
 /// };
 /// assert_eq!(channel(DeadLetter::Default).as_deref(), Some("orders.dlq"));
-/// assert_eq!(channel(DeadLetter::Topic("graveyard".into())).as_deref(), Some("graveyard"));
+/// assert_eq!(channel(DeadLetter::Topic("graveyard.dlq".into())).as_deref(), Some("graveyard.dlq"));
 /// assert_eq!(channel(DeadLetter::Discard), None);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,7 +115,7 @@ pub enum DeadLetter {
     /// To `{topic}.dlq`.
     #[default]
     Default,
-    /// To this topic.
+    /// To this topic, whose name ends in `.dlq`.
     Topic(Text),
     /// Nowhere: logged at error level, and gone. Must be asked for.
     Discard,

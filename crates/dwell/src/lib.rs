@@ -138,15 +138,21 @@ pub mod extend {
 /// The settings of a subscription, and what belongs to them.
 ///
 /// ```
-/// use dwell::{Subscription, settings::{DeadLetter, MaxRuns, RetryPolicy}};
+/// use dwell::{prelude::*, settings::{DeadLetter, MaxRuns, RetryPolicy}};
 /// use std::time::Duration;
 ///
+/// # #[derive(Event, Serialize, Deserialize)]
+/// # #[message(name = "orders.placed")]
+/// # struct OrderPlaced;
+/// # async fn confirm(_: OrderPlaced) {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
 /// let policy = RetryPolicy { max_retries: 20, max_delay: Duration::from_secs(3600), ..RetryPolicy::default() };
 /// let mail = Subscription::named("mail")
 ///     .retry(policy)
 ///     .max_runs(MaxRuns::Limited(100))
-///     .with(|settings| settings.dead_letter = DeadLetter::Topic("graveyard".into()));
-/// # assert_ne!(mail, Subscription::named("mail"));
+///     .with(|settings| settings.dead_letter = DeadLetter::Topic("graveyard.dlq".into()));
+/// let bus = Bus::builder().subscribe(mail, confirm).start("memory://").await?;
+/// # bus.shutdown().await }
 /// ```
 pub mod settings {
     pub use dwell_core::{OnMissing, RetryOverride, RetryPolicy};
