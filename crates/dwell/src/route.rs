@@ -5,23 +5,32 @@ use dwell_core::{Address, Result, Text, TypeName, check_user_topic};
 use std::{
     any::TypeId,
     borrow::Cow,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-/// Where messages of one type go.
+/// Where messages of one type go, or those that are posted to a topic.
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) kind: TypeName,
     pub(crate) to: Address,
-    pub(crate) command: bool,
+    pub(crate) role: Role,
     /// A handler of this bus handles it.
     pub(crate) handled_here: bool,
     /// Its topic was seen to be there.
     is_there: AtomicBool,
+}
+
+/// As what a message is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Command,
+    Event,
+    /// Raw: nobody said which of the two.
+    Posted,
 }
 
 /// A type that has a handler here.
@@ -34,11 +43,11 @@ pub(crate) struct OwnType {
 }
 
 impl Route {
-    fn new(kind: &'static str, to: Address, command: bool, handled_here: bool) -> Self {
+    fn new(kind: &'static str, to: Address, role: Role, handled_here: bool) -> Self {
         Self {
             kind: TypeName::constant(kind),
             to,
-            command,
+            role,
             handled_here,
             is_there: AtomicBool::new(handled_here),
         }
@@ -51,9 +60,11 @@ impl Route {
     pub(crate) fn is_there(&self) -> bool {
         self.is_there.load(Ordering::Relaxed)
     }
+}
 
-    pub(crate) fn found(&self) {
-        self.is_there.store(true, Ordering::Relaxed);
+impl Role {
+    fn of(command: bool) -> Self {
+        if command { Self::Command } else { Self::Event }
     }
 }
 
@@ -64,6 +75,8 @@ pub(crate) struct Routes {
     /// Types that have a handler here: never changed, and so without a lock.
     handled: BTreeMap<TypeId, Arc<Route>>,
     others: RwLock<BTreeMap<TypeId, Arc<Route>>>,
+    /// Topics to which something can be posted: they were seen to be there.
+    posted: RwLock<BTreeSet<Text>>,
 }
 
 impl Routes {
@@ -71,11 +84,12 @@ impl Routes {
     pub(crate) fn new(topics: BTreeMap<String, Text>, handled: impl IntoIterator<Item = OwnType>) -> Self {
         let route = |one: OwnType| {
             let to = Address::Topic(Self::topic(&topics, one.kind, one.topic));
-            let route = Route::new(one.kind, to, one.command, true);
+            let route = Route::new(one.kind, to, Role::of(one.command), true);
             (one.type_id, Arc::new(route))
         };
-        let handled = handled.into_iter().map(route).collect();
-        Self { topics, handled, others: RwLock::default() }
+        let handled: BTreeMap<_, _> = handled.into_iter().map(route).collect();
+        let posted = RwLock::new(handled.values().map(|route| route.topic().clone()).collect());
+        Self { topics, handled, others: RwLock::default(), posted }
     }
 
     /// The topic of a type, by its names.
@@ -97,8 +111,23 @@ impl Routes {
         }
         let topic = Self::topic(&self.topics, M::NAME, M::TOPIC);
         check_user_topic(&topic)?;
-        let route = Arc::new(Route::new(M::NAME, Address::Topic(topic), command, false));
+        let route = Arc::new(Route::new(M::NAME, Address::Topic(topic), Role::of(command), false));
         self.others.write().unwrap_or_else(PoisonError::into_inner).insert(id, route.clone());
         Ok(route)
+    }
+
+    /// The way of what is posted to a topic, unless that is known to be there. A subscription is there, or it is not.
+    pub(crate) fn of_posted(&self, to: &Address) -> Option<Arc<Route>> {
+        let Address::Topic(topic) = to else { return None };
+        let is_there = self.posted.read().unwrap_or_else(PoisonError::into_inner).contains(topic);
+        (!is_there).then(|| Arc::new(Route::new("", to.clone(), Role::Posted, false)))
+    }
+
+    /// The topic of this route was seen to be there.
+    pub(crate) fn found(&self, route: &Route) {
+        route.is_there.store(true, Ordering::Relaxed);
+        if route.role == Role::Posted {
+            self.posted.write().unwrap_or_else(PoisonError::into_inner).insert(route.topic().clone());
+        }
     }
 }

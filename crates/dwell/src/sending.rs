@@ -47,7 +47,7 @@ pub struct Sending {
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub(crate) envelope: Result<Envelope>,
-    /// Where its type goes, unless the topic is known to be there.
+    /// Where it goes, unless the topic is known to be there.
     pub(crate) route: Option<Arc<Route>>,
     chooses_id: bool,
     on_conflict: Option<OnConflict>,

@@ -4,13 +4,13 @@ use super::{Bus, Hold, Inner, Outlet};
 use crate::{
     codec::{self, Codec},
     message::{Command, Event, Message},
-    route::Route,
+    route::{Role, Route},
     sending::{Draft, Sending, Sent},
     telemetry::{self, Departure},
 };
 use dwell_core::{
-    Address, Attempts, BoxFuture, Envelope, Error, ErrorKind, Headers, MessageFields, OnConflict, Pending,
-    Query, Result, Topic, check_user_topic, wire,
+    Address, Attempts, BoxFuture, Envelope, Error, ErrorKind, Headers, MessageFields, OnConflict, OnMissing,
+    Pending, Query, Result, Topic, check_user_topic, wire,
 };
 use dwell_engine::Engine;
 use std::{slice, sync::Arc};
@@ -62,6 +62,9 @@ impl Bus {
     /// The same id may go to several subscriptions, so it is no idempotency key unless it is given with
     /// [`id`](Sending::id). A message that was received elsewhere starts anew: its counts and stamps stay behind.
     ///
+    /// A topic is taken as it is. One that is not there follows `[transport] on_missing`, as for `publish`, and if it is
+    /// made, it keeps what is posted until somebody subscribes. A subscription that is not there is an error.
+    ///
     /// ```
     /// # use dwell::{prelude::*, raw::{Address, Message}};
     /// # #[derive(Event, Serialize, Deserialize)]
@@ -82,7 +85,9 @@ impl Bus {
         message.headers.take(wire::MAX_RETRIES);
         message.sent_at.get_or_insert(self.inner().seams.clock.now());
         let checked = check_user_topic(to.topic_name());
-        Sending::new(self.clone(), checked.map(|()| Envelope::new(to, message)))
+        let route = self.inner().routes.of_posted(&to);
+        let sending = Sending::new(self.clone(), checked.map(|()| Envelope::new(to, message)));
+        route.iter().fold(sending, Sending::along)
     }
 
     fn sending<M: Message>(&self, message: &M, command: bool) -> Sending {
@@ -112,7 +117,7 @@ impl Bus {
 
     /// In process, nobody else can handle a command. One that is a job here was most likely meant as such.
     fn check_handled(&self, route: &Route) -> Result<()> {
-        if !route.command || route.handled_here {
+        if route.role != Role::Command || route.handled_here {
             return Ok(());
         }
         let (kind, inner) = (&route.kind, self.inner());
@@ -262,12 +267,9 @@ impl Bus {
 
     /// Makes sure that a topic is there which is only sent to.
     async fn provision(&self, engine: &Engine, route: &Route, envelope: &Envelope) -> Result<()> {
-        let topic = Topic::named(route.topic().clone());
-        // A command is kept, even while nobody has subscribed.
-        let topic = if route.command { topic.keep() } else { topic };
-        match engine.provision(&[topic], self.inner().on_missing).await {
+        match topic_of(engine, route, self.inner().on_missing).await {
             Ok(()) => {
-                route.found();
+                self.inner().routes.found(route);
                 Ok(())
             }
             // The store takes it, and the next send asks again.
@@ -340,6 +342,32 @@ impl Bus {
         {
             inline.run_until_idle(engine).await;
         }
+    }
+}
+
+/// Makes sure that the topic of a route is there. Only a command insists that it keeps what nobody subscribed to: an event
+/// does without, and is not harmed by it; what is posted takes a topic as it is.
+async fn topic_of(engine: &Engine, route: &Route, on_missing: OnMissing) -> Result<()> {
+    let topic = Topic::named(route.topic().clone());
+    let result = match route.role {
+        Role::Command => return engine.provision(&[topic.keep()], on_missing).await,
+        Role::Event => engine.provision(&[topic], on_missing).await,
+        Role::Posted => provision_as_it_is(engine, &[topic.keep()], on_missing).await,
+    };
+    match result {
+        Err(error) if error.kind() == ErrorKind::Conflict => Ok(()),
+        result => result,
+    }
+}
+
+/// Looks first: to make a topic that is there because somebody subscribed to it would be to say what it keeps.
+async fn provision_as_it_is(engine: &Engine, topic: &[Topic], on_missing: OnMissing) -> Result<()> {
+    if on_missing != OnMissing::Create {
+        return engine.provision(topic, on_missing).await;
+    }
+    match engine.provision(topic, OnMissing::Validate).await {
+        Err(error) if error.kind() == ErrorKind::NotFound => engine.provision(topic, OnMissing::Create).await,
+        result => result,
     }
 }
 
