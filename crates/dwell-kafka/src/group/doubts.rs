@@ -1,7 +1,13 @@
 //! What the broker is asked and does not answer.
 
 use rdkafka::{TopicPartitionList, error::KafkaError};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
+
+/// How long the broker may take to say what is committed, where nothing is wrong as far as anybody knows.
+const FIRST: Duration = Duration::from_secs(1);
+/// The same after a question without an answer, and what that grows to: a broker may be slow.
+const SHORTEST: Duration = Duration::from_millis(250);
+const LONGEST: Duration = Duration::from_secs(2);
 
 /// Partitions of which the broker does not say what is committed. While it says nothing of one, the library answers for none
 /// that it was asked for at the same time: each is then asked for by itself, in turn, and holds up no other.
@@ -26,6 +32,15 @@ impl Doubts {
         asked
     }
 
+    /// How long to wait for the answer.
+    pub(super) fn patience(&self) -> Duration {
+        match u32::try_from(self.count) {
+            Ok(0) => FIRST,
+            Ok(count) => SHORTEST.saturating_mul(2_u32.saturating_pow(count - 1)).min(LONGEST),
+            Err(_) => LONGEST,
+        }
+    }
+
     /// There was no answer.
     pub(super) fn add(&mut self, asked: &TopicPartitionList, error: &KafkaError) {
         self.count += 1;
@@ -35,6 +50,13 @@ impl Doubts {
         if self.named.insert((topic.to_owned(), partition)) {
             tracing::warn!(%error, topic, partition, "Kafka does not say what is committed: it is asked until it does");
         }
+    }
+}
+
+#[cfg(test)]
+impl Doubts {
+    pub(super) fn are_there(&self) -> bool {
+        self.count > 0
     }
 }
 
@@ -57,5 +79,18 @@ mod tests {
         let mut turns = [ask(), ask(), ask()];
         turns.sort();
         assert_eq!(turns, [[0], [1], [2]]);
+    }
+
+    #[test]
+    fn an_answer_is_waited_for_a_little_at_first_and_never_for_long() {
+        let mut doubts = Doubts::default();
+        assert!(doubts.patience() <= Duration::from_secs(1));
+        let mut ask = || {
+            doubts.add(&TopicPartitionList::new(), &KafkaError::OffsetFetch(Code::OperationTimedOut));
+            doubts.patience().as_millis()
+        };
+        assert_eq!([ask(), ask(), ask(), ask(), ask()], [250, 500, 1_000, 2_000, 2_000]);
+        doubts.count = usize::MAX;
+        assert_eq!(doubts.patience(), LONGEST);
     }
 }

@@ -22,8 +22,6 @@ const POLL: Duration = Duration::from_millis(100);
 const NOTHING: u32 = 16;
 /// How long a broker that may be there is waited for at most: that partitions were lost is heard between two such looks.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long the broker may take to say what is committed.
-const LEARN: Duration = Duration::from_secs(5);
 
 /// The thread that keeps the membership.
 pub(super) struct Poller {
@@ -39,18 +37,7 @@ pub(super) struct Poller {
 impl Poller {
     pub(super) fn run(mut self) {
         while self.wish.load(Ordering::SeqCst) == wish::GO_ON {
-            match self.consumer.poll(POLL) {
-                Some(Ok(message)) => self.lanes.came_early(message.topic(), self.lanes.read(&message)),
-                Some(Err(error)) => self.hear(error),
-                None => {}
-            }
-            if self.lanes.open(|topic, partition| self.split(topic, partition)) {
-                self.drain();
-            }
-            if self.lanes.is_deserted() {
-                self.look_for_a_broker();
-            }
-            self.learn();
+            self.turn();
         }
         // The last commit.
         if self.committer.take().is_some_and(|committer| committer.join().is_err()) {
@@ -58,6 +45,23 @@ impl Poller {
         }
         // The queues of the partitions first: the client cannot go before them. Then it leaves the group.
         self.lanes.close();
+    }
+
+    fn turn(&mut self) {
+        match self.consumer.poll(POLL) {
+            Some(Ok(message)) => self.lanes.came_early(message.topic(), self.lanes.read(&message)),
+            Some(Err(error)) => self.hear(error),
+            None => {}
+        }
+        if self.lanes.open(|topic, partition| self.split(topic, partition)) {
+            self.drain();
+        }
+        if self.lanes.is_deserted() {
+            // Nobody is there to be asked for anything else.
+            self.look_for_a_broker();
+        } else {
+            while self.learn() {}
+        }
     }
 
     /// Takes in what came for a partition before it had its own queue: it lies before all that comes there. Only then is
@@ -77,19 +81,29 @@ impl Poller {
     /// Begins with partitions that are new to us, behind what was done there. Not left to the library: while a transaction of
     /// the former owner's is open it cannot know either, and when the members of the group change in that time, it begins
     /// with the first record that there is.
-    fn learn(&mut self) {
-        let Some(unknown) = self.lanes.unknown() else { return self.doubts = Doubts::default() };
+    ///
+    /// Whether it has begun with some, so that there may be others to ask for. While the broker is waited for, nothing is
+    /// heard, and a change of the members that is not heard halts all partitions: hence a little at a time.
+    fn learn(&mut self) -> bool {
+        let Some(unknown) = self.lanes.unknown() else {
+            self.doubts = Doubts::default();
+            return false;
+        };
         let asked = self.doubts.narrow(unknown);
-        let committed = self.consumer.committed_offsets(asked.clone(), LEARN).and_then(|committed| {
-            committed.elements().iter().try_for_each(|element| element.error())?;
-            Ok(committed)
-        });
+        let committed =
+            self.consumer.committed_offsets(asked.clone(), self.doubts.patience()).and_then(|committed| {
+                committed.elements().iter().try_for_each(|element| element.error())?;
+                Ok(committed)
+            });
         let committed = match committed {
             Ok(committed) => committed,
-            Err(error) => return self.doubts.add(&asked, &error),
+            Err(error) => {
+                self.doubts.add(&asked, &error);
+                return false;
+            }
         };
         if self.consumer.assignment_lost() {
-            return;
+            return false;
         }
         let begun = match self.consumer.rebalance_protocol() {
             RebalanceProtocol::Cooperative => self.consumer.incremental_assign(&committed),
@@ -97,8 +111,12 @@ impl Poller {
         };
         match begun {
             Ok(()) => self.lanes.learn(&committed),
-            Err(error) => tracing::error!(%error, "the assignment of partitions could not be followed"),
+            Err(error) => {
+                tracing::error!(%error, "the assignment of partitions could not be followed");
+                return false;
+            }
         }
+        true
     }
 
     /// Asks whatever broker there is for something that it has to answer itself. An answer may come too late: what was lost
@@ -141,3 +159,6 @@ impl Poller {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
