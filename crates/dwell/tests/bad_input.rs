@@ -131,6 +131,22 @@ async fn a_test_on_virtual_time_is_refused_on_a_server_with_a_clock_of_its_own()
 }
 
 #[tokio::test]
+async fn a_test_on_virtual_time_refuses_a_store_that_is_a_server_and_takes_one_in_its_place() {
+    let wirings = [
+        || Bus::builder().scheduler("REDIS://:hunter2@prod"),
+        || Bus::builder().config(Config::from_toml("[scheduler]\nurl = \"rediss://:hunter2@prod\"").unwrap()),
+    ];
+    for wiring in wirings {
+        let refused = dwell::testing::start(wiring()).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Config);
+        let text = refused.to_string();
+        assert_says(&text, &["store", "redis", "[scheduler] url", "`.scheduler(\"memory://\")`"]);
+        assert!(!text.contains("hunter2"), "{text}");
+        dwell::testing::start(wiring().scheduler("memory://")).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_command_that_nobody_here_handles_is_kept_by_a_broker_for_whoever_comes() {
     let (seams, broker) = (seams(), LogBroker::new(LogSettings::default()));
     let log = || Arc::new(Log::connect(&broker, seams.clone()).unwrap());

@@ -81,3 +81,16 @@ async fn what_fails_is_left_to_its_retry_and_what_waits_to_its_time() {
     let listed = bus.monitor().list(10).await.unwrap();
     assert_eq!(listed.len(), 2, "one waits for its retry, one for its time: {listed:?}");
 }
+
+#[tokio::test]
+async fn a_test_drives_an_inline_wiring_itself_and_a_handler_may_wait_for_the_clock() {
+    async fn slow(_: Count, cx: Cx) {
+        cx.clock().sleep(Duration::from_secs(5)).await;
+    }
+    let t = dwell::testing::start(Bus::builder().inline().handle(slow)).await.unwrap();
+    t.send(Count { down_from: 0 }).await.unwrap();
+    t.run_until_idle().await;
+    assert_eq!(t.handled::<Count>(), 0, "it waits");
+    t.advance(Duration::from_secs(5)).await;
+    assert_eq!(t.handled::<Count>(), 1);
+}

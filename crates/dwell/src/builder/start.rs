@@ -91,6 +91,17 @@ impl Builder {
         self.start(url).await
     }
 
+    /// The store that is asked for, by the builder or by the configuration.
+    pub(crate) fn store_url(&self) -> Option<&str> {
+        self.over.scheduler.as_deref().or(self.config.scheduler.url.as_deref())
+    }
+
+    /// For a bus that somebody else drives.
+    pub(crate) fn not_inline(mut self) -> Self {
+        self.inline = false;
+        self
+    }
+
     fn seams_or_default(&self) -> Seams {
         self.seams.clone().unwrap_or_else(|| {
             let clock: Arc<dyn Clock> =

@@ -67,6 +67,9 @@ pub struct TestBus {
 
 /// Starts it, on `memory://` and virtual time. Use it in a `#[tokio::test]`, which has one thread.
 ///
+/// A wiring that is [inline](crate::Builder::inline) is not so here: a send returns at once, and the test says how far to go,
+/// with [`run_until_idle`](TestBus::run_until_idle) or [`advance`](TestBus::advance).
+///
 /// ```
 /// # use dwell::prelude::*;
 /// # #[derive(Command, Serialize, Deserialize)]
@@ -91,7 +94,7 @@ pub async fn start(wiring: Builder) -> Result<TestBus> {
 }
 
 /// The same on another transport that lives in this process, such as `sqlite://:memory:`. A server has a clock of its own, which
-/// no test can turn: its URL is refused.
+/// no test can turn: its URL is refused, and so is a wiring whose store is one, unless the test gives it another.
 ///
 /// ```
 /// # use dwell::{ErrorKind, prelude::*};
@@ -105,6 +108,10 @@ pub async fn start(wiring: Builder) -> Result<TestBus> {
 /// t.send(Greet).after(Duration::from_secs(60)).await?;
 /// let refused = t.send(Greet).after(Duration::from_secs(60)).await.unwrap_err();
 /// assert_eq!(refused.kind(), ErrorKind::Full);
+///
+/// # fn wiring() -> dwell::Builder { Bus::builder().scheduler("redis://localhost") }
+/// assert!(dwell::testing::start(wiring()).await.is_err(), "it waits in `redis://`");
+/// let t = dwell::testing::start(wiring().scheduler("memory://")).await?;
 /// # Ok(()) }
 /// ```
 pub async fn start_on(wiring: Builder, url: &str) -> Result<TestBus> {
@@ -115,10 +122,19 @@ pub async fn start_on(wiring: Builder, url: &str) -> Result<TestBus> {
         );
         return Err(Error::new(ErrorKind::Config, text));
     }
+    if let Some(scheme) = wiring.store_url().and_then(connect::server) {
+        let text = format!(
+            "a test on virtual time needs a store in this process, and `{scheme}://`, by `.scheduler(…)` or \
+             `[scheduler] url`, is a server with a clock of its own: end the wiring with `.scheduler(\"memory://\")` in \
+             the test"
+        );
+        return Err(Error::new(ErrorKind::Config, text));
+    }
     let clock = VirtualClock::new();
     let records = Arc::new(Records::default());
     let seams = Seams::virtual_time(clock.clone(), 1);
-    let bus = wiring.seams(seams).observer(records.clone()).start(url).await?;
+    // Time stands still until the test says so: an inline send would wait for ever for a handler that waits for the clock.
+    let bus = wiring.not_inline().seams(seams).observer(records.clone()).start(url).await?;
     Ok(TestBus { bus, clock, records })
 }
 
