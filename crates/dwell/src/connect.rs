@@ -39,6 +39,11 @@ pub(crate) fn server(url: &str) -> Option<&'static str> {
     known.find(|known| scheme.eq_ignore_ascii_case(known) && !IN_PROCESS.contains(known))
 }
 
+/// Whether no other process can be reached under a URL.
+pub(crate) fn is_memory(url: &str) -> Result<bool> {
+    Ok(TransportUrl::parse(url)?.scheme() == "memory")
+}
+
 fn missing(url: &TransportUrl) -> Error {
     let scheme = url.scheme();
     let feature = TRANSPORTS.into_iter().find_map(|(known, feature)| feature.filter(|_| known == scheme));

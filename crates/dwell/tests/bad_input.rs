@@ -94,7 +94,7 @@ async fn commands_and_events_in_one_topic_are_refused() {
 #[tokio::test]
 async fn a_command_that_nobody_handles_is_refused_by_a_bus_that_reaches_no_other_process() {
     for bus in
-        [Bus::builder().subscribe("mail", confirm).start("memory://").await, Bus::connect("memory://").await]
+        [Bus::builder().subscribe("mail", confirm).start("memory://").await, Bus::connect("MEMORY://").await]
     {
         let error = bus.unwrap().send(Charge { cents: 1 }).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);

@@ -34,7 +34,7 @@ impl Builder {
     pub async fn start(self, url: &str) -> Result<Bus> {
         let seams = self.seams_or_default();
         let transport = connect::open(url, seams.clone()).await?;
-        let place = Place { via: connect::via(url)?, alone: url.starts_with("memory:") };
+        let place = Place { via: connect::via(url)?, alone: connect::is_memory(url)? };
         self.start_with(transport, seams, place).await
     }
 
