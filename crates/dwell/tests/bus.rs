@@ -11,6 +11,7 @@ use dwell::{
 };
 use dwell_conformance::log::{Log, LogBroker, LogSettings};
 use dwell_core::{Seams, VirtualClock};
+use dwell_engine::memory::{Memory, MemorySettings};
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -265,6 +266,28 @@ async fn an_event_that_nobody_subscribed_to_is_no_error_and_told_once() {
     let [line] = &lines[..] else { panic!("one line: {lines:#?}") };
     assert_eq!((line.level, line.field("topic")), (Level::WARN, Some("orders.placed")));
     assert!(line.message.contains("nobody subscribed"), "{line:?}");
+}
+
+#[tokio::test]
+async fn a_command_that_is_a_job_here_is_sent_to_others_and_told_once() {
+    async fn build(charge: Charge) -> Result<u64, Failure> {
+        Ok(charge.cents)
+    }
+    let seams = Seams::virtual_time(VirtualClock::new(), 1);
+    let shared = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    let bus = Bus::builder().job(build).start_on(shared, seams).await.unwrap();
+    logs::capture();
+    for cents in [1, 2] {
+        bus.send(Charge { cents }).await.unwrap();
+    }
+    let lines: Vec<_> = logs::take().into_iter().filter(|line| line.level <= Level::WARN).collect();
+    let [line] = &lines[..] else { panic!("one line: {lines:#?}") };
+    assert_eq!(line.level, Level::WARN);
+    assert!(
+        line.message.starts_with("the command `payments.charge` was sent, and no handler here takes it"),
+        "{line:?}"
+    );
+    assert!(line.message.contains("`bus.jobs()?.submit(…)`"), "{line:?}");
 }
 
 #[tokio::test]
