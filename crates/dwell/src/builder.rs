@@ -54,6 +54,7 @@ pub struct Builder {
     config: Config,
     over: Over,
     inline: bool,
+    only_sends: bool,
     seams: Option<Seams>,
     inbox: Option<Arc<dyn Inbox>>,
     observers: Vec<Arc<dyn Observer>>,

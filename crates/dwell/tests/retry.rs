@@ -305,3 +305,13 @@ async fn an_override_for_a_type_that_is_handled_is_no_warning() {
     let lines = warnings("[[retry.override]]\ntype = \"orders.placed\"\nmax_retries = 1").await;
     assert!(lines.is_empty(), "{lines:#?}");
 }
+
+#[tokio::test]
+async fn a_bus_that_only_sends_shares_the_file_of_those_that_handle_without_a_warning() {
+    let toml = "[[retry.override]]\ntype = \"orders.placed\"\nmax_retries = 1\n\
+                [[subscription]]\ntopic = \"orders\"\nname = \"mail\"\nbatch = 3";
+    logs::capture();
+    let _bus = wiring(toml).connect("memory://").await.unwrap();
+    let lines = logs::take();
+    assert!(lines.is_empty(), "{lines:#?}");
+}

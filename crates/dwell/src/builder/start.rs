@@ -87,6 +87,7 @@ impl Builder {
     /// ```
     pub async fn connect(mut self, url: &str) -> Result<Bus> {
         self.registered.clear();
+        self.only_sends = true;
         self.config.transport.background = Background::Elsewhere;
         self.start(url).await
     }
@@ -112,7 +113,16 @@ impl Builder {
 
     async fn start_with(self, transport: Arc<dyn Transport>, seams: Seams, place: Place) -> Result<Bus> {
         let Self {
-            registered, states, mut config, over, inline, inbox, mut observers, max_job_result, ..
+            registered,
+            states,
+            mut config,
+            over,
+            inline,
+            only_sends,
+            inbox,
+            mut observers,
+            max_job_result,
+            ..
         } = self;
         over.apply(&mut config);
         config.validate()?;
@@ -159,7 +169,10 @@ impl Builder {
             alone: place.alone,
             runtime: tokio::runtime::Handle::try_current().ok(),
         });
-        registry.warn_about_what_is_not_here(&config);
+        if !only_sends {
+            // One that handles nothing shares the file of those that do.
+            registry.warn_about_what_is_not_here(&config);
+        }
         if let Err(error) = start_groups(&bus, registry.groups).await {
             let engine = bus.engine()?;
             engine.stop_now();
