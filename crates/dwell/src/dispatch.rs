@@ -14,7 +14,13 @@ pub(crate) struct Inline {
 }
 
 impl Inline {
-    /// The clock must track its tasks.
+    /// Whether a clock tracks its tasks: it then knows that somebody is busy.
+    pub(crate) fn can_drive(clock: &dyn Clock) -> bool {
+        let _busy = clock.busy();
+        clock.stirrings().is_none()
+    }
+
+    /// The clock must [track its tasks](Self::can_drive).
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, decided: Arc::default() }
     }

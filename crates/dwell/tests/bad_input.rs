@@ -2,7 +2,7 @@
 
 use dwell::{Config, ErrorKind, Pipeline, Step, prelude::*, raw::Address, settings::DelayMode};
 use dwell_conformance::log::{Log, LogBroker, LogSettings};
-use dwell_core::{Seams, Transport, VirtualClock};
+use dwell_core::{Seams, SystemClock, Transport, VirtualClock};
 use dwell_engine::memory::{Memory, MemorySettings};
 use std::{sync::Arc, time::Duration};
 
@@ -283,6 +283,16 @@ async fn inline_dispatch_over_a_broker_is_refused() {
     let seams = seams();
     let error = Bus::builder().inline().start_on(log(&seams), seams).await.unwrap_err();
     assert_says(&error.to_string(), &["inline", "memory://"]);
+}
+
+#[tokio::test]
+async fn inline_dispatch_on_a_clock_that_does_not_know_who_is_busy_is_refused_naming_those_that_do() {
+    let text = refusal(Bus::builder().inline().seams(Seams::system("test"))).await;
+    assert_says(&text, &["inline", "SystemClock::tracking()", "VirtualClock"]);
+    let tracking = Seams { clock: Arc::new(SystemClock::tracking()), ..Seams::system("test") };
+    for seams in [tracking, seams()] {
+        Bus::builder().inline().seams(seams).start("memory://").await.unwrap();
+    }
 }
 
 #[tokio::test]

@@ -130,6 +130,11 @@ impl Builder {
             let text = "inline dispatch drives the handlers of this process, and works on `memory://` alone";
             return Err(Error::new(ErrorKind::Config, text));
         }
+        if inline && !Inline::can_drive(&*seams.clock) {
+            let text = "inline dispatch needs a clock that tracks its tasks, or a send would not wait for what it caused: give \
+                        `.seams(…)` a `SystemClock::tracking()` or a `VirtualClock`, or leave them out";
+            return Err(Error::new(ErrorKind::Config, text));
+        }
         let registry = Registry::new(registered, &config, &states)?;
         let handled = registry.jobs();
         if !handled.is_empty() && !transport.capabilities().ledger {
