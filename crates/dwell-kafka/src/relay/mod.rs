@@ -5,6 +5,7 @@
 //! topic of the last stretch, whose records wait in memory and are forwarded on the millisecond. Any number of relays share
 //! the partitions. No state is kept but the offsets of their groups.
 
+mod budget;
 mod counts;
 mod hop;
 mod ladder;
@@ -27,6 +28,7 @@ use crate::{
     record::Record,
     settings::KafkaSettings,
 };
+use budget::Budget;
 use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams};
 use futures_util::{
     FutureExt as _,
@@ -126,6 +128,7 @@ impl Relay {
             Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone())
                 .with_largest(topics::largest(settings))
         };
+        let levels = topics::levels(&settings.relay);
         let shared = Arc::new(Shared {
             to_targets: outbox(),
             to_shelves: outbox(),
@@ -134,11 +137,11 @@ impl Relay {
             // A transaction is answered as a whole: that is nobody's silence.
             targets: Targets::new(settings.relay.transactions.map_or(SHARE, |_| usize::MAX)),
             counts: self.counts.clone(),
+            budget: Budget::new(settings.relay.read_ahead, levels.len()),
         });
         for outbox in [&shared.to_targets, &shared.to_shelves] {
             outbox.prepare()?;
         }
-        let levels = topics::levels(&settings.relay);
         let transactions = levels.iter().map(|level| {
             let timeout = settings.relay.transactions?;
             let id = format!("{}-{}-{}", settings.relay.group, level.topic, self.seams.incarnation);

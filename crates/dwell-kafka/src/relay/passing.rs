@@ -6,6 +6,7 @@
 
 use super::{
     Counts,
+    budget::Budget,
     hop::{Plan, park},
     targets::{Pass, Targets},
 };
@@ -30,6 +31,7 @@ pub(super) struct Shared {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) targets: Arc<Targets>,
     pub(super) counts: Arc<Counts>,
+    pub(super) budget: Arc<Budget>,
 }
 
 /// Records, and their bytes.
@@ -52,6 +54,16 @@ impl Load {
     pub(super) fn remove(&mut self, less: Self) {
         self.count -= less.count;
         self.bytes -= less.bytes;
+    }
+
+    pub(super) fn plus(mut self, more: Self) -> Self {
+        self.add(more);
+        self
+    }
+
+    /// In both.
+    pub(super) fn is_below(self, most: Self) -> bool {
+        self.count < most.count && self.bytes < most.bytes
     }
 }
 

@@ -24,8 +24,9 @@ pub struct RelaySettings {
     pub absent_for: Duration,
     /// Targets that may be sent to, `*` standing for any text; all unless set.
     pub allow_targets: Option<String>,
-    /// Records that may wait in memory for their last stretch, and their bytes, with what it takes to keep them. What is beyond
-    /// may be late: so many as come while the shortest level passes should fit.
+    /// Records that a relay may have in memory, and their bytes, with what it takes to keep them: those that wait for their last
+    /// stretch and those on their way, of all levels together. What is beyond may be late: so many as come while the
+    /// shortest level passes should fit.
     pub read_ahead: (usize, usize),
     /// A record is sent on in one transaction with the offset that says so, so that whoever reads only what is committed
     /// never sees it twice. This is how long the transaction of a relay that was killed may hold up such readers.

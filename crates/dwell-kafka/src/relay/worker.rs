@@ -14,6 +14,7 @@
 
 use super::{
     RelaySettings,
+    budget::Part,
     hop::Plan,
     passing::{Kind, Load, Shared, Step},
     topics::Level,
@@ -47,15 +48,15 @@ pub(super) struct Worker {
     level: Level,
     /// What waits in memory, on the last stretch: little else than a lease and a record each.
     wheel: Wheel<Box<Waiting>>,
-    /// The bytes in it.
-    held_bytes: usize,
+    /// How much that is.
+    held: Part,
     /// The target of what was last put into it: the next one is mostly for the same, and shares its name.
     target: Text,
     /// The partitions that were taken away, as far as that was looked after.
     departures: u64,
     on_their_way: FuturesUnordered<BoxFuture<'static, Result<Load>>>,
     /// How much that is, and what is queued.
-    sending: Load,
+    sending: Part,
     /// Who sends within transactions, if that is wanted.
     transactions: Option<Arc<Outbox>>,
     /// What is for the next transaction.
@@ -77,16 +78,17 @@ impl Worker {
         transactions: Option<Arc<Outbox>>,
     ) -> Self {
         let on_their_way = FuturesUnordered::new();
+        let (held, sending) = (shared.budget.part(), shared.budget.part());
         Self {
             shared,
             member,
             level,
             wheel: Wheel::new(),
-            held_bytes: 0,
+            held,
             target: Text::from(""),
             departures: 0,
             on_their_way,
-            sending: Load::default(),
+            sending,
             transactions,
             queued: vec![],
         }
@@ -161,17 +163,20 @@ impl Worker {
         let mut next: Option<Timestamp> = None;
         let room = self.room();
         let hop = self.settings().hop();
+        // What waits here in memory holds up nothing that only passes through.
+        let (mut taking, beside) = (self.shared.budget.part(), self.sending.load());
         let taken = self.member.take(room, &mut |record| {
             let leaves = record.timestamp.map_or(now, |appended| appended.after(wait));
             if leaves > now {
                 next = Some(next.map_or(leaves, |next| next.min(leaves)));
             }
-            leaves <= now
+            leaves <= now && taking.try_add(record.size(), beside)
         })?;
         // There may be more, which is not to wait for anything.
         let more = taken.len() == room && room > 0;
         let mut steps = vec![];
         for Taken { lease, record, .. } in taken {
+            taking.remove(Load { count: 1, bytes: record.size() });
             let left = record.timestamp.map(|appended| appended.after(wait));
             match Plan::read(record, self.settings()) {
                 Ok(plan) => {
@@ -184,7 +189,8 @@ impl Worker {
                         );
                     }
                     let remaining = plan.remaining(now);
-                    if !remaining.is_zero() && remaining <= hop && self.has_room() {
+                    let waits = !remaining.is_zero() && remaining <= hop;
+                    if waits && self.held.try_add(plan.record.size(), self.sending.load()) {
                         self.hold(lease, plan);
                     } else {
                         steps.push(self.step(lease, plan, now));
@@ -201,22 +207,18 @@ impl Worker {
 
     /// Records wait in memory, as many as may; the rest stays in the topic.
     fn look_at_due(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
-        let (most, most_bytes) = self.settings().read_ahead;
-        let (mut count, mut bytes) =
-            (self.wheel.len() + self.sending.count, self.held_bytes + self.sending.bytes);
-        let taken = self.member.take(BATCH, &mut |record: &Record| {
-            let fits = count < most && bytes < most_bytes;
-            if fits {
-                count += 1;
-                bytes += record.size();
-            }
-            fits
-        })?;
+        let beside = self.held.load().plus(self.sending.load());
+        let mut taking = self.shared.budget.part();
+        let taken = self.member.take(BATCH, &mut |record| taking.try_add(record.size(), beside))?;
         let more = taken.len() == BATCH;
         let mut steps = vec![];
         for Taken { lease, record, .. } in taken {
+            taking.remove(Load { count: 1, bytes: record.size() });
             match Plan::read(record, self.settings()) {
-                Ok(plan) if self.settings().is_last_stretch(plan.remaining(now)) => self.hold(lease, plan),
+                Ok(plan) if self.settings().is_last_stretch(plan.remaining(now)) => {
+                    self.held.add(Load { count: 1, bytes: plan.record.size() });
+                    self.hold(lease, plan);
+                }
                 Ok(plan) => steps.push(self.step(lease, plan, now)),
                 Err(refused) => steps.push(self.park(lease, &refused.1, &refused.0, now)),
             }
@@ -226,18 +228,14 @@ impl Worker {
         Ok(if more { Some(now) } else { next })
     }
 
-    fn has_room(&self) -> bool {
-        let (most, most_bytes) = self.settings().read_ahead;
-        self.wheel.len() + self.sending.count < most && self.held_bytes + self.sending.bytes < most_bytes
-    }
-
     /// How many more may be sent on now.
     fn room(&self) -> usize {
-        let has_room = self.sending.bytes < self.settings().read_ahead.1;
-        if has_room { ON_THEIR_WAY.saturating_sub(self.sending.count).min(BATCH) } else { 0 }
+        let Load { count, bytes } = self.sending.load();
+        let has_room = bytes < self.settings().read_ahead.1;
+        if has_room { ON_THEIR_WAY.saturating_sub(count).min(BATCH) } else { 0 }
     }
 
-    /// Keeps a record in memory until it is due.
+    /// Keeps a record in memory until it is due. That it is there is counted.
     fn hold(&mut self, lease: LeaseId, mut plan: Plan) {
         if plan.target == self.target {
             plan.target = self.target.clone();
@@ -245,7 +243,6 @@ impl Worker {
             self.target = plan.target.clone();
         }
         let size = plan.record.size();
-        self.held_bytes += size;
         self.shared.counts.holds_more(1);
         self.wheel.insert(plan.process_at, Box::new(Waiting { lease, plan, size }));
     }
@@ -261,7 +258,7 @@ impl Worker {
         self.wheel.pop_due(now, room, &mut due);
         self.shared.counts.holds_less(due.len());
         for (_, waiting) in due {
-            self.held_bytes -= waiting.size;
+            self.held.remove(Load { count: 1, bytes: waiting.size });
             // What was lost meanwhile is another relay's.
             if self.member.is_open(waiting.lease) {
                 steps.push(self.step(waiting.lease, waiting.plan, now));
@@ -283,7 +280,7 @@ impl Worker {
         self.shared.counts.holds_less(waiting.len());
         let mut steps = vec![];
         for Waiting { lease, plan, size } in waiting.into_iter().map(|waiting| *waiting) {
-            self.held_bytes -= size;
+            self.held.remove(Load { count: 1, bytes: size });
             // What was lost meanwhile is another relay's.
             if self.member.is_open(lease) && !self.member.release(lease) {
                 steps.push(self.shared.shelve(lease, plan, self.settings().due_topic(), &self.level.topic));
