@@ -1,6 +1,6 @@
 //! `#[handler]`: a function becomes one of its name that makes the pipeline, and keeps the plain one as `name::call`.
 
-use proc_macro2::{Group, Ident, TokenStream};
+use proc_macro2::{Group, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{
     Attribute, Error, FnArg, PatType, Result, ReturnType, Safety, Signature, Token, Type, Visibility,
@@ -149,6 +149,7 @@ fn generate(function: &Function, message: &Type, steps: &[steps::Step]) -> Token
     // to both; everything else is about the code in the function.
     let conditions: Vec<_> = attributes.iter().filter(|attribute| is(attribute, &["cfg"])).collect();
     let of_maker = attributes.iter().filter(|attribute| is(attribute, &["cfg", "doc", "allow"]));
+    let of_parts = attributes.iter().filter(|attribute| is(attribute, &["cfg", "allow"]));
     let of_function = attributes.iter().filter(|attribute| !is(attribute, &["cfg", "doc"]));
 
     // What a lint says about the maker, as that it has no docs, is then said at the function.
@@ -168,7 +169,7 @@ fn generate(function: &Function, message: &Type, steps: &[steps::Step]) -> Token
             ::dwell::Pipeline::new(#plain).named(#shown) #(.step(#steps))*
         }
 
-        #(#conditions)*
+        #(#of_parts)*
         #parts
 
         #(#conditions)*
@@ -188,33 +189,59 @@ fn generate(function: &Function, message: &Type, steps: &[steps::Step]) -> Token
 /// Looks at each part of a handler by itself, so that what does not fit is told where it stands.
 fn parts(signature: &Signature) -> TokenStream {
     let name = &signature.ident;
-    let types = signature.inputs.iter().filter_map(|input| match input {
-        FnArg::Typed(PatType { ty, .. }) => Some(&**ty),
+    let inputs = signature.inputs.iter().filter_map(|input| match input {
+        FnArg::Typed(input) => Some(input),
         FnArg::Receiver(_) => None,
     });
-    let types: Vec<_> = types.collect();
-    let asked_for =
-        types.iter().skip(1).map(|ty| quote_spanned!(ty.span()=> ::dwell::parts::asked_for::<#ty>();));
-    let returned = match &signature.output {
-        ReturnType::Type(_, ty) if !matches!(**ty, Type::ImplTrait(_)) => {
-            Some(quote_spanned!(ty.span()=> ::dwell::parts::returned::<#ty>();))
-        }
-        _ => None,
-    };
+    let inputs: Vec<_> = inputs.collect();
+    let types: Vec<_> = inputs.iter().map(|input| &*input.ty).collect();
+    // What removes a parameter removes all that is said about it.
+    let conditions: Vec<_> = inputs
+        .iter()
+        .map(|input| {
+            let conditions = input.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"));
+            quote!(#(#conditions)*)
+        })
+        .collect();
+    let fits = types.iter().enumerate().map(|(n, ty)| match n {
+        0 => quote_spanned!(ty.span()=> ::dwell::parts::message::<#ty>();),
+        _ => quote_spanned!(ty.span()=> ::dwell::parts::asked_for::<#ty>();),
+    });
+    let returned = answer(signature).map(|ty| quote_spanned!(ty.span()=> ::dwell::parts::returned::<#ty>();));
     let names: Vec<_> = (0..types.len()).map(|n| format_ident!("part_{n}")).collect();
     let future = signature
         .asyncness
-        .map(|_| quote_spanned!(name.span()=> ::dwell::parts::future(#name::call(#(#names),*));));
+        .map(|_| quote_spanned!(name.span()=> ::dwell::parts::future(#name::call(#(#conditions #names),*));));
     quote! {
         const _: () = {
             #[allow(dead_code, unused_variables, clippy::too_many_arguments)]
-            fn parts(#(#names: #types),*) {
-                #(#asked_for)*
+            fn parts(#(#conditions #names: #types),*) {
+                #(#conditions #fits)*
                 #returned
                 #future
             }
         };
     }
+}
+
+/// What the handler answers, if it can be told: a function that is not `async` may return a future of its answer, unless
+/// it says `Result`; and what is `impl` has no name.
+fn answer(signature: &Signature) -> Option<&Type> {
+    let ReturnType::Type(_, ty) = &signature.output else { return None };
+    let is_result = match &**ty {
+        Type::Path(path) => path.path.segments.last().is_some_and(|last| last.ident == "Result"),
+        _ => false,
+    };
+    let can_tell = signature.asyncness.is_some() || is_result;
+    (can_tell && !says_impl(ty.to_token_stream())).then_some(ty)
+}
+
+fn says_impl(tokens: TokenStream) -> bool {
+    tokens.into_iter().any(|token| match token {
+        TokenTree::Ident(word) => word == "impl",
+        TokenTree::Group(group) => says_impl(group.stream()),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
 }
 
 #[cfg(test)]

@@ -162,6 +162,7 @@ pub mod settings {
 /// What `#[handler]` looks at, one by one.
 #[doc(hidden)]
 pub mod parts {
+    pub fn message<T: crate::Message>() {}
     pub fn asked_for<T: crate::FromCx>() {}
     pub fn returned<T: crate::Ending>() {}
     pub fn future<T: Send>(_: T) {}
