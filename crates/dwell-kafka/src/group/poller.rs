@@ -2,6 +2,7 @@
 
 use super::{doubts::Doubts, lanes::Lanes, watcher::Watcher, wish};
 use crate::fault::fault;
+use dwell_core::{Error, ErrorKind};
 use rdkafka::{
     consumer::{BaseConsumer, Consumer as _, RebalanceProtocol, base_consumer::PartitionQueue},
     error::{KafkaError, RDKafkaErrorCode as Code},
@@ -43,8 +44,6 @@ impl Poller {
         if self.committer.take().is_some_and(|committer| committer.join().is_err()) {
             tracing::error!("a thread that commits to Kafka has panicked: what was done may come again");
         }
-        // The queues of the partitions first: the client cannot go before them. Then it leaves the group.
-        self.lanes.close();
     }
 
     fn turn(&mut self) {
@@ -157,6 +156,21 @@ impl Poller {
         if told {
             self.lanes.refuse(fault("receive", error));
         }
+    }
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        let wish = self.wish.compare_exchange(wish::GO_ON, wish::DROP, Ordering::SeqCst, Ordering::SeqCst);
+        if wish.is_ok() {
+            // Nobody wanted that: it has panicked, or there was no thread for it. Whoever receives must hear of it, and whoever
+            // commits must end.
+            let text = "the thread of a Kafka consumer has ended: open another one";
+            self.lanes.refuse(Error::new(ErrorKind::Unavailable, text));
+            self.lanes.hurry();
+        }
+        // The queues of the partitions first: the client cannot go before them. Then it leaves the group.
+        self.lanes.close();
     }
 }
 

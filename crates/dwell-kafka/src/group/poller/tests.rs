@@ -1,9 +1,10 @@
 //! The thread of a member, where no broker is.
 
 use super::*;
-use crate::{record::Record, trouble::Trouble};
+use crate::{group::committer::Committer, record::Record, trouble::Trouble};
 use dwell_core::SystemClock;
 use rdkafka::{ClientConfig, TopicPartitionList};
+use std::{sync::mpsc, thread};
 
 /// Of a group that nobody coordinates. It has a partition of which nothing is known yet.
 fn poller() -> Poller {
@@ -36,5 +37,28 @@ fn nobody_is_asked_what_is_committed_while_no_broker_is_there() {
     poller.lanes.desert(false);
     poller.learn();
     assert!(poller.doubts.are_there(), "there is no answer");
-    poller.lanes.close();
+}
+
+/// Whoever receives hears it and opens another one; whoever commits ends.
+#[test]
+fn a_member_whose_thread_ends_unasked_says_so_and_commits_no_more() {
+    for panics in [true, false] {
+        let mut poller = poller();
+        let (lanes, wish) = (poller.lanes.clone(), poller.wish.clone());
+        let (of, to, until) = (poller.consumer.clone(), lanes.clone(), wish.clone());
+        let committer = Committer { consumer: of, lanes: to, wish: until, failing: false };
+        let (end, ended) = mpsc::channel();
+        poller.committer = Some(thread::spawn(move || {
+            committer.run();
+            end.send(()).unwrap();
+        }));
+        let work = move || {
+            let _poller = poller;
+            assert!(!panics, "as planned");
+        };
+        assert_eq!(thread::spawn(work).join().is_err(), panics);
+        let heard = [(), ()].map(|()| lanes.take(1, &mut |_| true).err().unwrap().kind());
+        assert_eq!(heard, [ErrorKind::Unavailable, ErrorKind::Closed]);
+        ended.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
 }
