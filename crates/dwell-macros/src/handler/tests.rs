@@ -54,6 +54,7 @@ fn a_function_becomes_one_that_puts_its_steps_around_it() {
         const _: () = {
             #[allow(dead_code, unused_variables, clippy::too_many_arguments)]
             fn parts(part_0: OrderPlaced, part_1: State<App>) {
+                ::dwell::parts::message::<OrderPlaced>();
                 ::dwell::parts::asked_for::<#state>();
                 ::dwell::parts::returned::<#result>();
                 ::dwell::parts::future(confirm::call(part_0, part_1));
@@ -124,7 +125,7 @@ fn attributes_go_where_they_matter() {
     .to_string();
     let times = |attribute: TokenStream| handler.matches(&attribute.to_string()).count();
     assert_eq!(times(quote!(#[cfg(feature = "mail")])), 4);
-    assert_eq!(times(quote!(#[allow(unused)])), 2);
+    assert_eq!(times(quote!(#[allow(unused)])), 3);
     assert_eq!(times(quote!(#[doc = "Docs."])), 1);
     assert_eq!(times(quote!(#[inbox])), 0);
     assert_eq!(times(quote!(#[tracing::instrument] fn call)), 1);
