@@ -173,6 +173,25 @@ impl Failure {
         Self(Verdict::Misconfigured(reason.into()))
     }
 
+    /// What went wrong, if it is an error, a panic or a timeout, about which the retry policy decides; `None` if somebody
+    /// said on purpose what is to become of the message. A step of your own that deals with errors lets the latter pass, as
+    /// the backstops do.
+    ///
+    /// ```
+    /// use dwell::Failure;
+    ///
+    /// let error: Failure = "the printer is on fire".into();
+    /// assert_eq!(error.error(), Some("the printer is on fire"));
+    /// assert_eq!(Failure::reject("there is no printer").error(), None);
+    /// assert_eq!(Failure::defer().error(), None);
+    /// ```
+    pub fn error(&self) -> Option<&str> {
+        match &self.0 {
+            Verdict::Fail(error) => Some(error),
+            _ => None,
+        }
+    }
+
     pub(crate) fn of(verdict: Verdict) -> Self {
         Self(verdict)
     }
