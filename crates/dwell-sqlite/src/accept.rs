@@ -60,7 +60,7 @@ impl Tx<'_> {
         {
             return Ok(sent);
         }
-        self.check_room(envelope.copy, envelope.message.body.len())?;
+        self.check_room(envelope.copy, self.copies(target), envelope.message.body.len())?;
 
         if let Some(replaced) = &waiting {
             self.remove(replaced)?;
@@ -218,6 +218,14 @@ impl Tx<'_> {
         Ok(())
     }
 
+    /// How many rows a message is in the end.
+    pub(crate) fn copies(&self, target: Target) -> usize {
+        match target {
+            Target::Queue(..) => 1,
+            Target::Topic(topic) => self.places().topics[&topic].subscribed.len().max(1),
+        }
+    }
+
     /// Where a message that is due goes: to this subscription, to all of the topic, to the one that keeps what nobody
     /// wants, or nowhere.
     pub(crate) fn destinations(&mut self, target: Target) -> Sql<Vec<i64>> {
@@ -230,55 +238,5 @@ impl Tx<'_> {
             return if of.keeps { Ok(vec![self.kept(topic)?]) } else { Ok(Vec::new()) };
         }
         Ok(of.subscribed.clone())
-    }
-
-    /// Whether the log is no longer than this; if it is, only this goes on.
-    pub(crate) fn check_log(&self, most: u64, goes_on: &str) -> Result<(), Halt> {
-        let (file, length) = (self.file_name(), self.own.log_length);
-        if length <= most {
-            return Ok(());
-        }
-        Err(refused(
-            ErrorKind::StorageFull,
-            format!(
-                "the log of `{file}` has {length} bytes, and cannot be emptied as long as another program reads an old \
-                 state of the file: end that, or raise `max_log`; {goes_on}"
-            ),
-        ))
-    }
-
-    /// Whether users may send: a little before the file is full, they may not, so that what is in it can be handed out and
-    /// settled. A copy of what is on its way takes half of what is kept for that, and never the last of it.
-    pub(crate) fn check_room(&self, is_copy: bool, bytes: usize) -> Result<(), Halt> {
-        /// This part of the largest size is kept.
-        const RESERVE: i64 = 32;
-        if self.own.is_short && !is_copy {
-            return Err(refused(
-                ErrorKind::StorageFull,
-                format!(
-                    "the disk under `{}` is full: free some room on it; what is there is still handled, and sends go \
-                     through again once there is room",
-                    self.file_name()
-                ),
-            ));
-        }
-        if !is_copy {
-            self.check_log(self.settings.max_log, "what is in it is still handled")?;
-        }
-        let Some(most) = self.settings.max_size else { return Ok(()) };
-        let limit = self.pragma("max_page_count")?;
-        let used = self.pragma("page_count")? - self.pragma("freelist_count")?;
-        let kept = limit / if is_copy { 2 * RESERVE } else { RESERVE };
-        if used + bytes as i64 / self.pragma("page_size")? < limit - kept {
-            return Ok(());
-        }
-        Err(refused(
-            ErrorKind::StorageFull,
-            format!(
-                "a message of {bytes} bytes has no room in `{}`, whose `max_size` is {most}: raise it, or let consumers catch up; \
-                 what is in it is still handled, and sends go through again once there is room",
-                self.file_name()
-            ),
-        ))
     }
 }

@@ -18,6 +18,11 @@ pub(crate) fn is_full(error: &rusqlite::Error) -> bool {
     code(error) == Some(ErrorCode::DiskFull) || extended.is_some_and(|code| BEYOND_A_LIMIT.contains(&code))
 }
 
+/// There is no room left that this may have.
+pub(crate) fn full() -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), None)
+}
+
 /// Whether another process was in the way.
 pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(code(error), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))

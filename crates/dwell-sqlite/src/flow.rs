@@ -27,6 +27,15 @@ impl Due {
     }
 }
 
+/// What was made ready.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Promoted {
+    /// How many messages.
+    pub(crate) moved: usize,
+    /// More is due.
+    pub(crate) is_more: bool,
+}
+
 /// The name that a message waited under, if that is not its id.
 pub(crate) struct Name {
     schedule: Text,
@@ -64,24 +73,65 @@ impl Tx<'_> {
         Ok(due.map(Timestamp))
     }
 
-    /// Makes what is due ready, up to about `limit` messages. Returns whether there is more.
-    pub(crate) fn promote(&mut self, topic: i64, limit: usize) -> Sql<bool> {
+    /// Makes what is due ready, up to about `limit` messages, and as far as there is room for what goes to several
+    /// subscriptions: one for which there is none waits, and those behind it do not.
+    pub(crate) fn promote(&mut self, topic: i64, limit: usize) -> Sql<Promoted> {
         let subscribed = self.places().topics[&topic].subscribed.len().max(1);
         let most = (limit / subscribed).max(1);
-        let due = self.due(topic, most)?;
+        let (due, mut room, mut moved) = (self.due(topic, most)?, self.room()?, 0);
         let is_more = due.len() == most;
         for due in due {
-            self.fire(due)?;
+            let (copies, number) = (self.copies_of(&due.held), due.held.number);
+            let fits = match &mut room {
+                _ if self.is_frugal => false,
+                Some(room) if copies > 0 => room.take_for_due(copies, self.body_length(number)?),
+                _ => true,
+            };
+            if fits {
+                self.fire(due)?;
+                moved += 1;
+            }
         }
-        Ok(is_more && self.next_due(topic)?.is_some_and(|due| due <= self.now))
+        let is_due = |due: Timestamp| due <= self.now;
+        let is_left = is_more || room.is_some() || self.is_frugal;
+        Ok(Promoted { moved, is_more: is_left && self.next_due(topic)?.is_some_and(is_due) })
+    }
+
+    /// Where there is hardly any room: makes one ready for which there is some.
+    pub(crate) fn promote_one(&mut self, topic: i64) -> Sql<bool> {
+        for may_make_room in [true, false] {
+            let room = self.room()?;
+            for due in self.due(topic, CHUNK)? {
+                let (copies, number) = (self.copies_of(&due.held), due.held.number);
+                let fits = match room {
+                    Some(room) if copies > 0 => room.has_for_one(copies, self.body_length(number)?),
+                    _ => true,
+                };
+                if fits {
+                    self.fire(due)?;
+                    return Ok(true);
+                }
+            }
+            if may_make_room {
+                self.make_room()?;
+            }
+        }
+        Ok(false)
+    }
+
+    /// How many rows are made of one that waits, beside its own.
+    fn copies_of(&self, held: &Held) -> usize {
+        let is_for_all = held.place == held.topic;
+        if is_for_all { self.copies(Target::Topic(held.topic)) - 1 } else { 0 }
     }
 
     /// Makes some of what is due ready, in any topic. Returns whether there was any.
     pub(crate) fn promote_any(&mut self, limit: usize) -> Sql<bool> {
         let topics: Vec<_> = self.places().topics.keys().copied().collect();
         for topic in topics {
-            if self.next_due(topic)?.is_some_and(|due| due <= self.now) {
-                self.promote(topic, limit)?;
+            if self.next_due(topic)?.is_some_and(|due| due <= self.now)
+                && self.promote(topic, limit)?.moved > 0
+            {
                 return Ok(true);
             }
         }

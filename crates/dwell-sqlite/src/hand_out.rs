@@ -95,10 +95,7 @@ impl Tx<'_> {
         let is_more_to_take_in = self.take_in()?;
         let is_more_lost = self.give_back_expired(ask.place)?;
         let mut deliveries = self.hand_out_due(ask)?;
-        let is_more_due = deliveries.len() < ask.max.max(1) && {
-            let is_enough = self.has_ready(ask.place, ask.max)?;
-            self.promote(ask.topic, if is_enough { ask.max.clamp(1, CHUNK) } else { CHUNK })?
-        };
+        let is_more_due = deliveries.len() < ask.max.max(1) && self.promote_for(ask)?;
         if self.places().queues.get(&ask.place).is_none_or(|queue| queue.settings.name != ask.name) {
             return Ok(Look::Nothing { due: None, expiry: None });
         }
@@ -119,6 +116,18 @@ impl Tx<'_> {
         told(&mut self.cache.told, ask.topic, due);
         told(&mut self.cache.told_lease, ask.place, expiry);
         Ok(Look::Nothing { due, expiry })
+    }
+
+    /// Makes ready what is due. Returns whether there is more.
+    fn promote_for(&mut self, ask: &Ask) -> Result<bool, Halt> {
+        let is_enough = self.has_ready(ask.place, ask.max)?;
+        let limit = if is_enough { ask.max.clamp(1, CHUNK) } else { CHUNK };
+        let promoted = self.promote(ask.topic, limit)?;
+        if promoted.moved == 0 && promoted.is_more && !self.has_ready(ask.place, 1)? {
+            // Where there is hardly any room, one is handled after the other.
+            return if self.promote_one(ask.topic)? { Ok(true) } else { Err(self.no_room_for_due()) };
+        }
+        Ok(promoted.is_more)
     }
 
     /// Whether so many are ready in this place.

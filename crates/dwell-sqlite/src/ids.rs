@@ -5,7 +5,7 @@ use crate::{
     row::{Held, Phase},
     tx::Tx,
 };
-use dwell_core::Timestamp;
+use dwell_core::{Text, Timestamp};
 use rusqlite::{OptionalExtension, Row};
 use std::time::Duration;
 
@@ -16,6 +16,15 @@ pub(crate) struct Known {
     pub(crate) content: Option<u128>,
     /// When it was due, if it waited.
     pub(crate) due: Option<Timestamp>,
+}
+
+/// What a row said about the id that it had fired under.
+pub(crate) struct Fired {
+    id: Text,
+    topic: i64,
+    content: Option<[u8; 16]>,
+    due: Timestamp,
+    until: Timestamp,
 }
 
 impl Tx<'_> {
@@ -76,20 +85,29 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The row of a message that has fired is about to go, or to become another: what it said is written down, unless that is
-    /// over for long enough.
-    pub(crate) fn remember_row(&self, held: &Held) -> Sql<()> {
+    /// What the row of a message says about its id, if that has fired and is not over for long enough.
+    pub(crate) fn fired(&self, held: &Held) -> Sql<Option<Fired>> {
         let since = if held.phase == Phase::Over { held.updated_at } else { self.now };
         let until = since.after(self.settings.ids);
-        if held.has_fired && until > self.now {
-            self.sql(
-                "INSERT INTO known
-                 SELECT id, topic, CASE WHEN once IS NOT NULL THEN content END, due, ?2 FROM message WHERE number = ?1
-                 ON CONFLICT (id, topic) DO UPDATE
-                 SET content = coalesce(excluded.content, content), due = excluded.due, until = max(until, excluded.until)",
-            )?
-            .execute((held.number, until.0))?;
+        if !held.has_fired || until <= self.now {
+            return Ok(None);
         }
+        let content = match held.is_chosen {
+            true => self
+                .sql("SELECT CASE WHEN once IS NOT NULL THEN content END FROM message WHERE number = ?1")?
+                .query_row([held.number], |row| row.get(0))?,
+            false => None,
+        };
+        Ok(Some(Fired { id: held.id.clone(), topic: held.topic, content, due: held.due, until }))
+    }
+
+    /// That row is gone, or became another: what it said is written down.
+    pub(crate) fn remember_fired(&self, fired: &Fired) -> Sql<()> {
+        self.sql(
+            "INSERT INTO known VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (id, topic) DO UPDATE
+             SET content = coalesce(excluded.content, content), due = excluded.due, until = max(until, excluded.until)",
+        )?
+        .execute((&*fired.id, fired.topic, fired.content, fired.due.0, fired.until.0))?;
         Ok(())
     }
 

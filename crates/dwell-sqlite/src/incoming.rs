@@ -87,7 +87,7 @@ impl Tx<'_> {
         )?;
         let (mut rows, mut incoming) = (statement.query([CHUNK as i64])?, Vec::new());
         while let Some(row) = rows.next()? {
-            if incoming.is_empty() && item(self.check_room(false, 0))?.is_err() {
+            if incoming.is_empty() && !self.has_room()? {
                 break;
             }
             let (key, body) = (read_bytes(row, 5)?, read_bytes(row, 8)?);

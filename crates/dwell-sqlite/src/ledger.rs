@@ -12,8 +12,8 @@ use crate::{
     tx::{code, state},
 };
 use dwell_core::{
-    Answer, BoxFuture, Change, Count, Ledger, MessageId, Of, Oldest, Page, Record, RecordQuery, Result,
-    State, Text, Timestamp,
+    Answer, BoxFuture, Change, Count, ErrorKind, Ledger, MessageId, Of, Oldest, Page, Record, RecordQuery,
+    Result, State, Text, Timestamp,
 };
 use rusqlite::Connection;
 use std::sync::Arc;
@@ -75,9 +75,12 @@ impl Ledger for SqliteLedger {
 pub(crate) async fn promote(file: &File) -> Result<()> {
     let now = file.seams.clock.now();
     while file.read(move |connection| is_behind(connection, now)).await? {
-        if !file.write(CHUNK, |tx| Ok(tx.take_in()? | tx.promote_any(CHUNK)?)).await? {
+        match file.write(CHUNK, |tx| Ok(tx.take_in()? | tx.promote_any(CHUNK)?)).await {
+            Ok(true) => {}
             // There is no room for what is left, or the clock was set back meanwhile.
-            break;
+            Ok(false) => break,
+            Err(error) if error.kind() == ErrorKind::StorageFull => break,
+            Err(error) => return Err(error),
         }
     }
     Ok(())

@@ -60,6 +60,7 @@ mod provision;
 mod readers;
 mod record;
 mod reserve;
+mod room;
 mod row;
 mod scheduler;
 mod settings;

@@ -125,10 +125,11 @@ impl Tx<'_> {
         }
         // Whoever subscribes now does not get what was due before.
         for name in plan.subscriptions.iter().map(|subscription| &subscription.topic) {
-            if let Some(topic) = self.places().topic_named(name)
-                && self.promote(topic, CHUNK)?
-            {
-                return Ok(false);
+            let Some(topic) = self.places().topic_named(name) else { continue };
+            let promoted = self.promote(topic, CHUNK)?;
+            if promoted.is_more {
+                let has_moved = promoted.moved > 0 || self.promote_one(topic)?;
+                return if has_moved { Ok(false) } else { Err(self.no_room_for_due()) };
             }
         }
         self.make(plan)?;

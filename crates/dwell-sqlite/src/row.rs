@@ -298,7 +298,7 @@ impl Tx<'_> {
             .optional()
     }
 
-    fn body_length(&self, number: i64) -> Sql<i64> {
+    pub(crate) fn body_length(&self, number: i64) -> Sql<i64> {
         let length = self
             .sql(
                 "SELECT length(coalesce(body, (SELECT body FROM payload WHERE message = ?1))) FROM message
@@ -336,16 +336,25 @@ impl Tx<'_> {
 
     /// Removes a message without a trace.
     pub(crate) fn remove(&mut self, held: &Held) -> Sql<()> {
-        self.remember_row(held)?;
-        self.uncount(held)?;
-        self.sql("DELETE FROM message WHERE number = ?1")?.execute([held.number])?;
-        if held.step != held.number {
-            self.sql("DELETE FROM history WHERE message = ?1")?.execute([held.number])?;
+        self.remove_all(std::slice::from_ref(held))
+    }
+
+    /// Removes messages without a trace, but for their ids: those are written where the rows were, since there may be no room
+    /// before that.
+    pub(crate) fn remove_all(&mut self, all: &[Held]) -> Sql<()> {
+        let mut fired = Vec::new();
+        for held in all {
+            fired.extend(self.fired(held)?);
+            self.uncount(held)?;
+            self.sql("DELETE FROM message WHERE number = ?1")?.execute([held.number])?;
+            if held.step != held.number {
+                self.sql("DELETE FROM history WHERE message = ?1")?.execute([held.number])?;
+            }
+            if held.is_large {
+                self.sql("DELETE FROM payload WHERE message = ?1")?.execute([held.number])?;
+            }
         }
-        if held.is_large {
-            self.sql("DELETE FROM payload WHERE message = ?1")?.execute([held.number])?;
-        }
-        Ok(())
+        fired.iter().try_for_each(|fired| self.remember_fired(fired))
     }
 
     /// Makes a message ready in this place, behind all that are.
@@ -421,7 +430,7 @@ impl Tx<'_> {
     /// Writes a message anew, as it stands, into the row that it had, and puts it where it goes.
     pub(crate) fn rewrite(&mut self, held: &Held, new: &New<'_>, because: Because<'_>) -> Sql<()> {
         let (content, message) = (new.content, new.content.message);
-        self.remember_row(held)?;
+        let fired = self.fired(held)?;
         self.leave(held)?;
         let is_same = content.is_large()
             && self
@@ -474,6 +483,6 @@ impl Tx<'_> {
         ])?;
         let bytes = if new.state == State::Dead { message.body.len() as i64 } else { 0 };
         self.tally(new.home, new.state, 1, bytes);
-        Ok(())
+        fired.map_or(Ok(()), |fired| self.remember_fired(&fired))
     }
 }

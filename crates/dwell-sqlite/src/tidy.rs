@@ -42,7 +42,7 @@ impl Tx<'_> {
             held!(),
             " FROM message INDEXED BY message_over WHERE phase = 4 AND updated_at <= ?2 ORDER BY updated_at LIMIT ?1"
         );
-        Ok(self.remove_all(over, (CHUNK, before))? == CHUNK as usize)
+        Ok(self.remove_found(over, (CHUNK, before))? == CHUNK as usize)
     }
 
     /// Forgets some records before their time, so that what is not over can be handled. Nobody waits for one without a result.
@@ -52,15 +52,13 @@ impl Tx<'_> {
             held!(),
             " FROM message INDEXED BY message_over WHERE phase = 4 AND result IS NULL ORDER BY updated_at LIMIT ?1"
         );
-        self.remove_all(over, [CHUNK]).map(drop)
+        self.remove_found(over, [CHUNK]).map(drop)
     }
 
     /// Removes the messages that this finds. Returns how many there were.
-    fn remove_all(&mut self, sql: &'static str, of: impl Params) -> Sql<usize> {
+    fn remove_found(&mut self, sql: &'static str, of: impl Params) -> Sql<usize> {
         let found = self.sql(sql)?.query_map(of, Held::read)?.collect::<Sql<Vec<_>>>()?;
-        for held in &found {
-            self.remove(held)?;
-        }
+        self.remove_all(&found)?;
         Ok(found.len())
     }
 

@@ -3,6 +3,7 @@
 use crate::{
     fault::Sql,
     places::Places,
+    room::Room,
     settings::SqliteSettings,
     signals::{After, Signal},
     statements::{Lent, Statements},
@@ -69,6 +70,8 @@ pub(crate) struct Tx<'a> {
     /// What other programs have put there was taken in, and whether there is more.
     pub(crate) taken_in: Option<bool>,
     statements: Statements<'a>,
+    /// What was left of the file before this, where that is limited.
+    room_before: Option<Room>,
     next_before: i64,
     generation_before: i64,
     tally: BTreeMap<(i64, u8), (i64, i64)>,
@@ -114,12 +117,14 @@ impl<'a> Tx<'a> {
             is_frugal,
             taken_in: None,
             statements: Statements::new(connection),
+            room_before: None,
             next_before,
             generation_before,
             tally: BTreeMap::new(),
             discarded: BTreeMap::new(),
             after,
         };
+        tx.room_before = tx.room()?;
         tx.follow_the_clock()?;
         Ok(tx)
     }
@@ -147,6 +152,9 @@ impl<'a> Tx<'a> {
         if (self.cache.next, self.cache.generation) != (self.next_before, self.generation_before) {
             self.sql("UPDATE counter SET next = ?1, generation = ?2")?
                 .execute((self.cache.next, self.cache.generation))?;
+        }
+        if !self.is_frugal {
+            self.keep_last_pages(self.room_before)?;
         }
         Ok(self.after)
     }

@@ -6,7 +6,7 @@ pub(crate) fn large(id: &str) -> Envelope {
     sized(id, 1500)
 }
 
-fn sized(id: &str, bytes: usize) -> Envelope {
+pub(crate) fn sized(id: &str, bytes: usize) -> Envelope {
     let mut envelope = Envelope { to: Address::subscription("orders", "mail"), ..order(id) };
     envelope.message.body = vec![b'x'; bytes].into();
     envelope

@@ -19,6 +19,7 @@ mod random;
 mod reopening;
 mod settling;
 mod sharing;
+mod size;
 mod temporary;
 mod waiting;
 mod waking;
