@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 const CHUNK: usize = 200;
 
 /// How much goes into one script, in bytes of bodies.
-pub(crate) const WEIGHT: usize = 4 << 20;
+pub(crate) const WEIGHT: usize = 256 << 10;
 
 /// A due time as scripts take it: on the server's own clock.
 pub(crate) fn write_due(command: &mut Cmd, due: Due) {

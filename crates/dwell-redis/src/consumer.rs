@@ -32,7 +32,7 @@ use tokio::sync::{Notify, oneshot};
 const MOST: usize = 500;
 
 /// How much that is in bytes, unless a single message has more.
-const BYTES: usize = 16 << 20;
+const BYTES: usize = 1 << 20;
 
 /// How much is promoted, taken in and recovered beside, at most.
 const BESIDE: usize = 200;
@@ -100,14 +100,18 @@ async fn give_back(
     entries: &Entries,
     leases: &[LeaseId],
 ) -> Result<()> {
-    for leases in leases.chunks(GIVEN_BACK) {
-        let topics = [of.topic.clone()];
-        store
+    let (topics, mut rest) = ([of.topic.clone()], leases);
+    while !rest.is_empty() {
+        let some = &rest[..rest.len().min(GIVEN_BACK)];
+        let answer = store
             .run(&GIVE_BACK, &topics, |_, command| {
                 command.arg(&*of.name).arg(&**name);
-                leases.iter().for_each(|lease| _ = command.arg(entries.of(*lease)).arg(lease.fence));
+                some.iter().for_each(|lease| _ = command.arg(entries.of(*lease)).arg(lease.fence));
             })
             .await?;
+        // Of large ones, not all.
+        let done = answer.first().map_or(0, number).clamp(1, some.len() as i64);
+        rest = &rest[done as usize..];
     }
     Ok(())
 }

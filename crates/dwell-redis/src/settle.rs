@@ -25,9 +25,10 @@ pub(crate) async fn settle(consumer: &RedisConsumer, batch: Vec<Settle>) -> Vec<
     while rest.peek().is_some() {
         let (mut part, mut weight, mut effort) = (vec![], 0, 0);
         while let Some(settle) = rest.next_if(|settle| {
-            part.is_empty() || effort + effort_of(settle) <= CHUNK && weight + weight_of(settle) <= WEIGHT
+            part.is_empty()
+                || effort + effort_of(settle) <= CHUNK && weight + weight_of(consumer, settle) <= WEIGHT
         }) {
-            weight += weight_of(&settle);
+            weight += weight_of(consumer, &settle);
             effort += effort_of(&settle);
             part.push(settle);
         }
@@ -49,12 +50,13 @@ pub(crate) async fn settle(consumer: &RedisConsumer, batch: Vec<Settle>) -> Vec<
     unsettled
 }
 
-/// How much of a settlement goes over the wire, in bytes that may be many.
-fn weight_of(settle: &Settle) -> usize {
+/// How many bytes the server moves for a settlement: what is put elsewhere, and with a ledger what is over, which it keeps.
+fn weight_of(consumer: &RedisConsumer, settle: &Settle) -> usize {
+    let body = settle.delivery.message.body.len();
     match &settle.action {
-        Action::Ack { result } => result.as_ref().map_or(0, Bytes::len),
-        Action::Release => 0,
-        Action::Move { .. } => settle.delivery.message.body.len(),
+        Action::Ack { .. } if !consumer.store.link.settings.ledger => 0,
+        Action::Ack { result } => body + result.as_ref().map_or(0, Bytes::len),
+        Action::Release | Action::Move { .. } => body,
     }
 }
 

@@ -311,7 +311,7 @@ async fn what_another_program_has_written_wrongly_is_delivered_with_the_problem_
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     let consumer = subscribed(&redis).await;
-    let wrong: [(&[&str], &str); 7] = [
+    let wrong: [(&[&str], &str); 13] = [
         (&["delay", "5s"], "`delay` is not a number"),
         (&["delay", "-5"], "`delay` is not a number"),
         (&["delay", "nan"], "`delay` is not a number"),
@@ -319,6 +319,12 @@ async fn what_another_program_has_written_wrongly_is_delivered_with_the_problem_
         (&["due", "99999999999999999999"], "`due` is not a number"),
         (&["due", "1", "delay", "1"], "both `due` and `delay`"),
         (&["to", "nosuch"], "no subscription `nosuch`"),
+        (&["handled", "nan"], "`handled` is not a number"),
+        (&["failed", "inf"], "`failed` is not a number"),
+        (&["handled", "1e999"], "`handled` is not a number"),
+        (&["handled", "nan", "delay", "1"], "`handled` is not a number"),
+        (&["failed", "inf", "delay", "1"], "`failed` is not a number"),
+        (&["handled", "1e999", "delay", "1"], "`handled` is not a number"),
     ];
     for (fields, problem) in wrong {
         let put = ["xadd", "dwell:{orders}:incoming", "*", "type", "orders.placed", "body", "{}"];

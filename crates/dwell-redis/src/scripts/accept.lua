@@ -59,13 +59,13 @@ for a = A, #ARGV, 10 do
       end
     end
     if not answer then
+      if from ~= '' then put(item, 'from', from) end
+      enroll(item)
       if existing then
         local old, its_id = unwait(t, name)
         count(home(t, get(old, 'to'), old), shown(t, get(old, 'state') or 'scheduled'), -1)
         forget(old, its_id)
       end
-      if from ~= '' then put(item, 'from', from) end
-      enroll(item)
       list(item, id)
       if waits then
         if to ~= '' then put(item, 'to', subs[1].name) end

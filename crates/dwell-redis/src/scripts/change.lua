@@ -52,9 +52,14 @@ if where then
   local s = t.names[name]
   local item = s and read_entry(s, entry)
   if not item or call('HEXISTS', s.held, entry) == 1 then return { 'ok', 'late' } end
+  local answer
+  if what == 'recall' then
+    answer = cancel(item, home(t, s.name, item), 'ready')
+  else
+    answer = anew(item, t, s.name)
+  end
   take_out(s, entry)
-  if what == 'recall' then return cancel(item, home(t, s.name, item), 'ready') end
-  return anew(item, t, s.name)
+  return answer
 end
 
 for _, t in ipairs(T) do

@@ -14,8 +14,7 @@ if again then
   if again[1] ~= 'ok' then return again end
   local handed = {}
   for _, pending in ipairs(call('XPENDING', s.ready, 'dwell', again[4], '+', again[3] - again[2], consumer)) do
-    local held = call('HGET', s.held, pending[1])
-    local fence = held and cmsgpack.unpack(held)[1]
+    local fence = holder_of(s, pending[1])
     if fence and fence > again[2] and fence <= again[3] then
       handed[#handed + 1] = { pending[1], fence, read_entry(s, pending[1]) }
     end
@@ -52,7 +51,7 @@ while #found < most and bytes > 0 do
     conclude()
     return problem
   end
-  step = math.min(step * 2, 32)
+  step = math.min(step * 2, 8)
   local is_full = false
   for _, entry in ipairs(some) do
     local size = 0

@@ -5,7 +5,7 @@ for _, name in ipairs(call('ZRANGEBYSCORE', t.due, '-inf', now, 'LIMIT', 0, ARGV
   local raw = call('HGET', t.waiting, name)
   bytes = bytes + (raw and #raw or 0)
   -- All of it goes into one call.
-  if bytes > ENOUGH and #found > 0 then break end
+  if bytes > HEAVY and #found > 0 then break end
   if raw then
     local item = unpack_item(raw)
     local due = get(item, 'due') or text(tonumber(call('ZSCORE', t.due, name)))

@@ -2,9 +2,7 @@
 local s, owner, by = T[1].names[ARGV[A]], ARGV[A + 1], tonumber(ARGV[A + 2])
 local answers = {}
 for a = A + 3, #ARGV, 2 do
-  local held = call('HGET', s.held, ARGV[a])
-  local token, holder
-  if held then token, holder = unpack(cmsgpack.unpack(held)) end
+  local token, holder = holder_of(s, ARGV[a])
   if token == tonumber(ARGV[a + 1]) and holder == owner then
     call('ZADD', s.leases, later + by, ARGV[a])
     answers[#answers + 1] = 'ok'

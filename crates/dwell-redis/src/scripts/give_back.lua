@@ -1,18 +1,25 @@
 -- Gives back what a consumer holds, as it came: its subscription, its name, and then entry and fence of each, or how many at most
--- of all that there is. Answers how many there were; a consumer without anything is removed.
+-- of all that there is. Answers how many were given back, or need not be: not all where they are large. A consumer without anything is
+-- removed.
 local s, owner = T[1].names[ARGV[A]], ARGV[A + 1]
 if #ARGV ~= A + 2 then
+  local looked = 0
   for a = A + 2, #ARGV, 2 do
-    local held = call('HGET', s.held, ARGV[a])
-    local token = held and cmsgpack.unpack(held)[1]
-    if token == tonumber(ARGV[a + 1]) then put_back(s, ARGV[a], false) end
+    if bytes_left <= 0 then break end
+    looked = looked + 1
+    if holder_of(s, ARGV[a]) == tonumber(ARGV[a + 1]) then put_back(s, ARGV[a], false) end
   end
   conclude()
-  return { 'ok', 0 }
+  return { 'ok', looked }
 end
 local pending = redis.pcall('XPENDING', s.ready, 'dwell', '-', '+', ARGV[A + 2], owner)
 if pending.err then return { 'ok', 0 } end
-for _, found in ipairs(pending) do put_back(s, found[1], false) end
+local looked = 0
+for _, found in ipairs(pending) do
+  if bytes_left <= 0 then break end
+  looked = looked + 1
+  put_back(s, found[1], false)
+end
 if #pending == 0 then call('XGROUP', 'DELCONSUMER', s.ready, 'dwell', owner) end
 conclude()
-return { 'ok', #pending }
+return { 'ok', looked }

@@ -4,8 +4,8 @@
 -- what waits, in the stream of one subscription, or in the hash of what is over.
 local call = redis.call
 local LARGEST = 9007199254740991
--- How many bytes of messages are shown at once, beside the last one.
-local ENOUGH = 4194304
+-- How many bytes of messages are shown at once, beside the last one; and how many are moved, which takes longer.
+local ENOUGH, HEAVY = 1048576, 262144
 
 local seconds, micros
 if ARGV[1] == '' then
@@ -103,11 +103,42 @@ local function copy(item)
   return other
 end
 
+-- A number that anybody may have written, if it is one of so many digits.
+local function whole(value, digits)
+  return value and #value <= digits and string.match(value, '^%d+$') and tonumber(value)
+end
+
+-- Names and values that a script can pass on.
+local function is_item(list)
+  if type(list) ~= 'table' or #list == 0 or #list % 2 == 1 or #list > 2000 then return false end
+  for i = 1, #list do
+    if type(list[i]) ~= 'string' then return false end
+  end
+  return true
+end
+
 -- What another program has written there, and is no item, is a message without anything but a body.
 local function unpack_item(raw)
   local is_read, item = pcall(cmsgpack.unpack, raw)
-  if is_read and type(item) == 'table' then return item end
+  if is_read and is_item(item) then return item end
   return { 'foreign', 'waiting', 'body', raw }
+end
+
+local function size_of(item)
+  local size = 0
+  for i = 1, #item do size = size + #item[i] end
+  return size
+end
+
+-- Does something with one message of many. If it fails, because of what another program has written, that one stays where it was, and
+-- the others are not concerned: whatever is added comes before what is removed.
+local function safely(what, ...)
+  local is_done, problem = pcall(what, ...)
+  if not is_done then
+    problem = type(problem) == 'table' and problem.err or problem
+    redis.log(redis.LOG_WARNING, 'dwell: ' .. tostring(problem))
+  end
+  return is_done
 end
 
 -- The same content: what makes two sends under one id the same send.
@@ -179,15 +210,14 @@ local function count(of, state, by)
 end
 
 local function line(at, state, by, item, error)
-  return cjson.encode({
-    at, state, by or '', tonumber(get(item, 'handled') or 0), tonumber(get(item, 'failed') or 0), error or '',
-  }) .. '\n'
+  local handled, failed = whole(get(item, 'handled'), 9) or 0, whole(get(item, 'failed'), 9) or 0
+  return cjson.encode({ at, state, by or '', handled, failed, error or '' }) .. '\n'
 end
 
 -- Writes into an item what it became. How it came to be is told by its other fields as long as nothing else happened.
 local function became(item, before, at, state, by, error)
   if not has_ledger then return end
-  local past = get(item, 'past') or line(tonumber(get(item, 'born') or now), before or state, nil, item, nil)
+  local past = get(item, 'past') or line(whole(get(item, 'born'), 15) or now, before or state, nil, item, nil)
   past = past .. line(at, state, by, item, error)
   if #past > 16384 then past = string.sub(past, string.find(past, '\n', #past - 8192, true) + 1) end
   put(item, 'past', past)
@@ -197,12 +227,12 @@ end
 local function enroll(item)
   if not has_ledger then return end
   put(item, 'n', text(call('INCR', S.seq)))
-  if not get(item, 'born') then put(item, 'born', text(now)) end
+  if not whole(get(item, 'born'), 15) then put(item, 'born', text(now)) end
 end
 
 local function list(item, id)
   if not has_ledger then return end
-  call('ZADD', S.made, get(item, 'born'), id .. '/' .. get(item, 'n'))
+  call('ZADD', S.made, whole(get(item, 'born'), 15) or now, id .. '/' .. get(item, 'n'))
 end
 
 local function words_with(words, word) return words and (words .. ' ' .. word) or word end
@@ -338,7 +368,9 @@ end
 -- of an earlier one.
 local function conclude()
   for field, by in pairs(counted) do
-    if by ~= 0 and call('HINCRBY', S.tally, field, by) <= 0 then call('HDEL', S.tally, field) end
+    local is = by == 0 and 1 or redis.pcall('HINCRBY', S.tally, field, by)
+    -- What is no number was not written by us.
+    if type(is) == 'table' or is <= 0 then call('HDEL', S.tally, field) end
   end
   for t in pairs(earliest) do call('XADD', t.wake, 'MAXLEN', 1, '*', 'due', 'earlier') end
 end
@@ -394,13 +426,8 @@ end
 
 -- What has waited under this name is due.
 local function fire(t, name, score, item)
-  local id = get(item, 'id')
-  if id then
-    remove_word(t.aliases, id, escaped(name))
-  else
-    id = name
-    put(item, 'id', id)
-  end
+  local id = get(item, 'id') or name
+  put(item, 'id', id)
   local to, once, state = get(item, 'to') or '', get(item, 'once'), get(item, 'state') or 'scheduled'
   local due = get(item, 'due') or text(tonumber(score))
   -- Its sender knows no other name than the message's. It fired under that before a worker could lose it.
@@ -416,12 +443,15 @@ local function fire(t, name, score, item)
   became(item, shown(t, state), now, shown(t, 'ready'))
   -- Its subscription is there: subscriptions are never removed.
   deliver(t, destinations(t, to) or {}, item, id)
+  if id ~= name then remove_word(t.aliases, id, escaped(name)) end
 end
 
--- How much may still be done in this script. Whoever waits for the server meanwhile does not wait long.
-local left = 0
+-- How much may still be done in this script, and how many bytes of messages may be moved. Whoever waits for the server meanwhile does
+-- not wait long.
+local left, bytes_left = 0, HEAVY
 
--- Does some of what there is to do: `what` is told how much at most, and says how much it did and whether there is more.
+-- Does some of what there is to do: `what` is told how much at most, and says how much it did and whether there is more. Where
+-- messages are large, it ends with the one that is too much; one is always done.
 local function some(what, of)
   local done, is_more = what(of, math.max(left, 10))
   left = left - done
@@ -433,20 +463,30 @@ local function share(t, most)
   return math.ceil(most / math.max(#t.subs, 1))
 end
 
+-- For how long one is left alone that could not be moved.
+local ALONE = 60000
+
 -- Makes some of what is due ready.
 local function promote(t, most)
   most = share(t, most)
   local due = call('ZRANGEBYSCORE', t.due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, most)
-  if #due == 0 then return 0, false end
-  local names = {}
-  for i = 1, #due, 2 do names[#names + 1] = due[i] end
-  local items = call('HMGET', t.waiting, unpack(names))
-  call('ZREM', t.due, unpack(names))
-  call('HDEL', t.waiting, unpack(names))
-  for i, name in ipairs(names) do
-    if items[i] then fire(t, name, due[2 * i], unpack_item(items[i])) end
+  local looked, gone = 0, {}
+  while looked < #due / 2 and (looked == 0 or bytes_left > 0) do
+    looked = looked + 1
+    local name, score = due[2 * looked - 1], due[2 * looked]
+    local raw = call('HGET', t.waiting, name)
+    if not raw or safely(fire, t, name, score, unpack_item(raw)) then
+      gone[#gone + 1] = name
+    else
+      call('ZADD', t.due, now + ALONE, name)
+    end
+    if raw then bytes_left = bytes_left - #raw * math.max(#t.subs, 1) end
   end
-  return #names * math.max(#t.subs, 1), #names == most
+  if #gone > 0 then
+    call('ZREM', t.due, unpack(gone))
+    call('HDEL', t.waiting, unpack(gone))
+  end
+  return looked * math.max(#t.subs, 1), looked == most or looked < #due / 2
 end
 
 -- How long until the next is due, in milliseconds; -1 if nothing waits.
@@ -469,19 +509,26 @@ local function read_entry(s, entry)
   return found[1] and found[1][2]
 end
 
+-- The fence, the name and the time of who holds an entry.
+local function holder_of(s, entry)
+  local held = call('HGET', s.held, entry)
+  local is_read, of = pcall(cmsgpack.unpack, held or '')
+  if not is_read or type(of) ~= 'table' then return nil end
+  return of[1], of[2], of[3]
+end
+
 -- Puts back what somebody held, as it came. `is_counted` if that was not by his own will.
 local function put_back(s, entry, is_counted, by, error)
   local item = read_entry(s, entry)
-  local held = call('HGET', s.held, entry)
-  take_out(s, entry)
-  if not item then return end
+  if not item then return take_out(s, entry) end
+  bytes_left = bytes_left - size_of(item)
   local id = get(item, 'id') or entry
   put(item, 'id', id)
-  if is_counted then put(item, 'tries', text(tonumber(get(item, 'tries') or 0) + 1)) end
+  if is_counted then put(item, 'tries', text((whole(get(item, 'tries'), 9) or 0) + 1)) end
   if not get(item, 'due') then put(item, 'due', string.match(entry, '^%d+')) end
   if has_ledger then
-    if held then
-      local _, worker, at = unpack(cmsgpack.unpack(held))
+    local token, worker, at = holder_of(s, entry)
+    if token then
       count(home(s.t, s.name, item), shown(s.t, 'processing'), -1)
       became(item, shown(s.t, 'ready'), at, shown(s.t, 'processing'), worker)
       became(item, nil, now, shown(s.t, 'ready'), by, error)
@@ -490,6 +537,7 @@ local function put_back(s, entry, is_counted, by, error)
     end
   end
   add(s, item, id)
+  take_out(s, entry)
 end
 
 -- Gives back some of what has run out. Each is as much work as making four others ready; and far fewer at a time, so that a
@@ -497,8 +545,13 @@ end
 local function recover(s, most)
   most = math.ceil(most / 10)
   local expired = call('ZRANGEBYSCORE', s.leases, '-inf', now, 'LIMIT', 0, most)
-  for _, entry in ipairs(expired) do put_back(s, entry, true) end
-  return 10 * #expired, #expired == most
+  local looked = 0
+  while looked < #expired and (looked == 0 or bytes_left > 0) do
+    looked = looked + 1
+    local entry = expired[looked]
+    if not safely(put_back, s, entry, true) then call('ZADD', s.leases, now + ALONE, entry) end
+  end
+  return 10 * looked, looked == most or looked < #expired
 end
 
 -- A time that another program has written, or why it is none.
@@ -510,59 +563,74 @@ local function foreign_time(item, name)
   return nil, '`' .. name .. '` is not a number of milliseconds'
 end
 
--- Takes in some of what other programs have put into the stream of what comes in. What cannot be read becomes ready as such, so
--- that it is given up with the reason, and never handled too early or by somebody else.
+-- Takes in what another program has put into the stream of what comes in. What cannot be read becomes ready as such, so that it is
+-- given up with the reason, and never handled too early or by somebody else.
+local function take_one_in(t, entry, item)
+  if #item > 1000 then
+    -- More than a script can pass on.
+    local first = {}
+    for i = 1, 1000 do first[i] = item[i] end
+    put(first, 'body', get(item, 'body'))
+    put(first, 'x-dwell-unreadable-headers', text(#item / 2 - 500) .. ' fields were left out')
+    item = first
+  end
+  local id = get(item, 'id') or get(item, 'x-dwell-id')
+  if not id or id == '' then id = 'in-' .. entry end
+  put(item, 'id', id)
+  put(item, 'foreign', entry)
+  for _, ours in ipairs({ 'n', 'born', 'past', 'tries', 'state', 'once', 'from', 'home', 'ended', 'result' }) do
+    put(item, ours, nil)
+  end
+  local to = get(item, 'to') or ''
+  local delay, no_delay = foreign_time(item, 'delay')
+  local at, no_due = foreign_time(item, 'due')
+  put(item, 'to', nil)
+  local problem = no_delay or no_due or (delay and at and 'both `due` and `delay` are given: give one')
+  for _, name in ipairs({ 'handled', 'failed' }) do
+    local written = get(item, name)
+    if written and not whole(written, 9) then problem = problem or '`' .. name .. '` is not a number' end
+  end
+  if not destinations(t, to) then
+    problem = problem or ('there is no subscription `' .. string.sub(to, 1, 120) .. '` of this topic')
+    to = ''
+  end
+  if problem then
+    put(item, 'x-dwell-problem', problem)
+    delay, at = nil, nil
+  end
+  enroll(item)
+  list(item, id)
+  local score, exact = now, nil
+  if delay then
+    score, exact = resolve('r', text(delay))
+  elseif at then
+    score, exact = resolve('a', text(at))
+  end
+  if score > now then
+    if to ~= '' then put(item, 'to', to) end
+    local name = id
+    if call('HEXISTS', t.waiting, name) == 1 then name = id .. '&' .. entry end
+    count(home(t, to, item), shown(t, 'scheduled'), 1)
+    wait(t, name, id, item, score, exact)
+  else
+    deliver(t, destinations(t, to), item, id)
+  end
+end
+
+-- Takes some of that in, one by one: nobody knows before how large they are.
 local function take_in(t, most)
   most = share(t, most)
-  local came = call('XRANGE', t.incoming, '-', '+', 'COUNT', most)
-  for _, found in ipairs(came) do
-    local entry, item = found[1], found[2]
-    call('XDEL', t.incoming, entry)
-    if #item > 1000 then
-      -- More than a script can pass on.
-      local first = {}
-      for i = 1, 1000 do first[i] = item[i] end
-      put(first, 'body', get(item, 'body'))
-      put(first, 'x-dwell-unreadable-headers', text(#item / 2 - 500) .. ' fields were left out')
-      item = first
+  local looked, is_more = 0, true
+  while looked < most and (looked == 0 or bytes_left > 0) do
+    local came = call('XRANGE', t.incoming, '-', '+', 'COUNT', 1)[1]
+    if not came then
+      is_more = false
+      break
     end
-    local id = get(item, 'id') or get(item, 'x-dwell-id')
-    if not id or id == '' then id = 'in-' .. entry end
-    put(item, 'id', id)
-    put(item, 'foreign', entry)
-    for _, ours in ipairs({ 'n', 'born', 'past', 'tries', 'state', 'once', 'from', 'home', 'ended', 'result' }) do
-      put(item, ours, nil)
-    end
-    local to = get(item, 'to') or ''
-    local delay, no_delay = foreign_time(item, 'delay')
-    local at, no_due = foreign_time(item, 'due')
-    put(item, 'to', nil)
-    local problem = no_delay or no_due or (delay and at and 'both `due` and `delay` are given: give one')
-    if not destinations(t, to) then
-      problem = problem or ('there is no subscription `' .. string.sub(to, 1, 120) .. '` of this topic')
-      to = ''
-    end
-    if problem then
-      put(item, 'x-dwell-problem', problem)
-      delay, at = nil, nil
-    end
-    enroll(item)
-    list(item, id)
-    local score, exact = now, nil
-    if delay then
-      score, exact = resolve('r', text(delay))
-    elseif at then
-      score, exact = resolve('a', text(at))
-    end
-    if score > now then
-      if to ~= '' then put(item, 'to', to) end
-      local name = id
-      if call('HEXISTS', t.waiting, name) == 1 then name = id .. '&' .. entry end
-      count(home(t, to, item), shown(t, 'scheduled'), 1)
-      wait(t, name, id, item, score, exact)
-    else
-      deliver(t, destinations(t, to), item, id)
-    end
+    looked = looked + 1
+    bytes_left = bytes_left - size_of(came[2]) * math.max(#t.subs, 1)
+    take_one_in(t, came[1], came[2])
+    call('XDEL', t.incoming, came[1])
   end
-  return #came * math.max(#t.subs, 1), #came == most
+  return looked * math.max(#t.subs, 1), is_more
 end

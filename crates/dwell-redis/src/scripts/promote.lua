@@ -6,7 +6,8 @@ local is_more = some(take_in, t)
 is_more = some(promote, t) or is_more
 local wait_for = until_next(t.due)
 for _, s in ipairs(t.subs) do
-  is_more = some(recover, s) or is_more
+  -- Those behind have their turn in the next round.
+  is_more = bytes_left <= 0 or some(recover, s) or is_more
   local lease = until_next(s.leases)
   if lease >= 0 and (wait_for < 0 or lease < wait_for) then wait_for = lease end
 end

@@ -27,9 +27,9 @@ local function located(n)
   local s = t and t.names[name]
   local item = s and read_entry(s, entry)
   if item then
-    local held, holder = call('HGET', s.held, entry), {}
-    if held then
-      local _, worker, at = unpack(cmsgpack.unpack(held))
+    local token, worker, at = holder_of(s, entry)
+    local holder = {}
+    if token then
       holder = { worker, text(at), text(tonumber(call('ZSCORE', s.leases, entry) or 0)) }
     end
     local due = get(item, 'due') or string.match(entry, '^%d+')

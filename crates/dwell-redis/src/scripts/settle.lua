@@ -27,9 +27,7 @@ end
 local function settle(a)
   local entry, fence, action, worker = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
   local error = ARGV[a + 4] ~= '' and ARGV[a + 4] or nil
-  local held = call('HGET', s.held, entry)
-  if not held then return 'stale' end
-  local token, holder, at = unpack(cmsgpack.unpack(held))
+  local token, holder, at = holder_of(s, entry)
   if token ~= fence or holder ~= owner then return 'stale' end
 
   if action == 'release' then
@@ -45,7 +43,6 @@ local function settle(a)
   end
   local old
   if has_ledger or action == 'move' then old = read_entry(s, entry) end
-  take_out(s, entry)
   local id = old and (get(old, 'id') or entry)
   if has_ledger and old then
     count(home(t, s.name, old), shown(t, 'processing'), -1)
@@ -55,16 +52,16 @@ local function settle(a)
     if keep_ids > 0 and id and call('HEXISTS', t.known, id) == 1 then
       call('ZADD', t.forget, 'GT', now + keep_ids, id)
     end
-    if not (has_ledger and old) then return 'ok' end
-    if action == 'gone' then
+    if has_ledger and old and action == 'gone' then
       forget(old, id)
-    else
+    elseif has_ledger and old then
       became(old, nil, now, action, worker, error)
       if error then put(old, 'error', error) end
       if worker ~= '' then put(old, 'worker', worker) end
       local result = ARGV[a + 5]
       finish(old, id, home(t, s.name, old), action, result ~= '' and string.sub(result, 2) or nil)
     end
+    take_out(s, entry)
     return 'ok'
   end
 
@@ -74,17 +71,17 @@ local function settle(a)
   local its_id = get(item, 'id')
   if from ~= '' then put(item, 'from', from) end
   if has_ledger and old then
-    if get(old, 'n') then
-      forget(old, id)
-      put(item, 'n', get(old, 'n'))
-      put(item, 'born', get(old, 'born'))
-      put(item, 'past', get(old, 'past'))
+    local n = get(old, 'n')
+    if n then
+      for _, kept in ipairs({ 'n', 'born', 'past' }) do put(item, kept, get(old, kept)) end
+      -- Under its id it stays in the list.
+      if its_id == id then unlocate(old, id) else forget(old, id) end
     else
       enroll(item)
     end
     put(item, 'error', error or get(old, 'error'))
     if worker ~= '' then put(item, 'worker', worker) end
-    list(item, its_id)
+    if not n or its_id ~= id then list(item, its_id) end
   end
   if score > now then
     local existing = call('HGET', target.waiting, name)
@@ -107,11 +104,14 @@ local function settle(a)
     became(item, nil, now, shown(target, 'ready'), worker, error)
     deliver(target, subs, item, its_id)
   end
+  take_out(s, entry)
   return 'ok'
 end
 
 for a = A + 2, #ARGV, 16 do
-  local word, its, index = settle(a), before(ARGV[a + 15])
+  local word = 'failed'
+  safely(function() word = settle(a) end)
+  local its, index = before(ARGV[a + 15])
   if its and word == 'stale' and its.answers[2][index] == 'ok' then word = 'ok' end
   -- If nobody hears of this one either, the next still asks what the first has answered.
   if its and word == 'ok' then its.answers[2][index] = 'ok' end

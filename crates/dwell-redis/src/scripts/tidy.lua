@@ -12,17 +12,24 @@ for a = A + 3, #ARGV, 2 do behind[ARGV[a]] = ARGV[a + 1] end
 local is_first = #ARGV < A + 3
 
 local over = call('ZRANGEBYSCORE', S.ended, '-inf', now - keep_done, 'LIMIT', 0, limit)
+local forgotten = 0
 for _, n in ipairs(over) do
+  if bytes_left <= 0 then break end
+  forgotten = forgotten + 1
   local raw = call('HGET', S.over, n)
+  if raw then
+    bytes_left = bytes_left - #raw
+    local item = unpack_item(raw)
+    local of, state, id = get(item, 'home'), get(item, 'state'), get(item, 'id')
+    if of and state and id then
+      count(of, state, -1)
+      forget(item, id)
+    end
+  end
   call('ZREM', S.ended, n)
   call('HDEL', S.over, n)
-  if raw then
-    local item = cmsgpack.unpack(raw)
-    count(get(item, 'home'), get(item, 'state'), -1)
-    forget(item, get(item, 'id'))
-  end
 end
-is_more = #over == limit
+is_more = forgotten == limit or forgotten < #over
 
 for _, t in ipairs(T) do
   local old = call('ZRANGEBYSCORE', t.forget, '-inf', now, 'LIMIT', 0, limit)

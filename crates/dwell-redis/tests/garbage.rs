@@ -1,0 +1,131 @@
+//! What another program has written where our messages lie: it is handed out with the problem, and costs none of the others.
+
+mod stage;
+
+use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
+use dwell_core::{Action, Consumer, Delivery, Due, OnMissing, Subscription, Transport};
+use stage::{PATIENCE, connect, mail, order, said, send, settle, subscribed};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+const WAITING: &str = "dwell:{orders}:waiting";
+const DUE: &str = "dwell:{orders}:due";
+const READY: &str = "dwell:{orders}:ready:mail";
+const LEASES: &str = "dwell:{orders}:leases:mail";
+
+/// What is no message of ours, as a script would write it.
+const BAD: [&str; 12] = [
+    "{'id', 'b0', 'handled', 'nan', 'body', 'x'}",
+    "{'id', 'b1', 'failed', 'inf', 'body', 'x'}",
+    "{'id', 'b2', 'handled', '1e999', 'tries', 'many', 'born', 'nan', 'body', 'x'}",
+    "{'id', 'b3', 'n', '77', 'born', 'soon', 'body', 'x'}",
+    "{'body'}",
+    "{}",
+    "{body = 'x'}",
+    "{'body', {1, 2}}",
+    "{'body', 7}",
+    "42",
+    "'text'",
+    "nil",
+];
+
+fn server() -> RedisServer {
+    RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap()
+}
+
+/// So many, none of them twice.
+async fn receive(consumer: &Arc<dyn Consumer>, count: usize) -> Vec<Delivery> {
+    let mut held = vec![];
+    while held.len() < count {
+        let batch = consumer.receive(count, PATIENCE, Some(PATIENCE * 10)).await.unwrap();
+        assert!(!batch.is_empty(), "only {:?}", ids(&held));
+        held.extend(batch);
+    }
+    assert_eq!(ids(&held).len(), count);
+    held
+}
+
+fn ids(batch: &[Delivery]) -> BTreeSet<String> {
+    batch.iter().map(|delivery| delivery.message.id.to_string()).collect()
+}
+
+#[tokio::test]
+async fn what_another_program_has_put_among_what_waits_or_is_ready_costs_none_of_the_others() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    let mut all = BTreeSet::new();
+    for (n, value) in BAD.iter().enumerate() {
+        let (fine, name) = (format!("fine{n}"), format!("bad{n}"));
+        send(&redis, order(&fine).due(Due::After(Duration::from_millis(1)))).await.unwrap();
+        let lua = format!(
+            "redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack({value})) redis.call('ZADD', KEYS[2], 1, ARGV[1])"
+        );
+        assert_eq!(said(&server, &["eval", &lua, "2", WAITING, DUE, &name]), "");
+        all.extend([fine, if n < 4 { format!("b{n}") } else { name }]);
+    }
+    for (name, value) in [("raw", "no MessagePack at all"), ("empty", "")] {
+        said(&server, &["hset", WAITING, name, value]);
+        said(&server, &["zadd", DUE, "1", name]);
+        all.insert(name.to_owned());
+    }
+    let by_hand = ["id", "by-hand", "tries", "many", "failed", "nan", "n", "88", "body", "x"];
+    said(&server, &[&["xadd", READY, "*"], &by_hand[..]].concat());
+    all.insert("by-hand".to_owned());
+
+    assert_eq!(ids(&receive(&consumer, all.len()).await), all);
+    // Whoever had them is dead, so they come back.
+    let lua = "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 1, e) end";
+    said(&server, &["eval", lua, "1", LEASES]);
+    let held = receive(&consumer, all.len()).await;
+    assert_eq!(ids(&held), all);
+    assert!(held.iter().all(|delivery| delivery.deliveries == Some(2)));
+    for delivery in held {
+        settle(&consumer, delivery, Action::Release).await;
+    }
+    for delivery in receive(&consumer, all.len()).await {
+        settle(&consumer, delivery, Action::Move { to: mail().address(), due: Due::NOW }).await;
+    }
+    let held = receive(&consumer, all.len()).await;
+    assert_eq!(ids(&held), all);
+    for delivery in held {
+        settle(&consumer, delivery, Action::ACK).await;
+    }
+    assert_eq!(said(&server, &["exists", WAITING, DUE, LEASES, "dwell:{orders}:held:mail"]), "0");
+    assert_eq!(said(&server, &["xlen", READY]), "0");
+}
+
+/// The script stops in the middle, and only what it has done comes twice.
+#[tokio::test]
+async fn what_a_server_cannot_number_stays_where_it_is_until_it_can() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let mail = subscribed(&redis).await;
+    let stock = Subscription { name: "stock".into(), ..stage::mail() };
+    redis.provision(&[], std::slice::from_ref(&stock), OnMissing::Create).await.unwrap();
+    let stock = redis.consumer(stock).await.unwrap();
+    send(&redis, order("a").due(Due::After(Duration::from_millis(1)))).await.unwrap();
+    said(&server, &["set", "dwell:{orders}:sequence", "none"]);
+    // The first has its own number.
+    while said(&server, &["xlen", READY]) != "1" {
+        _ = mail.receive(1, Duration::ZERO, None).await;
+    }
+    assert_eq!(said(&server, &["hlen", WAITING]), "1");
+    said(&server, &["set", "dwell:{orders}:sequence", "1000"]);
+    said(&server, &["zadd", DUE, "1", "a"]);
+    assert_eq!(ids(&receive(&stock, 1).await), ["a".to_owned()].into());
+    assert_eq!(said(&server, &["hlen", WAITING]), "0");
+}
+
+#[tokio::test]
+async fn a_count_that_is_no_number_is_written_anew() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    said(&server, &["hset", "dwell:{orders}:counts", "orders/mail|ready", "many"]);
+    send(&redis, order("a")).await.unwrap();
+    send(&redis, order("b")).await.unwrap();
+    assert_eq!(redis.ledger().unwrap().counts().await.unwrap()[0].count, 1, "from the second on");
+    for delivery in receive(&consumer, 2).await {
+        settle(&consumer, delivery, Action::ACK).await;
+    }
+}
