@@ -15,10 +15,10 @@ use dwell_core::{
 use redis::{Cmd, Value};
 use std::collections::BTreeMap;
 
-/// How many go into one script.
+/// How many go into one script, where each goes to one subscription.
 const CHUNK: usize = 200;
 
-/// How much goes into one script, in bytes of bodies.
+/// How much one script moves, in bytes of bodies.
 pub(crate) const WEIGHT: usize = 256 << 10;
 
 /// A due time as scripts take it: on the server's own clock.
@@ -54,9 +54,12 @@ pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sen
             Some(before) => before.room.clone(),
             None => buckets::room(envelope, &store.link.settings, now),
         };
+        // A topic that is not there is said later.
+        let place = store.places.get(&store.link, &room).await.ok();
+        let share = |of| place.as_ref().map_or(of, |place| place.share(of));
         let chunks = rooms.entry(room.clone()).or_default();
         let weight = weights.entry(room).or_default();
-        if chunks.last().is_none_or(|chunk| chunk.len() >= CHUNK || *weight + size > WEIGHT) {
+        if chunks.last().is_none_or(|chunk| chunk.len() >= share(CHUNK) || *weight + size > share(WEIGHT)) {
             chunks.push(vec![]);
             *weight = 0;
         }

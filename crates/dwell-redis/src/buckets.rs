@@ -8,6 +8,7 @@
 //! * **Once.** What is due is copied to its topic, confirmed, and only then removed; what has arrived before is known there.
 
 use crate::{
+    accept::WEIGHT,
     fault::replaced,
     keys,
     places::{bytes, list, number, text, to_millis},
@@ -25,7 +26,7 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-/// How much is brought at a time.
+/// How much is brought at a time, to all subscriptions together.
 const CHUNK: usize = 200;
 
 /// How long after trouble it is tried again.
@@ -253,7 +254,11 @@ type Waiting = [Vec<u8>; 4];
 /// Brings some. If there is none, says how long until the next, if there is one, and the last signal.
 async fn bring_some(store: &Store, topic: &Text, from: &Text) -> Result<Option<(Option<Duration>, String)>> {
     let bucket = std::slice::from_ref(from);
-    let answer = store.run(&DUE, bucket, |_, command| _ = command.arg(CHUNK)).await?;
+    let place = store.places.get(&store.link, topic).await?;
+    let answer = store.run(&DUE, bucket, |_, command| {
+        command.arg(place.share(CHUNK)).arg(place.share(WEIGHT));
+    });
+    let answer = answer.await?;
     let mut answer = answer.into_iter();
     let due = answer.next().map(list).unwrap_or_default().into_iter();
     let due: Vec<Waiting> = due

@@ -29,7 +29,7 @@ use std::{
 use tokio::sync::{Notify, oneshot};
 
 /// The most that one `receive` hands out, in one script: whoever else needs the server meanwhile does not wait long.
-const MOST: usize = 500;
+const MOST: usize = 100;
 
 /// How much that is in bytes, unless a single message has more.
 const BYTES: usize = 1 << 20;

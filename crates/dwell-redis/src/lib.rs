@@ -22,6 +22,8 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+#[cfg(test)]
+mod bounds;
 mod buckets;
 mod calls;
 mod change;

@@ -29,6 +29,8 @@ pub(crate) struct Place {
     pub(crate) adopter: Option<Text>,
     /// Those that somebody asked for.
     pub(crate) subscriptions: BTreeMap<Text, Subscription>,
+    /// How many get what is sent to it.
+    feeds: usize,
     keys: Vec<String>,
     arguments: Vec<String>,
 }
@@ -95,10 +97,12 @@ impl Place {
             is_declared: is("declared"),
             adopter: fields.get("adopter").map(|name| Text::from(name.as_str())),
             subscriptions,
+            feeds: 0,
             keys: keys::of_topic(prefix, topic),
             arguments: vec![],
         };
         let names = place.feeds();
+        place.feeds = names.len();
         place.arguments = vec![
             topic.to_string(),
             version.to_string(),
@@ -125,6 +129,7 @@ impl Place {
             is_declared: false,
             adopter: None,
             subscriptions: BTreeMap::new(),
+            feeds: 0,
             keys: keys::of_topic(prefix, name),
             arguments: arguments.map(str::to_owned).to_vec(),
         }
@@ -140,6 +145,11 @@ impl Place {
             return vec![self.topic.clone()];
         }
         self.subscriptions.keys().cloned().collect()
+    }
+
+    /// How many messages go to all of them, where so much may be done.
+    pub(crate) fn share(&self, most: usize) -> usize {
+        most.div_ceil(self.feeds.max(1))
     }
 
     /// Whether there is a subscription of this name, or one that answers to it.

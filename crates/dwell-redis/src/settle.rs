@@ -60,10 +60,10 @@ fn weight_of(consumer: &RedisConsumer, settle: &Settle) -> usize {
     }
 }
 
-/// How much work a settlement is for the server, beside that of an ack: what goes on is also put elsewhere.
+/// How much work a settlement is for the server: what goes on is also put elsewhere.
 fn effort_of(settle: &Settle) -> usize {
     match &settle.action {
-        Action::Ack { .. } => 1,
+        Action::Ack { .. } => 2,
         Action::Release | Action::Move { .. } => 10,
     }
 }

@@ -5,6 +5,8 @@
 local limit, idle, stray = tonumber(ARGV[A]), tonumber(ARGV[A + 1]), tonumber(ARGV[A + 2])
 -- How many may still be given back: each is a lot of work.
 local room = math.ceil(limit / 10)
+-- And how many pages of what is in somebody's hands are looked at, in all subscriptions.
+local pages = 5
 local is_more = false
 local behind, stopped = {}, {}
 for a = A + 3, #ARGV, 2 do behind[ARGV[a]] = ARGV[a + 1] end
@@ -43,24 +45,23 @@ for _, t in ipairs(T) do
   end
   is_more = is_more or #old == limit
   for _, s in ipairs(t.subs) do
-    local consumers = redis.pcall('XINFO', 'CONSUMERS', s.ready, 'dwell')
-    if not consumers.err then
-      -- Looked at and not claimed: what somebody holds stays his, however long he renews its lease.
-      local from = behind[s.ready] or (is_first and '-')
-      local pages = 5
-      while from and pages > 0 and room > 0 do
+    -- Looked at and not claimed: what somebody holds stays his, however long he renews its lease.
+    local from = behind[s.ready] or (is_first and '-')
+    local consumers = from and redis.pcall('XINFO', 'CONSUMERS', s.ready, 'dwell')
+    if consumers and not consumers.err then
+      while from and pages > 0 and room > 0 and bytes_left > 0 do
         -- Not with `IDLE`: the server would look through all of them for the first.
         local found = call('XPENDING', s.ready, 'dwell', from, '+', limit)
         for _, pending in ipairs(found) do
           if pending[3] >= stray and call('HEXISTS', s.held, pending[1]) == 0 then
-            if room == 0 then break end
+            if room == 0 or bytes_left <= 0 then break end
             room = room - 1
             put_back(s, pending[1], true)
           end
           from = '(' .. pending[1]
         end
         pages = pages - 1
-        if #found < limit and room > 0 then from = nil end
+        if #found < limit and room > 0 and bytes_left > 0 then from = nil end
       end
       if from then
         stopped[#stopped + 1] = s.ready
