@@ -39,7 +39,25 @@ async fn main() -> Result<(), dwell::Error> {
     let metrics = Metrics::new();
     let bus = Bus::builder().metrics(&metrics).handle(charge).start(&url).await?;
     bus.send(Charge { order: 42 }).await?;
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    println!("{}", metrics.render(&bus).await);
+    // A retry takes a moment; on a broker that holds messages in steps of seconds, longer.
+    let mut page = metrics.render(&bus).await;
+    for _ in 0..300 {
+        if counted(&page, "handled") == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        page = metrics.render(&bus).await;
+    }
+    println!("{page}");
+    assert_eq!((counted(&page, "handled"), counted(&page, "failed"), counted(&page, "rejected")), (1, 1, 0));
     bus.shutdown().await
+}
+
+/// How many deliveries of the page had this outcome.
+fn counted(page: &str, outcome: &str) -> u64 {
+    let of_outcome =
+        |line: &&str| line.starts_with("dwell_deliveries_total{") && line.contains(&format!("\"{outcome}\""));
+    let values =
+        page.lines().filter(of_outcome).filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+    values.sum()
 }
