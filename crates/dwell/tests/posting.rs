@@ -9,7 +9,10 @@ use dwell::{
     raw::{Address, Message},
 };
 use dwell_core::{OnMissing, Topic, TransportUrl};
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
 
 /// A broker, and as many programs on it as a test wants.
 struct Broker {
@@ -118,4 +121,34 @@ async fn whether_a_topic_is_there_is_asked_once() {
     let results = bus.send_all([bus.post(orders(), raw()), bus.post(Address::topic("others"), raw())]).await;
     let kinds: Vec<_> = results.into_iter().map(|sent| sent.err().map(|error| error.kind())).collect();
     assert_eq!(kinds, [None, Some(ErrorKind::Unavailable)], "only of the other topic");
+}
+
+#[tokio::test]
+async fn a_small_message_does_not_keep_the_large_buffer_that_it_was_a_part_of() {
+    struct Buffer(Vec<u8>, Arc<AtomicBool>);
+    impl AsRef<[u8]> for Buffer {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    impl Drop for Buffer {
+        fn drop(&mut self) {
+            self.1.store(true, SeqCst);
+        }
+    }
+    let is_gone = Arc::new(AtomicBool::new(false));
+    let order = serde_json::to_vec(&placed(1)).unwrap();
+    let mut large = order.clone();
+    large.resize(1 << 20, 0);
+    let buffer = bytes::Bytes::from_owner(Buffer(large, is_gone.clone()));
+    let (body, key) = (buffer.slice(..order.len()), buffer.slice(..4));
+    drop(buffer);
+    let journal = Journal::default();
+    let wiring = Bus::builder().subscribe("mail", journal.handler(Pump::Async, |_, _| Ok(())));
+    let t = dwell::testing::start(wiring).await.unwrap();
+    let message = Message::new("one", "orders.placed", body).with(|message| message.key = Some(key));
+    t.post(orders(), message).await.unwrap();
+    assert!(is_gone.load(SeqCst));
+    t.run_until_idle().await;
+    assert_eq!(journal.runs().len(), 1);
 }

@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 /// No more than these are kept.
 const MOST: usize = 512;
 
-/// Nor any that has more bytes of its own: an idle transport holds on to little.
+/// Nor any that has more bytes of its own: an idle transport holds on to little. That these are not parts of larger
+/// buffers, which nobody can see here, is up to who sends: the bus encodes each message by itself, and copies what is small
+/// and posted raw.
 const LARGEST: usize = 1024;
 
 /// Messages that were handled. They are dropped by whoever sends next: memory that goes back to the thread that it came

@@ -8,6 +8,7 @@ use crate::{
     sending::{Draft, Sending, Sent},
     telemetry::{self, Departure},
 };
+use bytes::Bytes;
 use dwell_core::{
     Address, Attempts, BoxFuture, Envelope, Error, ErrorKind, Headers, MessageFields, OnConflict, OnMissing,
     Pending, Query, Result, Topic, check_user_topic, wire,
@@ -80,7 +81,7 @@ impl Bus {
     /// # Ok(()) }
     /// ```
     pub fn post(&self, to: Address, message: dwell_core::Message) -> Sending {
-        let mut message = message.anew(None);
+        let mut message = without_its_buffer(message.anew(None));
         // A limit that a job had for itself says nothing about anybody else.
         message.headers.take(wire::MAX_RETRIES);
         message.sent_at.get_or_insert(self.inner().seams.clock.now());
@@ -369,6 +370,20 @@ async fn provision_as_it_is(engine: &Engine, topic: &[Topic], on_missing: OnMiss
         Err(error) if error.kind() == ErrorKind::NotFound => engine.provision(topic, OnMissing::Create).await,
         result => result,
     }
+}
+
+/// What is posted may be a part of something large that was received, which would be kept whole for as long as somebody has
+/// the part: a small one is copied out of it.
+fn without_its_buffer(message: dwell_core::Message) -> dwell_core::Message {
+    const SMALL: usize = 1024;
+    let copied = |part: &Bytes| match part.len() <= SMALL {
+        true => Bytes::copy_from_slice(part),
+        false => part.clone(),
+    };
+    message.with(|message| {
+        message.body = copied(&message.body);
+        message.key = message.key.as_ref().map(copied);
+    })
 }
 
 /// What is sent in one call, and where its answers belong.
