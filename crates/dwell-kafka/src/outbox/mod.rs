@@ -9,7 +9,6 @@ pub(crate) use transactions::{Transaction, Transactions};
 
 use crate::{fault::fault, record::Outgoing, settings::KafkaSettings, trouble::Trouble};
 use dwell_core::{Clock, Error, ErrorKind, Result};
-use native::Native;
 use rdkafka::{
     ClientConfig,
     error::{KafkaError, RDKafkaErrorCode as Code},
@@ -24,6 +23,8 @@ use std::{
     time::Duration,
 };
 use transactions::{CALL, new_name};
+
+type Native = native::Native<Reports>;
 
 /// How long to wait while the library has no room for more.
 const ROOM: Duration = Duration::from_millis(2);
@@ -121,6 +122,10 @@ impl Outbox {
         loop {
             match native.send(outgoing) {
                 Ok(()) => return,
+                // There never will be, once nobody hears of what is sent.
+                Err((_, back)) if native.has_ended() => {
+                    return back.delivery_opaque.say(Err(Unsent::Unheard));
+                }
                 Err((KafkaError::MessageProduction(Code::QueueFull), back)) => {
                     outgoing = back;
                     self.clock.sleep(ROOM).await;
@@ -147,7 +152,7 @@ impl Outbox {
 
     fn open(&self) -> Result<Native> {
         let reports = Reports::new(Trouble::default());
-        Native::open(&self.config(), reports).map_err(|error| fault("open a producer", error))
+        Native::open(&self.config(), reports, native::IDLE).map_err(|error| fault("open a producer", error))
     }
 
     fn config(&self) -> ClientConfig {

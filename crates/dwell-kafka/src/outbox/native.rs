@@ -1,85 +1,117 @@
 //! A producer of the library, and the thread that hears what became of what it sends.
 
-use super::sending::{NativeRecord, Reports};
+use super::sending::{NativeRecord, Report};
 use rdkafka::{
     ClientConfig,
     error::{KafkaError, KafkaResult},
-    producer::{BaseProducer, Producer as _},
+    producer::{BaseProducer, Producer as _, ProducerContext},
 };
 use std::{
     io,
     ops::Deref,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
+    sync::Arc,
+    thread::{self, Thread},
     time::Duration,
 };
+use tokio::sync::watch;
 
 /// How long one poll lasts while something is on its way. What comes meanwhile is heard at once.
 const POLL: Duration = Duration::from_millis(100);
 /// How soon anything else is heard, such as that a broker is away.
-const IDLE: Duration = Duration::from_secs(1);
+pub(super) const IDLE: Duration = Duration::from_secs(1);
 
 /// A producer, and its thread. The one that the library's wrapper brings along polls all the time, and spins for the last
 /// millisecond of each poll: one that has nothing to do would take one part in a hundred of a core.
-pub(super) struct Native {
-    producer: Arc<BaseProducer<Reports>>,
-    stop: Arc<AtomicBool>,
-    poller: Option<JoinHandle<()>>,
+///
+/// The thread ends when it is the only one who has the producer, and takes it along: whoever drops this does not wait for it.
+pub(super) struct Native<C: ProducerContext + 'static> {
+    // Before the thread: that is woken after this is gone.
+    producer: Arc<BaseProducer<C>>,
+    poller: Poller,
+    /// Closed when the thread ends.
+    ended: watch::Receiver<()>,
 }
 
-impl Native {
-    pub(super) fn open(config: &ClientConfig, reports: Reports) -> KafkaResult<Self> {
-        let producer: Arc<BaseProducer<Reports>> = Arc::new(config.create_with_context(reports)?);
-        let stop = Arc::new(AtomicBool::new(false));
-        let (of, until) = (producer.clone(), stop.clone());
-        let poller =
-            thread::Builder::new().name("kafka producer".to_owned()).spawn(move || poll(&of, &until));
+impl<C: ProducerContext<DeliveryOpaque = Box<Report>> + 'static> Native<C> {
+    /// `idle` is how long the thread sleeps while nothing is on its way, unless it is woken.
+    pub(super) fn open(config: &ClientConfig, context: C, idle: Duration) -> KafkaResult<Self> {
+        let producer: Arc<BaseProducer<C>> = Arc::new(config.create_with_context(context)?);
+        let (end, ended) = watch::channel(());
+        let (of, end) = (producer.clone(), End(end));
+        let work = move || {
+            let _end = end;
+            poll(&of, idle);
+        };
+        let poller = thread::Builder::new().name("kafka producer".to_owned()).spawn(work);
         let no_thread = |error: io::Error| KafkaError::ClientCreation(format!("no thread for it: {error}"));
-        Ok(Self { producer, stop, poller: Some(poller.map_err(no_thread)?) })
+        let poller = Poller(poller.map_err(no_thread)?.thread().clone());
+        Ok(Self { producer, poller, ended })
     }
 
     /// Gives a record to the library, which may have no room for it.
     #[expect(clippy::result_large_err, reason = "the record comes back")]
     pub(super) fn send<'a>(&self, record: NativeRecord<'a>) -> Result<(), (KafkaError, NativeRecord<'a>)> {
         self.producer.send(record)?;
-        self.wake();
+        self.poller.wake();
         Ok(())
     }
 
-    /// What is done after this is seen by the thread, even if it has just looked and is about to sleep.
-    fn wake(&self) {
-        self.poller.iter().for_each(|poller| poller.thread().unpark());
+    /// Whether nobody hears any more what becomes of what is sent.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.has_changed().is_err()
+    }
+
+    /// Until that is so.
+    pub(super) async fn ended(&self) {
+        let mut ended = self.ended.clone();
+        while ended.changed().await.is_ok() {}
     }
 }
 
-impl Deref for Native {
-    type Target = BaseProducer<Reports>;
+impl<C: ProducerContext + 'static> Deref for Native<C> {
+    type Target = BaseProducer<C>;
 
     fn deref(&self) -> &Self::Target {
         &self.producer
     }
 }
 
-impl Drop for Native {
+struct Poller(Thread);
+
+impl Poller {
+    /// What is done before this is seen by the thread, even if it has just looked and is about to sleep.
+    fn wake(&self) {
+        self.0.unpark();
+    }
+}
+
+impl Drop for Poller {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
         self.wake();
-        if self.poller.take().is_some_and(|poller| poller.join().is_err()) {
-            tracing::error!("a thread of a Kafka producer has panicked");
+    }
+}
+
+/// Dropped when the thread ends, whichever way.
+struct End(#[expect(dead_code, reason = "whoever waits is told when it is dropped")] watch::Sender<()>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            tracing::error!("the thread of a Kafka producer has panicked: what it sent may not be there");
         }
     }
 }
 
-fn poll(producer: &BaseProducer<Reports>, stop: &AtomicBool) {
-    while !stop.load(Ordering::SeqCst) {
+fn poll<C: ProducerContext>(producer: &Arc<BaseProducer<C>>, idle: Duration) {
+    while Arc::strong_count(producer) > 1 {
         if producer.in_flight_count() > 0 {
             producer.poll(POLL);
         } else {
             producer.poll(Duration::ZERO);
-            thread::park_timeout(IDLE);
+            thread::park_timeout(idle);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,6 +40,8 @@ pub(super) enum Unsent {
     ///
     /// Or it is nowhere because of another record in its batch, which the broker will never take.
     Unconfirmed(Box<OwnedMessage>),
+    /// Whoever hears of it has ended.
+    Unheard,
 }
 
 pub(super) fn refused(topic: &str, error: KafkaError) -> Error {
@@ -129,20 +131,20 @@ impl<'a> Sending<'a> {
 
     /// Until the broker has confirmed or refused each: one answer per record, in order.
     pub(crate) async fn wait(self) -> Vec<Confirmed> {
-        let mut reports = self.batch.wait(self.topics.len()).await;
+        let mut reports = self.batch.wait(self.topics.len(), self.native.ended()).await;
         for _ in 0..AGAIN {
             if !self.send_unconfirmed(&mut reports).await {
                 break;
             }
         }
-        let mut fatal = false;
+        let mut fatal = self.native.has_ended();
         let answers = reports.into_iter().zip(&self.topics).map(|(report, topic)| {
             report.map_err(|unsent| match unsent {
                 Unsent::Refused(error) => {
                     fatal |= error.rdkafka_error_code() == Some(Code::Fatal);
                     refused(topic, error)
                 }
-                Unsent::Unconfirmed(_) => {
+                Unsent::Unconfirmed(_) | Unsent::Unheard => {
                     let text = format!("no broker confirmed a record for `{topic}`: send it again");
                     Error::new(ErrorKind::Timeout, text)
                 }
@@ -172,7 +174,7 @@ impl<'a> Sending<'a> {
         if count > 0 {
             tracing::warn!(count, "records that no broker confirmed are sent to Kafka again");
         }
-        for (place, report) in places.into_iter().zip(batch.wait(count).await) {
+        for (place, report) in places.into_iter().zip(batch.wait(count, self.native.ended()).await) {
             reports[place] = report;
         }
         count > 0
@@ -195,12 +197,21 @@ impl Batch {
         Arc::new(Self { said, heard, wanted: AtomicUsize::new(usize::MAX), done: Notify::new() })
     }
 
-    pub(super) async fn wait(&self, count: usize) -> Vec<Reported> {
+    /// Until so many were reported, or nobody will report any more: what is not known to be there is then not.
+    pub(super) async fn wait(&self, count: usize, ended: impl Future<Output = ()>) -> Vec<Reported> {
         self.wanted.store(count, Ordering::SeqCst);
-        while self.heard.load(Ordering::SeqCst) < count {
-            self.done.notified().await;
-        }
-        let mut reports: Vec<_> = (0..count).map(|_| Ok(None)).collect();
+        let all = async {
+            while self.heard.load(Ordering::SeqCst) < count {
+                self.done.notified().await;
+            }
+        };
+        let is_known = tokio::select! {
+            biased;
+            () = all => true,
+            () = ended => false,
+        };
+        let unsaid = || if is_known { Ok(None) } else { Err(Unsent::Unheard) };
+        let mut reports: Vec<_> = (0..count).map(|_| unsaid()).collect();
         for (index, report) in lock(&self.said).drain(..) {
             reports[index] = report;
         }

@@ -58,8 +58,11 @@ impl Outbox {
         };
         let reports = self.report(&native, records).await;
         if reports.iter().any(Result::is_err) {
-            let is_away =
-                |report: &Reported| matches!(report, Err(Unsent::Refused(error)) if is_timeout(error));
+            let is_away = |report: &Reported| match report {
+                Err(Unsent::Refused(error)) => is_timeout(error),
+                Err(Unsent::Unheard) => true,
+                _ => false,
+            };
             if reports.iter().any(is_away) {
                 self.rename(native).await;
             } else {
@@ -109,7 +112,7 @@ impl Outbox {
             let report = Box::new(Report { batch: batch.clone(), index });
             self.hand_over(native, record.as_ref().native(report)).await;
         }
-        batch.wait(records.len()).await
+        batch.wait(records.len(), native.ended()).await
     }
 
     /// Opens it if need be, and begins.
@@ -161,8 +164,6 @@ impl Outbox {
         }
         self.name.store(new_name(), Ordering::SeqCst);
         self.renew(&native);
-        // It takes its time to go.
-        drop(tokio::task::spawn_blocking(move || drop(native)));
     }
 }
 

@@ -1,0 +1,107 @@
+//! The thread of a producer, at a broker that the library only pretends to have.
+
+use super::{
+    super::sending::{Batch, Reports},
+    *,
+};
+use crate::trouble::Trouble;
+use dwell_core::{Clock as _, SystemClock};
+use rdkafka::{
+    ClientContext,
+    message::DeliveryResult,
+    mocking::MockCluster,
+    producer::{BaseRecord, DefaultProducerContext},
+};
+use std::{future::Future, sync::mpsc};
+
+/// So long that nobody lives to see it.
+const FOR_EVER: Duration = Duration::from_secs(1_000_000);
+
+fn broker() -> (MockCluster<'static, DefaultProducerContext>, ClientConfig) {
+    let broker = MockCluster::new(1).unwrap();
+    broker.create_topic("orders", 1, 1).unwrap();
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", broker.bootstrap_servers()).set("linger.ms", "1");
+    (broker, config)
+}
+
+/// Sends one, to be waited for in this.
+fn send<C: ProducerContext<DeliveryOpaque = Box<Report>>>(native: &Native<C>) -> Arc<Batch> {
+    let batch = Batch::new();
+    let report = Box::new(Report { batch: batch.clone(), index: 0 });
+    let record: NativeRecord<'_> = BaseRecord::with_opaque_to("orders", report);
+    assert!(native.send(record).is_ok());
+    batch
+}
+
+/// What does not come at all is given up.
+async fn eventually<T>(what: impl Future<Output = T>) -> T {
+    tokio::select! {
+        biased;
+        came = what => came,
+        () = SystemClock::new().sleep(Duration::from_secs(30)) => panic!("it never came"),
+    }
+}
+
+#[tokio::test]
+async fn a_send_wakes_the_thread_that_hears_of_it() {
+    let (_broker, config) = broker();
+    let native = Native::open(&config, Reports::new(Trouble::default()), FOR_EVER).unwrap();
+    for _ in 0..2 {
+        // It has gone to sleep, most probably: nobody can tell.
+        SystemClock::new().sleep(POLL * 3).await;
+        let batch = send(&native);
+        let heard = eventually(batch.wait(1, native.ended())).await;
+        assert!(heard[0].is_ok());
+    }
+}
+
+/// Says who drops it.
+struct Leaves(mpsc::Sender<Option<String>>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        let _ = self.0.send(thread::current().name().map(str::to_owned));
+    }
+}
+
+impl ClientContext for Leaves {}
+
+impl ProducerContext for Leaves {
+    type DeliveryOpaque = Box<Report>;
+
+    fn delivery(&self, _: &DeliveryResult<'_>, _: Box<Report>) {}
+}
+
+/// It takes its time, and whoever drops it may have others to serve.
+#[test]
+fn a_producer_is_ended_by_its_own_thread() {
+    let (_broker, config) = broker();
+    let (leave, left) = mpsc::channel();
+    let native = Native::open(&config, Leaves(leave), FOR_EVER).unwrap();
+    drop(native);
+    let by = left.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!(by.as_deref(), Some("kafka producer"));
+}
+
+struct Panics;
+
+impl ClientContext for Panics {}
+
+impl ProducerContext for Panics {
+    type DeliveryOpaque = Box<Report>;
+
+    fn delivery(&self, _: &DeliveryResult<'_>, _: Box<Report>) {
+        assert!(thread::current().name() != Some("kafka producer"), "as planned");
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_a_thread_that_has_panicked_is_told() {
+    let (_broker, config) = broker();
+    let native = Native::open(&config, Panics, FOR_EVER).unwrap();
+    assert!(!native.has_ended());
+    let batch = send(&native);
+    let heard = eventually(batch.wait(1, native.ended())).await;
+    assert!(heard[0].is_err() && native.has_ended());
+}
