@@ -89,7 +89,8 @@ async fn a_script_that_gives_back_what_dead_workers_held_ends_where_messages_are
     let stage = Stage::new("").await;
     stage.send(Due::NOW).await;
     stage.receive().await;
-    let lua = "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 1, e) end";
+    let lua =
+        "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 1, e) end";
     stage.ask(&["EVAL", lua, "1", "dwell:{orders}:leases:mail"]).await;
     assert_eq!(stage.once(&PROMOTE, |command| _ = command.arg(200)).await, 1);
     assert_eq!(stage.ask(&["ZCARD", "dwell:{orders}:leases:mail"]).await, MANY - 3);

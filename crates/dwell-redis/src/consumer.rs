@@ -1,7 +1,9 @@
 //! The end that hands messages out.
 
 use crate::{
+    accept::is_unknown,
     buckets,
+    calls::Call,
     doubts::Doubts,
     entries::Entries,
     item::Item,
@@ -21,7 +23,7 @@ use redis::Value;
 use std::{
     pin::pin,
     sync::{
-        Arc, Weak,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -50,9 +52,24 @@ pub(crate) struct RedisConsumer {
     pub(crate) name: Text,
     pub(crate) entries: Entries,
     pub(crate) doubts: Doubts,
+    unheard: Unheard,
     waiter: Waiter,
     is_closed: AtomicBool,
     closing: Notify,
+}
+
+/// Looks of which nobody knows what they were handed: the next one is the same call again, and is handed that. A clone is the same.
+#[derive(Clone, Default)]
+struct Unheard(Arc<Mutex<Vec<Call>>>);
+
+impl Unheard {
+    fn take(&self) -> Option<Call> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+
+    fn keep(&self, call: Call) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+    }
 }
 
 /// What a look found.
@@ -145,6 +162,7 @@ impl RedisConsumer {
             name: name.into(),
             entries: Entries::default(),
             doubts: Doubts::default(),
+            unheard: Unheard::default(),
             is_closed: AtomicBool::new(false),
             closing: Notify::new(),
         });
@@ -204,10 +222,26 @@ impl RedisConsumer {
     async fn look(&self, max: usize, lease: Duration) -> Result<Look> {
         let (answer, answered) = oneshot::channel();
         let (store, of, name) = (self.store.clone(), self.of.clone(), self.name.clone());
-        let entries = self.entries.clone();
+        let (entries, unheard) = (self.entries.clone(), self.unheard.clone());
         tokio::spawn(async move {
-            let look = look(&store, &of, &name, &entries, max.min(MOST), lease).await;
-            let handed = look.map(|look| Handed { look: Some(look), store, of, name, entries });
+            let max = max.min(MOST);
+            let look = look(&store, &of, &name, &entries, &unheard, max, lease).await;
+            let hand = |look| Handed {
+                look: Some(look),
+                store: store.clone(),
+                of: of.clone(),
+                name: name.clone(),
+                entries: entries.clone(),
+            };
+            let handed = look.map(|mut look| {
+                if let Look::Found(found) = &mut look
+                    && found.len() > max
+                {
+                    // The look before asked for more.
+                    drop(hand(Look::Found(found.split_off(max))));
+                }
+                hand(look)
+            });
             // What was not heard is dropped, and so goes back.
             let _ = answer.send(handed);
         });
@@ -223,13 +257,17 @@ async fn look(
     of: &Subscription,
     name: &Text,
     entries: &Entries,
+    unheard: &Unheard,
     max: usize,
     lease: Duration,
 ) -> Result<Look> {
     let topics = [of.topic.clone()];
     let promotes = store.link.settings.promoter == Promoter::Inside;
+    let before = unheard.take();
+    let is_again = before.is_some();
+    let call = before.unwrap_or_else(|| store.calls.begin());
     let answer = store
-        .run(&CLAIM, &topics, |_, command| {
+        .run_as(Some(&call), &CLAIM, &topics, |_, command| {
             command
                 .arg(&*of.name)
                 .arg(max)
@@ -237,9 +275,17 @@ async fn look(
                 .arg(&**name)
                 .arg(u8::from(promotes))
                 .arg(BESIDE)
-                .arg(BYTES);
+                .arg(BYTES)
+                .arg(u8::from(is_again));
         })
-        .await?;
+        .await;
+    let answer = match answer {
+        Err(error) if is_unknown(&error) => {
+            unheard.keep(call);
+            return Err(error);
+        }
+        answer => answer?,
+    };
     if answer.first().map(text).as_deref() == Some("gone") {
         // Another one has adopted what it held: from now on there is nothing, whatever was there before.
         return Ok(Look::Nothing { wait: None, ready: "$".to_owned(), wake: "$".to_owned() });

@@ -74,7 +74,8 @@ async fn what_another_program_has_put_among_what_waits_or_is_ready_costs_none_of
 
     assert_eq!(ids(&receive(&consumer, all.len()).await), all);
     // Whoever had them is dead, so they come back.
-    let lua = "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 1, e) end";
+    let lua =
+        "for _, e in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 1, e) end";
     said(&server, &["eval", lua, "1", LEASES]);
     let held = receive(&consumer, all.len()).await;
     assert_eq!(ids(&held), all);

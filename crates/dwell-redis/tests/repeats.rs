@@ -198,6 +198,53 @@ async fn a_send_without_an_answer_to_a_subscription_that_came_later_is_stored_on
     assert_eq!(said(&stage.server, &["xlen", "dwell:{orders}:ready:late"]), "1");
 }
 
+/// A lease that nobody knows of would run out, and count as a crash.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_handed_out_without_an_answer_is_handed_out_by_the_next_receive() {
+    for trouble in [Trouble::Silence, Trouble::Late] {
+        let stage = Stage::new(false, "timeout=300ms").await;
+        for id in ["a", "b", "c"] {
+            stage.send(order(id)).await.unwrap();
+        }
+        stage.proxy.trouble(trouble);
+        let error = stage.consumer.receive(3, Duration::ZERO, None).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{trouble:?}");
+        // The next asks for fewer: what it has no room for goes back as it came.
+        let mut seen = vec![];
+        while seen.len() < 3 {
+            match stage.consumer.receive(2, PATIENCE, None).await {
+                Ok(batch) => {
+                    assert!(batch.len() <= 2, "{trouble:?}");
+                    assert!(batch.iter().all(|delivery| delivery.deliveries == Some(1)), "{trouble:?}");
+                    seen.extend(ids(&batch).iter().map(|id| (*id).to_owned()));
+                    assert!(stage.settle(batch).await);
+                }
+                Err(error) => assert!(error.is_retryable(), "{trouble:?}: {error}"),
+            }
+        }
+        assert_eq!(seen, ["a", "b", "c"], "{trouble:?}");
+        if trouble == Trouble::Late {
+            stage.send(order("d")).await.unwrap();
+            stage.proxy.let_go().await;
+            let batch = stage.receive().await;
+            assert_eq!(ids(&batch), ["d"], "the first comes too late to be handed anything");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receive_that_comes_late_is_handed_nothing_once_another_has_found_nothing() {
+    let stage = Stage::new(false, "timeout=300ms").await;
+    stage.proxy.trouble(Trouble::Late);
+    assert_eq!(stage.consumer.receive(1, Duration::ZERO, None).await.unwrap_err().kind(), ErrorKind::Timeout);
+    stage
+        .until(async || stage.consumer.receive(1, Duration::ZERO, None).await.map(|batch| batch.is_empty()))
+        .await;
+    stage.send(order("a")).await.unwrap();
+    stage.proxy.let_go().await;
+    assert_eq!(ids(&stage.receive().await), ["a"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_settlement_without_an_answer_is_no_stale_receipt_when_it_is_tried_again() {
     for trouble in [Trouble::Silence, Trouble::Late] {

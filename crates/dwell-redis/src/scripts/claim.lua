@@ -1,5 +1,6 @@
 -- Hands out what is ready of one subscription. Arguments: subscription, how many, lease in milliseconds, consumer, whether
--- to make ready what is due, how much to do beside, and how many bytes to hand out at most; one message is always handed out.
+-- to make ready what is due, how much to do beside, how many bytes to hand out at most, and whether this call was made before and nobody
+-- heard its answer. One message is always handed out.
 local t = T[1]
 local name, most, lease, consumer = ARGV[A], tonumber(ARGV[A + 1]), tonumber(ARGV[A + 2]), ARGV[A + 3]
 local promotes, bytes = ARGV[A + 4] == '1', tonumber(ARGV[A + 6])
@@ -97,6 +98,8 @@ local function last(key)
 end
 conclude()
 if #handed > 0 then return { 'ok', handed } end
+-- If the first one is still on its way, nobody would hear what it is handed.
+if ARGV[A + 7] == '1' then remember_call(lane, serial, { 'outdated' }) end
 return {
   'ok', handed, is_more and 1 or 0, promotes and until_next(t.due) or -1, until_next(s.leases), last(s.ready), last(t.wake),
 }
