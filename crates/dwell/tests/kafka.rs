@@ -75,9 +75,15 @@ async fn a_bus_on_kafka_handles_defers_and_delays_with_a_relay_of_its_own() {
     let seen = seen.until(3).await;
     assert_eq!(seen[0], "mail 42");
     assert_eq!(seen[1], seen[2], "the charge came back after its deferral");
-    let refused = bus.cancel(asked.id.clone()).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    assert!(refused.to_string().contains("delay = \"scheduler\""), "{refused}");
+    let refused = [
+        bus.cancel(asked.id.clone()).await.unwrap_err(),
+        bus.reschedule(asked.id.clone(), Duration::from_secs(1)).await.unwrap_err(),
+        bus.pending(Default::default()).await.unwrap_err(),
+    ];
+    for refused in refused {
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
+        assert!(refused.to_string().contains("delay = \"scheduler\""), "{refused}");
+    }
     bus.shutdown().await.unwrap();
 }
 

@@ -1,7 +1,9 @@
 //! Trying what a transport may have left undeclared.
 
 use super::{Bench, Need, Stage, failure};
-use dwell_core::{Action, Address, BoxError, Due, Error, ErrorKind, OnConflict, Result, Topic, Unsettled};
+use dwell_core::{
+    Action, Address, BoxError, Due, Error, ErrorKind, OnConflict, Query, Result, Topic, Unsettled,
+};
 use dwell_engine::{SubscriptionSettings, Verdict as Ended};
 use std::{sync::Arc, time::Duration};
 
@@ -47,11 +49,7 @@ pub(super) async fn attempt(stage: &Stage, need: Need) -> Result<Answer, BoxErro
             answer(stage.create(&[], &subscriptions).await)
         }
         Need::Waits => waits(stage).await,
-        Need::Managed => {
-            let bench = Bench::new(stage).await?;
-            let answer = answer(bench.engine.cancel(&"a".into()).await)?;
-            naming("delay = \"scheduler\"", answer)
-        }
+        Need::Managed => managed(stage).await,
         Need::WaitingIds => {
             stage.declare(&stage.subscription("orders", "mail")).await?;
             let late = stage.envelope("orders", "a").due(Due::After(stage.pace().delay));
@@ -70,6 +68,27 @@ pub(super) async fn attempt(stage: &Stage, need: Need) -> Result<Answer, BoxErro
         Need::KeyOrder => Ok(if can.key_order { Answer::Accepted } else { absent() }),
         fact => Err(failure(format!("{fact:?} is a fact, and not declared"))),
     }
+}
+
+/// Whoever can cancel what waits can also move and list it; whoever cannot refuses all three, and says which setting helps.
+async fn managed(stage: &Stage) -> Result<Answer, BoxError> {
+    let Bench { engine, .. } = &Bench::new(stage).await?;
+    let id = &"a".into();
+    let answers = [
+        ("cancel", answer(engine.cancel(id).await)?),
+        ("reschedule", answer(engine.reschedule(id, Due::NOW).await)?),
+        ("pending", answer(engine.pending(Query::default()).await)?),
+    ];
+    let is_refused = |answer: &Answer| matches!(answer, Answer::Refused(_));
+    let some = answers.iter().any(|(_, answer)| is_refused(answer));
+    let mut last = Answer::Accepted;
+    for (what, answer) in answers {
+        if is_refused(&answer) != some {
+            return Err(failure(format!("`{what}` is accepted, and others of its kind are refused")));
+        }
+        last = naming("delay = \"scheduler\"", answer)?;
+    }
+    Ok(last)
 }
 
 /// Without anyone who can wait, no subscription starts that might have to, and nothing is sent that must: both say which
