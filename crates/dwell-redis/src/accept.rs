@@ -137,7 +137,7 @@ async fn confirm(store: &Store, room: &Text, call: &Call) -> Result<()> {
     }
     let base = keys::split(room).0;
     let key = keys::calls(&store.link.settings.prefix, base, &store.calls.name);
-    store.link.wait(&key).await?;
+    store.wait(&key).await?;
     let last = store.link.query(redis::cmd("HGET").arg(&key).arg(call.lane)).await?;
     if bytes(last).starts_with(format!("{}\n", call.serial).as_bytes()) {
         return Ok(());

@@ -156,7 +156,7 @@ async fn register(store: &Store, bucket: &Bucket<'_>, from: i64) -> Result<()> {
     if store.link.settings.replicas == 0 {
         return Ok(());
     }
-    store.link.wait(&keys[0]).await?;
+    store.wait(&keys[0]).await?;
     match store.link.query(redis::cmd("ZSCORE").arg(&keys[0]).arg(bucket.entry)).await? {
         Value::Nil => Err(replaced(&store.link.settings)),
         _ => Ok(()),
@@ -294,7 +294,7 @@ async fn confirm(store: &Store, topic: &Text, from: &Text, due: &[Waiting]) -> R
         return Ok(());
     }
     let known = &keys::of_topic(&settings.prefix, topic)[4];
-    store.link.wait(known).await?;
+    store.wait(known).await?;
     let token = [from.as_bytes(), name, generation].join(&b"/"[..]);
     match store.link.query(redis::cmd("HEXISTS").arg(known).arg(token)).await? {
         Value::Int(1) => Ok(()),

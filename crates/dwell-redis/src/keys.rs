@@ -41,6 +41,11 @@ pub(crate) fn calls(prefix: &str, base: &str, link: &str) -> String {
     format!("{prefix}:{{{base}}}:calls:{link}")
 }
 
+/// A key in the slot of another one, for a write that replicas are waited for.
+pub(crate) fn mark(prefix: &str, key: &str) -> String {
+    format!("{prefix}:{{{}}}:wait", tag(key))
+}
+
 /// The register of the buckets of a topic.
 pub(crate) fn buckets(prefix: &str, topic: &str) -> String {
     format!("{prefix}:{{{topic}}}:buckets")
@@ -56,11 +61,15 @@ pub(crate) fn inbox(prefix: &str, subscription: &str, id: &str) -> String {
     format!("{prefix}:inbox:{{{subscription}:{id}}}")
 }
 
-/// The hash slot of a key: the CRC16 (XMODEM) of what stands between the first braces.
-pub(crate) fn slot(key: &str) -> u16 {
+/// What decides the slot of a key: what stands between the first braces.
+fn tag(key: &str) -> &str {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
-    let tag = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
-    let crc = tag.bytes().fold(0_u16, |crc, byte| {
+    tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
+}
+
+/// The hash slot of a key: the CRC16 (XMODEM) of its tag.
+pub(crate) fn slot(key: &str) -> u16 {
+    let crc = tag(key).bytes().fold(0_u16, |crc, byte| {
         (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
             let shifted = crc << 1;
             if crc & 0x8000 == 0 { shifted } else { shifted ^ 0x1021 }

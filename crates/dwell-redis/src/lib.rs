@@ -41,6 +41,7 @@ mod places;
 mod producer;
 mod promoter;
 mod provision;
+mod replicas;
 mod scheduler;
 mod script;
 mod settings;

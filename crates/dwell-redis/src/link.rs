@@ -3,6 +3,7 @@
 use crate::{
     fault::{fault, unreachable},
     keys,
+    places::number,
     script::Script,
     settings::RedisSettings,
     waiter::server,
@@ -145,35 +146,25 @@ impl Link {
         }
     }
 
-    /// Waits until so many replicas have what was written through this link to the server of `key`.
-    pub(crate) async fn wait(&self, key: &str) -> Result<()> {
-        let wanted = self.settings.replicas;
-        if wanted == 0 {
-            return Ok(());
-        }
+    /// How many replicas have what was written last through this link to the server of `key`: as many as `replicas` asks for, or those
+    /// that do after a while.
+    pub(crate) async fn wait(&self, key: &str) -> Result<i64> {
         let millis = u64::try_from(self.settings.timeout.as_millis() / 2).unwrap_or(u64::MAX);
         let mut command = redis::cmd("WAIT");
-        command.arg(wanted).arg(millis);
-        let explain = |error: RedisError| fault(&self.settings, &error);
+        command.arg(self.settings.replicas).arg(millis);
         let answer = match self.shared.clone() {
-            Shared::Server(mut server) => command.query_async(&mut server).await.map_err(explain)?,
+            Shared::Server(mut server) => command.query_async(&mut server).await,
             Shared::Cluster(mut cluster) => {
                 let route = Route::new(keys::slot(key), SlotAddr::Master);
                 let route = RoutingInfo::SingleNode(SingleNodeRoutingInfo::SpecificNode(route));
-                cluster.route_command(command, route).await.map_err(explain)?
+                cluster.route_command(command, route).await
             }
         };
-        match answer {
-            Value::Int(have) if have >= i64::from(wanted) => Ok(()),
-            _ => Err(Error::new(
-                ErrorKind::Timeout,
-                format!(
-                    "it is stored at {}, and not confirmed by {wanted} replicas as `replicas` asks: it may be lost if the server \
-                     is. Try again to have it confirmed: it is not stored twice",
-                    self.settings.place()
-                ),
-            )),
-        }
+        answer.map(|have| number(&have)).map_err(|error| fault(&self.settings, &error))
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.shared, Shared::Cluster(_))
     }
 }
 

@@ -187,7 +187,7 @@ async fn make(store: &Store, plan: Plan) -> Result<bool> {
                 }
             })
             .await?;
-        store.link.wait(&all[0]).await?;
+        store.wait(&all[0]).await?;
         store.places.forget(std::slice::from_ref(&name));
         if text(&answer) != "ok" {
             return Ok(false);

@@ -65,6 +65,9 @@ pub(crate) static REGISTER: LazyLock<Script> =
 pub(crate) static BUCKETS: LazyLock<Script> =
     LazyLock::new(|| Script::new("no-writes", false, &[include_str!("scripts/buckets.lua")]));
 
+pub(crate) static MARK: LazyLock<Script> =
+    LazyLock::new(|| Script::new("allow-oom", false, &[include_str!("scripts/mark.lua")]));
+
 /// Who could not claim could not handle what takes up the memory.
 pub(crate) static INBOX_CLAIM: LazyLock<Script> =
     LazyLock::new(|| Script::new("allow-oom", false, &[include_str!("scripts/inbox_claim.lua")]));

@@ -135,12 +135,8 @@ async fn settle_chunk(consumer: &RedisConsumer, chunk: &[Settle]) -> Result<Vec<
             return Err(error);
         }
     };
-    // It is done. If the server is lost with it before a replica has it, all of it is undone, and the message comes again:
-    // to say that it was not settled would have it settled twice.
-    let key = &keys::of_topic(&store.link.settings.prefix, &consumer.of.topic)[0];
-    if let Err(error) = store.link.wait(key).await {
-        tracing::warn!(topic = %consumer.of.topic, subscription = %consumer.of.name, %error, "settled on one server alone");
-    }
+    // It is done, and no replica is waited for: if the server is lost before one has it, all of it is undone, and the message comes
+    // again. To say that it was not settled would have it settled twice.
     let words = answer.into_iter().next().map(list).unwrap_or_default();
     Ok(words.iter().map(text).collect())
 }

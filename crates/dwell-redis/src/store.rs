@@ -5,6 +5,7 @@ use crate::{
     calls::{Call, Calls},
     link::Link,
     places::{Place, Places, list, text, write_context},
+    replicas::Replicas,
     scheduler::or_left_out,
     script::Script,
 };
@@ -33,6 +34,8 @@ pub(crate) struct Store {
     pub(crate) closing: Notify,
     members: Mutex<Vec<Weak<dyn Member>>>,
     pub(crate) buckets: Buckets,
+    pub(crate) replicas: Replicas,
+    me: Weak<Self>,
 }
 
 /// How often something is tried again because a topic has changed meanwhile.
@@ -40,7 +43,7 @@ const RELOADS: usize = 20;
 
 impl Store {
     pub(crate) fn new(link: Link, seams: Seams, is_durable: bool) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
             link,
             places: Places::default(),
             calls: Calls::new(&seams),
@@ -50,7 +53,17 @@ impl Store {
             closing: Notify::new(),
             members: Mutex::default(),
             buckets: Buckets::default(),
+            replicas: Replicas::default(),
+            me: me.clone(),
         })
+    }
+
+    /// Waits until as many replicas as were asked for have what was written to the server of `key`.
+    pub(crate) async fn wait(&self, key: &str) -> Result<()> {
+        match self.me.upgrade() {
+            Some(store) if self.link.settings.replicas > 0 => self.replicas.wait(&store, key).await,
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn open(&self) -> Result<()> {

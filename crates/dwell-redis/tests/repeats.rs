@@ -344,6 +344,47 @@ async fn what_is_not_confirmed_by_replicas_says_so_and_is_confirmed_and_stored_o
     assert_eq!(said(&replica, &["xlen", "dwell:{orders}:ready:mail"]), "1");
 }
 
+/// A send waits for the replica, and whoever holds something does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_replica_is_away_leases_are_kept_and_messages_handed_out_and_settled() {
+    let stage = Stage::new(false, "").await;
+    let url = TransportUrl::parse(&format!("{}?replicas=1", stage.server.url())).unwrap();
+    let redis = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
+    for id in ["a", "b"] {
+        stage.send(order(id)).await.unwrap();
+    }
+    let consumer = redis.consumer(mail()).await.unwrap();
+    // Shorter than a send waits, which is half of the `timeout`.
+    let lease = Duration::from_secs(2);
+    let mut held = consumer.receive(1, PATIENCE, Some(lease)).await.unwrap();
+    let (producer, inbox) = (redis.producer().await.unwrap(), redis.inbox().unwrap());
+    let (unsent, id) = ([order("c")], "c".into());
+    let mut sends = std::pin::pin!(async {
+        tokio::join!(producer.send(&unsent), inbox.done("orders/mail", &id, PATIENCE))
+    });
+    let clock = Seams::system("test").clock;
+    let mut renewed = 0;
+    let (sent, noted) = loop {
+        tokio::select! {
+            biased;
+            sent = &mut sends => break sent,
+            () = clock.sleep(lease / 4) => {}
+        }
+        let lost = consumer.extend(vec![held[0].receipt.lease()], Some(lease)).await.unwrap();
+        assert!(lost.is_empty(), "after {renewed} times");
+        renewed += 1;
+        for delivery in consumer.receive(1, Duration::ZERO, None).await.unwrap() {
+            let settle = Settle { delivery, action: Action::ACK, note: note() };
+            assert!(consumer.settle(vec![settle]).await.is_empty());
+        }
+    };
+    assert_eq!(sent[0].as_ref().unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(noted.unwrap_err().kind(), ErrorKind::Timeout);
+    let settle = Settle { delivery: held.remove(0), action: Action::ACK, note: note() };
+    assert!(consumer.settle(vec![settle]).await.is_empty(), "it was ours all the time");
+    assert_eq!(stage.stored(), "0");
+}
+
 #[tokio::test]
 async fn a_line_that_has_died_without_a_word_is_given_up_and_messages_come_all_the_same() {
     let stage = Stage::new(false, "").await;
