@@ -55,7 +55,7 @@ fn answer(group: impl IntoIterator<Item = Box<dyn Job>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{fault::Sql, tx::Tx};
+    use crate::{fault::Sql, job::Weight, tx::Tx};
     use dwell_core::Error;
     use std::thread::ThreadId;
 
@@ -63,8 +63,8 @@ mod tests {
     struct Caller(usize, Sender<(usize, ThreadId)>);
 
     impl Job for Caller {
-        fn weight(&self) -> usize {
-            1
+        fn weight(&self) -> Weight {
+            Weight::from(1)
         }
 
         fn is_abandoned(&self) -> bool {

@@ -6,11 +6,12 @@ use crate::{
     halt::{Halt, item, refused},
     hand_out::{Ask, Look},
     handle::{Handle, Member},
+    job::Weight,
     tx::Tx,
 };
 use dwell_core::{
-    BoxFuture, Consumer, Delivery, Error, ErrorKind, LeaseId, Result, Settle, Subscription, Text, Timestamp,
-    Unsettled,
+    Action, BoxFuture, Consumer, Delivery, Error, ErrorKind, LeaseId, Result, Settle, Subscription, Text,
+    Timestamp, Unsettled,
 };
 use std::{
     future::poll_fn,
@@ -179,6 +180,15 @@ fn open(tx: &mut Tx<'_>, of: &Subscription) -> Result<(i64, i64, i64), Halt> {
     Ok((topic, place, number))
 }
 
+/// About what a settlement writes, in bytes.
+fn written(settle: &Settle) -> usize {
+    match &settle.action {
+        Action::Move { .. } => settle.delivery.message.body.len(),
+        Action::Ack { result } => result.as_ref().map_or(0, |result| result.len()),
+        Action::Release => 0,
+    }
+}
+
 impl Member for SqliteConsumer {
     fn leave(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
@@ -219,10 +229,12 @@ impl Consumer for SqliteConsumer {
                 if batch.is_empty() {
                     return unsettled;
                 }
+                let bytes = batch.iter().map(written).sum();
+                let weight = Weight { bytes, ..Weight::from(batch.len()) };
                 let failed = match self.handle.open() {
                     Ok(file) => {
                         let (of, shared) = (self.of.address(), batch.clone());
-                        file.write(batch.len(), move |tx| tx.settle_all(&of, &shared)).await
+                        file.write(weight, move |tx| tx.settle_all(&of, &shared)).await
                     }
                     Err(error) => Err(error),
                 };

@@ -23,6 +23,15 @@ pub(crate) fn full() -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), None)
 }
 
+/// The error of a call for which there is no room in a file that has reached its size.
+pub(crate) fn at_its_size(file: &str, error: rusqlite::Error) -> Error {
+    let text = format!(
+        "`{file}` has reached its `max_size`: raise it, or let consumers catch up; nothing in it is lost, and it goes on as \
+         soon as there is room in it"
+    );
+    Error::new(ErrorKind::StorageFull, text).with_source(error)
+}
+
 /// Whether another process was in the way.
 pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(code(error), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))

@@ -2,6 +2,7 @@
 
 use crate::{
     fault::Sql,
+    job::Weight,
     open,
     readers::{Gate, Readers},
     settings::SqliteSettings,
@@ -56,7 +57,7 @@ impl File {
     /// Has this done within a transaction, and waits for the commit. `work` may be run more than once.
     pub(crate) async fn write<T: Send + 'static>(
         &self,
-        weight: usize,
+        weight: impl Into<Weight>,
         work: impl FnMut(&mut Tx<'_>) -> Sql<T> + Send + 'static,
     ) -> Result<T> {
         self.writer.submit(weight, work).await

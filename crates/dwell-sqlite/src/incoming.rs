@@ -1,12 +1,24 @@
 //! What other programs have put into the table `incoming`: it is taken in as if it were sent.
 
-use crate::{accept::By, fault::Sql, flow::CHUNK, halt::item, row::read_bytes, tx::Tx};
+use crate::{accept::By, fault::Sql, flow::CHUNK, halt::item, orders::LARGEST, row::read_bytes, tx::Tx};
 use bytes::Bytes;
 use dwell_core::{
     Address, ContentType, Due, Envelope, Error, ErrorKind, Headers, MessageId, Text, Timestamp, wire,
 };
-use rusqlite::{Row, types::FromSql};
+use rusqlite::{
+    Row, params_from_iter,
+    types::{FromSql, Value},
+};
 use std::time::Duration;
+
+/// A row that was not looked at yet.
+struct Open {
+    number: i64,
+    /// How long its body is.
+    length: usize,
+    /// Where it goes, if that can be read.
+    to: Option<Address>,
+}
 
 struct Incoming {
     topic: Text,
@@ -49,10 +61,21 @@ impl Tx<'_> {
         if let Some(is_more) = self.taken_in {
             return Ok(is_more);
         }
-        let incoming = self.incoming()?;
-        let mut is_more = incoming.len() == CHUNK;
-        for (number, incoming) in incoming {
-            let taken = match incoming.and_then(|incoming| self.read(incoming)) {
+        let open = self.open_rows()?;
+        let (mut is_more, mut has_moved, mut bytes) = (open.len() == CHUNK, false, 0);
+        for Open { number, length, to } in open {
+            if bytes > 0 && bytes + length > LARGEST {
+                is_more = true;
+                break;
+            }
+            // It waits there until there is room, and holds up nobody for whom there is some.
+            if let Some(to) = to
+                && let Ok(target) = item(self.target(&to))?
+                && is_full(&item(self.check_room(false, self.copies(target), length))?)
+            {
+                continue;
+            }
+            let taken = match self.incoming(number)?.and_then(|incoming| self.read(incoming)) {
                 Ok((envelope, problem)) => {
                     let accepted = self.accept(&envelope, By::OtherProgram(problem.as_deref()));
                     item(accepted)?
@@ -60,47 +83,70 @@ impl Tx<'_> {
                 Err(error) => Err(error),
             };
             match taken {
-                // It waits there, with all behind it, until there is room.
-                Err(error) if error.kind() == ErrorKind::StorageFull => {
-                    is_more = false;
-                    break;
-                }
-                Ok(_) => self.sql("DELETE FROM incoming WHERE number = ?1")?.execute([number])?,
+                taken if is_full(&taken) => continue,
+                Ok(_) => _ = self.sql("DELETE FROM incoming WHERE number = ?1")?.execute([number])?,
                 // It stays there, with the reason, for people to see.
                 Err(error) => {
                     tracing::warn!(file = %self.file_name(), number, %error, "a row in `incoming` is not taken in");
-                    self.sql("UPDATE incoming SET error = ?2 WHERE number = ?1")?
-                        .execute((number, error.to_string()))?
+                    self.refuse_row(number, error.to_string())?;
                 }
-            };
+            }
+            has_moved = true;
+            bytes += length;
         }
-        self.taken_in = Some(is_more);
-        Ok(is_more)
+        self.taken_in = Some(is_more && has_moved);
+        Ok(is_more && has_moved)
     }
 
-    /// By their numbers; none as long as there is no room for them. What another program wrote into one row is no trouble for
-    /// the others.
-    fn incoming(&self) -> Sql<Vec<(i64, Result<Incoming, Error>)>> {
+    /// The next rows; none as long as there is no room for any.
+    fn open_rows(&self) -> Sql<Vec<Open>> {
         let mut statement = self.sql(
-            "SELECT number, topic, subscription, id, type, key, content_type, headers, body, due, delay
-             FROM incoming INDEXED BY incoming_open WHERE error IS NULL ORDER BY number LIMIT ?1",
+            "SELECT number, octet_length(body), topic, subscription FROM incoming INDEXED BY incoming_open
+             WHERE error IS NULL ORDER BY number LIMIT ?1",
         )?;
-        let (mut rows, mut incoming) = (statement.query([CHUNK as i64])?, Vec::new());
+        let (mut rows, mut open) = (statement.query([CHUNK as i64])?, Vec::new());
         while let Some(row) = rows.next()? {
-            if incoming.is_empty() && !self.has_room()? {
+            if open.is_empty() && !self.has_room()? {
                 break;
             }
-            let (key, body) = (read_bytes(row, 5)?, read_bytes(row, 8)?);
-            incoming.push((row.get(0)?, Incoming::of(row, key, body)));
+            let (topic, name) = (row.get(2).ok(), row.get::<_, Option<Text>>(3).ok());
+            let to = topic.zip(name).map(|(topic, name)| address(topic, name));
+            open.push(Open { number: row.get(0)?, length: row.get::<_, u32>(1)? as usize, to });
         }
-        Ok(incoming)
+        Ok(open)
+    }
+
+    /// Writes down why a row is not taken in. Not by an update, for which SQLite would need room for another body as large,
+    /// before it lets go of the first.
+    fn refuse_row(&self, number: i64, reason: String) -> Sql<()> {
+        const COLUMNS: usize = 12;
+        let mut row: Vec<Value> = self
+            .sql(
+                "SELECT number, topic, subscription, id, type, key, content_type, headers, body, due, delay, error
+                 FROM incoming WHERE number = ?1",
+            )?
+            .query_row([number], |row| (0..COLUMNS).map(|at| row.get(at)).collect())?;
+        row[COLUMNS - 1] = Value::Text(reason);
+        self.sql("DELETE FROM incoming WHERE number = ?1")?.execute([number])?;
+        self.sql("INSERT INTO incoming VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)")?
+            .execute(params_from_iter(row))?;
+        Ok(())
+    }
+
+    /// One row. What another program wrote into it is no trouble for the others.
+    fn incoming(&self, number: i64) -> Sql<Result<Incoming, Error>> {
+        self.sql(
+            "SELECT number, topic, subscription, id, type, key, content_type, headers, body, due, delay FROM incoming
+             WHERE number = ?1",
+        )?
+        .query_row([number], |row| {
+            let (key, body) = (read_bytes(row, 5)?, read_bytes(row, 8)?);
+            Ok(Incoming::of(row, key, body))
+        })
     }
 
     fn read(&self, incoming: Incoming) -> Result<(Envelope, Option<Text>), Error> {
-        let to = match incoming.subscription {
-            Some(name) => Address::Subscription { topic: incoming.topic, name },
-            None => Address::Topic(incoming.topic),
-        };
+        let to = address(incoming.topic, incoming.subscription);
         let due = match (incoming.due, incoming.delay) {
             (None, None) => Due::NOW,
             (Some(due), None) => Due::At(Timestamp(due)),
@@ -135,6 +181,17 @@ impl Tx<'_> {
         }
         Ok((Envelope::new(to, message).due(due), unreadable))
     }
+}
+
+fn address(topic: Text, subscription: Option<Text>) -> Address {
+    match subscription {
+        Some(name) => Address::Subscription { topic, name },
+        None => Address::Topic(topic),
+    }
+}
+
+fn is_full<T>(taken: &Result<T, Error>) -> bool {
+    taken.as_ref().is_err_and(|error| error.kind() == ErrorKind::StorageFull)
 }
 
 fn is_json(body: &[u8]) -> bool {

@@ -4,10 +4,27 @@ use crate::{fault::Sql, tx::Tx};
 use dwell_core::{Busy, Error, Result};
 use tokio::sync::oneshot;
 
+/// What a job is about.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Weight {
+    /// About how many messages.
+    pub(crate) messages: usize,
+    /// About how much they bring to be written, in bytes.
+    pub(crate) bytes: usize,
+    /// Users send them: where there is little room they wait, and nothing makes way for them.
+    pub(crate) is_new: bool,
+}
+
+impl From<usize> for Weight {
+    /// So many messages that are there.
+    fn from(messages: usize) -> Self {
+        Self { messages, ..Self::default() }
+    }
+}
+
 /// Something to be done within a transaction.
 pub(crate) trait Job: Send {
-    /// About how many messages it is about.
-    fn weight(&self) -> usize;
+    fn weight(&self) -> Weight;
 
     /// Whether nobody waits for the answer any more.
     fn is_abandoned(&self) -> bool;
@@ -20,7 +37,7 @@ pub(crate) trait Job: Send {
 
 /// A job made of a closure.
 pub(crate) struct Task<T, U, F, C> {
-    weight: usize,
+    weight: Weight,
     work: F,
     /// Makes the answer of what the work found, once it is committed.
     committed: C,
@@ -32,7 +49,7 @@ pub(crate) struct Task<T, U, F, C> {
 impl<T, U, F, C> Task<T, U, F, C> {
     /// A job, and where its answer comes.
     pub(crate) fn new(
-        weight: usize,
+        weight: Weight,
         work: F,
         committed: C,
         busy: Busy,
@@ -49,7 +66,7 @@ where
     F: FnMut(&mut Tx<'_>) -> Sql<T> + Send,
     C: FnOnce(T) -> U + Send,
 {
-    fn weight(&self) -> usize {
+    fn weight(&self) -> Weight {
         self.weight
     }
 

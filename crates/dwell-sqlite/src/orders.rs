@@ -1,6 +1,6 @@
 //! What the thread that writes is told, one after the other.
 
-use crate::job::Job;
+use crate::job::{Job, Weight};
 use dwell_core::{Busy, Clock, Result};
 use std::{sync::mpsc::Receiver, time::Duration};
 use tokio::sync::oneshot;
@@ -8,6 +8,9 @@ use tokio::sync::oneshot;
 /// About how many messages one transaction takes: enough that the wait for the disk counts for little, and few enough
 /// that nobody waits for long.
 const GROUP: usize = 1000;
+
+/// About how much it writes, in bytes: large messages would make it wait for the disk for long, and the log long at once.
+pub(crate) const LARGEST: usize = 4 << 20;
 
 /// Whoever was answered may ask again at once. To wait for those is worth this part of a commit, which they then share.
 const PATIENCE: u32 = 8;
@@ -53,7 +56,7 @@ impl Orders {
     /// A group begins.
     pub(crate) fn gather<'a>(&'a mut self, clock: &'a dyn Clock) -> Gather<'a> {
         let patience = self.commit / PATIENCE;
-        Gather { orders: self, clock, patience, jobs: 0, weight: 0 }
+        Gather { orders: self, clock, patience, jobs: 0, messages: 0, bytes: 0 }
     }
 }
 
@@ -63,21 +66,23 @@ pub(crate) struct Gather<'a> {
     clock: &'a dyn Clock,
     patience: Duration,
     jobs: usize,
-    weight: usize,
+    messages: usize,
+    bytes: usize,
 }
 
 impl Gather<'_> {
     /// A job of this weight is part of the group.
-    pub(crate) fn add(&mut self, weight: usize) {
+    pub(crate) fn add(&mut self, weight: Weight) {
         self.jobs += 1;
-        self.weight += weight;
+        self.messages += weight.messages;
+        self.bytes += weight.bytes;
     }
 
     /// One more for the group, unless it is large enough, or nobody asks. As long as the group is smaller than the one
     /// before it, those who were in that one are waited for a little: else they and the others would take turns, and each
     /// half pay for a commit of its own.
     pub(crate) fn more(&mut self) -> Option<Box<dyn Job>> {
-        if self.weight >= GROUP || self.orders.held_over.is_some() {
+        if self.messages >= GROUP || self.bytes >= LARGEST || self.orders.held_over.is_some() {
             return None;
         }
         let next = self.orders.queue.try_recv().ok().or_else(|| self.wait());

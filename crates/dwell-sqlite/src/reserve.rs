@@ -3,6 +3,9 @@
 //! On a full disk the log cannot be written into the file, because the file cannot grow, and so nothing at all could be
 //! changed. What is let go here is enough to empty the log; from then on the log is used again and again, and what is there
 //! can be handled. Users may send again when the room was taken anew.
+//!
+//! That it is enough is seen to before each commit: what the log would add to the file, and some more to work with, is kept
+//! here, and if there is no room for that, nothing new comes in before the log was emptied.
 
 use std::{
     fs::{self, File},
@@ -11,8 +14,18 @@ use std::{
     time::Duration,
 };
 
-/// About what one emptying of the log may add to the file.
+/// What is kept at least, and what it grows by.
 const SIZE: u64 = 4 << 20;
+
+/// So much of it is beside what the log would add to the file: to hand out and to settle adds to that, too.
+const SPARE: u64 = 2 << 20;
+
+/// It does not become larger than this. Only a log that a reader keeps from being emptied would add more to the file, and
+/// no room helps against that.
+const MOST: u64 = 64 << 20;
+
+/// Where so much can be written, the disk is not full.
+const PROBE: u64 = 256 << 10;
 
 /// How often it is tried to take the room again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -22,6 +35,8 @@ pub(crate) struct Reserve {
     /// `None` for what is in memory.
     path: Option<PathBuf>,
     is_taken: bool,
+    /// How large it is.
+    size: u64,
     tried: Duration,
 }
 
@@ -33,7 +48,7 @@ impl Reserve {
             path.push("-reserve");
             PathBuf::from(path)
         });
-        let mut reserve = Self { is_taken: path.is_none(), path, tried: Duration::ZERO };
+        let mut reserve = Self { is_taken: path.is_none(), path, size: 0, tried: Duration::ZERO };
         reserve.take();
         reserve
     }
@@ -48,6 +63,30 @@ impl Reserve {
         let Some(path) = self.path.as_ref().filter(|_| self.is_taken) else { return false };
         self.is_taken = false;
         fs::remove_file(path).is_ok()
+    }
+
+    /// What the log may add to the file, so that what is kept is still enough.
+    pub(crate) fn covers(&self) -> u64 {
+        if self.path.is_some() && self.is_taken { self.size.saturating_sub(SPARE) } else { u64::MAX }
+    }
+
+    /// The log would add so much to the file: keeps as much, if there is room for it.
+    pub(crate) fn cover(&mut self, growth: u64) -> bool {
+        let wanted = growth.saturating_add(SPARE).next_multiple_of(SIZE);
+        let Some(path) = self.path.as_ref().filter(|_| growth > self.covers() && wanted <= MOST) else {
+            return true;
+        };
+        let grown = grow(path, wanted);
+        self.size = *grown.as_ref().unwrap_or(&self.size);
+        grown.is_ok()
+    }
+
+    /// Whether nothing more can be written beside the database.
+    pub(crate) fn is_disk_full(&self) -> bool {
+        let Some(path) = &self.path else { return false };
+        !self.is_taken
+            || grow(path, self.size + PROBE).is_err()
+            || File::options().write(true).open(path).and_then(|file| file.set_len(self.size)).is_err()
     }
 
     /// Another process may have let it go.
@@ -67,12 +106,12 @@ impl Reserve {
 
     fn take(&mut self) {
         let Some(path) = self.path.as_ref().filter(|_| !self.is_taken) else { return };
-        if fs::metadata(path).is_ok_and(|there| there.len() == SIZE) {
-            self.is_taken = true;
+        if let Some(there) = fs::metadata(path).ok().filter(|there| there.len() >= SIZE) {
+            (self.is_taken, self.size) = (true, there.len());
             return;
         }
         match fill(path) {
-            Ok(()) => self.is_taken = true,
+            Ok(()) => (self.is_taken, self.size) = (true, SIZE),
             Err(error) => {
                 let _ = fs::remove_file(path);
                 tracing::debug!(reserve = %path.display(), %error, "there is no room to keep for settling");
@@ -83,12 +122,23 @@ impl Reserve {
 
 /// Twice as much as is needed, so that something is left to work with.
 fn fill(path: &Path) -> io::Result<()> {
-    let mut file = File::create(path)?;
+    File::create(path)?;
+    grow(path, 2 * SIZE)?;
+    File::options().write(true).open(path)?.set_len(SIZE)
+}
+
+/// Makes it so large, unless it is, and says how large it is; or leaves it as it was.
+fn grow(path: &Path, size: u64) -> io::Result<u64> {
+    let mut file = File::options().create(true).append(true).open(path)?;
+    let before = file.metadata()?.len();
     let zeros = vec![0; 64 << 10];
-    for _ in 0..2 * SIZE / zeros.len() as u64 {
-        file.write_all(&zeros)?;
+    for _ in 0..size.saturating_sub(before).div_ceil(zeros.len() as u64) {
+        if let Err(error) = file.write_all(&zeros) {
+            file.set_len(before)?;
+            return Err(error);
+        }
     }
-    file.set_len(SIZE)
+    Ok(file.metadata()?.len())
 }
 
 #[cfg(test)]
@@ -118,8 +168,27 @@ mod tests {
     }
 
     #[test]
+    fn as_much_is_kept_as_the_log_would_add_to_the_file_and_some_more() {
+        let directory = Directory::new();
+        let path = directory.path().join("dwell.db");
+        let length = || fs::metadata(directory.path().join("dwell.db-reserve")).map_or(0, |file| file.len());
+        let mut reserve = Reserve::beside(Some(&path));
+        assert!(reserve.cover(SPARE) && length() == SIZE, "that is kept anyway");
+        assert!(reserve.cover(SIZE) && length() == 2 * SIZE);
+        assert_eq!(reserve.covers(), 2 * SIZE - SPARE);
+        assert!(!reserve.is_disk_full() && length() == 2 * SIZE);
+        assert_eq!(Reserve::beside(Some(&path)).covers(), reserve.covers(), "it is one for all processes");
+        assert!(reserve.cover(MOST) && length() == 2 * SIZE, "there is an end to it");
+        assert!(
+            reserve.release() && reserve.cover(SIZE) && length() == 0,
+            "what was let go is not taken by the way"
+        );
+        assert!(reserve.is_disk_full());
+    }
+
+    #[test]
     fn what_is_in_memory_needs_none() {
         let mut reserve = Reserve::beside(None);
-        assert!(reserve.is_taken() && !reserve.release());
+        assert!(reserve.is_taken() && reserve.cover(MOST) && !reserve.is_disk_full() && !reserve.release());
     }
 }

@@ -19,6 +19,9 @@ const FROM_DUE: i64 = 128;
 /// So many pages are kept for who is frugal.
 const LAST: i64 = 8;
 
+/// What a file takes that has nothing in it, at most, in pages.
+const EMPTY: i64 = 64;
+
 /// About what a row takes beside its body, with its part of the indexes, in bytes.
 const ROW: i64 = 512;
 
@@ -102,6 +105,14 @@ impl Tx<'_> {
             return Ok(());
         }
         let (file, most) = (self.file_name(), self.settings.max_size.unwrap_or_default());
+        if needed + EMPTY * room.page > room.most - kept {
+            // To wait does not help: whoever has it on its way puts it aside.
+            let text = format!(
+                "a message of {bytes} bytes, once for each of {copies}, is more than `{file}` ever takes, whose `max_size` is \
+                 {most}: send less, or raise it"
+            );
+            return Err(refused(ErrorKind::TooLarge, text));
+        }
         Err(refused(
             ErrorKind::StorageFull,
             format!(

@@ -3,7 +3,7 @@
 use crate::{
     answers::Answers,
     checkpoints::Checkpoints,
-    fault::{Sql, fault, is_busy, is_full},
+    fault::{Sql, at_its_size, fault, full, is_busy, is_full},
     job::{Job, Task},
     open::{self, Log},
     orders::{Gather, Order, Orders},
@@ -42,6 +42,9 @@ const LONGEST: i64 = 24 << 20;
 /// So little is written into the file by the way, so that the log starts anew: one that grows makes the disk slower.
 const LITTLE: i64 = 1 << 20;
 
+/// On a full disk the log must not grow, and so starts anew when there is this much in it: what it has taken is enough.
+const SHORT: i64 = 256 << 10;
+
 /// If no more than this is left, the other thread will be back before there is much again, and leaves little.
 const SOME: i64 = 4 << 20;
 
@@ -62,6 +65,8 @@ pub(crate) struct Worker {
     log: Option<OsString>,
     /// The size of a page, in bytes: a file keeps the one that it was made with.
     page: i64,
+    /// How long the file is at least, in bytes, when last looked: the log may have been written into it since.
+    length: u64,
     /// When the file was last tidied.
     tidied: Duration,
     own: Own,
@@ -89,6 +94,30 @@ impl From<rusqlite::Error> for Failure {
     }
 }
 
+/// What sees to it that the reserve is enough to empty the log.
+struct Cover<'a> {
+    reserve: &'a mut Reserve,
+    length: &'a mut u64,
+    page: i64,
+    settings: &'a SqliteSettings,
+}
+
+impl Cover<'_> {
+    /// Whether it is, with what is about to be committed. As long as there is no doubt, the file is not looked at.
+    fn is_enough(&mut self, connection: &Connection) -> Sql<bool> {
+        let Some(path) = self.settings.path() else { return Ok(true) };
+        let mut pages = connection.prepare_cached("PRAGMA page_count")?;
+        let whole = (pages.query_row([], |row| row.get::<_, i64>(0))? * self.page).unsigned_abs();
+        // One that becomes smaller may be cut at any time.
+        *self.length = whole.min(*self.length);
+        if whole - *self.length <= self.reserve.covers() {
+            return Ok(true);
+        }
+        *self.length = std::fs::metadata(path).map_or(0, |file| file.len()).min(whole);
+        Ok(self.reserve.cover(whole - *self.length))
+    }
+}
+
 impl Worker {
     pub(crate) fn new(
         connection: Connection,
@@ -112,6 +141,7 @@ impl Worker {
             answers,
             checkpoints: None,
             log,
+            length: 0,
             own: Own::default(),
             cache: Cache::default(),
             settings,
@@ -174,7 +204,10 @@ impl Worker {
         self.checkpoints = None;
         self.connection = None;
         self.cache = Cache::default();
-        self.connection = Some(open::open_writer(&self.settings)?);
+        let connection = open::open_writer(&self.settings)?;
+        // It may be another file by now.
+        (self.page, self.length) = (open::page_size(&connection), 0);
+        self.connection = Some(connection);
         self.wait_for_nobody();
         self.signals.wake_everyone();
         Ok(())
@@ -186,10 +219,11 @@ impl Worker {
     fn keep_log_short(&mut self) {
         let (Some(log), Some(connection)) = (&self.log, &self.connection) else { return };
         if let Ok(Log { pages, written }) = open::checkpoint(connection, "NOOP")
-            && pages * self.page >= LONG
+            && pages * self.page >= if self.own.is_short { SHORT } else { LONG }
         {
             match (pages - written) * self.page {
                 0 => {}
+                _ if self.own.is_short => drop(open::checkpoint(connection, "PASSIVE")),
                 left if left <= LITTLE || left < LONG && pages * self.page >= LONGEST => {
                     drop(open::checkpoint(connection, "PASSIVE"));
                 }
@@ -227,7 +261,7 @@ impl Worker {
             seen.store(tx.tidy()?, Ordering::Relaxed);
             Ok(())
         };
-        let (task, _) = Task::new(1, work, |()| (), self.seams.clock.busy());
+        let (task, _) = Task::new(1.into(), work, |()| (), self.seams.clock.busy());
         self.run(vec![Box::new(task)], None);
         if !is_more.load(Ordering::Relaxed) {
             self.tidied = elapsed;
@@ -260,26 +294,34 @@ impl Worker {
     }
 
     /// A job that failed by itself. On a full disk there may be room for it where the log was, in the reserve, or if it is
-    /// frugal.
+    /// frugal; in a file that has reached its size, if it is frugal. Nothing makes way for what is new.
     fn run_again(&mut self, mut job: Vec<Box<dyn Job>>, mut failure: Failure) {
-        for way in [Way::EmptyLog, Way::Reserve, Way::Frugal] {
-            match failure {
-                Failure::Sql(error) if is_full(&error) => {
-                    failure = Failure::Sql(error);
-                    if way == Way::Reserve && !self.reserve.release() {
-                        continue;
-                    }
-                    self.own.is_short = !self.reserve.is_taken();
-                    self.empty_log();
-                    match self.attempt(&mut job, None, way == Way::Frugal) {
-                        Ok(()) => return self.answers.give(job, || false),
-                        Err(again) => failure = again,
-                    }
-                }
-                _ => break,
+        let is_full = |failure: &Failure| matches!(failure, Failure::Sql(error) if is_full(error));
+        let is_at_its_size =
+            is_full(&failure) && self.settings.max_size.is_some() && !self.reserve.is_disk_full();
+        let ways =
+            if is_at_its_size { &[Way::Frugal][..] } else { &[Way::EmptyLog, Way::Reserve, Way::Frugal] };
+        let is_new = job.iter().any(|job| job.weight().is_new);
+        for way in ways.iter().copied().filter(|way| !(is_new && *way == Way::Frugal)) {
+            if !is_full(&failure) {
+                break;
+            }
+            if way == Way::Reserve && !self.reserve.release() {
+                continue;
+            }
+            self.own.is_short = !self.reserve.is_taken();
+            if !is_at_its_size {
+                self.empty_log();
+            }
+            match self.attempt(&mut job, None, way == Way::Frugal) {
+                Ok(()) => return self.answers.give(job, || false),
+                Err(again) => failure = again,
             }
         }
         let error = match failure {
+            Failure::Sql(error) if is_at_its_size && crate::fault::is_full(&error) => {
+                at_its_size(&self.name, error)
+            }
             Failure::Sql(error) => fault(&self.name, error),
             Failure::Other(error) => error,
         };
@@ -312,6 +354,8 @@ impl Worker {
         let offset = self.own.offset;
         let (cache, own) = (&mut self.cache, &mut self.own);
         let (settings, seams) = (&*self.settings, &self.seams);
+        let mut cover =
+            Cover { reserve: &mut self.reserve, length: &mut self.length, page: self.page, settings };
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let mut tx = Tx::begin(connection, (cache, own), settings, seams, frugal)?;
             if frugal {
@@ -328,6 +372,9 @@ impl Worker {
                 }
             }
             let after = tx.finish()?;
+            if !cover.is_enough(connection)? && group.iter().any(|job| job.weight().is_new) {
+                return Err(full());
+            }
             let commit = || connection.prepare_cached("COMMIT")?.execute([]);
             match gather {
                 Some(gather) => gather.commit(commit)?,

@@ -8,7 +8,7 @@
 use crate::{
     answers::Answers,
     fault::Sql,
-    job::Task,
+    job::{Task, Weight},
     orders::{Order, Orders},
     readers::Gate,
     settings::SqliteSettings,
@@ -68,7 +68,7 @@ impl Writer {
     /// only the last run counts.
     pub(crate) async fn submit<T: Send + 'static>(
         &self,
-        weight: usize,
+        weight: impl Into<Weight>,
         work: impl FnMut(&mut Tx<'_>) -> Sql<T> + Send + 'static,
     ) -> Result<T> {
         let answer = self.order(weight, work, |found| found)?;
@@ -78,11 +78,11 @@ impl Writer {
     /// The same, for who cannot wait, or must know when it is committed.
     pub(crate) fn order<T: Send + 'static, U: Send + 'static>(
         &self,
-        weight: usize,
+        weight: impl Into<Weight>,
         work: impl FnMut(&mut Tx<'_>) -> Sql<T> + Send + 'static,
         committed: impl FnOnce(T) -> U + Send + 'static,
     ) -> Result<oneshot::Receiver<Result<U>>> {
-        let (task, answered) = Task::new(weight, work, committed, self.clock.busy());
+        let (task, answered) = Task::new(weight.into(), work, committed, self.clock.busy());
         self.put(Order::Work(Box::new(task)))?;
         Ok(answered)
     }

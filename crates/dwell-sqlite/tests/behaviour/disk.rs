@@ -3,7 +3,7 @@
 //!
 //! That process is this test again, told so by its environment.
 
-use super::faults::{drain, fill, large};
+use super::faults::{drain, fill_in, large};
 use super::*;
 use std::{
     io::Write,
@@ -12,6 +12,7 @@ use std::{
 };
 
 const WAY: &str = "DWELL_SQLITE_TEST_FULL_DISK";
+const BATCH: &str = "DWELL_SQLITE_TEST_BATCH";
 const ENTRY: &str =
     "disk::a_disk_that_is_really_full_is_said_to_be_settles_loses_nothing_and_goes_on_with_room";
 
@@ -29,7 +30,7 @@ const MOUNTED: [Way; 2] =
 
 impl Way {
     /// Runs a shell command under this condition, with `$0` for the directory.
-    fn run(self, directory: &Path, then: &str) -> Option<ExitStatus> {
+    fn run(self, directory: &Path, then: &str, batch: usize) -> Option<ExitStatus> {
         let (mut command, before) = match self {
             Self::Mounted(flags) => {
                 let mut unshare = Command::new("unshare");
@@ -41,7 +42,7 @@ impl Way {
         };
         let this = std::env::current_exe().unwrap();
         command.args(["-c", &format!("{before} && {then}")]).arg(directory).arg(this).arg(ENTRY);
-        command.env(WAY, format!("{self:?}")).env("TMPDIR", directory);
+        command.env(WAY, format!("{self:?}")).env("TMPDIR", directory).env(BATCH, batch.to_string());
         command.status().ok()
     }
 }
@@ -49,18 +50,24 @@ impl Way {
 #[tokio::test]
 async fn a_disk_that_is_really_full_is_said_to_be_settles_loses_nothing_and_goes_on_with_room() {
     if let Ok(way) = std::env::var(WAY) {
-        return scenario(way == format!("{:?}", Way::Limited)).await;
+        let batch = std::env::var(BATCH).unwrap().parse().unwrap();
+        return scenario(way == format!("{:?}", Way::Limited), batch).await;
     }
     let directory = directory::Directory::new();
-    let is_permitted = |way: &Way| way.run(directory.path(), "true").is_some_and(|status| status.success());
+    let is_permitted =
+        |way: &Way| way.run(directory.path(), "true", 1).is_some_and(|status| status.success());
     let mounted = MOUNTED.into_iter().find(is_permitted);
     if mounted.is_none() {
         // Not by `eprintln`, which is shown only if a test fails.
         let _ = writeln!(std::io::stderr(), "left out: a full disk, for want of permission to mount one");
     }
     for way in mounted.into_iter().chain([Way::Limited]) {
-        let ended = way.run(directory.path(), "exec \"$1\" --exact \"$2\" --nocapture").unwrap();
-        assert!(ended.success(), "on a full disk ({way:?}): {ended}");
+        // One by one, all of the log changes the same few pages; in batches, most of it is new to the file.
+        for batch in [1, 100, 500] {
+            let again = "exec \"$1\" --exact \"$2\" --nocapture";
+            let ended = way.run(directory.path(), again, batch).unwrap();
+            assert!(ended.success(), "on a full disk ({way:?}), in batches of {batch}: {ended}");
+        }
     }
 }
 
@@ -85,7 +92,7 @@ impl Ballast {
     }
 }
 
-async fn scenario(is_limited: bool) {
+async fn scenario(is_limited: bool, batch: usize) {
     let ballast = Ballast::new();
     let kept = SqliteSettings { done: SECOND * 3600, ..settings() };
     let broker = Broker::with(kept.clone()).await;
@@ -93,7 +100,7 @@ async fn scenario(is_limited: bool) {
     broker.send(large("first")).await.unwrap();
     let first = one(&broker.mail).await;
 
-    let (mut confirmed, error) = fill(&broker, |n| large(&n.to_string())).await;
+    let (mut confirmed, error) = fill_in(&broker, batch, |n| large(&n.to_string())).await;
     assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
     assert!(error.is_retryable(), "{error}");
     assert!(["full", "no room"].iter().any(|word| error.to_string().contains(word)), "{error}");

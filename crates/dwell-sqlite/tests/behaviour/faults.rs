@@ -20,14 +20,28 @@ pub(crate) async fn fill(
     broker: &Broker,
     make: impl Fn(usize) -> Envelope,
 ) -> (Vec<String>, dwell_core::Error) {
+    fill_in(broker, 1, make).await
+}
+
+/// The same, so many at a time.
+pub(crate) async fn fill_in(
+    broker: &Broker,
+    batch: usize,
+    make: impl Fn(usize) -> Envelope,
+) -> (Vec<String>, dwell_core::Error) {
     let producer = broker.sqlite.producer().await.unwrap();
     let mut confirmed = Vec::new();
-    for n in 0..100_000 {
-        let envelope = make(n);
-        let id = envelope.message.id.to_string();
-        match producer.send(&[envelope]).await.remove(0) {
-            Ok(_) => confirmed.push(id),
-            Err(error) => return (confirmed, error),
+    for first in (0..100_000).step_by(batch) {
+        let envelopes: Vec<_> = (first..first + batch).map(&make).collect();
+        let mut refused = None;
+        for (envelope, sent) in envelopes.iter().zip(producer.send(&envelopes).await) {
+            match sent {
+                Ok(_) => confirmed.push(envelope.message.id.to_string()),
+                Err(error) => refused = Some(error),
+            }
+        }
+        if let Some(error) = refused {
+            return (confirmed, error);
         }
     }
     panic!("it is never full");
@@ -137,8 +151,8 @@ async fn a_message_that_is_larger_than_the_file_may_become_is_refused_and_others
     let broker = Broker::with(SqliteSettings { max_size: Some(2 << 20), ..settings() }).await;
     for copy in [false, true] {
         let refused = broker.send(Envelope { copy, ..sized("huge", 3 << 20) }).await.unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::StorageFull);
-        assert!(refused.to_string().contains("`max_size`"), "{refused}");
+        assert_eq!(refused.kind(), ErrorKind::TooLarge, "to wait for room would be in vain");
+        assert!(!refused.is_retryable() && refused.to_string().contains("`max_size`"), "{refused}");
     }
     broker.send(large("a")).await.unwrap();
     assert_eq!(drain(&broker).await, ["a"]);

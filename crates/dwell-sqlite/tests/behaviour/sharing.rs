@@ -48,7 +48,7 @@ async fn what_another_process_sends_is_noticed_in_time_also_if_what_we_do_next_f
     let result = Some(vec![b'x'; 3 << 20].into());
     let unsettled = settle(&broker.mail, first, Action::Ack { result }).await.remove(0);
     assert_eq!(unsettled.error.kind(), ErrorKind::StorageFull);
-    assert!(unsettled.error.to_string().contains("no room left"), "{}", unsettled.error);
+    assert!(unsettled.error.to_string().contains("`max_size`"), "{}", unsettled.error);
     broker.clock.advance(POLL).await;
     assert_eq!(waiting.got(), (POLL, vec!["a".into()]));
 }

@@ -115,3 +115,72 @@ async fn ids_that_were_chosen_are_still_known_when_their_records_had_to_make_roo
         }
     }
 }
+
+#[tokio::test]
+async fn a_file_that_has_reached_its_size_is_not_taken_for_a_full_disk() {
+    use std::os::unix::fs::MetadataExt;
+    let broker = small().await;
+    let reserve = || {
+        let path = format!("{}-reserve", broker.file.path().display());
+        std::fs::metadata(path).map(|file| (file.ino(), file.len())).unwrap()
+    };
+    let before = reserve();
+    fill(&broker, |n| Envelope { copy: true, ..sized(&n.to_string(), 900) }).await;
+    let mut refused = None;
+    for delivery in broker.mail.receive(100, Duration::ZERO, None).await.unwrap() {
+        let result = Some(vec![b'x'; 3000].into());
+        refused = settle(&broker.mail, delivery, Action::Ack { result }).await.pop().or(refused);
+    }
+    let error = refused.expect("there is no room for so many results").error;
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    assert!(error.to_string().contains("`max_size`") && !error.to_string().contains("disk"), "{error}");
+    empty(&broker.mail).await;
+    assert_eq!(reserve(), before, "what is kept for a full disk was let go");
+}
+
+#[tokio::test]
+async fn nothing_that_is_over_makes_way_for_what_users_send() {
+    for bytes in [900, 5000, 60_000] {
+        let broker = small().await;
+        for n in 0..20 {
+            broker.send(sized(&format!("over-{n}"), 20)).await.unwrap();
+        }
+        assert_eq!(empty(&broker.mail).await.len(), 20);
+        // Each is there twice in the end.
+        let (confirmed, error) = fill(&broker, |n| publish(&n.to_string(), bytes)).await;
+        assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+        assert!(!confirmed.is_empty());
+        let over = "SELECT count(*) FROM message WHERE phase = 4";
+        let over: i64 = broker.file.connection().query_row(over, [], |row| row.get(0)).unwrap();
+        assert_eq!(over, 20, "of {bytes} bytes");
+    }
+}
+
+#[tokio::test]
+async fn what_has_no_room_in_a_file_holds_up_nothing_that_another_program_put_there() {
+    let broker = Broker::with(SqliteSettings { max_size: Some(2 << 20), ..settings() }).await;
+    // For all of the topic, which has two subscriptions.
+    let insert = |id: &str, bytes: u32| {
+        let sql = "INSERT INTO incoming (topic, id, body) VALUES ('orders', ?1, zeroblob(?2))";
+        broker.file.connection().execute(sql, (id, bytes)).unwrap();
+    };
+    insert("never", 1 << 20);
+    insert("large", 300_000);
+    assert_eq!(seen(&broker.mail).await, ["large"]);
+    let reason: String = broker
+        .file
+        .connection()
+        .query_row("SELECT error FROM incoming WHERE id = 'never'", [], |row| row.get(0))
+        .unwrap();
+    assert!(reason.contains("`max_size`") && reason.contains("ever"), "{reason}");
+    broker.file.connection().execute("DELETE FROM incoming", []).unwrap();
+
+    insert("later", 500_000);
+    insert("small", 20);
+    assert_eq!(seen(&broker.mail).await, ["small"]);
+    broker.clock.advance(LEASE).await;
+    for consumer in [&broker.stock, &broker.mail] {
+        assert_eq!(empty(consumer).await, ["large", "small", "later"], "there is room by and by");
+    }
+    broker.file.check();
+}
