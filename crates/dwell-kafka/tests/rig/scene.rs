@@ -65,13 +65,16 @@ impl Scene {
     }
 
     pub(crate) fn relay(&self) -> Running {
+        self.relay_with(Seams::system("relay"))
+    }
+
+    pub(crate) fn relay_with(&self, seams: Seams) -> Running {
         let counts = Arc::new(Counts::default());
         let (stop, stopped) = oneshot::channel();
         let stopped = Box::pin(async move {
             let _ = stopped.await;
         });
-        let (settings, seams) = (self.settings.clone(), Seams::system("relay"));
-        let task = tokio::spawn(dwell_kafka::relay(settings, seams, counts.clone(), stopped));
+        let task = tokio::spawn(dwell_kafka::relay(self.settings.clone(), seams, counts.clone(), stopped));
         Running { counts, stop: Some(stop), task }
     }
 

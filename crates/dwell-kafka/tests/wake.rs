@@ -1,0 +1,67 @@
+//! What wakes a relay up. It also looks by itself now and then, and that hides a wake-up that is missing: here it does not.
+
+mod rig;
+
+use dwell_core::{BoxFuture, Clock, Seams, SystemClock, Timestamp};
+use dwell_kafka::Ladder;
+use rig::scene::Scene;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+/// A clock on which, from some moment on, nobody wakes up again who did not say when.
+struct Clockwork {
+    of: SystemClock,
+    stopped: AtomicBool,
+}
+
+impl Clock for Clockwork {
+    fn now(&self) -> Timestamp {
+        self.of.now()
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.of.elapsed()
+    }
+
+    fn sleep_until(&self, time: Timestamp) -> BoxFuture<'static, ()> {
+        self.of.sleep_until(time)
+    }
+
+    fn sleep(&self, delay: Duration) -> BoxFuture<'static, ()> {
+        if self.stopped.load(Ordering::SeqCst) {
+            Box::pin(std::future::pending())
+        } else {
+            self.of.sleep(delay)
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_in_memory_wakes_the_relay_when_it_is_due() {
+    const COUNT: u64 = 3;
+    let mut scene = Scene::new().await;
+    // All that is due within twenty seconds waits in memory.
+    scene.settings.relay.ladder = Ladder::parse("20s,40s").unwrap();
+    let clock = Arc::new(Clockwork { of: SystemClock::new(), stopped: AtomicBool::new(false) });
+    let relay = scene.relay_with(Seams { clock: clock.clone(), ..Seams::system("relay") });
+    // The relay makes its topics as it needs them.
+    let due = scene.delay_topic("due");
+    scene.wait_for(&due).await;
+    let target = scene.topic("orders").await;
+    let at = scene.now() + 15_000;
+    for n in 0..COUNT as i64 {
+        // One after the other: each is slept for.
+        let headers = [("x-target-topic", target.clone()), ("x-process-at", (at + n * 500).to_string())];
+        scene.write(&due, "k", &headers, "x");
+    }
+    scene.until("all are held", || relay.counts.tally().held == COUNT).await;
+    clock.stopped.store(true, Ordering::SeqCst);
+    assert!(scene.now() < at, "the machine is too slow to tell");
+    scene.until("all have gone", || relay.counts.tally().forwarded == COUNT).await;
+    relay.stop().await;
+}
