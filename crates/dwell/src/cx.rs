@@ -61,6 +61,13 @@ impl Cx {
     }
 
     /// The message's id: the same over every retry and copy.
+    ///
+    /// ```
+    /// use dwell::{raw::Message, testing::TestCx};
+    ///
+    /// let cx = TestCx::of(Message::new("order-42", "orders.placed", "{}"));
+    /// assert_eq!(cx.id(), &"order-42".into());
+    /// ```
     pub fn id(&self) -> &MessageId {
         &self.0.message.id
     }
@@ -102,11 +109,45 @@ impl Cx {
     }
 
     /// The topic that it was received from.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.placed", topic = "orders")]
+    /// # struct OrderPlaced;
+    /// async fn confirm(_: OrderPlaced, cx: Cx) {
+    ///     assert_eq!(cx.topic(), "orders");
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().subscribe("mail", confirm)).await?;
+    /// # t.publish(OrderPlaced).await?;
+    /// # t.run_until_idle().await;
+    /// # assert_eq!(t.handled::<OrderPlaced>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn topic(&self) -> &str {
         &self.0.context.place.topic
     }
 
     /// The subscription that it was received for.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Event, Serialize, Deserialize)]
+    /// # #[message(name = "orders.placed", topic = "orders")]
+    /// # struct OrderPlaced;
+    /// async fn confirm(_: OrderPlaced, cx: Cx) {
+    ///     assert_eq!(cx.subscription(), "mail");
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().subscribe("mail", confirm)).await?;
+    /// # t.publish(OrderPlaced).await?;
+    /// # t.run_until_idle().await;
+    /// # assert_eq!(t.handled::<OrderPlaced>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn subscription(&self) -> &str {
         &self.0.context.place.subscription
     }
@@ -127,6 +168,29 @@ impl Cx {
     }
 
     /// How often it has failed before.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "payments.charge")]
+    /// # struct Charge;
+    /// async fn charge(_: Charge, cx: Cx) -> Result<(), Failure> {
+    ///     match (cx.attempt(), cx.failures()) {
+    ///         (1, 0) => Err(Failure::defer()),             // which is no failure
+    ///         (2, 0) => Err("the gateway is away".into()), // and this is one
+    ///         (3, 1) => Ok(()),
+    ///         other => panic!("{other:?}"),
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(charge)).await?;
+    /// # t.send(Charge).await?;
+    /// # t.advance(Duration::from_secs(60)).await;
+    /// # assert_eq!(t.handled::<Charge>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn failures(&self) -> u32 {
         self.0.message.attempts.failed
     }

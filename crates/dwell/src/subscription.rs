@@ -62,20 +62,154 @@ impl Subscription {
 
     setters! {
         /// Handlers that run at one time, for each performer. 1 unless set.
+        ///
+        /// ```
+        /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
+        /// # use std::time::Duration;
+        /// # #[derive(Event, Serialize, Deserialize)]
+        /// # #[message(name = "orders.placed", topic = "orders")]
+        /// # struct OrderPlaced { order: u64 }
+        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () { cx.clock().sleep(Duration::from_secs(1)).await; }
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// let mail = Subscription::named("mail").concurrency(5);
+        /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
+        /// for order in 0..10 {
+        ///     t.publish(OrderPlaced { order }).await?;
+        /// }
+        /// t.advance(Duration::from_secs(1)).await; // which is what each of them takes
+        /// assert_eq!(t.handled::<OrderPlaced>(), 5);
+        /// # Ok(()) }
+        /// ```
         concurrency: usize,
         /// Consumers, each with a loop of its own. 1 unless set.
+        ///
+        /// ```
+        /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
+        /// # use std::time::Duration;
+        /// # #[derive(Event, Serialize, Deserialize)]
+        /// # #[message(name = "orders.placed", topic = "orders")]
+        /// # struct OrderPlaced { order: u64 }
+        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () { cx.clock().sleep(Duration::from_secs(1)).await; }
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// let mail = Subscription::named("mail").performers(2).with(|settings| settings.batch = 1);
+        /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
+        /// for order in 0..10 {
+        ///     t.publish(OrderPlaced { order }).await?;
+        /// }
+        /// t.advance(Duration::from_secs(1)).await; // which is what each of them takes
+        /// assert_eq!(t.handled::<OrderPlaced>(), 2);
+        /// # Ok(()) }
+        /// ```
         performers: usize,
         /// Whether messages with one key are handled one after the other. They are unless set.
+        ///
+        /// ```
+        /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
+        /// # use std::time::Duration;
+        /// # #[derive(Event, Serialize, Deserialize)]
+        /// # #[message(name = "orders.placed", topic = "orders")]
+        /// # struct OrderPlaced { order: u64 }
+        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () { cx.clock().sleep(Duration::from_secs(1)).await; }
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// let mail = Subscription::named("mail").concurrency(10).ordered(false);
+        /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
+        /// for order in 0..10 {
+        ///     t.publish(OrderPlaced { order }).key("acme").await?;
+        /// }
+        /// t.advance(Duration::from_secs(1)).await; // which is what each of them takes
+        /// assert_eq!(t.handled::<OrderPlaced>(), 10);
+        /// # Ok(()) }
+        /// ```
         ordered: bool,
         /// How often a message may run in all, deferrals included. 1000 unless set.
+        ///
+        /// ```
+        /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
+        /// # use std::time::Duration;
+        /// # #[derive(Event, Serialize, Deserialize)]
+        /// # #[message(name = "orders.placed", topic = "orders")]
+        /// # struct OrderPlaced { order: u64 }
+        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> Result<(), Failure> { Err(Failure::defer()) }
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// let mail = Subscription::named("mail").max_runs(MaxRuns::Limited(3));
+        /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
+        /// t.publish(OrderPlaced { order: 42 }).await?;
+        /// t.advance(Duration::from_secs(60)).await;
+        /// assert_eq!((t.deferred::<OrderPlaced>(), t.dead::<OrderPlaced>()), (2, 1), "it was deferred in each run");
+        /// # Ok(()) }
+        /// ```
         max_runs: MaxRuns,
         /// How long a deferral waits that does not say. A second unless set.
+        ///
+        /// ```
+        /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
+        /// # use std::time::Duration;
+        /// # #[derive(Event, Serialize, Deserialize)]
+        /// # #[message(name = "orders.placed", topic = "orders")]
+        /// # struct OrderPlaced { order: u64 }
+        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> Result<(), Failure> { Err(Failure::defer()) }
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// let mail = Subscription::named("mail").defer_delay(Duration::from_secs(30));
+        /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
+        /// t.publish(OrderPlaced { order: 42 }).await?;
+        /// t.advance(Duration::from_secs(60)).await;
+        /// assert_eq!(t.deferred::<OrderPlaced>(), 3, "at once, and after each thirty seconds");
+        /// # Ok(()) }
+        /// ```
         defer_delay: Duration,
         /// How long a handler may run. 30 seconds unless set.
+        ///
+        /// ```
+        /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
+        /// # use std::time::Duration;
+        /// # #[derive(Event, Serialize, Deserialize)]
+        /// # #[message(name = "orders.placed", topic = "orders")]
+        /// # struct OrderPlaced { order: u64 }
+        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () { std::future::pending::<()>().await }
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// let mail = Subscription::named("mail").handler_timeout(Duration::from_secs(5));
+        /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
+        /// t.publish(OrderPlaced { order: 42 }).await?;
+        /// t.advance(Duration::from_secs(5)).await;
+        /// assert_eq!(t.failed::<OrderPlaced>(), 1, "it took too long, and is tried again");
+        /// # Ok(()) }
+        /// ```
         handler_timeout: Duration,
         /// How long a delivery is ours without renewal; it is renewed while held. 30 seconds unless set.
+        ///
+        /// ```
+        /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
+        /// # use std::time::Duration;
+        /// # #[derive(Event, Serialize, Deserialize)]
+        /// # #[message(name = "orders.placed", topic = "orders")]
+        /// # struct OrderPlaced { order: u64 }
+        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () { cx.clock().sleep(Duration::from_secs(20)).await; }
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// let mail = Subscription::named("mail").lease(Duration::from_secs(5));
+        /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
+        /// t.publish(OrderPlaced { order: 42 }).await?;
+        /// t.advance(Duration::from_secs(20)).await; // which is what it takes
+        /// assert_eq!(t.handled::<OrderPlaced>(), 1, "once: while it runs, nobody else gets it");
+        /// # Ok(()) }
+        /// ```
         lease: Duration,
         /// What becomes of messages whose type nobody here handles. They are invalid unless set.
+        ///
+        /// ```
+        /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};
+        /// # use std::time::Duration;
+        /// # #[derive(Event, Serialize, Deserialize)]
+        /// # #[message(name = "orders.placed", topic = "orders")]
+        /// # struct OrderPlaced { order: u64 }
+        /// # async fn confirm(_: OrderPlaced, cx: Cx) -> () {  }
+        /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+        /// let mail = Subscription::named("mail").on_unknown(OnUnknown::Skip);
+        /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
+        /// t.post(Address::topic("orders"), Message::new("a", "orders.shipped", "{}")).await?;
+        /// t.run_until_idle().await;
+        /// assert!(t.monitor().dead(10).await?.is_empty());
+        /// # Ok(()) }
+        /// ```
         on_unknown: OnUnknown,
     }
 

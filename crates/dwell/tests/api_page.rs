@@ -243,3 +243,26 @@ fn the_page_fits_on_two_screens() {
     let wide: Vec<_> = text.lines().filter(|line| line.chars().count() > WIDTH).collect();
     assert!(wide.is_empty(), "docs/api.md has lines of more than {WIDTH} columns: {wide:#?}");
 }
+
+#[test]
+fn every_function_and_type_that_is_documented_has_an_example_of_its_own() {
+    // What the compiler tells kinds of handlers apart by: nobody writes their names.
+    let unnamed = ["pub struct Async;", "pub struct Attributed;", "pub struct Blocking;"];
+    let begins =
+        ["pub fn ", "pub async fn ", "pub const fn ", "pub struct ", "pub enum ", "pub trait ", "pub type "];
+    let text = sources(&crates().join("dwell/src"));
+    let (mut docs, mut without) = (String::new(), vec![]);
+    for line in text.lines().map(str::trim) {
+        if let Some(doc) = line.strip_prefix("///") {
+            docs += doc;
+        } else if begins.iter().any(|begin| line.starts_with(begin)) && !unnamed.contains(&line) {
+            let is_documented = !docs.is_empty() && !docs.contains("```");
+            without.extend(is_documented.then_some(line));
+            docs.clear();
+        } else if ["#[", ")]", "message = ", "note = ", "label = "].iter().all(|part| !line.starts_with(part))
+        {
+            docs.clear();
+        }
+    }
+    assert!(without.is_empty(), "no example: {without:#?}");
+}

@@ -114,11 +114,26 @@ impl Problem {
     }
 
     /// The word that programs tell it by.
+    ///
+    /// ```
+    /// use dwell::{Error, ErrorKind, axum::Problem};
+    ///
+    /// let problem = Problem::from(Error::new(ErrorKind::TooLarge, "a picture of 40 MB"));
+    /// assert_eq!(problem.code(), "too_large");
+    /// ```
     pub fn code(&self) -> &'static str {
         self.0.code
     }
 
     /// The status of its response.
+    ///
+    /// ```
+    /// use axum::http::StatusCode;
+    /// use dwell::{Error, ErrorKind, axum::Problem};
+    ///
+    /// let problem = Problem::from(Error::new(ErrorKind::NotFound, "there is no such picture"));
+    /// assert_eq!(problem.status(), StatusCode::NOT_FOUND);
+    /// ```
     pub fn status(&self) -> StatusCode {
         self.0.status
     }

@@ -58,12 +58,30 @@ pub(super) struct Shared {
 
 impl JobRoutes {
     /// Of these jobs.
+    ///
+    /// ```
+    /// # use dwell::{Bus, axum::JobRoutes};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// let app: axum::Router = JobRoutes::new(bus.jobs()?).router();
+    /// # assert!(app.has_routes());
+    /// # bus.shutdown().await }
+    /// ```
     pub fn new(jobs: Jobs) -> Self {
         let accepts = Some(jobs.kinds().map(Text::from).collect());
         Self { jobs, accepts, submits: true, workers: false }
     }
 
     /// Takes jobs of this type as well: another process works on them.
+    ///
+    /// ```
+    /// # use dwell::{Bus, axum::JobRoutes};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// let app: axum::Router = JobRoutes::new(bus.jobs()?).accept("image.resize").accept("image.crop").router();
+    /// # assert!(app.has_routes());
+    /// # bus.shutdown().await }
+    /// ```
     pub fn accept(mut self, kind: impl Into<Text>) -> Self {
         if let Some(kinds) = &mut self.accepts {
             kinds.insert(kind.into());
@@ -104,6 +122,16 @@ impl JobRoutes {
 
     /// Lets workers claim jobs over HTTP as well, of the types that are taken here. Whoever may call these endpoints may
     /// read payloads and write results: protect them.
+    ///
+    /// ```
+    /// # use dwell::{Bus, axum::JobRoutes};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// let workers: axum::Router = JobRoutes::new(bus.jobs()?).accept("image.resize").without_submission().workers().router();
+    /// let app = axum::Router::<()>::new().nest("/inside", workers); // with a layer of your own that lets only workers in
+    /// # assert!(app.has_routes());
+    /// # bus.shutdown().await }
+    /// ```
     pub fn workers(mut self) -> Self {
         self.workers = true;
         self

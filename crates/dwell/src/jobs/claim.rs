@@ -52,24 +52,75 @@ impl Claim {
     }
 
     /// At most so many; one unless set.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// # let jobs = t.jobs()?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").id("sum").await?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").id("other").await?;
+    /// let jobs = jobs.claim(["sums.add"]).max(10).await?;
+    /// assert_eq!(jobs.len(), 2);
+    /// # Ok(()) }
+    /// ```
     pub fn max(mut self, max: usize) -> Self {
         self.max = max;
         self
     }
 
     /// How long to wait for the first; not at all unless set.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let bus = Bus::builder().start("memory://").await?;
+    /// # let jobs = bus.jobs()?;
+    /// # let submit = jobs.submit_raw("sums.add", "application/json", "[20,22]");
+    /// let claim = jobs.claim(["sums.add"]).wait(Duration::from_secs(20));
+    /// let (claimed, submitted) = tokio::join!(claim, submit); // it comes a little later
+    /// assert_eq!((claimed?.len(), submitted.is_ok()), (1, true));
+    /// # bus.shutdown().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
     /// How long they are ours without a heartbeat; the lease of their type unless set.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// # let jobs = t.jobs()?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").id("sum").await?;
+    /// let minute = Duration::from_secs(60);
+    /// let job = jobs.claim(["sums.add"]).lease(minute).await?.remove(0);
+    /// assert_eq!(job.lease_until(), t.now().after(minute));
+    /// # Ok(()) }
+    /// ```
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
     }
 
     /// Who works on them, for the record. It should be a new name at each start; unless set, it is one.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// # let jobs = t.jobs()?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").id("sum").await?;
+    /// let job = jobs.claim(["sums.add"]).worker("w1").await?.remove(0);
+    /// job.complete(&42).await?;
+    /// assert_eq!(jobs.get("sum").await?.unwrap().worker.as_deref(), Some("w1"));
+    /// # Ok(()) }
+    /// ```
     pub fn worker(mut self, worker: impl Into<Text>) -> Self {
         self.worker = Some(worker.into());
         self

@@ -108,41 +108,135 @@ impl Claimed {
     }
 
     /// The job's id.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// # let jobs = t.jobs()?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").id("sum").await?;
+    /// let job = jobs.claim(["sums.add"]).worker("w1").await?.remove(0);
+    /// assert_eq!(job.id(), &"sum".into());
+    /// # Ok(()) }
+    /// ```
     pub fn id(&self) -> &MessageId {
         &self.message().id
     }
 
     /// Its type.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// # let jobs = t.jobs()?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").id("sum").await?;
+    /// let job = jobs.claim(["sums.add"]).worker("w1").await?.remove(0);
+    /// assert_eq!(&**job.kind(), "sums.add");
+    /// # Ok(()) }
+    /// ```
     pub fn kind(&self) -> &TypeName {
         &self.message().kind
     }
 
     /// What it was submitted with.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// # let jobs = t.jobs()?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").id("sum").await?;
+    /// let job = jobs.claim(["sums.add"]).worker("w1").await?.remove(0);
+    /// assert_eq!(&job.payload()[..], b"[20,22]");
+    /// # Ok(()) }
+    /// ```
     pub fn payload(&self) -> &Bytes {
         &self.message().body
     }
 
     /// What the payload is.
+    ///
+    /// ```
+    /// # use dwell::{prelude::*, raw::ContentType};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// # let jobs = t.jobs()?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").id("sum").await?;
+    /// let job = jobs.claim(["sums.add"]).worker("w1").await?.remove(0);
+    /// assert_eq!(job.content_type(), &ContentType::JSON);
+    /// # Ok(()) }
+    /// ```
     pub fn content_type(&self) -> &ContentType {
         &self.message().content_type
     }
 
     /// How often it has failed before.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// # let jobs = t.jobs()?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").id("sum").await?;
+    /// let job = jobs.claim(["sums.add"]).worker("w1").await?.remove(0);
+    /// job.fail("the numbers are too large").await?;
+    /// # t.advance(Duration::from_secs(60)).await;
+    /// let job = jobs.claim(["sums.add"]).await?.remove(0); // after a while
+    /// assert_eq!(job.retry_count(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn retry_count(&self) -> u32 {
         self.message().attempts.failed
     }
 
     /// The token of this attempt.
+    ///
+    /// ```
+    /// # use dwell::{jobs::Attempt, prelude::*};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// # let jobs = t.jobs()?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").id("sum").await?;
+    /// let job = jobs.claim(["sums.add"]).worker("w1").await?.remove(0);
+    /// let token = job.attempt().to_string(); // for a worker elsewhere, who gives it back
+    /// assert_eq!(token.parse::<Attempt>()?, job.attempt());
+    /// # Ok(()) }
+    /// ```
     pub fn attempt(&self) -> Attempt {
         Attempt(self.delivery.receipt.lease())
     }
 
     /// Who works on it.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// # let jobs = t.jobs()?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").id("sum").await?;
+    /// let job = jobs.claim(["sums.add"]).worker("w1").await?.remove(0);
+    /// assert_eq!(&**job.worker(), "w1");
+    /// # Ok(()) }
+    /// ```
     pub fn worker(&self) -> &Text {
         self.hold.worker()
     }
 
     /// Until when it is ours without a heartbeat.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// # let jobs = t.jobs()?;
+    /// # jobs.submit_raw("sums.add", "application/json", "[20,22]").id("sum").await?;
+    /// let job = jobs.claim(["sums.add"]).worker("w1").await?.remove(0);
+    /// assert_eq!(job.lease_until(), t.now().after(Duration::from_secs(30)));
+    /// # Ok(()) }
+    /// ```
     pub fn lease_until(&self) -> Timestamp {
         self.lease_until
     }

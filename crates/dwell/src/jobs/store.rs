@@ -200,6 +200,13 @@ impl Jobs {
     }
 
     /// The largest result, in bytes, that is kept.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let bus = dwell::Bus::builder().max_job_result(4096).start("memory://").await?;
+    /// assert_eq!(bus.jobs()?.max_result(), 4096);
+    /// # bus.shutdown().await }
+    /// ```
     pub fn max_result(&self) -> usize {
         self.book().max_result()
     }

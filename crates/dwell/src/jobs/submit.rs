@@ -145,6 +145,19 @@ impl Submitting {
     }
 
     /// The business key: to find it by, and to keep the order of jobs with the same key.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build { month: u32 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// t.jobs()?.submit(Build { month: 12 }).key("year-2026").id("report-12").await?;
+    /// let record = t.get("report-12").await?.remove(0);
+    /// assert_eq!(record.message.key.as_deref(), Some(&b"year-2026"[..]));
+    /// # Ok(()) }
+    /// ```
     pub fn key(self, key: impl Into<String>) -> Self {
         self.with(|sending| sending.key(key))
     }
@@ -215,6 +228,19 @@ impl Submitting {
     }
 
     /// One more header. Names that Dwell writes itself are refused.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "reports.build")]
+    /// # struct Build { month: u32 }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder()).await?;
+    /// t.jobs()?.submit(Build { month: 12 }).header("tenant", "acme").id("report-12").await?;
+    /// let record = t.get("report-12").await?.remove(0);
+    /// assert_eq!(record.message.headers.get_text("tenant"), Some("acme"));
+    /// # Ok(()) }
+    /// ```
     pub fn header(self, name: impl Into<Text>, value: impl Into<Bytes>) -> Self {
         self.with(|sending| sending.header(name, value))
     }

@@ -105,6 +105,21 @@ impl<M: Message> Pipeline<M> {
     }
 
     /// The steps, as they were written.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "greet")]
+    /// # struct Greet;
+    /// #[handler]
+    /// #[defer_on_error]
+    /// #[inbox]
+    /// async fn greet(_: Greet) {}
+    ///
+    /// let pipeline = greet();
+    /// let names: Vec<_> = pipeline.steps().iter().map(Step::name).collect();
+    /// assert_eq!(names, ["defer_on_error", "inbox"]);
+    /// ```
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }

@@ -210,6 +210,20 @@ impl TestBus {
     }
 
     /// The time.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize, Debug, PartialEq)]
+    /// # #[message(name = "parcels.track")]
+    /// # struct Track { parcel: u32 }
+    /// # async fn track(_: Track) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(track)).await?;
+    /// let sent = t.send(Track { parcel: 1 }).after(Duration::from_secs(60)).await?;
+    /// assert_eq!(sent.due, Some(t.now().after(Duration::from_secs(60))));
+    /// # Ok(()) }
+    /// ```
     pub fn now(&self) -> Timestamp {
         dwell_core::Clock::now(&self.clock)
     }
@@ -236,26 +250,101 @@ impl TestBus {
     }
 
     /// How many runs of a handler of this type succeeded, over all subscriptions.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize, Debug, PartialEq)]
+    /// # #[message(name = "parcels.track")]
+    /// # struct Track { parcel: u32 }
+    /// # async fn track(_: Track) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(track)).await?;
+    /// t.send(Track { parcel: 1 }).await?;
+    /// assert_eq!(t.handled::<Track>(), 0);
+    /// t.run_until_idle().await;
+    /// assert_eq!(t.handled::<Track>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn handled<M: Message>(&self) -> usize {
         self.records.count(M::NAME, |outcome, _| outcome == Outcome::Handled)
     }
 
     /// How many failed, to be tried again.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize, Debug, PartialEq)]
+    /// # #[message(name = "parcels.track")]
+    /// # struct Track { parcel: u32 }
+    /// # async fn track(_: Track) -> Result<(), &'static str> { Err("the service is away") }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(track)).await?;
+    /// t.send(Track { parcel: 1 }).await?;
+    /// t.run_until_idle().await;
+    /// assert_eq!((t.failed::<Track>(), t.dead::<Track>()), (1, 0));
+    /// # Ok(()) }
+    /// ```
     pub fn failed<M: Message>(&self) -> usize {
         self.records.count(M::NAME, |outcome, _| outcome == Outcome::Failed)
     }
 
     /// How many were deferred.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize, Debug, PartialEq)]
+    /// # #[message(name = "parcels.track")]
+    /// # struct Track { parcel: u32 }
+    /// # async fn track(_: Track) -> Result<(), Failure> { Err(Failure::defer().after(Duration::from_secs(60))) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(track)).await?;
+    /// t.send(Track { parcel: 1 }).await?;
+    /// t.advance(Duration::from_secs(60)).await;
+    /// assert_eq!(t.deferred::<Track>(), 2);
+    /// # Ok(()) }
+    /// ```
     pub fn deferred<M: Message>(&self) -> usize {
         self.records.count(M::NAME, |outcome, _| outcome == Outcome::Deferred)
     }
 
     /// How many were given up for good.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize, Debug, PartialEq)]
+    /// # #[message(name = "parcels.track")]
+    /// # struct Track { parcel: u32 }
+    /// # async fn track(_: Track) -> Result<(), Failure> { Err(Failure::reject("there is no such parcel")) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(track)).await?;
+    /// t.send(Track { parcel: 1 }).await?;
+    /// t.run_until_idle().await;
+    /// assert_eq!(t.dead::<Track>(), 1);
+    /// # Ok(()) }
+    /// ```
     pub fn dead<M: Message>(&self) -> usize {
         self.records.count(M::NAME, |_, dead| dead)
     }
 
     /// What was sent or published of this type, in order, by the test and by handlers.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize, Debug, PartialEq)]
+    /// # #[message(name = "parcels.track")]
+    /// # struct Track { parcel: u32 }
+    /// # async fn track(_: Track) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(track)).await?;
+    /// t.send(Track { parcel: 1 }).await?;
+    /// assert_eq!(t.sent::<Track>(), [Track { parcel: 1 }]);
+    /// # Ok(()) }
+    /// ```
     pub fn sent<M: Message>(&self) -> Vec<M> {
         self.records.sent(M::NAME).iter().filter_map(read).collect()
     }
@@ -289,6 +378,21 @@ impl TestBus {
     }
 
     /// Why messages of this type failed, were deferred or given up, in order.
+    ///
+    /// ```
+    /// # use dwell::prelude::*;
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize, Debug, PartialEq)]
+    /// # #[message(name = "parcels.track")]
+    /// # struct Track { parcel: u32 }
+    /// # async fn track(_: Track) -> Result<(), Failure> { Err(Failure::reject("there is no such parcel")) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// # let t = dwell::testing::start(Bus::builder().handle(track)).await?;
+    /// t.send(Track { parcel: 1 }).await?;
+    /// t.run_until_idle().await;
+    /// assert_eq!(t.errors::<Track>(), ["there is no such parcel"]);
+    /// # Ok(()) }
+    /// ```
     pub fn errors<M: Message>(&self) -> Vec<String> {
         self.records.errors(M::NAME)
     }

@@ -23,6 +23,22 @@ pub struct DeferOnError {
 
 impl DeferOnError {
     /// How long a message waits, in place of the subscription's `defer_delay`; zero is at once.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "call")]
+    /// # struct Call;
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let call = Pipeline::new(call).step(Step::defer_on_error().delay(Duration::from_secs(30)));
+    /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
+    /// # t.send(Call).await?;
+    /// t.advance(Duration::from_secs(60)).await;
+    /// assert_eq!(t.deferred::<Call>(), 3, "at once, and after each thirty seconds");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = Some(delay);

@@ -41,6 +41,24 @@ impl Default for CircuitBreaker {
 
 impl CircuitBreaker {
     /// So many failures in a row open it.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "call")]
+    /// # struct Call;
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let call = Pipeline::new(call).step(Step::circuit_breaker().failures(2));
+    /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
+    /// for _ in 0..5 {
+    ///     t.send(Call).await?;
+    /// }
+    /// t.run_until_idle().await;
+    /// assert_eq!((t.failed::<Call>(), t.deferred::<Call>()), (2, 3), "after two failures, nobody tries");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn failures(mut self, failures: u32) -> Self {
         self.failures = failures;
@@ -48,6 +66,25 @@ impl CircuitBreaker {
     }
 
     /// How long it stays open.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "call")]
+    /// # struct Call;
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let breaker = Step::circuit_breaker().failures(1).open_for(Duration::from_secs(3600));
+    /// let call = Pipeline::new(call).step(breaker);
+    /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
+    /// t.send(Call).await?;
+    /// t.advance(Duration::from_secs(1800)).await;
+    /// assert_eq!(t.failed::<Call>(), 1, "nobody tries for an hour");
+    /// t.advance(Duration::from_secs(3600)).await;
+    /// assert_eq!(t.failed::<Call>(), 2);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn open_for(mut self, open_for: Duration) -> Self {
         self.open_for = open_for;

@@ -35,6 +35,19 @@ impl Default for Inbox {
 
 impl Inbox {
     /// How long it remembers: longer than a redelivery may take to come.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "payments.charge")]
+    /// # struct Charge;
+    /// # async fn charge(_: Charge) {}
+    /// // The broker may bring a message again within a month.
+    /// let month = Duration::from_secs(30 * 24 * 3600);
+    /// let charge = Pipeline::new(charge).step(Step::inbox().keep(month));
+    /// # assert_eq!(charge.steps(), [Step::inbox().keep(month).into()]);
+    /// ```
     #[must_use]
     pub fn keep(mut self, keep: Duration) -> Self {
         self.keep = keep;

@@ -60,6 +60,15 @@ macro_rules! numbered {
 
         impl $step {
             /// Its place, if steps are numbered: lower is outer. All steps of a pipeline have a number, or none.
+            ///
+            /// ```
+            /// use dwell::Step;
+            /// use std::time::Duration;
+            ///
+            /// let outer = Step::defer_on_error().delay(Duration::from_secs(30)).number(1);
+            /// let inner = Step::retry_inline().number(2);
+            /// assert_ne!(outer, inner);
+            /// ```
             #[must_use]
             pub fn number(self, number: i32) -> Step {
                 Step::from(self).number(number)

@@ -33,6 +33,24 @@ impl RateLimit {
     }
 
     /// So many may run at once after a pause. 1 unless set.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "call")]
+    /// # struct Call;
+    /// # async fn call(_: Call) -> () {  }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let call = Pipeline::new(call).step(Step::rate_limit(0.1).burst(3));
+    /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
+    /// for _ in 0..5 {
+    ///     t.send(Call).await?;
+    /// }
+    /// t.run_until_idle().await;
+    /// assert_eq!(t.handled::<Call>(), 3, "the others wait for ten seconds each");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn burst(mut self, burst: u32) -> Self {
         self.burst = burst;

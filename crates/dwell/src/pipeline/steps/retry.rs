@@ -21,6 +21,22 @@ pub struct Retry(pub(in super::super) RetryOverride);
 
 impl Retry {
     /// Failures that are tried again: n retries are n + 1 runs.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "call")]
+    /// # struct Call;
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let call = Pipeline::new(call).step(Step::retry().max_retries(2));
+    /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
+    /// # t.send(Call).await?;
+    /// # t.advance(Duration::from_secs(3600)).await;
+    /// assert_eq!((t.failed::<Call>(), t.dead::<Call>()), (2, 1), "three runs, and then it is a dead letter");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn max_retries(mut self, max_retries: u32) -> Self {
         self.0.max_retries = Some(max_retries);
@@ -28,6 +44,22 @@ impl Retry {
     }
 
     /// Before the first retry; doubled for each further one.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "call")]
+    /// # struct Call;
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let call = Pipeline::new(call).step(Step::retry().base_delay(Duration::from_secs(10)).jitter(0.0));
+    /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
+    /// # t.send(Call).await?;
+    /// t.advance(Duration::from_secs(10 + 20)).await;
+    /// assert_eq!(t.failed::<Call>(), 3, "at once, after ten seconds, and after twenty more");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn base_delay(mut self, delay: Duration) -> Self {
         self.0.base_delay = Some(delay);
@@ -35,6 +67,23 @@ impl Retry {
     }
 
     /// No delay is longer, jitter included.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "call")]
+    /// # struct Call;
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let second = Duration::from_secs(1);
+    /// let call = Pipeline::new(call).step(Step::retry().max_retries(100).base_delay(second).max_delay(second).jitter(0.0));
+    /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
+    /// # t.send(Call).await?;
+    /// t.advance(second * 10).await;
+    /// assert_eq!(t.failed::<Call>(), 11, "each after a second, never more");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn max_delay(mut self, delay: Duration) -> Self {
         self.0.max_delay = Some(delay);
@@ -42,6 +91,24 @@ impl Retry {
     }
 
     /// The share of the delay that is added or taken away at random, from 0 to 1.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "call")]
+    /// # struct Call;
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let call = Pipeline::new(call).step(Step::retry().base_delay(Duration::from_secs(20)).jitter(0.5));
+    /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
+    /// # t.send(Call).await?;
+    /// t.advance(Duration::from_secs(9)).await;
+    /// assert_eq!(t.failed::<Call>(), 1, "the next comes after 10 to 30 seconds");
+    /// t.advance(Duration::from_secs(21)).await;
+    /// assert!(t.failed::<Call>() >= 2);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn jitter(mut self, jitter: f64) -> Self {
         self.0.jitter = Some(jitter);

@@ -35,6 +35,27 @@ impl Default for RetryInline {
 
 impl RetryInline {
     /// How often it is tried again.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::sync::{Arc, atomic::{AtomicU32, Ordering::Relaxed}};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "call")]
+    /// # struct Call;
+    /// async fn call(_: Call, State(tries): State<Arc<AtomicU32>>) -> Result<(), &'static str> {
+    ///     if tries.fetch_add(1, Relaxed) < 2 { Err("it is away") } else { Ok(()) }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let call = Pipeline::new(call).step(Step::retry_inline().max_retries(2));
+    /// # let tries = Arc::new(AtomicU32::new(0));
+    /// # let t = dwell::testing::start(Bus::builder().state(tries).handle(call)).await?;
+    /// # t.send(Call).await?;
+    /// # t.advance(Duration::from_secs(1)).await;
+    /// assert_eq!((t.handled::<Call>(), t.failed::<Call>()), (1, 0), "it was one run, with three tries");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn max_retries(mut self, max_retries: u32) -> Self {
         self.0.max_retries = max_retries;
@@ -42,6 +63,25 @@ impl RetryInline {
     }
 
     /// Before the first retry; doubled for each further one. Zero is at once.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "call")]
+    /// # struct Call;
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let quick = Step::retry_inline().max_retries(1).base_delay(Duration::from_millis(20));
+    /// let call = Pipeline::new(call).step(quick);
+    /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
+    /// # t.send(Call).await?;
+    /// t.advance(Duration::from_millis(19)).await;
+    /// assert_eq!(t.failed::<Call>(), 0, "it waits for its second try");
+    /// t.advance(Duration::from_millis(1)).await;
+    /// assert_eq!(t.failed::<Call>(), 1);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn base_delay(mut self, delay: Duration) -> Self {
         self.0.base_delay = delay;
@@ -49,6 +89,23 @@ impl RetryInline {
     }
 
     /// No pause is longer.
+    ///
+    /// ```
+    /// # use dwell::{Pipeline, Step, prelude::*};
+    /// # use std::time::Duration;
+    /// # #[derive(Command, Serialize, Deserialize)]
+    /// # #[message(name = "call")]
+    /// # struct Call;
+    /// # async fn call(_: Call) -> Result<(), &'static str> { Err("it is away") }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let quick = Step::retry_inline().max_retries(5).max_delay(Duration::from_millis(100));
+    /// let call = Pipeline::new(call).step(quick);
+    /// # let t = dwell::testing::start(Bus::builder().handle(call)).await?;
+    /// # t.send(Call).await?;
+    /// t.advance(Duration::from_millis(500)).await;
+    /// assert_eq!(t.failed::<Call>(), 1, "after five pauses of 100 ms");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn max_delay(mut self, delay: Duration) -> Self {
         self.0.max_delay = delay;

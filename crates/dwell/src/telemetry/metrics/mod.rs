@@ -51,6 +51,14 @@ impl Metrics {
     pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
     /// Metrics that have counted nothing yet. Give them to a bus with [`Builder::metrics`](crate::Builder::metrics).
+    ///
+    /// ```
+    /// # use dwell::{Bus, telemetry::Metrics};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
+    /// let metrics = Metrics::new();
+    /// let bus = Bus::builder().metrics(&metrics).start("memory://").await?;
+    /// # bus.shutdown().await }
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
