@@ -8,6 +8,7 @@ mod flow;
 mod late;
 mod raw;
 mod room;
+mod steps;
 
 use dwell_bench::Output;
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};

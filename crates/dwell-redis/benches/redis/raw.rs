@@ -16,6 +16,19 @@ pub(crate) const CLAIM: &str = script!("#!lua flags=allow-oom", "../../src/scrip
 pub(crate) const SETTLE: &str = script!("#!lua flags=allow-oom", "../../src/scripts/settle.lua");
 pub(crate) const PROMOTE: &str = script!("#!lua flags=allow-oom", "../../src/scripts/promote.lua");
 
+/// The name of a script, by its hash.
+pub(crate) fn script_of(hash: &str) -> Option<&'static str> {
+    let all = [
+        ("accept", ACCEPT),
+        ("claim", CLAIM),
+        ("settle", SETTLE),
+        ("promote", PROMOTE),
+        ("give_back", script!("#!lua flags=allow-oom", "../../src/scripts/give_back.lua")),
+        ("tidy", script!("#!lua flags=allow-oom", "../../src/scripts/tidy.lua")),
+    ];
+    all.into_iter().find(|(_, text)| Script::new(text).get_hash() == hash).map(|(name, _)| name)
+}
+
 /// How many go into one script, as ours have it.
 pub(crate) const CHUNK: usize = 200;
 

@@ -1,12 +1,8 @@
 //! How much room messages take on the server, and how long it is busy with what dead workers held.
 
-use crate::{
-    BODY, Scale, ask, connect, envelopes, info, mail,
-    raw::{self, Raw},
-    send, server,
-};
+use crate::{BODY, Scale, ask, connect, envelopes, info, mail, raw::Raw, send, server, steps::Steps};
 use dwell_bench::Output;
-use dwell_core::{Action, Due, Note, Outcome, Seams, Settle, Transport, TransportUrl};
+use dwell_core::{Action, Due, Note, Outcome, Seams, Settle, Transport, TransportUrl, wire};
 use std::time::{Duration, Instant};
 
 pub(crate) async fn memory(output: &Output, scale: &Scale) {
@@ -86,8 +82,9 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
     while info(&server, "persistence", "aof_rewrite_in_progress") > 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // From now on the server writes down the longest step, from a millisecond on.
-    let _ = server.cli(&["config", "set", "latency-monitor-threshold", "1"]);
+    // Over a connection that is there: a new process for each question would be in the server's way.
+    let raw = Raw::connect(&server).await;
+    let mut steps = Steps::watch(&server, &raw).await;
     let url = TransportUrl::parse(&server.url()).expect("it is a URL");
     let start = Instant::now();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -95,8 +92,6 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
         let stop = Box::pin(async move { _ = stopped.await });
         dwell_redis::promote(&url, Seams::system("bench"), stop).await
     });
-    // Over a connection that is there: a new process for each question would be in the server's way.
-    let raw = Raw::connect(&server).await;
     let left = redis::cmd("ZCARD").arg("dwell:{orders}:leases:mail").to_owned();
     while raw.run(&left).await != redis::Value::Int(0) {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -105,7 +100,7 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
     drop(stop);
     promoter.await.expect("it ends").expect("it ends well");
     output.figure(&format!("recovery of {} that were stuck", scale.stuck), took, "s");
-    output.figure("the longest step of that, as the server saw it", longest(&raw).await, "ms");
+    steps.show(output, "recovery").await;
 
     // Jobs that were lost wait for a while before they run again: whoever is handed them puts them off.
     let start = Instant::now();
@@ -113,38 +108,26 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
     while put_off < scale.stuck {
         let batch = consumer.receive(200, Duration::from_secs(1), None).await.expect("the server answers");
         put_off += batch.len();
-        let settle = batch.into_iter().map(|delivery| {
-            let note = Note { outcome: Outcome::Deferred, error: None, worker: "b".into(), moved_to: None };
+        let settle = batch.into_iter().map(|mut delivery| {
+            // As the rules have it: it waits under a name of its own.
+            delivery.message.headers.set(wire::LOST_COUNT, "1");
+            let note = Note { outcome: Outcome::Released, error: None, worker: "b".into(), moved_to: None };
             Settle { delivery, action: Action::Move { to: mail().address(), due: later }, note }
         });
         assert!(consumer.settle(settle.collect()).await.is_empty());
     }
+    assert_eq!(ask(&server, &["hlen", "dwell:{orders}:aliases"]), scale.stuck, "as jobs that were lost");
     let took = start.elapsed().as_secs_f64();
     output.figure(&format!("putting off {} that were stuck", scale.stuck), took, "s");
-    output.figure("the longest step of that, as the server saw it", longest(&raw).await, "ms");
+    steps.show(output, "putting off").await;
 
     send(&redis, &envelopes(&seams, 1000, |_| Due::NOW)).await;
+    steps.show(output, "sending 1000").await;
     let mut held = 0;
     while held < 1000 {
         held += consumer.receive(1000, Duration::from_secs(1), None).await.expect("the server answers").len();
     }
-    // From here on.
-    let _ = longest(&raw).await;
+    steps.show(output, "handing 1000 out").await;
     consumer.close().await.expect("the server answers");
-    output.figure("the longest step of leaving with 1000 in hand", longest(&raw).await, "ms");
-}
-
-/// The longest step since it was last asked for, in milliseconds.
-async fn longest(raw: &Raw) -> f64 {
-    let latest = redis::cmd("LATENCY").arg("LATEST").to_owned();
-    let events = raw::list(raw.run(&latest).await);
-    // Name, when it was last so, how long that took, and the longest, in milliseconds.
-    let longest = events.into_iter().find_map(|event| match &raw::list(event)[..] {
-        [redis::Value::BulkString(name), _, _, redis::Value::Int(longest), ..] if name == b"command" => {
-            Some(*longest)
-        }
-        _ => None,
-    });
-    let _ = raw.run(&redis::cmd("LATENCY").arg("RESET").to_owned()).await;
-    longest.unwrap_or(0) as f64
+    steps.show(output, "leaving with 1000 in hand").await;
 }
