@@ -13,7 +13,7 @@ use rdkafka::{
     admin::{AdminOptions, NewTopic, TopicReplication},
     consumer::{BaseConsumer, Consumer as _},
 };
-use rig::scene::{SECOND, Scene};
+use rig::scene::{Running, SECOND, Scene};
 use std::{
     collections::BTreeSet,
     sync::{Arc, OnceLock},
@@ -128,53 +128,102 @@ async fn within_transactions_a_target_out_of_reach_has_its_records_put_back_and_
     out_of_reach(Some(SECOND * 5)).await;
 }
 
+/// Nobody lives to see the end of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_target_out_of_reach_is_waited_for_the_others_get_what_is_due() {
+    const FOR_EVER: Duration = Duration::from_secs(3600);
+    let target = Unreachable::new(FOR_EVER, None).await;
+    target.send().await;
+    target.read_here().await;
+    // Not because it was given up.
+    assert_eq!(target.relay.counts.tally().put_back, 0);
+    target.come_back().await;
+}
+
 /// It has one copy, on a node that is away.
 async fn out_of_reach(transactions: Option<Duration>) {
-    const AWAY: usize = 20;
-    const HERE: usize = 40;
-    let mut cluster = cluster().await;
-    let mut scene = Scene::at(&cluster.address()).await;
-    scene.settings.send_timeout = SECOND * 2;
-    scene.settings.relay.transactions = transactions;
-    let here = scene.topic("here").await;
-    let away = format!("away-{}", scene.mark);
-    let new = NewTopic::new(&away, 1, TopicReplication::Variable(&[&[3]]));
-    scene.admin().create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
-    let relay = scene.relay();
-    let producer = scene.kafka.producer().await.unwrap();
-    let record = |target: &str, id: String, at: i64| {
-        let message =
-            Message::new(id.clone(), "t", at.to_string()).with(|message| message.key = Some(id.into()));
-        Envelope::new(Address::topic(target), message).due(Due::At(Timestamp(at)))
-    };
-    // The relay has begun when the first is here, and the others have taken over from the node when the second is.
-    send(&producer, vec![record(&here, "first".to_owned(), scene.now() + 1_500)]).await;
-    scene.read(&here, 1).await;
-    cluster.nodes()[2].kill();
-    send(&producer, vec![record(&here, "second".to_owned(), scene.now() + 1_500)]).await;
-    scene.read(&here, 2).await;
+    let target = Unreachable::new(SECOND * 2, transactions).await;
+    target.send().await;
+    target.read_here().await;
+    let counts = target.relay.counts.clone();
+    target.scene.until("all are put back", || counts.tally().put_back >= AWAY as u64).await;
+    target.come_back().await;
+}
 
-    // Those that can be sent are due before, while and after it is found out that the others cannot.
-    let now = scene.now() + 1_500;
-    let batch = (0..AWAY).map(|n| record(&away, n.to_string(), now + n as i64));
-    let batch = batch.chain((0..HERE).map(|n| record(&here, n.to_string(), now + n as i64 * 100)));
-    send(&producer, batch.collect()).await;
-    let late = |(at, _, _, due): &(i64, String, String, String)| at - due.parse::<i64>().unwrap();
-    // All of them come, and the node is still away.
-    let read = scene.read(&here, HERE + 2).await;
-    assert!(read.iter().all(|record| late(record) >= 0), "early: {read:?}");
-    scene.until("all are put back", || relay.counts.tally().put_back >= AWAY as u64).await;
+/// Records for a target whose only copy is on a node that is away.
+const AWAY: usize = 20;
+/// Records for one that is there.
+const HERE: usize = 40;
 
-    cluster.nodes()[2].resume().unwrap();
-    let read = scene.read(&away, AWAY).await;
-    assert!(read.iter().all(|record| late(record) >= 0), "early: {read:?}");
-    let keys: BTreeSet<_> = read.iter().map(|(_, key, ..)| key.as_str()).collect();
-    assert_eq!(keys.len(), AWAY, "{keys:?}");
-    let counts = relay.counts.clone();
-    relay.stop().await;
-    let tally = counts.tally();
-    assert_eq!((tally.forwarded, tally.parked), ((AWAY + HERE + 2) as u64, 0), "{tally:?}");
-    if transactions.is_some() {
-        assert_eq!((scene.count(&away), scene.count(&here)), (AWAY, HERE + 2), "some came twice");
+/// A relay, a target that it cannot reach, and one that it can.
+struct Unreachable {
+    cluster: MutexGuard<'static, KafkaCluster>,
+    scene: Scene,
+    relay: Running,
+    producer: Arc<dyn Producer>,
+    here: String,
+    away: String,
+}
+
+impl Unreachable {
+    async fn new(send_timeout: Duration, transactions: Option<Duration>) -> Self {
+        let mut cluster = cluster().await;
+        let mut scene = Scene::at(&cluster.address()).await;
+        scene.settings.send_timeout = send_timeout;
+        scene.settings.relay.transactions = transactions;
+        let here = scene.topic("here").await;
+        let away = format!("away-{}", scene.mark);
+        let new = NewTopic::new(&away, 1, TopicReplication::Variable(&[&[3]]));
+        scene.admin().create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+        let relay = scene.relay();
+        let producer = scene.kafka.producer().await.unwrap();
+        // The relay has begun when the first is here, and the others have taken over from the node when the second is.
+        send(&producer, vec![record(&here, "first".to_owned(), scene.now() + 1_500)]).await;
+        scene.read(&here, 1).await;
+        cluster.nodes()[2].kill();
+        send(&producer, vec![record(&here, "second".to_owned(), scene.now() + 1_500)]).await;
+        scene.read(&here, 2).await;
+        Self { cluster, scene, relay, producer, here, away }
     }
+
+    /// Those that can be sent are due before, while and after it is found out that the others cannot.
+    async fn send(&self) {
+        let now = self.scene.now() + 1_500;
+        let batch = (0..AWAY).map(|n| record(&self.away, n.to_string(), now + n as i64));
+        let batch = batch.chain((0..HERE).map(|n| record(&self.here, n.to_string(), now + n as i64 * 100)));
+        send(&self.producer, batch.collect()).await;
+    }
+
+    /// All of them come, and the node is still away.
+    async fn read_here(&self) {
+        let read = self.scene.read(&self.here, HERE + 2).await;
+        assert!(read.iter().all(|record| late(record) >= 0), "early: {read:?}");
+    }
+
+    async fn come_back(mut self) {
+        self.cluster.nodes()[2].resume().unwrap();
+        let read = self.scene.read(&self.away, AWAY).await;
+        assert!(read.iter().all(|record| late(record) >= 0), "early: {read:?}");
+        let keys: BTreeSet<_> = read.iter().map(|(_, key, ..)| key.as_str()).collect();
+        assert_eq!(keys.len(), AWAY, "{keys:?}");
+        let counts = self.relay.counts.clone();
+        self.relay.stop().await;
+        let tally = counts.tally();
+        assert_eq!((tally.forwarded, tally.parked), ((AWAY + HERE + 2) as u64, 0), "{tally:?}");
+        if self.scene.settings.relay.transactions.is_some() {
+            let counts = (self.scene.count(&self.away), self.scene.count(&self.here));
+            assert_eq!(counts, (AWAY, HERE + 2), "some came twice");
+        }
+    }
+}
+
+/// What it says is when it is due.
+fn record(target: &str, id: String, at: i64) -> Envelope {
+    let message = Message::new(id.clone(), "t", at.to_string()).with(|message| message.key = Some(id.into()));
+    Envelope::new(Address::topic(target), message).due(Due::At(Timestamp(at)))
+}
+
+/// By how much, in milliseconds.
+fn late((at, _, _, due): &(i64, String, String, String)) -> i64 {
+    at - due.parse::<i64>().unwrap()
 }
