@@ -59,41 +59,44 @@ const KINDS: [(&str, Kind); 11] = [
 
 pub(crate) async fn run(output: &Output, scale: &Scale) {
     let seams = Seams::system("bench");
-    let places = scale.pending.map(|_| Place::new());
-    let mut open = vec![];
-    for (pending, place) in scale.pending.into_iter().zip(&places) {
-        // It stays open, as in a service: what it takes to open it is a figure of its own.
-        let file = ours::open_subscribed(place.path(), &seams).await;
-        let scheduler = file.0.scheduler().expect("SQLite can wait");
-        schedule(&*scheduler, &SeededRandom::new(1), 0, pending).await;
-        open.push(file);
-    }
-    // In turns, so that what else the machine does meets both.
+    let [few, many] = scale.pending;
+    let place = Place::new();
+    // It stays open, as in a service: what it takes to open it is a figure of its own.
+    let large = filled(&place, &seams, many).await;
+    let mut file = File::new(&large, many);
     let mut costs = [vec![], vec![]];
-    let mut files: Vec<_> =
-        open.iter().zip(scale.pending).map(|(open, pending)| File::new(open, pending)).collect();
+    // In turns, so that what else the machine does meets both. What is over stays in a file: it would make the small one
+    // several times as large over the rounds, and so there is a new one for each.
     for round in 0..scale.rounds {
-        for (file, costs) in files.iter_mut().zip(&mut costs) {
-            costs.push(file.measure(round, scale.sample).await);
-            file.level().await;
-        }
+        let place = Place::new();
+        let small = filled(&place, &seams, few).await;
+        costs[0].push(File::new(&small, few).measure(round, scale.sample).await);
+        small.0.close().await.expect("the file closes");
+        costs[1].push(file.measure(round, scale.sample).await);
+        file.level().await;
     }
-    drop(files);
-    for (sqlite, _) in open {
-        sqlite.close().await.expect("the file closes");
-    }
-    let label = format!("{} pending / {}:", scale.pending[1], scale.pending[0]);
+    drop(file);
+    large.0.close().await.expect("the file closes");
+    let label = format!("{many} pending / {few}:");
     for (at, (kind, _)) in KINDS.into_iter().enumerate() {
         // What the disk takes depends on who else is at it; what the processors take does not.
         for (of, unit) in ["us each", "us of a core each"].into_iter().enumerate() {
             let of = |costs: &Vec<Vec<[f64; 2]>>| median(costs.iter().map(|costs| costs[at][of]).collect());
-            let [few, many] = costs.each_ref().map(of);
-            output.ratio(&format!("{label} {kind}"), many, few, few / many, unit);
+            let [of_few, of_many] = costs.each_ref().map(of);
+            output.ratio(&format!("{label} {kind}"), of_many, of_few, of_few / of_many, unit);
         }
     }
-    let (seconds, megabytes) = open_alone(places[1].path());
-    output.figure(&format!("{} pending: from open to ready", scale.pending[1]), seconds, "s");
-    output.figure(&format!("{} pending: memory of the process", scale.pending[1]), megabytes, "MB");
+    let (seconds, megabytes) = open_alone(place.path());
+    output.figure(&format!("{many} pending: from open to ready"), seconds, "s");
+    output.figure(&format!("{many} pending: memory of the process"), megabytes, "MB");
+}
+
+/// A new file with so many pending.
+async fn filled(place: &Place, seams: &Seams, pending: usize) -> (Sqlite, Subscription) {
+    let file = ours::open_subscribed(place.path(), seams).await;
+    let scheduler = file.0.scheduler().expect("SQLite can wait");
+    schedule(&*scheduler, &SeededRandom::new(1), 0, pending).await;
+    file
 }
 
 /// A file with so many pending.
