@@ -147,17 +147,18 @@ pub(crate) async fn look_from_now_on(store: &Store, room: &str) -> Result<()> {
 
 async fn register(store: &Store, bucket: &Bucket<'_>, from: i64) -> Result<()> {
     let prefix = &store.link.settings.prefix;
-    let keys = [keys::buckets(prefix, bucket.topic), keys::of_topic(prefix, bucket.topic).swap_remove(3)];
+    let of_topic = keys::of_topic(prefix, bucket.topic);
+    let keys = [&keys::buckets(prefix, bucket.topic), &of_topic[3], &of_topic[0]];
     let from = from.clamp(0, (1 << 53) - 1);
     let entered = store.link.run(&REGISTER, |command| {
-        command.arg(2).arg(&keys).arg(bucket.entry).arg(from);
+        command.arg(3).arg(&keys).arg(bucket.entry).arg(from);
     });
     entered.await?;
     if store.link.settings.replicas == 0 {
         return Ok(());
     }
-    store.wait(&keys[0]).await?;
-    match store.link.query(redis::cmd("ZSCORE").arg(&keys[0]).arg(bucket.entry)).await? {
+    store.wait(keys[0]).await?;
+    match store.link.query(redis::cmd("ZSCORE").arg(keys[0]).arg(bucket.entry)).await? {
         Value::Nil => Err(replaced(&store.link.settings)),
         _ => Ok(()),
     }
@@ -170,12 +171,20 @@ pub(crate) async fn all(store: &Store, topic: &str) -> Result<Vec<Text>> {
     Ok(list(entries).iter().map(|entry| format!("{topic}#{}", text(entry)).into()).collect())
 }
 
-/// Sees to it that what waits in the buckets of a topic is brought there on time, as long as this connection is there.
+/// Sees to it that what waits in the buckets of a topic is brought there on time, as long as this connection is there: also where only
+/// others spread it.
 pub(crate) fn watch(store: &Arc<Store>, topic: &Text) {
-    if store.link.settings.shards == 0 || wire::is_dead_letter_topic(topic) {
+    let is_ours = store.link.settings.shards > 0;
+    if (!is_ours && !store.places.is_spread(topic)) || wire::is_dead_letter_topic(topic) {
         return;
     }
     let mut watched = store.buckets.watched.lock().unwrap_or_else(PoisonError::into_inner);
+    if !is_ours && !watched.0.contains_key(topic) {
+        tracing::warn!(
+            %topic,
+            "other programs spread what waits for this topic (`shards`), and this one does not: say `shards` in its URL as well"
+        );
+    }
     watched.keep(topic, || watch_topic(Arc::downgrade(store), topic.clone()));
 }
 

@@ -168,9 +168,6 @@ impl RedisConsumer {
         });
         let member: Weak<dyn Member> = Arc::downgrade(&(consumer.clone() as Arc<dyn Member>));
         store.add_member(member);
-        if store.link.settings.promoter == Promoter::Inside {
-            buckets::watch(&store, &consumer.of.topic);
-        }
         Ok(consumer)
     }
 
@@ -191,7 +188,11 @@ impl RedisConsumer {
             // Heard from now on.
             let _ = futures_util::poll!(&mut closing);
             self.check_open()?;
-            let (pause, ready, wake) = match self.look(max, lease).await? {
+            let look = self.look(max, lease).await?;
+            if self.store.link.settings.promoter == Promoter::Inside {
+                buckets::watch(&self.store, &self.of.topic);
+            }
+            let (pause, ready, wake) = match look {
                 Look::Found(deliveries) => return Ok(deliveries),
                 Look::Again if max > 0 => continue,
                 Look::Again => (None, String::new(), String::new()),

@@ -11,6 +11,24 @@ use std::{
     time::Duration,
 };
 
+/// How things lie on the server, as the documentation has it. Another number is for what this program cannot read.
+pub(crate) const LAYOUT: u32 = 1;
+
+/// A topic of a later version is left alone. One that has no number was made before there were any.
+fn check_layout(topic: &Text, fields: &HashMap<String, String>) -> Result<()> {
+    match fields.get("layout").map(|layout| layout.parse::<u32>()) {
+        None => Ok(()),
+        Some(Ok(layout)) if layout <= LAYOUT => Ok(()),
+        Some(_) => {
+            let text = format!(
+                "the topic `{topic}` was made by a later version of Dwell, whose layout this one does not know: use that version, or \
+                 another `prefix`"
+            );
+            Err(Error::new(ErrorKind::Conflict, text))
+        }
+    }
+}
+
 /// A topic as it is known, with all that scripts must be told about it.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -29,6 +47,10 @@ pub(crate) struct Place {
     pub(crate) adopter: Option<Text>,
     /// Those that somebody asked for.
     pub(crate) subscriptions: BTreeMap<Text, Subscription>,
+    /// Whether its messages can be looked up, once somebody has said so.
+    pub(crate) ledger: Option<bool>,
+    /// Some of what waits for it is in buckets.
+    is_spread: bool,
     /// How many get what is sent to it.
     feeds: usize,
     keys: Vec<String>,
@@ -97,6 +119,8 @@ impl Place {
             is_declared: is("declared"),
             adopter: fields.get("adopter").map(|name| Text::from(name.as_str())),
             subscriptions,
+            ledger: fields.get("ledger").map(|value| value == "1"),
+            is_spread: is("spread"),
             feeds: 0,
             keys: keys::of_topic(prefix, topic),
             arguments: vec![],
@@ -129,6 +153,8 @@ impl Place {
             is_declared: false,
             adopter: None,
             subscriptions: BTreeMap::new(),
+            ledger: of.ledger,
+            is_spread: false,
             feeds: 0,
             keys: keys::of_topic(prefix, name),
             arguments: arguments.map(str::to_owned).to_vec(),
@@ -203,12 +229,18 @@ impl Places {
         let prefix = &link.settings.prefix;
         let key = &keys::of_topic(prefix, topic)[0];
         let fields = pairs(link.query(redis::cmd("HGETALL").arg(key)).await?);
+        check_layout(topic, &fields)?;
         let place = Arc::new(Place::new(prefix, topic, fields));
         match place.is_there() {
             true => self.lock().insert(topic.clone(), place.clone()),
             false => self.lock().remove(topic),
         };
         Ok(place)
+    }
+
+    /// Whether some of what waits for a topic is in buckets, as far as is known here: every script is told if that has changed.
+    pub(crate) fn is_spread(&self, topic: &Text) -> bool {
+        self.lock().get(topic).is_some_and(|place| place.is_spread)
     }
 
     #[cfg(test)]
@@ -244,6 +276,8 @@ pub(crate) fn write_context(
     command: &mut Cmd,
 ) {
     let settings = &link.settings;
+    // The topic's own word counts: a promoter whose URL says otherwise would leave records behind, or messages without any.
+    let has_ledger = places.first().and_then(|place| place.ledger).unwrap_or(settings.ledger);
     let base = places.first().map_or("", |place| &place.base);
     let mut slot = keys::of_slot(&settings.prefix, base);
     slot.push(keys::calls(&settings.prefix, base, calls));
@@ -252,7 +286,7 @@ pub(crate) fn write_context(
     places.iter().for_each(|place| _ = command.arg(&place.keys));
     command
         .arg("")
-        .arg(u8::from(settings.ledger))
+        .arg(u8::from(has_ledger))
         .arg(to_millis(settings.ids))
         .arg(to_millis(settings.done))
         .arg(places.len());

@@ -54,7 +54,7 @@ pub(crate) async fn look_after(store: Arc<Store>, mut stop: BoxFuture<'static, (
 async fn look(store: &Arc<Store>, tidies: bool) -> Result<()> {
     store.open()?;
     let mut topics = store.places.names(&store.link).await?;
-    topics.iter().for_each(|topic| buckets::watch(store, topic));
+    let all = topics.clone();
     let mut trouble = Ok(());
     while !topics.is_empty() {
         let mut more = vec![];
@@ -67,6 +67,7 @@ async fn look(store: &Arc<Store>, tidies: bool) -> Result<()> {
         }
         topics = more;
     }
+    all.iter().for_each(|topic| buckets::watch(store, topic));
     if tidies {
         trouble = trouble.and(tidy(store, GONE).await);
     }

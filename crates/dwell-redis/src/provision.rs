@@ -2,7 +2,7 @@
 
 use crate::{
     keys,
-    places::{Place, text, written},
+    places::{LAYOUT, Place, text, written},
     script::{DECLARE, PROMOTE},
     store::Store,
 };
@@ -64,6 +64,7 @@ impl Plan {
                 vacant.insert(store.places.load(&store.link, &name).await?);
             }
         }
+        plan.there.values().try_for_each(|place| check_ledger(store, place))?;
         for topic in topics {
             plan.declare(topic)?;
         }
@@ -151,9 +152,31 @@ impl Plan {
     }
 }
 
+/// Whether its messages can be looked up is the same for all who use a topic.
+fn check_ledger(store: &Store, place: &Place) -> Result<()> {
+    let settings = &store.link.settings;
+    match place.ledger {
+        Some(ledger) if ledger != settings.ledger => {
+            let (topic, at) = (&place.topic, settings.place());
+            let text = format!(
+                "the topic `{topic}` at {at} was made with `ledger={ledger}`, and this URL says `ledger={}`: say the same, or use \
+                 another `prefix`",
+                settings.ledger
+            );
+            Err(Error::new(ErrorKind::Conflict, text))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Makes what is missing. Returns whether that is all: somebody else may have been faster.
-async fn make(store: &Store, plan: Plan) -> Result<bool> {
+async fn make(store: &Store, mut plan: Plan) -> Result<bool> {
     let prefix = &store.link.settings.prefix;
+    // Topics of earlier versions do not say whether they have a ledger: the first who comes does.
+    for (name, place) in plan.there.iter().filter(|(_, place)| place.is_there() && place.ledger.is_none()) {
+        let as_it_is = Wanted { keeps: place.keeps, is_declared: place.is_declared, subscriptions: vec![] };
+        plan.missing.entry(name.clone()).or_insert(as_it_is);
+    }
     for (name, wanted) in plan.missing {
         let place = &plan.there[&name];
         if place.is_there() && !wanted.subscriptions.is_empty() {
@@ -181,7 +204,9 @@ async fn make(store: &Store, plan: Plan) -> Result<bool> {
                     .arg(place.version)
                     .arg(u8::from(wanted.keeps))
                     .arg(u8::from(wanted.is_declared))
-                    .arg(adopter.map_or("", |first| &first.name));
+                    .arg(adopter.map_or("", |first| &first.name))
+                    .arg(LAYOUT)
+                    .arg(u8::from(store.link.settings.ledger));
                 for subscription in &wanted.subscriptions {
                     command.arg(&*subscription.name).arg(written(subscription));
                 }

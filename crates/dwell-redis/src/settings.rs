@@ -41,7 +41,8 @@ pub struct RedisSettings {
     pub database: i64,
     /// What every key starts with. `dwell` by default.
     pub prefix: String,
-    /// Whether every message can be looked up, with its past. Yes by default; it takes some memory for each.
+    /// Whether every message can be looked up, with its past. Yes by default; it takes some memory for each. The same for all who use
+    /// a topic.
     pub ledger: bool,
     /// How long the records of finished messages are kept, with their results and their past. An hour by default; zero
     /// keeps none.
@@ -58,7 +59,7 @@ pub struct RedisSettings {
     /// Who makes ready what is due.
     pub promoter: Promoter,
     /// Over how many hash slots what waits for a topic is spread, beside its own: for a backlog that is too large for one
-    /// server of a cluster. None by default. The same for all who use the topic.
+    /// server of a cluster. None by default.
     pub shards: u16,
     /// For how long a time each part of such a backlog is. A day by default.
     pub bucket: Duration,

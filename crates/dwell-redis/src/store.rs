@@ -145,12 +145,11 @@ impl Store {
     /// The names of all topics, and of all buckets of theirs.
     pub(crate) async fn rooms(&self) -> Result<Vec<Text>> {
         let mut rooms = self.places.names(&self.link).await?;
-        if self.link.settings.shards > 0 {
-            let topics = rooms.iter().filter(|topic| !wire::is_dead_letter_topic(topic));
-            let all = topics.map(|topic| async move { or_left_out(topic, buckets::all(self, topic).await) });
-            for of in futures_util::future::join_all(all).await {
-                rooms.extend(of?);
-            }
+        // Also where this one has no `shards`: another program may have put something there.
+        let topics = rooms.iter().filter(|topic| !wire::is_dead_letter_topic(topic));
+        let all = topics.map(|topic| async move { or_left_out(topic, buckets::all(self, topic).await) });
+        for of in futures_util::future::join_all(all).await {
+            rooms.extend(of?);
         }
         Ok(rooms)
     }

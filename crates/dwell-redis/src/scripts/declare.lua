@@ -1,12 +1,15 @@
 -- Writes what a topic is: its settings and new subscriptions, if nobody was faster. Keys: settings, tally, and the streams,
 -- leases and holders of what was kept for nobody and of the one that adopts it. Arguments: topic, version, keep, declared,
--- adopter, and then name and settings of each new subscription. Answers `ok` or `reload`.
+-- adopter, layout, ledger, and then name and settings of each new subscription. Answers `ok` or `reload`.
 local call = redis.call
 local config, topic = KEYS[1], ARGV[1]
 if (call('HGET', config, 'version') or '0') ~= ARGV[2] then return 'reload' end
 call('HSET', config, 'topic', topic, 'keep', ARGV[3], 'declared', ARGV[4])
+-- These stay as the first has them.
+call('HSETNX', config, 'layout', ARGV[6])
+call('HSETNX', config, 'ledger', ARGV[7])
 call('HINCRBY', config, 'version', 1)
-for a = 6, #ARGV, 2 do call('HSET', config, 'subscription:' .. ARGV[a], ARGV[a + 1]) end
+for a = 8, #ARGV, 2 do call('HSET', config, 'subscription:' .. ARGV[a], ARGV[a + 1]) end
 local adopter = ARGV[5]
 if adopter ~= '' then
   call('HSET', config, 'adopter', adopter)

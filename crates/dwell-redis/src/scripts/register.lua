@@ -1,11 +1,13 @@
--- Enters a bucket of a topic, or says that it must be looked at earlier. Keys: the register, and the stream of signals. Arguments: the
--- bucket, and from when on it must be looked at.
+-- Enters a bucket of a topic, or says that it must be looked at earlier. Keys: the register, the stream of signals, and the settings.
+-- Arguments: the bucket, and from when on it must be looked at.
 local call = redis.call
-for k, type in ipairs({ 'zset', 'stream' }) do
+for k, type in ipairs({ 'zset', 'stream', 'hash' }) do
   local is = call('TYPE', KEYS[k])['ok']
   if is ~= type and is ~= 'none' then return { err = 'WRONGTYPE ' .. KEYS[k] .. ' is not a ' .. type } end
 end
 if call('ZADD', KEYS[1], 'LT', 'CH', ARGV[2], ARGV[1]) == 1 then
   call('XADD', KEYS[2], 'MAXLEN', 1, '*', 'due', 'bucket')
 end
+-- Everybody who uses the topic hears of it, whether his own URL says so or not.
+if call('HSETNX', KEYS[3], 'spread', '1') == 1 then call('HINCRBY', KEYS[3], 'version', 1) end
 return 'ok'

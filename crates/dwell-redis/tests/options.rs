@@ -1,0 +1,132 @@
+//! Programs that use the same topics with URLs that differ.
+
+mod stage;
+
+use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
+use dwell_core::{
+    Action, Changed, Consumer, Due, ErrorKind, OnMissing, Result, Seams, Transport, TransportUrl,
+};
+use stage::{PATIENCE, connect, mail, order, said, send, settle, subscribed};
+use std::{sync::Arc, time::Duration};
+
+const TOPIC: &str = "dwell:{orders}:topic";
+
+fn server() -> RedisServer {
+    RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap()
+}
+
+async fn takes(consumer: &Arc<dyn Consumer>, id: &str) {
+    let mut batch = consumer.receive(1, PATIENCE, None).await.unwrap();
+    assert_eq!(&*batch[0].message.id.0, id);
+    settle(consumer, batch.remove(0), Action::ACK).await;
+}
+
+/// A promoter of its own, until it is told to end.
+fn promoter(url: &str) -> (tokio::sync::oneshot::Sender<()>, tokio::task::JoinHandle<Result<()>>) {
+    let url = TransportUrl::parse(url).unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let stopped = Box::pin(async move { _ = stopped.await });
+    let runs = tokio::spawn(async move { dwell_redis::promote(&url, Seams::system("p"), stopped).await });
+    (stop, runs)
+}
+
+#[tokio::test]
+async fn what_one_program_spreads_is_brought_found_and_cancelled_by_one_that_does_not() {
+    let server = server();
+    let plain = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&plain).await;
+    assert!(consumer.receive(1, Duration::ZERO, None).await.unwrap().is_empty(), "it was there before");
+    let spread = connect(&format!("{}?shards=2&bucket=1h", server.url())).await.unwrap();
+    send(&spread, order("soon").due(Due::After(Duration::from_millis(50)))).await.unwrap();
+    assert_eq!(said(&server, &["hlen", "dwell:{orders}:waiting"]), "0", "it is spread");
+    takes(&consumer, "soon").await;
+
+    send(&spread, order("late").due(Due::After(PATIENCE * 100))).await.unwrap();
+    let records = plain.ledger().unwrap().get(&"late".into()).await.unwrap();
+    assert_eq!(records.len(), 1);
+    assert_eq!(plain.scheduler().unwrap().cancel(&"late".into()).await.unwrap(), Changed::Done);
+}
+
+#[tokio::test]
+async fn what_one_program_spreads_is_brought_by_a_promoter_and_by_background_work_that_do_not() {
+    let server = server();
+    let reader = connect(&format!("{}?promoter=elsewhere", server.url())).await.unwrap();
+    let consumer = subscribed(&reader).await;
+    let spread = connect(&format!("{}?shards=2&bucket=1h", server.url())).await.unwrap();
+    let soon = Due::After(Duration::from_millis(50));
+    let (stop, runs) = promoter(&server.url());
+    send(&spread, order("a").due(soon)).await.unwrap();
+    takes(&consumer, "a").await;
+    drop(stop);
+    runs.await.unwrap().unwrap();
+
+    let started = connect(&server.url()).await.unwrap();
+    let background = tokio::spawn(started.background(Box::pin(std::future::pending())).unwrap());
+    send(&spread, order("b").due(soon)).await.unwrap();
+    takes(&consumer, "b").await;
+    background.abort();
+}
+
+#[tokio::test]
+async fn a_topic_has_a_ledger_or_not_for_all_who_use_it() {
+    let server = server();
+    let with = connect(&server.url()).await.unwrap();
+    subscribed(&with).await;
+    let without = connect(&format!("{}?ledger=false", server.url())).await.unwrap();
+    for how in [OnMissing::Create, OnMissing::Validate] {
+        let error = without.provision(&[], &[mail()], how).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(
+            error.to_string().contains("`ledger=true`") && error.to_string().contains("`prefix`"),
+            "{error}"
+        );
+    }
+    // Made by a version that did not say so: the first who comes decides.
+    for topic in ["orders}", "orders}.dlq", "orders}.invalid"] {
+        said(&server, &["hdel", &format!("dwell:{{{topic}:topic"), "ledger", "layout"]);
+    }
+    without.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
+    assert_eq!(said(&server, &["hmget", TOPIC, "ledger", "layout"]), "0\n1");
+    let error = with.provision(&[], &[mail()], OnMissing::Create).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+}
+
+#[tokio::test]
+async fn a_promoter_keeps_records_of_a_topic_with_a_ledger_and_of_no_other_whatever_its_own_url_says() {
+    for (ledger, other) in [("false", "true"), ("true", "false")] {
+        let server = server();
+        let url = format!("{}?promoter=elsewhere&ledger={ledger}&done=0s", server.url());
+        let redis = connect(&url).await.unwrap();
+        let consumer = subscribed(&redis).await;
+        let (stop, runs) = promoter(&format!("{}?ledger={other}", server.url()));
+        send(&redis, order("a").due(Due::After(Duration::from_millis(50)))).await.unwrap();
+        let mut batch = consumer.receive(1, PATIENCE, None).await.unwrap();
+        if let Some(books) = redis.ledger() {
+            assert_eq!(books.get(&"a".into()).await.unwrap().len(), 1);
+        }
+        settle(&consumer, batch.remove(0), Action::ACK).await;
+        drop(stop);
+        runs.await.unwrap().unwrap();
+        for key in ["records", "places", "ids", "counts"] {
+            assert_eq!(said(&server, &["exists", &format!("dwell:{{orders}}:{key}")]), "0", "{key}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_topic_of_a_later_version_is_left_alone() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    subscribed(&redis).await;
+    said(&server, &["hset", TOPIC, "layout", "2"]);
+    let another = connect(&server.url()).await.unwrap();
+    let refused = [
+        another.provision(&[], &[mail()], OnMissing::Create).await.unwrap_err(),
+        send(&another, order("a")).await.unwrap_err(),
+        another.consumer(mail()).await.map(drop).unwrap_err(),
+    ];
+    for error in refused {
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        assert!(error.to_string().contains("later version"), "{error}");
+    }
+}
