@@ -331,4 +331,56 @@ mod tests {
             assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
         }
     }
+
+    /// A value of its own for each, so that none is taken for another.
+    #[test]
+    fn each_option_is_read_into_its_own_setting() {
+        let [ca, certificate, private_key] = ["/dev/null", "/dev/zero", "/dev/full"];
+        let url = format!(
+            "kafka://app:hunter2@one:1?sasl=SCRAM-SHA-256&tls=true&ca={ca}&certificate={certificate}\
+             &private_key={private_key}&key_password=sesame&partitions=2&replication=3&retention=4s&session=5s\
+             &revoke_wait=6s&send_timeout=7s&max_record=80000&max_span=9&relay=elsewhere&prefix=ten-&group=eleven\
+             &ladder=12s,24s&outage=13s&absent_for=14s&read_ahead=15&transactions=16s"
+        );
+        let KafkaSettings {
+            brokers,
+            sasl,
+            tls,
+            partitions,
+            replication,
+            retention,
+            session,
+            revoke_wait,
+            send_timeout,
+            max_record,
+            max_span,
+            relay_inside,
+            relay,
+            properties,
+        } = read(&url).unwrap();
+        let (sasl, tls, seconds) = (sasl.unwrap(), tls.unwrap(), Duration::from_secs);
+        assert_eq!(brokers, "one:1");
+        assert_eq!(
+            (sasl.mechanism, &*sasl.username, sasl.password.expose()),
+            ("SCRAM-SHA-256", "app", "hunter2")
+        );
+        assert_eq!((tls.ca.as_deref(), tls.certificate.as_deref()), (Some(ca), Some(certificate)));
+        let secrets = [tls.private_key, tls.key_password].map(|secret| secret.unwrap().expose().to_owned());
+        assert_eq!(secrets, [private_key, "sesame"]);
+        assert_eq!((partitions, replication, retention), (2, Some(3), Some(seconds(4))));
+        assert_eq!([session, revoke_wait, send_timeout], [5, 6, 7].map(seconds));
+        assert_eq!((max_record, max_span, relay_inside), (80_000, 9, false));
+        let expected = RelaySettings {
+            prefix: "ten-".to_owned(),
+            group: "eleven".to_owned(),
+            ladder: Ladder::parse("12s,24s").unwrap(),
+            outage: seconds(13),
+            absent_for: seconds(14),
+            read_ahead: (RelaySettings::default().read_ahead.0, 15),
+            transactions: Some(seconds(16)),
+            allow_targets: None,
+        };
+        assert_eq!(relay, expected);
+        assert!(properties.is_empty(), "a URL has no properties of librdkafka");
+    }
 }

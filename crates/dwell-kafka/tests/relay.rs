@@ -4,7 +4,8 @@ mod rig;
 
 use dwell_conformance::Foreign;
 use dwell_core::{
-    Address, Due, Envelope, ErrorKind, Headers, Message, OnMissing, Subscription, Timestamp, Transport,
+    Address, Due, Envelope, ErrorKind, Headers, Message, OnMissing, Seams, Subscription, Timestamp,
+    Transport, TransportUrl,
 };
 use dwell_kafka::Ladder;
 use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication};
@@ -394,4 +395,15 @@ async fn many_records_that_are_due_at_once_go_in_batches_that_the_broker_takes()
     assert_eq!((tally.forwarded, tally.parked), (COUNT as u64, 0), "{tally:?}");
     assert_eq!(scene.count(&target), COUNT);
     relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bus_runs_a_relay_unless_that_runs_elsewhere() {
+    let scene = Scene::new().await;
+    for (relay, runs) in [("elsewhere", false), ("inside", true)] {
+        let url = format!("kafka://{}?relay={relay}", scene.address);
+        let kafka = dwell_kafka::connect(&TransportUrl::parse(&url).unwrap(), Seams::system("relay")).await;
+        let background = kafka.unwrap().background(Box::pin(std::future::ready(())));
+        assert_eq!(background.is_some(), runs, "{relay}");
+    }
 }

@@ -232,4 +232,27 @@ mod tests {
             assert_eq!(config.get("message.max.bytes"), Some(max_record.to_string().as_str()));
         }
     }
+
+    #[test]
+    fn a_record_is_stored_once_by_all_replicas_and_where_clients_in_java_would_look_for_it() {
+        let transactions = Transactions { id: "shop".to_owned(), timeout: Duration::from_secs(10) };
+        for outbox in [outbox(1_048_588), outbox(1_048_588).with_transactions(transactions)] {
+            let config = outbox.config();
+            for (name, value) in
+                [("enable.idempotence", "true"), ("acks", "all"), ("partitioner", "murmur2_random")]
+            {
+                assert_eq!(config.get(name), Some(value), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_send_is_given_up_in_time_and_within_a_transaction_before_that_is() {
+        for (timeout, given_up) in [(10, "10000"), (3600, "30000")] {
+            let transactions = Transactions { id: "shop".to_owned(), timeout: Duration::from_secs(timeout) };
+            let config = outbox(1_048_588).with_transactions(transactions).config();
+            assert_eq!(config.get("message.timeout.ms"), Some(given_up));
+        }
+        assert_eq!(outbox(1_048_588).config().get("message.timeout.ms"), Some("30000"));
+    }
 }
