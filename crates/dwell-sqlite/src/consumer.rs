@@ -176,7 +176,7 @@ fn open(tx: &mut Tx<'_>, of: &Subscription) -> Result<(i64, i64, i64), Halt> {
         return Err(refused(ErrorKind::NotFound, text));
     }
     let number = tx.next();
-    tx.own.consumers.insert(number, place);
+    tx.opened(number, place);
     Ok((topic, place, number))
 }
 

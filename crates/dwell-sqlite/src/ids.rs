@@ -39,7 +39,9 @@ impl Tx<'_> {
             (row, name) => row.or(name),
         };
         match found {
-            Some((known, until)) if until > self.now || self.lives(id)? => Ok(Some(known)),
+            Some((known, until)) if until > self.now || self.lives(topic, id, known.content)? => {
+                Ok(Some(known))
+            }
             _ => Ok(None),
         }
     }
@@ -62,10 +64,16 @@ impl Tx<'_> {
             .optional()
     }
 
-    /// Whether a message of this id is not over.
-    pub(crate) fn lives(&self, id: &str) -> Sql<bool> {
-        self.sql("SELECT 1 FROM message INDEXED BY message_id WHERE id = ?1 AND phase < 4 LIMIT 1")?
-            .exists([id])
+    /// Whether a message of this id is not over: one that lies in this topic, came from there and was given up, or has this
+    /// content, of which the topic that it was sent to is a part.
+    pub(crate) fn lives(&self, topic: i64, id: &str, content: Option<u128>) -> Sql<bool> {
+        self.sql(
+            "SELECT 1 FROM message INDEXED BY message_id
+             WHERE id = ?1 AND phase < 4 AND (topic = ?2 OR content = ?3 OR home IN (
+                 SELECT home.id FROM place JOIN place AS home ON home.topic = place.topic WHERE place.id = ?2
+             )) LIMIT 1",
+        )?
+        .exists((id, topic, content.map(u128::to_be_bytes)))
     }
 
     /// Remembers an id. What the content was is not forgotten by one who does not know.
@@ -120,17 +128,34 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// A message of this id is over, or lives: from now on it is remembered for so long.
-    pub(crate) fn remember_for(&self, id: &str, time: Duration) -> Sql<()> {
-        let until = self.now.after(time);
-        self.sql("UPDATE known SET until = ?2 WHERE id = ?1")?.execute((id, until.0))?;
+    /// This message is over: from now on its id is remembered for so long, where it lies and where it was sent to.
+    pub(crate) fn remember_end(&self, held: &Held) -> Sql<()> {
+        let until = self.now.after(self.settings.ids);
+        self.sql(
+            "UPDATE known SET until = ?4 WHERE id = ?1
+             AND (topic = ?2 OR content = (SELECT content FROM message WHERE number = ?3))",
+        )?
+        .execute((&*held.id, held.topic, held.number, until.0))?;
         Ok(())
     }
+
+    /// A message of this id lives: it is remembered for so long from now on.
+    pub(crate) fn remember_for(&self, topic: i64, id: &str, time: Duration) -> Sql<()> {
+        let until = self.now.after(time);
+        self.sql("UPDATE known SET until = ?3 WHERE id = ?1 AND topic = ?2")?
+            .execute((id, topic, until.0))?;
+        Ok(())
+    }
+}
+
+/// A hash as the file has it.
+pub(crate) fn hash(bytes: Option<[u8; 16]>) -> Option<u128> {
+    bytes.map(u128::from_be_bytes)
 }
 
 fn read(row: &Row<'_>) -> Sql<(Known, Timestamp)> {
     let content: Option<[u8; 16]> = row.get(0)?;
     let due: Option<i64> = row.get(1)?;
-    let known = Known { content: content.map(u128::from_be_bytes), due: due.map(Timestamp) };
+    let known = Known { content: hash(content), due: due.map(Timestamp) };
     Ok((known, Timestamp(row.get(2)?)))
 }

@@ -6,10 +6,13 @@ use dwell_core::{
     Address, ContentType, Due, Envelope, Error, ErrorKind, Headers, MessageId, Text, Timestamp, wire,
 };
 use rusqlite::{
-    Row, params_from_iter,
+    OptionalExtension, Row, params_from_iter,
     types::{FromSql, Value},
 };
 use std::time::Duration;
+
+/// How many rows that were refused are tried again at a time.
+const TRIED: i64 = 100;
 
 /// A row that was not looked at yet.
 struct Open {
@@ -61,6 +64,7 @@ impl Tx<'_> {
         if let Some(is_more) = self.taken_in {
             return Ok(is_more);
         }
+        let is_more_to_try = self.try_again()?;
         let open = self.open_rows()?;
         let (mut is_more, mut has_moved, mut bytes) = (open.len() == CHUNK, false, 0);
         for Open { number, length, to } in open {
@@ -88,14 +92,31 @@ impl Tx<'_> {
                 // It stays there, with the reason, for people to see.
                 Err(error) => {
                     tracing::warn!(file = %self.file_name(), number, %error, "a row in `incoming` is not taken in");
-                    self.refuse_row(number, error.to_string())?;
+                    self.write_reason(number, Some(error.to_string()))?;
                 }
             }
             has_moved = true;
             bytes += length;
         }
-        self.taken_in = Some(is_more && has_moved);
-        Ok(is_more && has_moved)
+        let is_more = is_more_to_try || is_more && has_moved;
+        self.taken_in = Some(is_more);
+        Ok(is_more)
+    }
+
+    /// What was refused before may have somewhere to go now: some of it is tried again. Returns whether there is more.
+    pub(crate) fn try_again(&mut self) -> Sql<bool> {
+        let Some(from) = self.own.tried_again else { return Ok(false) };
+        let last: Option<i64> = self
+            .sql("SELECT number FROM incoming WHERE number > ?1 ORDER BY number LIMIT 1 OFFSET ?2")?
+            .query_row((from, TRIED - 1), |row| row.get(0))
+            .optional()?;
+        let refused: Vec<i64> = self
+            .sql("SELECT number FROM incoming WHERE number > ?1 AND number <= ?2 AND error IS NOT NULL")?
+            .query_map((from, last.unwrap_or(i64::MAX)), |row| row.get(0))?
+            .collect::<Sql<_>>()?;
+        refused.into_iter().try_for_each(|number| self.write_reason(number, None))?;
+        self.own.tried_again = last;
+        Ok(last.is_some())
     }
 
     /// The next rows; none as long as there is no room for any.
@@ -116,9 +137,9 @@ impl Tx<'_> {
         Ok(open)
     }
 
-    /// Writes down why a row is not taken in. Not by an update, for which SQLite would need room for another body as large,
+    /// Writes down why a row is not taken in, or that it may be. Not by an update, for which SQLite would need room for another body as large,
     /// before it lets go of the first.
-    fn refuse_row(&self, number: i64, reason: String) -> Sql<()> {
+    fn write_reason(&self, number: i64, reason: Option<String>) -> Sql<()> {
         const COLUMNS: usize = 12;
         let mut row: Vec<Value> = self
             .sql(
@@ -126,7 +147,7 @@ impl Tx<'_> {
                  FROM incoming WHERE number = ?1",
             )?
             .query_row([number], |row| (0..COLUMNS).map(|at| row.get(at)).collect())?;
-        row[COLUMNS - 1] = Value::Text(reason);
+        row[COLUMNS - 1] = reason.into();
         self.sql("DELETE FROM incoming WHERE number = ?1")?.execute([number])?;
         self.sql("INSERT INTO incoming VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)")?
             .execute(params_from_iter(row))?;

@@ -22,6 +22,9 @@ const APPLICATION: i64 = 0x4477_656c;
 /// every byte goes to the disk twice: half of what is usual is written in half the time, and costs little where few wait.
 pub(crate) const PAGE: i64 = 2048;
 
+/// What SQLite calls it if space can be given back a little at a time.
+const INCREMENTAL: i64 = 2;
+
 /// How to get from each version to the next: the first makes an empty file one of version 1.
 const STEPS: &[&str] = &[include_str!("layout/1.sql"), include_str!("layout/2.sql")];
 
@@ -90,6 +93,14 @@ fn check_with(connection: &Connection, path: &Path, steps: &[&str]) -> Result<()
                 // Another process was faster.
                 _ => Ok(()),
             })?;
+            if connection.pragma_query_value(None, "auto_vacuum", |row| row.get::<_, i64>(0))? != INCREMENTAL
+            {
+                tracing::warn!(
+                    file = %shown,
+                    "the file was made empty by another program, and never becomes smaller: remove it while it is closed, \
+                     or run `PRAGMA auto_vacuum = 2; VACUUM` on it then"
+                );
+            }
             check_with(connection, path, steps)
         }
     }
@@ -148,33 +159,75 @@ fn copy(path: &Path, version: usize) -> Result<PathBuf> {
     };
     let numbered = (2..).map(|number| with(&format!(".{number}")));
     let copy = [with("")].into_iter().chain(numbered).find(|name| !name.exists()).unwrap_or_default();
-    make_copy(path, &with(".part"), &copy).map_err(|error| {
-        let text = format!(
-            "`{}` has an older layout, and no copy could be made at `{}` to migrate it: make room there",
-            path.display(),
-            copy.display()
-        );
-        Error::new(ErrorKind::StorageFull, text).with_source(error)
-    })?;
+    make_copy(path, &with(".part"), &copy).map_err(|error| no_copy(path, &copy, error))?;
     Ok(copy)
 }
 
-fn make_copy(path: &Path, part: &Path, copy: &Path) -> io::Result<()> {
+/// Why no copy could be made.
+enum NoCopy {
+    Sql(rusqlite::Error),
+    Io(io::Error),
+}
+
+impl From<rusqlite::Error> for NoCopy {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+impl From<io::Error> for NoCopy {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+fn no_copy(path: &Path, copy: &Path, error: NoCopy) -> Error {
+    let kind = match &error {
+        NoCopy::Sql(rusqlite::Error::SqliteFailure(cause, text)) => {
+            let again = rusqlite::Error::SqliteFailure(*cause, text.clone());
+            fault(&path.display().to_string(), again).kind()
+        }
+        NoCopy::Sql(_) => ErrorKind::Corrupt,
+        NoCopy::Io(error) => match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                ErrorKind::StorageFull
+            }
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorKind::Denied,
+            _ => ErrorKind::Unavailable,
+        },
+    };
+    let help = match kind {
+        ErrorKind::StorageFull => "make room there",
+        ErrorKind::Denied => "this process needs to write there",
+        ErrorKind::Corrupt => "restore the file from a backup",
+        _ => "see to the cause, and try again",
+    };
+    let (file, copy) = (path.display(), copy.display());
+    let text =
+        format!("`{file}` has an older layout, and no copy could be made at `{copy}` to migrate it: {help}");
+    let made = Error::new(kind, text);
+    match error {
+        NoCopy::Sql(error) => made.with_source(error),
+        NoCopy::Io(error) => made.with_source(error),
+    }
+}
+
+fn make_copy(path: &Path, part: &Path, copy: &Path) -> Result<(), NoCopy> {
     if part.exists() {
         fs::remove_file(part)?;
     }
     // Not by the connection that writes: SQLite copies nothing within a transaction.
-    let copied = Connection::open_with_flags(as_file(path), OpenFlags::SQLITE_OPEN_READ_WRITE)
-        .and_then(|reader| reader.execute("VACUUM INTO ?1", [as_file(part).to_string_lossy()]));
-    copied.map_err(io::Error::other)?;
+    let reader = Connection::open_with_flags(as_file(path), OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+    reader.execute("VACUUM INTO ?1", [as_file(part).to_string_lossy()])?;
+    drop(reader);
     // To open it for writing is what some systems ask of who has it written to the disk.
     File::options().write(true).open(part)?.sync_all()?;
     fs::rename(part, copy)?;
     // So that the name is there as well, where a directory can be opened.
-    match as_file(copy).parent().map(File::open) {
-        Some(Ok(directory)) => directory.sync_all(),
-        _ => Ok(()),
+    if let Some(Ok(directory)) = as_file(copy).parent().map(File::open) {
+        directory.sync_all()?;
     }
+    Ok(())
 }
 
 /// All steps from this version on.
@@ -327,9 +380,27 @@ mod tests {
         // Nothing can be written under this name.
         fs::create_dir(format!("{}.layout-1.part", path.display())).unwrap();
         let error = item(check_with(&connection, &path, NEW)).unwrap().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "it is not for want of room");
         assert!(error.to_string().contains("no copy could be made"), "{error}");
         assert_eq!(look(&connection).unwrap(), Found::Ours { version: 1 });
+    }
+
+    #[test]
+    fn why_no_copy_can_be_made_is_said_as_it_is() {
+        let sqlite =
+            |code| NoCopy::Sql(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None));
+        for (cause, kind) in [
+            (sqlite(rusqlite::ffi::SQLITE_FULL), ErrorKind::StorageFull),
+            (sqlite(rusqlite::ffi::SQLITE_CANTOPEN), ErrorKind::Denied),
+            (sqlite(rusqlite::ffi::SQLITE_CORRUPT), ErrorKind::Corrupt),
+            (NoCopy::Io(io::ErrorKind::StorageFull.into()), ErrorKind::StorageFull),
+            (NoCopy::Io(io::ErrorKind::PermissionDenied.into()), ErrorKind::Denied),
+            (NoCopy::Io(io::ErrorKind::IsADirectory.into()), ErrorKind::Unavailable),
+        ] {
+            let error = no_copy(Path::new("dwell.db"), Path::new("dwell.db.layout-1"), cause);
+            assert_eq!(error.kind(), kind, "{error}");
+            assert_eq!(error.to_string().contains("make room"), kind == ErrorKind::StorageFull, "{error}");
+        }
     }
 
     #[test]

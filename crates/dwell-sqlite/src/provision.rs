@@ -158,7 +158,8 @@ impl Tx<'_> {
         }
         if is_new {
             // What another program has put there may have somewhere to go now.
-            self.sql("UPDATE incoming SET error = NULL WHERE error IS NOT NULL")?.execute([])?;
+            self.own.tried_again = Some(i64::MIN);
+            self.try_again()?;
             self.taken_in = None;
         }
         Ok(())

@@ -89,19 +89,17 @@ impl Reserve {
             || File::options().write(true).open(path).and_then(|file| file.set_len(self.size)).is_err()
     }
 
-    /// Another process may have let it go.
-    pub(crate) fn check(&mut self) {
-        if let Some(path) = &self.path {
-            self.is_taken = path.exists();
-        }
-    }
-
-    /// Takes the room again, if there is plenty; now and then.
+    /// Sees now and then whether another process has let it go, and takes it again if there is plenty of room.
     pub(crate) fn take_again(&mut self, elapsed: Duration) {
-        if !self.is_taken && elapsed.saturating_sub(self.tried) >= AGAIN {
-            self.tried = elapsed;
-            self.take();
+        if elapsed.saturating_sub(self.tried) < AGAIN {
+            return;
         }
+        self.tried = elapsed;
+        if let Some(path) = &self.path {
+            let there = fs::metadata(path).map_or(0, |there| there.len());
+            (self.is_taken, self.size) = (self.is_taken && there >= SIZE, there);
+        }
+        self.take();
     }
 
     fn take(&mut self) {
@@ -160,10 +158,11 @@ mod tests {
         reserve.take_again(AGAIN);
         assert!(reserve.is_taken() && length() == SIZE);
         assert!(Reserve::beside(Some(&path)).is_taken(), "it is one for all processes");
-        fs::remove_dir_all(directory.path()).unwrap();
-        reserve.check();
-        assert!(!reserve.is_taken());
+        fs::remove_file(directory.path().join("dwell.db-reserve")).unwrap();
         reserve.take_again(AGAIN * 2);
+        assert!(reserve.is_taken() && length() == SIZE, "another process has let it go, or was closed");
+        fs::remove_dir_all(directory.path()).unwrap();
+        reserve.take_again(AGAIN * 3);
         assert!(!reserve.is_taken(), "there is no directory to take it in");
     }
 

@@ -398,7 +398,7 @@ impl Tx<'_> {
     pub(crate) fn end(&mut self, held: &Held, ended: State, because: Because<'_>) -> Sql<()> {
         // One that has fired says itself when it was over.
         if held.is_chosen && !held.has_fired {
-            self.remember_for(&held.id, self.settings.ids)?;
+            self.remember_end(held)?;
         }
         if self.settings.done.is_zero() || self.is_frugal && because.result.is_none() {
             return self.remove(held);

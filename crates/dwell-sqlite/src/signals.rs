@@ -22,6 +22,8 @@ pub(crate) struct After {
     pub(crate) places: BTreeMap<i64, Signal>,
     /// Another process has changed the file: everyone looks again.
     pub(crate) everyone: bool,
+    /// Consumers that were opened, with their places.
+    pub(crate) opened: Vec<(i64, i64)>,
     /// Topics that dropped a message for the first time.
     pub(crate) warnings: Vec<Text>,
 }

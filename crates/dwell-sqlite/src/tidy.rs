@@ -2,15 +2,19 @@
 
 use crate::{
     fault::Sql,
+    ids::hash,
     row::{Held, held},
     tx::Tx,
 };
 use dwell_core::Timestamp;
-use rusqlite::Params;
+use rusqlite::{OptionalExtension, Params};
 use std::time::Duration;
 
 /// How many rows of each kind are removed at a time.
 const CHUNK: i64 = 500;
+
+/// How many records are looked at to find some that may go before their time.
+const SEARCH: i64 = 5000;
 
 /// An id whose message lives is not looked at again before this: however many there are, tidying comes to an end. When its
 /// message is over, it is remembered for as long as was asked for, and no longer.
@@ -46,13 +50,30 @@ impl Tx<'_> {
     }
 
     /// Forgets some records before their time, so that what is not over can be handled. Nobody waits for one without a result.
+    /// However many have one, it looks at so many at a time, and goes on behind them the next time.
     pub(crate) fn make_room(&mut self) -> Sql<()> {
+        let from = self.own.searched;
+        let end: Option<(i64, i64)> = self
+            .sql(
+                "SELECT updated_at, number FROM message INDEXED BY message_over
+                 WHERE phase = 4 AND (updated_at, number) >= (?1, ?2) ORDER BY updated_at, number LIMIT 1 OFFSET ?3",
+            )?
+            .query_row((from.0, from.1, SEARCH), |row| Ok((row.get(0)?, row.get(1)?)))
+            .optional()?;
+        let (end, end_number) = end.unwrap_or((i64::MAX, i64::MAX));
         let over = concat!(
             "SELECT ",
             held!(),
-            " FROM message INDEXED BY message_over WHERE phase = 4 AND result IS NULL ORDER BY updated_at LIMIT ?1"
+            " FROM message INDEXED BY message_over
+             WHERE phase = 4 AND (updated_at, number) >= (?2, ?3) AND (updated_at, number) < (?4, ?5) AND result IS NULL
+             ORDER BY updated_at, number LIMIT ?1"
         );
-        self.remove_found(over, [CHUNK]).map(drop)
+        let removed = self.remove_found(over, (CHUNK, from.0, from.1, end, end_number))?;
+        if removed < CHUNK as usize {
+            // All that were there, and at the end from the start again.
+            self.own.searched = if end == i64::MAX { (i64::MIN, i64::MIN) } else { (end, end_number) };
+        }
+        Ok(())
     }
 
     /// Removes the messages that this finds. Returns how many there were.
@@ -64,16 +85,17 @@ impl Tx<'_> {
 
     /// Ids whose message is over for long enough.
     fn forget_ids(&mut self) -> Sql<bool> {
-        let old: Vec<(String, i64)> = {
+        let old: Vec<(String, i64, Option<u128>)> = {
             let mut statement = self.sql(
-                "SELECT id, topic FROM known INDEXED BY known_until WHERE until <= ?1 ORDER BY until LIMIT ?2",
+                "SELECT id, topic, content FROM known INDEXED BY known_until WHERE until <= ?1 ORDER BY until LIMIT ?2",
             )?;
-            let old = statement.query_map((self.now.0, CHUNK), |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let old = statement
+                .query_map((self.now.0, CHUNK), |row| Ok((row.get(0)?, row.get(1)?, hash(row.get(2)?))))?;
             old.collect::<Sql<_>>()?
         };
-        for (id, topic) in &old {
-            if self.lives(id)? {
-                self.remember_for(id, self.settings.ids.max(LIVES))?;
+        for (id, topic, content) in &old {
+            if self.lives(*topic, id, *content)? {
+                self.remember_for(*topic, id, self.settings.ids.max(LIVES))?;
             } else {
                 self.sql("DELETE FROM known WHERE id = ?1 AND topic = ?2")?.execute((id, topic))?;
             }
@@ -118,10 +140,37 @@ impl Tx<'_> {
         let mut statement = self.connection().prepare(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
         let mut pages = statement.query([])?;
         while pages.next()?.is_some() {}
-        Ok(free - PAGES > spare)
+        // A file that was not made by us may be unable to become smaller.
+        let left = self.pragma("freelist_count")?;
+        Ok(left < free && left > spare)
     }
 }
 
 fn millis(duration: Duration) -> i64 {
     Timestamp(0).after(duration).0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SqliteSettings, file::File};
+    use dwell_core::Seams;
+
+    #[tokio::test]
+    async fn room_is_made_behind_however_many_records_that_have_a_result() {
+        let file = File::open(SqliteSettings::memory(), Seams::system("test")).unwrap();
+        let insert = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1 + 10)
+             INSERT INTO message SELECT i, 9, 9, 9, 4, 8, 8, i, NULL, NULL, NULL, 0, 0, i, NULL, NULL, 0, NULL, NULL, NULL,
+                 NULL, CASE WHEN i <= ?1 THEN x'00' END, NULL, NULL, NULL, NULL, i, '', NULL, '', NULL, 0, 0, NULL, x'' FROM n";
+        file.write(1, move |tx| tx.sql(insert)?.execute([2 * SEARCH])).await.unwrap();
+        let left = |tx: &mut Tx<'_>| -> Sql<i64> {
+            tx.make_room()?;
+            tx.sql("SELECT count(*) FROM message")?.query_row([], |row| row.get(0))
+        };
+        let mut counts = Vec::new();
+        for _ in 0..4 {
+            counts.push(file.write(1, left).await.unwrap() - 2 * SEARCH);
+        }
+        assert_eq!(counts, [10, 10, 0, 0], "a bounded number is looked at each time");
+    }
 }

@@ -52,6 +52,10 @@ pub(crate) struct Own {
     pub(crate) is_short: bool,
     /// How long the log is, in bytes.
     pub(crate) log_length: u64,
+    /// Up to this time and number, no record may go before its time.
+    pub(crate) searched: (i64, i64),
+    /// Rows of other programs up to this number were tried again; `None` if all were.
+    pub(crate) tried_again: Option<i64>,
 }
 
 /// One transaction, in which one job after the other is done.
@@ -205,6 +209,11 @@ impl<'a> Tx<'a> {
     pub(crate) fn signal(&mut self, place: i64, signal: Signal) {
         let of = self.after.places.entry(place).or_insert(signal);
         *of = (*of).max(signal);
+    }
+
+    /// A consumer of this place was opened, once this is committed.
+    pub(crate) fn opened(&mut self, number: i64, place: i64) {
+        self.after.opened.push((number, place));
     }
 
     /// Something in this topic is due at `due`: who sleeps longer is woken.

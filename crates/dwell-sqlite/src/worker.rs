@@ -254,7 +254,6 @@ impl Worker {
         if elapsed.saturating_sub(self.tidied) < TIDY {
             return;
         }
-        self.reserve.check();
         let is_more = Arc::new(AtomicBool::new(false));
         let seen = is_more.clone();
         let work = move |tx: &mut Tx<'_>| {
@@ -351,7 +350,7 @@ impl Worker {
             return Err(Failure::Other(Error::new(ErrorKind::Unavailable, "the file is not open")));
         };
         open::begin(connection, self.settings.busy_timeout)?;
-        let offset = self.own.offset;
+        let before = (self.own.offset, self.own.tried_again);
         let (cache, own) = (&mut self.cache, &mut self.own);
         let (settings, seams) = (&*self.settings, &self.seams);
         let mut cover =
@@ -384,12 +383,13 @@ impl Worker {
         }));
         match ran {
             Ok(Ok(after)) => {
+                self.own.consumers.extend(after.opened.iter().copied());
                 self.signals.run(after);
                 Ok(())
             }
             failed => {
                 self.cache = Cache::default();
-                self.own.offset = offset;
+                (self.own.offset, self.own.tried_again) = before;
                 if !connection.is_autocommit() {
                     connection.execute_batch("ROLLBACK")?;
                 }

@@ -193,6 +193,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_consumer_that_could_not_be_opened_is_none_of_ours() {
+        let file = file();
+        let failed = file.write(1, |tx| {
+            tx.opened(7, 1);
+            tx.sql("INSERT INTO counter VALUES (1, 1, 1)")?.execute([])
+        });
+        assert!(failed.await.is_err());
+        file.write(1, |tx| Ok(tx.opened(8, 1))).await.unwrap();
+        let ours =
+            file.write(1, |tx| Ok(tx.own.consumers.keys().copied().collect::<Vec<_>>())).await.unwrap();
+        assert_eq!(ours, [8]);
+    }
+
+    #[tokio::test]
     async fn what_was_asked_for_before_the_close_is_done_and_what_comes_after_is_closed() {
         let file = file();
         let go_on = hold_up(&file);

@@ -233,3 +233,28 @@ async fn tidying_ends_though_many_ids_live_and_none_is_kept_for_long() {
     );
     ended.abort();
 }
+
+#[tokio::test]
+async fn an_id_is_forgotten_although_a_dead_letter_of_another_topic_has_it() {
+    let broker = Broker::with(SqliteSettings { ids: SECOND * 10, ..settings() }).await;
+    let invoices = broker.subscribe(Subscription::new("invoices", "mail")).await;
+    broker.send(order("a").once(Fail)).await.unwrap();
+    broker.send(Envelope { to: Address::topic("invoices"), ..order("a") }.once(Fail)).await.unwrap();
+    for consumer in [&broker.mail, &broker.stock] {
+        ack(consumer, one(consumer).await).await;
+    }
+    let mut dead = one(&invoices).await;
+    dead.message.headers.append("x-original-topic", "invoices");
+    dead.message.headers.append("x-dwell-subscription", "mail");
+    let to = Action::Move { to: Address::topic("invoices.dlq"), due: Due::NOW };
+    assert!(settle(&invoices, dead, to).await.is_empty());
+    broker.clock.advance(SECOND * 200).await;
+    // The file is tidied by the way.
+    (seen(&broker.mail).await, seen(&broker.mail).await);
+    let known = "SELECT group_concat(place.topic) FROM known JOIN place ON place.id = known.topic";
+    let known: Option<String> = broker.file.connection().query_row(known, [], |row| row.get(0)).unwrap();
+    assert_eq!(known.as_deref(), Some("invoices"), "where it came from it is still known");
+    assert!(!broker.send(other(order("a")).once(Fail)).await.unwrap().duplicate);
+    let again = Envelope { to: Address::topic("invoices"), ..order("a") };
+    assert!(broker.send(again.once(Fail)).await.unwrap().duplicate);
+}

@@ -143,3 +143,24 @@ async fn what_is_in_memory_works_alike_and_cannot_be_opened_again() {
     assert_eq!(records[0].state, dwell_core::State::Done);
     assert_eq!(kind(sqlite.reopen().await), ErrorKind::Unsupported);
 }
+
+#[tokio::test]
+async fn a_file_that_another_program_made_empty_is_tidied_and_that_comes_to_an_end() {
+    let file = Temporary::new();
+    file.connection().pragma_update(None, "journal_mode", "WAL").unwrap();
+    let broker = Broker::on(VirtualClock::new(), file, settings()).await;
+    let batch: Vec<_> = (0..3000).map(|n| super::faults::large(&n.to_string())).collect();
+    broker.sqlite.producer().await.unwrap().send(&batch).await;
+    assert_eq!(super::faults::drain(&broker).await.len(), 3000);
+    let stop = Arc::new(tokio::sync::Notify::new());
+    let stopped = stop.clone();
+    let work = broker.sqlite.background(Box::pin(async move { stopped.notified().await })).unwrap();
+    let running = tokio::spawn(broker.clock.track(Box::pin(async move { work.await.unwrap() })));
+    for _ in 0..3 {
+        broker.clock.advance(SECOND * 61).await;
+    }
+    stop.notify_one();
+    running.await.unwrap();
+    let free = broker.sqlite.usage().await.unwrap().free;
+    assert!(free > 1 << 20, "there is space that such a file cannot give back: {free}");
+}
