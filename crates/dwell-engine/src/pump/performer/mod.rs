@@ -525,7 +525,8 @@ impl Performer {
                 id = %message.id, kind = %message.kind, topic, subscription, attempt, outcome = ?note.outcome, %to,
                 error, "dead-lettered"
             );
-        } else if let (Outcome::Failed, Action::Move { due: Due::After(delay), .. }) = (note.outcome, action) {
+        } else if let (Outcome::Failed, Action::Move { due: Due::After(delay), .. }) = (note.outcome, action)
+        {
             tracing::warn!(
                 id = %message.id, kind = %message.kind, topic, subscription, attempt,
                 again_in = format_duration(*delay), error, "failed"
