@@ -20,7 +20,7 @@ use tracing_subscriber::EnvFilter;
 #[command(
     name = "dwell",
     version,
-    after_long_help = "Environment:\n  RUST_LOG   show the engine's log on stderr, for instance `RUST_LOG=warn`\n  NO_COLOR   no colours, also on a terminal"
+    after_long_help = "Environment:\n  RUST_LOG   what is logged on stderr, for instance `RUST_LOG=warn`: nothing during the tour unless set, and else `info`\n  NO_COLOR   no colours, also on a terminal"
 )]
 struct Arguments {
     /// Where the messages of the tour lie: memory://, or sqlite:// and a path. If not given, in a SQLite file that is
@@ -53,15 +53,20 @@ async fn main() -> ExitCode {
             tour::run(arguments.url).await
         }
         Some(Command::Promote { url }) => {
-            log_if_asked();
+            log(service_filter());
             promote::run(&url).await
         }
         #[cfg(feature = "kafka")]
         Some(Command::Relay(command)) => {
-            log(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info")));
+            log(service_filter());
             relay::run(command).await
         }
     }
+}
+
+/// What runs by itself says what happens to it.
+fn service_filter() -> EnvFilter {
+    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"))
 }
 
 /// The log would run through the picture, so it is there for those who ask for it.

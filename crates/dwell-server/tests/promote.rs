@@ -7,33 +7,55 @@ use dwell_core::{
 use std::{
     io::{BufRead as _, BufReader},
     process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
     time::Duration,
 };
 
 /// A promoter that says where it works.
-struct Promoter(Child);
+struct Promoter {
+    process: Child,
+    /// What it says, line by line, as long as somebody listens.
+    says: mpsc::Receiver<String>,
+}
 
 impl Promoter {
     fn start(url: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
-        let mut child = command.args(["promote", url]).stderr(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
-        BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
-        assert!(said.contains("making ready what is due at redis://"), "{said}");
-        Self(child)
+        let command = command.args(["promote", url]).env_remove("RUST_LOG").stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let (say, says) = mpsc::channel();
+        // It is read to the end: who writes to nobody stops.
+        thread::spawn(move || lines.map_while(Result::ok).for_each(|line| _ = say.send(line)));
+        let promoter = Self { process, says };
+        promoter.says("making ready what is due at redis://");
+        promoter
+    }
+
+    /// Waits for a line with these words.
+    fn says(&self, words: &str) -> String {
+        let mut before = vec![];
+        loop {
+            match self.says.recv_timeout(Duration::from_secs(30)) {
+                Ok(line) if line.contains(words) => return line,
+                Ok(line) => before.push(line),
+                Err(error) => panic!("{error}: only {before:?}"),
+            }
+        }
     }
 
     /// Asks it to end, as a service manager does.
     fn end(mut self) {
-        let asked = Command::new("kill").arg(self.0.id().to_string()).status().unwrap();
-        assert!(asked.success() && self.0.wait().unwrap().success());
+        let asked = Command::new("kill").arg(self.process.id().to_string()).status().unwrap();
+        assert!(asked.success() && self.process.wait().unwrap().success());
     }
 }
 
 impl Drop for Promoter {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -65,6 +87,19 @@ async fn what_is_due_comes_on_time_once_a_promoter_runs_and_not_before() {
     assert_eq!(&*in_time.message.id.0, "in time");
     promoter.end();
     redis.close().await.unwrap();
+}
+
+/// Whoever looks at its log must see why nothing becomes ready.
+#[test]
+fn a_server_that_goes_away_is_said_without_being_asked_for() {
+    let server = RedisServer::start(RedisOptions::default()).unwrap();
+    let promoter = Promoter::start(&server.url());
+    let place = server.url().trim_start_matches("redis://").to_owned();
+    // It says how durable the server is, so it is connected.
+    promoter.says("once a second");
+    drop(server);
+    let said = promoter.says("tried again");
+    assert!(said.contains("WARN") && said.contains(&place), "{said}");
 }
 
 #[test]
