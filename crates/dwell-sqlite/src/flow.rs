@@ -125,17 +125,17 @@ impl Tx<'_> {
         if is_for_all { self.copies(Target::Topic(held.topic)) - 1 } else { 0 }
     }
 
-    /// Makes some of what is due ready, in any topic. Returns whether there was any.
+    /// Makes some of what is due ready, up to about `limit` messages of all topics. Returns whether there was any.
     pub(crate) fn promote_any(&mut self, limit: usize) -> Sql<bool> {
         let topics: Vec<_> = self.places().topics.keys().copied().collect();
+        let mut left = limit;
         for topic in topics {
-            if self.next_due(topic)?.is_some_and(|due| due <= self.now)
-                && self.promote(topic, limit)?.moved > 0
-            {
-                return Ok(true);
+            if left > 0 && self.next_due(topic)?.is_some_and(|due| due <= self.now) {
+                let copies = self.copies(Target::Topic(topic));
+                left = left.saturating_sub(self.promote(topic, left)?.moved * copies);
             }
         }
-        Ok(false)
+        Ok(left < limit)
     }
 
     fn due(&self, topic: i64, most: usize) -> Sql<Vec<Due>> {

@@ -70,20 +70,19 @@ impl Ledger for SqliteLedger {
     }
 }
 
-/// Makes ready all that is due by now, a chunk at a time, so that what is looked at afterwards is as it should be even
-/// where no consumer is there to care.
+/// Makes ready some of what is due by now, so that what is looked at afterwards is as it should be even where no consumer is
+/// there to care. A bounded number: who looks waits for one transaction, however many are due, and the rest is still shown
+/// as waiting.
 pub(crate) async fn promote(file: &File) -> Result<()> {
     let now = file.seams.clock.now();
-    while file.read(move |connection| is_behind(connection, now)).await? {
-        match file.write(CHUNK, |tx| Ok(tx.take_in()? | tx.promote_any(CHUNK)?)).await {
-            Ok(true) => {}
-            // There is no room for what is left, or the clock was set back meanwhile.
-            Ok(false) => break,
-            Err(error) if error.kind() == ErrorKind::StorageFull => break,
-            Err(error) => return Err(error),
-        }
+    if !file.read(move |connection| is_behind(connection, now)).await? {
+        return Ok(());
     }
-    Ok(())
+    match file.write(CHUNK, |tx| Ok(tx.take_in()? | tx.promote_any(CHUNK)?)).await {
+        // There is no room for it: that is no reason not to look.
+        Err(error) if error.kind() == ErrorKind::StorageFull => Ok(()),
+        promoted => promoted.map(drop),
+    }
 }
 
 /// Whether anything is due, or came from another program, and was not moved on yet.

@@ -89,3 +89,23 @@ async fn a_bulk_change_takes_all_that_a_filter_finds_and_its_past_says_who_asked
     assert_eq!(record.history.last().unwrap().by.as_deref(), Some("ada"));
     engine.shutdown().await.unwrap();
 }
+
+#[tokio::test]
+async fn who_looks_waits_for_a_bounded_step_however_much_is_due() {
+    let broker = Broker::new().await;
+    let to_mail =
+        |n: usize| Envelope { to: Address::subscription("orders", "mail"), ..order(&n.to_string()) };
+    let batch: Vec<_> = (0..3500).map(|n| to_mail(n).due(after(SECOND))).collect();
+    broker.sqlite.producer().await.unwrap().send(&batch).await;
+    broker.clock.advance(SECOND).await;
+    let ledger = broker.sqlite.ledger().unwrap();
+    let mut before = 3500;
+    while before > 0 {
+        let all: u64 = ledger.counts().await.unwrap().iter().map(|count| count.count).sum();
+        assert_eq!(all, 3500, "all are there, whatever they are called");
+        let waiting = broker.held().waiting;
+        assert!(waiting < before && waiting + 1000 >= before, "{waiting} after {before}");
+        before = waiting;
+    }
+    broker.file.check();
+}
