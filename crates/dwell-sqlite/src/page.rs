@@ -11,7 +11,7 @@ use crate::{
     tx::code,
 };
 use dwell_core::{Cursor, Error, ErrorKind, MessageId, Page, Record, RecordQuery, Result, State, Timestamp};
-use rusqlite::{Connection, OptionalExtension, ToSql, types::Value};
+use rusqlite::{Connection, OptionalExtension, Params, ToSql, types::Value};
 use std::sync::Arc;
 
 /// How many rows are looked through at a time.
@@ -142,7 +142,10 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
     if query.id.is_some() {
         return Ok(vec![Scan::new("message_id", any_state, false)]);
     }
-    if query.key.is_some() {
+    // Of one key there may be millions, too: then it is looked for like anything else.
+    if let Some(key) = &query.key
+        && has_few(connection, &Scan::new("message_key", "key = ?1", false), [&**key])?
+    {
         return Ok(vec![Scan::new("message_key", any_state, false)]);
     }
     if wanted.is_empty() {
@@ -179,11 +182,15 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
 
 /// Whether few rows are on this way, in whatever state. The index alone is looked at, and no further than that.
 fn is_small(connection: &Connection, scan: &Scan) -> Sql<bool> {
+    has_few(connection, scan, [])
+}
+
+fn has_few(connection: &Connection, scan: &Scan, of: impl Params) -> Sql<bool> {
     let sql = format!(
         "SELECT 1 FROM message INDEXED BY {} WHERE {} LIMIT 1 OFFSET {FEW}",
         scan.from, scan.condition
     );
-    Ok(!connection.prepare_cached(&sql)?.exists([])?)
+    Ok(!connection.prepare_cached(&sql)?.exists(of)?)
 }
 
 /// One page.
@@ -324,6 +331,33 @@ mod tests {
                 found += count(&scan.condition);
             }
             assert_eq!(found, if few == many { FEW + 8 } else { 3 }, "{few} among {many}: {scans:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_few_have_is_found_by_it_and_one_that_many_have_in_order() {
+        let connection = Connection::open_in_memory().unwrap();
+        crate::layout::create(&connection).unwrap();
+        let insert = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1 + 5)
+             INSERT INTO message SELECT i, 9, 9, 9, 1, 1, 1, i, i, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL,
+                 NULL, NULL, NULL, NULL, NULL, i, '', CASE WHEN i <= 3 THEN x'01' ELSE x'02' END, '', NULL, 0, 0, NULL, x'' FROM n";
+        connection.execute(insert, [FEW]).unwrap();
+        let rest =
+            "INSERT INTO place VALUES (9, 'orders', 'mail'); INSERT INTO tally VALUES (9, 1, 20005, 0)";
+        connection.execute_batch(rest).unwrap();
+        for (key, states, is_ordered) in [
+            (1, vec![], false),
+            (1, vec![State::Ready], false),
+            (2, vec![], true),
+            (2, vec![State::Ready], true),
+            (3, vec![], false),
+        ] {
+            let query =
+                RecordQuery { key: Some(vec![key].into()), states, limit: 2, ..RecordQuery::default() };
+            let scans = scans(&connection, &query).unwrap();
+            assert!(scans.iter().all(|scan| scan.is_ordered == is_ordered), "{key}: {scans:?}");
+            let found = look(&connection, &query, &scans[0], &Rank::FIRST, 2).unwrap().found.len();
+            assert_eq!(found, if key == 3 { 0 } else { 2 });
         }
     }
 }
