@@ -83,6 +83,7 @@ mod tests {
         assert_eq!(takes(&[of(1), of(LARGEST), of(1)]), 1);
         assert_eq!(takes(&vec![of(LARGEST / 4); 10]), 4);
         let copy = Envelope { copy: true, ..of(1) };
-        assert!(!first_of(&[copy.clone()]).1.is_new && first_of(&[copy, of(1)]).1.is_new);
+        let (copies, mixed) = ([copy.clone()], [copy, of(1)]);
+        assert!(!first_of(&copies).1.is_new && first_of(&mixed).1.is_new);
     }
 }

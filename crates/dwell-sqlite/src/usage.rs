@@ -15,6 +15,9 @@ pub struct Usage {
     pub dead: u64,
     /// How long their bodies are together, in bytes.
     pub dead_bytes: u64,
+    /// How many rows of other programs in `incoming` were refused, and lie there with the reason until somebody removes
+    /// them: counted up to 10 000.
+    pub refused: u64,
 }
 
 impl Usage {
@@ -34,6 +37,11 @@ impl Usage {
                 "The bodies of the dead letters in the file.",
                 self.dead_bytes,
             ),
+            gauge(
+                "sqlite_incoming_refused",
+                "Rows of other programs in `incoming` that were refused, with the reason beside them, up to 10 000.",
+                self.refused,
+            ),
         ]
     }
 }
@@ -49,10 +57,20 @@ pub(crate) fn usage(connection: &Connection) -> Sql<Usage> {
             "SELECT coalesce(sum(messages), 0), coalesce(sum(bytes), 0) FROM tally WHERE state = ?1",
         )?
         .query_row([code(State::Dead)], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    // By the index of those that were not refused: a row has its reason behind its body.
+    let refused: i64 = connection
+        .prepare_cached(
+            "SELECT count(*) FROM (SELECT 1 FROM incoming WHERE NOT EXISTS (
+                 SELECT 1 FROM incoming AS open INDEXED BY incoming_open
+                 WHERE open.number = incoming.number AND open.error IS NULL
+             ) LIMIT 10000)",
+        )?
+        .query_row([], |row| row.get(0))?;
     Ok(Usage {
         file: pragma("page_count")? * page,
         free: pragma("freelist_count")? * page,
         dead: dead.try_into().unwrap_or(0),
         dead_bytes: dead_bytes.try_into().unwrap_or(0),
+        refused: refused.try_into().unwrap_or(0),
     })
 }

@@ -200,7 +200,11 @@ mod tests {
             tx.sql("INSERT INTO counter VALUES (1, 1, 1)")?.execute([])
         });
         assert!(failed.await.is_err());
-        file.write(1, |tx| Ok(tx.opened(8, 1))).await.unwrap();
+        let opened = file.write(1, |tx| {
+            tx.opened(8, 1);
+            Ok(())
+        });
+        opened.await.unwrap();
         let ours =
             file.write(1, |tx| Ok(tx.own.consumers.keys().copied().collect::<Vec<_>>())).await.unwrap();
         assert_eq!(ours, [8]);

@@ -14,7 +14,7 @@ struct Tool {
     /// Succeeds where it is there.
     probe: &'static str,
     packages: &'static [&'static str],
-    /// The transport that it is for, or the build.
+    /// The transport that it is for, or the build, which is what every run needs.
     of: &'static str,
 }
 
@@ -25,6 +25,7 @@ const TOOLS: &[Tool] = &[
         "command -v redis-server && command -v redis-cli",
         &["redis-server", "redis-tools"],
     ),
+    tool("sqlite3", "build", "command -v sqlite3", &["sqlite3"]),
     tool("a C++ compiler and make", "build", "command -v c++ && command -v make", &["build-essential"]),
     tool("OpenSSL", "build", "pkg-config --exists openssl", &["pkg-config", "libssl-dev"]),
     tool("java", "kafka", "command -v java", &["default-jre-headless"]),

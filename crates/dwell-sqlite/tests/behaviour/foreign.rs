@@ -23,13 +23,19 @@ async fn the_shortest_insert_is_handled() {
     assert_eq!(left, 0);
 }
 
-/// As a person reads it there, and types it.
-#[tokio::test]
-async fn what_the_page_says_about_inserting_is_so() {
+/// What the page shows: a line for the shell, and statements.
+fn documented() -> String {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/transports/sqlite.md");
     let page = std::fs::read_to_string(page).unwrap();
     let (_, sql) = page.split_once("```sql\n").unwrap();
-    let (sql, _) = sql.split_once("```").unwrap();
+    sql.split_once("```").unwrap().0.to_owned()
+}
+
+/// As a person reads it there, and types it.
+#[tokio::test]
+async fn what_the_page_says_about_inserting_is_so() {
+    let sql = documented();
+    let (_, sql) = sql.split_once('\n').unwrap();
     assert_eq!(sql.matches("INSERT INTO incoming").count(), 2, "{sql}");
     let broker = Broker::new().await;
     let mail = broker.subscribe(Subscription::new("orders.placed", "mail")).await;
@@ -98,8 +104,10 @@ async fn what_cannot_be_taken_in_stays_there_with_the_reason_and_holds_up_nobody
     insert(&broker, "INSERT INTO incoming (topic, id) VALUES ('invoices', 'early'), ('orders', 'a')");
     assert_eq!(seen(&broker.mail).await, ["a"]);
     assert!(problem_of(&broker).contains("no topic `invoices`"), "{}", problem_of(&broker));
+    assert_eq!(broker.sqlite.usage().await.unwrap().refused, 1, "it is not forgotten there");
     let invoices = broker.subscribe(Subscription::new("invoices", "mail")).await;
     assert_eq!(seen(&invoices).await, ["early"], "now it has somewhere to go");
+    assert_eq!(broker.sqlite.usage().await.unwrap().refused, 0);
 
     for (columns, values, says) in [
         ("topic, due, delay", "'orders', 5, 5", "both `due` and `delay`"),
@@ -160,4 +168,70 @@ async fn two_rows_with_one_id_are_two_messages_also_if_they_wait() {
     broker.clock.advance(SECOND).await;
     assert_eq!(seen(&broker.mail).await, ["a"; 3]);
     broker.file.check();
+}
+
+#[tokio::test]
+async fn however_many_rows_were_refused_all_are_tried_again_when_a_topic_is_made() {
+    let broker = Broker::new().await;
+    insert(
+        &broker,
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500)
+         INSERT INTO incoming (topic, id) SELECT 'invoices', i FROM n",
+    );
+    while broker.sqlite.usage().await.unwrap().refused < 2500 {
+        assert!(seen(&broker.mail).await.is_empty());
+    }
+    let invoices = broker.subscribe(Subscription::new("invoices", "mail")).await;
+    let mut found = 0;
+    loop {
+        let deliveries = invoices.receive(1000, Duration::ZERO, None).await.unwrap();
+        if deliveries.is_empty() {
+            break;
+        }
+        found += deliveries.len();
+    }
+    assert_eq!(found, 2500);
+}
+
+/// As a person types it, into the shell that comes with SQLite.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_shell_of_sqlite_inserts_what_the_page_shows_while_a_bus_is_at_work() {
+    dwell_conformance::servers::require(&["sqlite3"]).unwrap();
+    let broker = Broker::new().await;
+    let mail = broker.subscribe(Subscription::new("orders.placed", "mail")).await;
+    let typed = |input: &str| {
+        let mut shell = std::process::Command::new("sqlite3");
+        let shell = shell.arg("-batch").arg(broker.file.path()).stdin(std::process::Stdio::piped());
+        let mut shell = shell.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        std::io::Write::write_all(&mut shell.stdin.take().unwrap(), input.as_bytes()).unwrap();
+        let output = shell.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", output.status);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let sql = documented();
+    assert!(sql.starts_with(".timeout "), "who writes waits for who writes: {sql}");
+    typed(&sql);
+    assert_eq!(&one(&mail).await.message.body[..], br#"{"order": 42}"#);
+    let shown = typed("SELECT topic, subscription, state FROM messages WHERE state = 'scheduled';");
+    assert_eq!(shown, "orders.placed||scheduled\n");
+}
+
+#[tokio::test]
+async fn large_rows_are_taken_in_a_few_at_a_time_and_in_the_end_all_are() {
+    let broker = Broker::new().await;
+    insert(
+        &broker,
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10)
+         INSERT INTO incoming (topic, subscription, id, body) SELECT 'orders', 'mail', i, zeroblob(1 << 20) FROM n",
+    );
+    let left = || -> i64 {
+        broker.file.connection().query_row("SELECT count(*) FROM incoming", [], |row| row.get(0)).unwrap()
+    };
+    let mut found = broker.mail.receive(1, Duration::ZERO, None).await.unwrap().len();
+    assert_eq!(left(), 6, "4 MiB in one transaction");
+    while left() > 0 {
+        found += receive(&broker.mail).await.len();
+    }
+    assert_eq!(found + receive(&broker.mail).await.len(), 10);
 }

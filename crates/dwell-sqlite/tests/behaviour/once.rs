@@ -250,7 +250,9 @@ async fn an_id_is_forgotten_although_a_dead_letter_of_another_topic_has_it() {
     assert!(settle(&invoices, dead, to).await.is_empty());
     broker.clock.advance(SECOND * 200).await;
     // The file is tidied by the way.
-    (seen(&broker.mail).await, seen(&broker.mail).await);
+    for _ in 0..2 {
+        assert!(seen(&broker.mail).await.is_empty());
+    }
     let known = "SELECT group_concat(place.topic) FROM known JOIN place ON place.id = known.topic";
     let known: Option<String> = broker.file.connection().query_row(known, [], |row| row.get(0)).unwrap();
     assert_eq!(known.as_deref(), Some("invoices"), "where it came from it is still known");
