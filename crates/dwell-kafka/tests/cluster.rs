@@ -135,8 +135,10 @@ async fn while_a_target_out_of_reach_is_waited_for_the_others_get_what_is_due() 
     let target = Unreachable::new(FOR_EVER, None).await;
     target.send().await;
     target.read_here().await;
+    let counts = target.relay.counts.clone();
+    target.scene.until("they are counted", || counts.tally().forwarded == (HERE + 2) as u64).await;
     // Not because it was given up.
-    assert_eq!(target.relay.counts.tally().put_back, 0);
+    assert_eq!(counts.tally().put_back, 0);
     target.come_back().await;
 }
 
