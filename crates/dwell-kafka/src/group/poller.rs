@@ -101,13 +101,12 @@ impl Poller {
                 return false;
             }
         };
+        let cooperative = matches!(self.consumer.rebalance_protocol(), RebalanceProtocol::Cooperative);
+        // The last thing before it: with an assignment, the library forgets that one was lost.
         if self.consumer.assignment_lost() {
             return false;
         }
-        let begun = match self.consumer.rebalance_protocol() {
-            RebalanceProtocol::Cooperative => self.consumer.incremental_assign(&committed),
-            _ => Ok(()),
-        };
+        let begun = if cooperative { self.consumer.incremental_assign(&committed) } else { Ok(()) };
         match begun {
             Ok(()) => self.lanes.learn(&committed),
             Err(error) => {
@@ -118,8 +117,9 @@ impl Poller {
         true
     }
 
-    /// Asks whatever broker there is for something that it has to answer itself. An answer may come too late: what was lost
-    /// meanwhile is heard with the next poll, and nothing is handed out before.
+    /// Asks whatever broker there is for something that it has to answer itself. An answer may come too late: partitions that
+    /// the library knows to be lost are not gone on with. What it learns a moment later is heard with the next poll, and until
+    /// then, a tenth of a second at most, records may be handed out that come again elsewhere.
     fn look_for_a_broker(&mut self) {
         self.patience = (self.patience * 2).clamp(POLL, LOOK);
         let answer = self.consumer.fetch_metadata(self.lanes.a_topic(), self.patience);
