@@ -75,6 +75,9 @@ pub struct Tls {
 /// Room for key, headers and the record's own bookkeeping beside the largest body.
 pub(crate) const HEADER_ROOM: usize = 48 << 10;
 
+/// librdkafka takes no more than a day between two polls, and a poll takes a moment more than what it waits for.
+const LONGEST_WAIT: Duration = Duration::from_secs(23 * 3600);
+
 impl KafkaSettings {
     /// The defaults, at these brokers.
     pub fn at(brokers: impl Into<String>) -> Self {
@@ -188,6 +191,9 @@ impl KafkaSettings {
         }
         if self.session < Duration::from_secs(1) {
             return refuse("`session` is below 1s: no broker takes that".to_owned());
+        }
+        if self.revoke_wait > LONGEST_WAIT {
+            return refuse("`revoke_wait` is above 23h: Kafka gives up on a consumer after a day".to_owned());
         }
         if let Some(tls) = &self.tls {
             if tls.certificate.is_some() != tls.private_key.is_some() {
@@ -321,6 +327,7 @@ mod tests {
             ("kafka://host?partitions=0", "`partitions`"),
             ("kafka://host?partitons=1", "did you mean `partitions`?"),
             ("kafka://host?session=10ms", "`session`"),
+            ("kafka://host?revoke_wait=24h", "`revoke_wait`"),
             ("kafka://host?max_record=100", "`max_record`"),
             ("kafka://host?ladder=5s,2s", "ladder"),
             ("kafka://host?read_ahead=0", "`read_ahead`"),

@@ -33,6 +33,10 @@ use tokio::sync::watch;
 const LEAVE: Duration = Duration::from_secs(10);
 /// How often the library says how much there is to do.
 const STATISTICS: Duration = Duration::from_secs(2);
+/// How long nobody may poll before the group gives up on us, at least; also beyond what a poll may take.
+const POLL: Duration = Duration::from_secs(300);
+const MARGIN: Duration = Duration::from_secs(60);
+
 /// How a member is set up.
 pub(crate) struct MemberSettings<'a> {
     pub(crate) connection: &'a KafkaSettings,
@@ -103,7 +107,7 @@ impl Member {
             ("partition.assignment.strategy", "cooperative-sticky".to_owned()),
             ("session.timeout.ms", session.as_millis().to_string()),
             ("heartbeat.interval.ms", heartbeat.as_millis().to_string()),
-            ("max.poll.interval.ms", session.max(Duration::from_secs(300)).as_millis().to_string()),
+            ("max.poll.interval.ms", longest_poll(session, connection.revoke_wait).as_millis().to_string()),
             ("fetch.wait.max.ms", fetch.wait.as_millis().to_string()),
             ("fetch.queue.backoff.ms", "5".to_owned()),
             ("queued.min.messages", fetch.records.to_string()),
@@ -239,9 +243,27 @@ pub(crate) struct Offsets {
     pub(crate) marks: TopicPartitionList,
 }
 
+/// The poll that takes a partition away waits for its handlers.
+fn longest_poll(session: Duration, revoke_wait: Duration) -> Duration {
+    session.max(POLL).max(revoke_wait + MARGIN)
+}
+
 fn spawn(group: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     thread::Builder::new().name(format!("kafka {group}")).spawn(work).map_err(|error| {
         dwell_core::Error::new(dwell_core::ErrorKind::Unavailable, "no thread for a Kafka consumer")
             .with_source(error)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_poll_may_take_as_long_as_a_partition_waits_for_its_handlers() {
+        let longest = |session, wait| longest_poll(Duration::from_secs(session), Duration::from_secs(wait));
+        assert_eq!(longest(30, 10), Duration::from_secs(300));
+        assert_eq!(longest(600, 10), Duration::from_secs(600));
+        assert_eq!(longest(30, 1_800), Duration::from_secs(1_860));
+    }
 }
