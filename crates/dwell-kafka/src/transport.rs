@@ -25,10 +25,25 @@ use std::{
     time::Duration,
 };
 
-/// What a consumer fetches ahead. While there is so much of its topic, the library asks for its retry topic alone, and for
-/// nothing else before that is answered: it must not be handled sooner.
-const FETCH: Fetch =
-    Fetch { records: 50_000, bytes: 32 << 20, at_once: 1 << 20, wait: Duration::from_millis(25) };
+/// What a consumer that has all partitions fetches ahead.
+const AHEAD_RECORDS: usize = 100_000;
+const AHEAD_BYTES: usize = 64 << 20;
+/// The least of each partition: so much comes in one answer anyhow.
+const LEAST_RECORDS: usize = 1_000;
+const AT_ONCE: usize = 1 << 20;
+
+/// The same for each of so many partitions, which the library limits by themselves. While there is so much of a topic, the library
+/// asks for the retry topic alone, and for nothing else before that is answered: it must not be handled sooner.
+fn fetch(partitions: usize) -> Fetch {
+    // Every subscription has one of its topic, and one of its retry topic.
+    let partitions = partitions.max(2);
+    Fetch {
+        records: (AHEAD_RECORDS / partitions).max(LEAST_RECORDS),
+        bytes: (AHEAD_BYTES / partitions).max(AT_ONCE),
+        at_once: AT_ONCE,
+        wait: Duration::from_millis(25),
+    }
+}
 
 /// A connection to Kafka.
 pub struct Kafka {
@@ -89,6 +104,10 @@ impl Kafka {
         if !known {
             return Err(not_found(&format!("subscription `{}`", of.address())));
         }
+        let mut partitions = 0;
+        for topic in &topics {
+            partitions += self.cluster.partitions(topic).await?.unwrap_or(0);
+        }
         let settings = self.cluster.settings();
         let member = Arc::new(Member::join(MemberSettings {
             connection: settings,
@@ -98,7 +117,7 @@ impl Kafka {
             max_span: settings.max_span,
             commits: true,
             measures_lag: false,
-            fetch: FETCH,
+            fetch: fetch(partitions),
             read: Record::read_message,
             epoch: self.seams.random.next(),
             clock: self.seams.clock.clone(),
@@ -174,5 +193,25 @@ impl Transport for Kafka {
 impl fmt::Debug for Kafka {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kafka").field("brokers", &self.cluster.settings().brokers).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stalled_consumer_holds_no_more_however_many_partitions_it_has() {
+        let of = |partitions| {
+            let Fetch { records, bytes, at_once, .. } = fetch(partitions);
+            // One answer may come beyond the limit.
+            (records, bytes, (bytes + at_once) * partitions)
+        };
+        assert_eq!(of(8), (12_500, 8 << 20, 72 << 20));
+        for partitions in 2..=64 {
+            let (.., all) = of(partitions);
+            assert!(all <= AHEAD_BYTES * 2, "{partitions}: {all}");
+        }
+        assert_eq!(of(200), (1_000, 1 << 20, 400 << 20));
     }
 }
