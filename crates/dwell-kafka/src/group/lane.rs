@@ -42,8 +42,8 @@ pub(super) struct Lane {
     pub(super) committed: Option<(u64, u64)>,
     /// Being taken away: hands out no more.
     pub(super) leaving: bool,
-    /// That its span is full was said.
-    warned: bool,
+    /// That its span is full was said, since it last was not.
+    pub(super) warned: bool,
 }
 
 impl Lane {

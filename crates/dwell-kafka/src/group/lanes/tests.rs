@@ -106,6 +106,21 @@ fn a_stuck_message_stops_its_partition_at_the_span_and_no_other() {
 }
 
 #[test]
+fn each_message_that_is_stuck_is_said() {
+    let lanes = lanes([20, 0]);
+    let said = || lanes.lock().lanes[&(0, 0)].warned;
+    for _ in 0..2 {
+        let taken = take(&lanes, 100);
+        assert_eq!((taken.len(), said()), (5, true));
+        assert!(complete(&lanes, taken[1]) && said(), "it is still stuck");
+        for lease in taken.into_iter().filter(|lease| lanes.is_open(*lease)).collect::<Vec<_>>() {
+            assert!(complete(&lanes, lease));
+        }
+        assert!(!said());
+    }
+}
+
+#[test]
 fn one_that_is_not_ready_holds_back_its_partition_alone() {
     let lanes = lanes([2, 2]);
     let ready = &mut |record: &Record| (record.partition, record.offset) != (0, 10);
