@@ -94,6 +94,8 @@ impl<'a> FromIterator<(&'a str, Option<&'a [u8]>)> for RawHeaders {
             block.clear();
             all.into_iter().for_each(|(name, value)| push(block, name.as_bytes(), value));
             let copy = Bytes::copy_from_slice(block);
+            // What is in it stays, however little is asked for.
+            block.clear();
             block.shrink_to(SCRATCH_KEPT);
             Self(copy)
         })
@@ -153,5 +155,12 @@ mod tests {
         let mut set = headers;
         set.set("TAG", 2);
         assert_eq!(set.iter().collect::<Vec<_>>(), [GIVEN[1], GIVEN[3], GIVEN[4], ("TAG", Some(b"2"))]);
+    }
+
+    #[test]
+    fn a_large_block_leaves_nothing_behind() {
+        let large = vec![0; SCRATCH_KEPT * 100];
+        assert!(RawHeaders::from_iter([("large", Some(&large[..]))]).size() > large.len());
+        assert!(SCRATCH.with_borrow(Vec::capacity) <= SCRATCH_KEPT);
     }
 }
