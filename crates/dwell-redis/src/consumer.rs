@@ -30,8 +30,11 @@ use std::{
 };
 use tokio::sync::{Notify, oneshot};
 
-/// The most that one `receive` hands out, in one script: whoever else needs the server meanwhile does not wait long.
-const MOST: usize = 100;
+/// The most that one `receive` hands out.
+const MOST: usize = 500;
+
+/// And in one script: whoever else needs the server meanwhile does not wait long.
+const AT_ONCE: usize = 100;
 
 /// How much that is in bytes, unless a single message has more.
 const BYTES: usize = 1 << 20;
@@ -226,7 +229,19 @@ impl RedisConsumer {
         let (entries, unheard) = (self.entries.clone(), self.unheard.clone());
         tokio::spawn(async move {
             let max = max.min(MOST);
-            let look = look(&store, &of, &name, &entries, &unheard, max, lease).await;
+            let some = async |most: usize| {
+                look(&store, &of, &name, &entries, &unheard, most.min(AT_ONCE), lease).await
+            };
+            let mut look = some(max).await;
+            if let Ok(Look::Found(found)) = &mut look {
+                // As long as there is more: nothing is waited for.
+                let (mut last, mut bytes) = (found.len(), bytes_of(found));
+                while last == AT_ONCE && found.len() < max && bytes < BYTES {
+                    let Ok(Look::Found(more)) = some(max - found.len()).await else { break };
+                    (last, bytes) = (more.len(), bytes + bytes_of(&more));
+                    found.extend(more);
+                }
+            }
             let hand = |look| Handed {
                 look: Some(look),
                 store: store.clone(),
@@ -304,6 +319,10 @@ async fn look(
     let times = [due, lease].into_iter().filter_map(|wait| u64::try_from(number(wait)).ok());
     let wait = times.min().map(Duration::from_millis);
     Ok(Look::Nothing { wait, ready: text(ready), wake: text(wake) })
+}
+
+fn bytes_of(found: &[Delivery]) -> usize {
+    found.iter().map(|delivery| delivery.message.body.len()).sum()
 }
 
 fn read(entries: &Entries, value: Value) -> Option<Delivery> {
