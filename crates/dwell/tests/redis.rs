@@ -51,3 +51,42 @@ async fn an_id_is_remembered_for_as_long_as_the_url_says_and_then_it_is_new() {
     assert!(clock.now().since(start) >= Duration::from_secs(1), "it was forgotten too early");
     bus.shutdown().await.unwrap();
 }
+
+/// How many scripts the server has run.
+fn scripts(server: &RedisServer) -> usize {
+    let said = server.cli(&["info", "commandstats"]).unwrap().stdout;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    let calls = said.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+    calls.and_then(|calls| calls.parse().ok()).unwrap_or(0)
+}
+
+#[tokio::test]
+async fn jobs_that_a_worker_lost_are_put_off_together() {
+    const MANY: usize = 100;
+    let server = RedisServer::start(RedisOptions::default()).unwrap();
+    let bus = Bus::connect(&server.url()).await.unwrap();
+    let jobs = bus.jobs().unwrap();
+    for _ in 0..MANY {
+        jobs.submit_raw("image.resize", "application/json", "{}").await.unwrap();
+    }
+    let (clock, mut lost) = (Seams::system("test").clock, 0);
+    while lost < MANY {
+        let claim = jobs.claim(["image.resize"]).max(MANY).lease(Duration::from_secs(1));
+        let claimed = claim.wait(Duration::from_secs(20)).await.unwrap();
+        lost += claimed.len();
+        // Whoever has them is gone without a word.
+        std::mem::forget(claimed);
+    }
+    clock.sleep(Duration::from_millis(1100)).await;
+    let (before, waiting) = (scripts(&server), ["hlen", "dwell:{job.image.resize}:waiting"]);
+    while String::from_utf8_lossy(&server.cli(&waiting).unwrap().stdout).trim() != MANY.to_string() {
+        let claim = jobs.claim(["image.resize"]).max(MANY);
+        assert!(
+            claim.wait(Duration::from_millis(10)).await.unwrap().is_empty(),
+            "they wait before they run again"
+        );
+    }
+    let scripts = scripts(&server) - before;
+    assert!(scripts < MANY, "{scripts} scripts for {MANY} jobs");
+    bus.shutdown().await.unwrap();
+}

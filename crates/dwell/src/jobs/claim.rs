@@ -2,9 +2,10 @@
 
 use super::{Claimed, Jobs, check_kind};
 use dwell_core::{
-    BoxFuture, Delivery, Error, ErrorKind, LeaseId, Result, Subscription, Text, Timestamp, Topic,
+    BoxFuture, Delivery, Error, ErrorKind, LeaseId, Result, Settle, Subscription, Text, Timestamp, Topic,
+    Unsettled,
 };
-use dwell_engine::{Decision, Engine, Gaps, Rules, SubscriptionSettings, Verdict, decide, settle_with_gaps};
+use dwell_engine::{Engine, Gaps, Rules, SubscriptionSettings, Verdict, decide, settle_with_gaps};
 use futures_util::future::select_all;
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -200,11 +201,20 @@ fn settle_apart(engine: &Engine, all: Vec<(Hold, Delivery, Verdict)>) -> Option<
     }
     // Without a runtime, they come back when their leases run out.
     let runtime = Handle::try_current().ok()?;
+    // Those of one consumer together: a worker that dies may leave thousands.
+    let mut groups: Vec<(Hold, Vec<Settle>)> = vec![];
+    for (hold, delivery, verdict) in all {
+        let settle = hold.decide(delivery, verdict);
+        match groups.iter_mut().find(|(of, _)| Arc::ptr_eq(&of.gaps, &hold.gaps)) {
+            Some((_, group)) => group.push(settle),
+            None => groups.push((hold, vec![settle])),
+        }
+    }
     let settle = async move {
-        for (hold, delivery, verdict) in all {
-            let id = delivery.message.id.clone();
-            if let Err(error) = hold.settle(delivery, verdict).await {
+        for (hold, group) in groups {
+            for Unsettled { settle, error } in hold.carry_out(group).await {
                 // Its lease runs out once more, and then this is tried again.
+                let id = &settle.delivery.message.id;
                 tracing::warn!(target: "dwell", %id, %error, "a job that was not handed out could not be put back");
             }
         }
@@ -358,20 +368,33 @@ impl Hold {
     /// Carries out what the rule book says. A fault of the moment is tried again as long as the lease may last; then it is
     /// an error, and the job comes back by itself.
     pub(super) async fn settle(&self, delivery: Delivery, verdict: Verdict) -> Result<()> {
+        match self.carry_out(vec![self.decide(delivery, verdict)]).await.pop() {
+            None => Ok(()),
+            Some(unsettled) => Err(unsettled.error),
+        }
+    }
+
+    fn decide(&self, delivery: Delivery, verdict: Verdict) -> Settle {
         let seams = self.engine.seams();
-        let give_up = seams.clock.elapsed().saturating_add(self.lease);
-        let Decision { settle, .. } =
-            decide(delivery, verdict, &self.rules, seams.clock.now(), seams.random.symmetric());
-        let (mut settle, mut pause) = (settle, FIRST_PAUSE);
+        decide(delivery, verdict, &self.rules, seams.clock.now(), seams.random.symmetric()).settle
+    }
+
+    /// Returns those that could not be settled for as long as their leases may last.
+    async fn carry_out(&self, mut batch: Vec<Settle>) -> Vec<Unsettled> {
+        let clock = &self.engine.seams().clock;
+        let give_up = clock.elapsed().saturating_add(self.lease);
+        let (mut given_up, mut pause) = (vec![], FIRST_PAUSE);
         loop {
-            let Some(unsettled) = settle_with_gaps(&self.gaps, vec![settle]).await.pop() else {
-                return Ok(());
-            };
-            if !unsettled.error.is_retryable() || seams.clock.elapsed().saturating_add(pause) >= give_up {
-                return Err(unsettled.error);
+            let unsettled = settle_with_gaps(&self.gaps, batch).await;
+            let is_late = clock.elapsed().saturating_add(pause) >= give_up;
+            let (again, rest): (Vec<_>, Vec<_>) =
+                unsettled.into_iter().partition(|unsettled| unsettled.error.is_retryable() && !is_late);
+            given_up.extend(rest);
+            if again.is_empty() {
+                return given_up;
             }
-            settle = unsettled.settle;
-            seams.clock.sleep(pause).await;
+            batch = again.into_iter().map(|unsettled| unsettled.settle).collect();
+            clock.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
