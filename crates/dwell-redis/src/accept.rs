@@ -92,15 +92,35 @@ pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sen
 
 async fn accept_chunk(store: &Store, room: &Text, chunk: Vec<Sending<'_>>) -> Result<Vec<Result<Sent>>> {
     let call = store.calls.begin();
-    let stored = store_chunk(store, room, &chunk, &call).await;
-    if let Err(error) = &stored {
-        // Nobody knows whether it is stored, and for good: if it comes again, it is not stored twice. Any other error says that this
-        // call did not store it; what one before has done is as unknown as it was.
-        let call = is_unknown(error).then_some(call);
-        let chunk = chunk.into_iter().map(|sending| (sending.envelope, sending.before));
-        store.calls.keep(store.seams.clock.elapsed(), room, chunk, call);
+    let mut underway = Underway { store, room, chunk, call: Some(call) };
+    let Some(call) = &underway.call else { return Ok(vec![]) };
+    let stored = store_chunk(store, room, &underway.chunk, call).await;
+    match &stored {
+        Ok(_) => underway.chunk.clear(),
+        // Nobody knows whether it is stored, and for good: if it comes again, it is not stored twice.
+        Err(error) if is_unknown(error) => {}
+        // This call did not store it; what one before has done is as unknown as it was.
+        Err(_) => underway.call = None,
     }
     stored
+}
+
+/// What nobody knows the outcome of when this is dropped: also because whoever sends it was stopped in the middle.
+struct Underway<'a> {
+    store: &'a Store,
+    room: &'a Text,
+    chunk: Vec<Sending<'a>>,
+    call: Option<Call>,
+}
+
+impl Drop for Underway<'_> {
+    fn drop(&mut self) {
+        if self.chunk.is_empty() {
+            return;
+        }
+        let chunk = self.chunk.drain(..).map(|sending| (sending.envelope, sending.before));
+        self.store.calls.keep(self.store.seams.clock.elapsed(), self.room, chunk, self.call.take());
+    }
 }
 
 /// It may have been done, or may still be.

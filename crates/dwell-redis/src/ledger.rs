@@ -5,7 +5,7 @@ use crate::{
     change,
     item::{Item, home, state},
     keys,
-    places::{list, text},
+    places::{list, number, text},
     scheduler::{in_each, or_left_out},
     script::{PROMOTE, RECORDS},
     settings::Promoter,
@@ -143,12 +143,13 @@ async fn find_in(store: &Store, base: &Text, topics: &[Text], ids: &[MessageId])
             some.clone().for_each(|id| _ = command.arg(&*id.0));
         };
         let answer = store.run(&RECORDS, &topics, |_, command| write(command)).await?;
+        let here = store.seams.clock.now();
         let each = answer.into_iter().next().map(list).unwrap_or_default();
         if each.is_empty() {
             return Err(Error::new(ErrorKind::Timeout, "the server did not answer for these ids"));
         }
         let read = |records: Value| {
-            list(records).into_iter().filter_map(|record| read(base, record, true)).collect()
+            list(records).into_iter().filter_map(|record| read(base, record, true, here)).collect()
         };
         found.extend(each.into_iter().map(read));
     }
@@ -159,7 +160,18 @@ fn order(number: &str) -> u64 {
     number.parse().unwrap_or(0)
 }
 
-fn read(base: &Text, value: Value, with_history: bool) -> Option<Found> {
+/// The end of a lease. The server's clock says whether it is over; where ours would say otherwise, ours is wrong, and it is given as
+/// ours has it.
+fn on_clock(until: Timestamp, left: i64, here: Timestamp) -> Timestamp {
+    match left > 0 {
+        true if until <= here => Timestamp(here.0.saturating_add(left)),
+        true => until,
+        false => until.min(here),
+    }
+}
+
+/// `here` is the time by our own clock.
+fn read(base: &Text, value: Value, with_history: bool, here: Timestamp) -> Option<Found> {
     let mut parts = list(value).into_iter();
     let (place, topic, name, due) =
         (text(&parts.next()?), text(&parts.next()?), text(&parts.next()?), text(&parts.next()?));
@@ -172,10 +184,10 @@ fn read(base: &Text, value: Value, with_history: bool) -> Option<Found> {
         _ => (topic.as_str().into(), (!name.is_empty()).then(|| name.as_str().into())),
     };
     let (worker, since, until) = match &holder[..] {
-        [worker, at, until] => (
+        [worker, at, until, left] => (
             Some(Text::from(text(worker))),
             text(at).parse().ok().map(Timestamp),
-            text(until).parse().ok().map(Timestamp),
+            text(until).parse().ok().map(|until| on_clock(Timestamp(until), number(left), here)),
         ),
         _ => (item.worker.take(), None, None),
     };
@@ -298,8 +310,8 @@ async fn scan(
     loop {
         let write = |command: &mut redis::Cmd| _ = command.arg("page").arg(from.0).arg(&from.1).arg(WINDOW);
         let mut answer = store.run(&RECORDS, &topics, |_, command| write(command)).await?.into_iter();
-        let records = answer.next().map(list).unwrap_or_default();
-        let records = records.into_iter().filter_map(|record| read(base, record, false));
+        let (records, here) = (answer.next().map(list).unwrap_or_default(), store.seams.clock.now());
+        let records = records.into_iter().filter_map(|record| read(base, record, false, here));
         let records = records.filter(|found| after.is_none_or(|after| rank(found) > *after));
         found.extend(records.filter(|found| fits(&found.record, query)));
         let end = answer.next().map(list).unwrap_or_default();

@@ -238,3 +238,29 @@ async fn a_bucket_whose_time_is_over_is_emptied_and_then_comes_off_the_register(
     let left = said(&server, &["keys", "dwell:{orders#*"]);
     assert!(left.iter().all(|key| key.contains(":calls:")), "{left:?}");
 }
+
+#[tokio::test]
+async fn whether_a_lease_is_over_is_told_by_the_servers_clock_to_readers_whose_own_is_days_off() {
+    let (server, redis, consumer) = stage("promoter=elsewhere").await;
+    for (lease, is_over) in [(DAY, false), (Duration::from_millis(1), true)] {
+        let message = Message::new("a", "orders.placed", "a");
+        let envelope = Envelope::new(Address::topic("orders"), message);
+        assert!(redis.producer().await.unwrap().send(&[envelope]).await[0].is_ok());
+        let held = consumer.receive(1, PATIENCE, Some(lease)).await.unwrap();
+        SystemClock::new().sleep(Duration::from_millis(5)).await;
+        for wrong_by in [-9 * DAY.as_millis() as i64, 0, 9 * DAY.as_millis() as i64] {
+            let reader = connect(&server, "promoter=elsewhere", wrong_by).await;
+            let record = reader.ledger().unwrap().get(&"a".into()).await.unwrap().remove(0);
+            assert_eq!(record.state, State::Processing);
+            let now = SystemClock::new().now().0 + wrong_by;
+            assert_eq!(record.lease_until.unwrap().0 <= now, is_over, "{wrong_by}: {record:?}");
+        }
+        let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
+        let discard = held.into_iter().map(|delivery| Settle {
+            delivery,
+            action: Action::ACK,
+            note: Note { outcome: Outcome::Deferred, ..note.clone() },
+        });
+        assert!(consumer.settle(discard.collect()).await.is_empty());
+    }
+}

@@ -198,6 +198,37 @@ async fn a_send_without_an_answer_to_a_subscription_that_came_later_is_stored_on
     assert_eq!(said(&stage.server, &["xlen", "dwell:{orders}:ready:late"]), "1");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_send_that_was_stopped_in_the_middle_is_stored_once_when_it_is_sent_again() {
+    // Alone it goes with others, in a task of its own, which ends with its runtime; and many go by themselves.
+    for many in [1, 60] {
+        let stage = Stage::new(false, "").await;
+        let proxy = &stage.proxy;
+        let batch: Vec<_> = (0..many).map(|n| order(&format!("m{n}"))).collect();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        // One for this runtime alone, so that the task that sends ends with it.
+        let url = TransportUrl::parse(&format!("redis://127.0.0.1:{}", proxy.port)).unwrap();
+        let other = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
+        proxy.trouble(Trouble::Silence);
+        let (sender, again) = (other.clone(), batch.clone());
+        let sends = runtime.spawn(async move { sender.producer().await.unwrap().send(&batch).await });
+        let clock = Seams::system("test").clock;
+        while stage.stored() == "0" {
+            clock.sleep(Duration::from_millis(5)).await;
+        }
+        runtime.shutdown_background();
+        assert!(sends.await.is_err(), "it was stopped");
+        stage
+            .until(async || {
+                let sent = other.producer().await?.send(&again).await;
+                sent.into_iter().collect::<Result<Vec<_>>>().map(|_| true)
+            })
+            .await;
+        assert_eq!(stage.stored(), many.to_string());
+    }
+}
+
 /// A lease that nobody knows of would run out, and count as a crash.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_handed_out_without_an_answer_is_handed_out_by_the_next_receive() {

@@ -30,7 +30,9 @@ local function located(n)
     local token, worker, at = holder_of(s, entry)
     local holder = {}
     if token then
-      holder = { worker, text(at), text(tonumber(call('ZSCORE', s.leases, entry) or 0)) }
+      local ends = tonumber(call('ZSCORE', s.leases, entry) or 0)
+      -- How long it still lasts is told here: the clock of who reads this may be another.
+      holder = { worker, text(at), text(ends), text(math.max(0, ends - now)) }
     end
     local due = get(item, 'due') or string.match(entry, '^%d+')
     found[#found + 1] = { 'r', topic, s.name, due, item, holder, entry }
