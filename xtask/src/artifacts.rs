@@ -4,7 +4,7 @@
 //! and says where they are; we run them ourselves, because cargo cannot leave out a single one.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -86,11 +86,17 @@ impl Programs {
 
     /// The one of this name.
     pub(crate) fn get(&self, package: &str, kind: &str, name: &str) -> Result<Program, String> {
+        let path = self.path(package, kind, name)?;
+        Ok(Program::new(path.as_os_str(), &format!("{package} ({kind} {name})"), [""; 0]))
+    }
+
+    /// Where the one of this name is.
+    pub(crate) fn path(&self, package: &str, kind: &str, name: &str) -> Result<&Path, String> {
         let is_it =
             |(of, a, b, _): &&(String, String, String, PathBuf)| (&**of, &**a, &**b) == (package, kind, name);
         let found = self.0.iter().find(is_it);
         let (.., path) = found.ok_or_else(|| format!("cargo built no {kind} `{name}` of `{package}`"))?;
-        Ok(Program::new(path.as_os_str(), &format!("{package} ({kind} {name})"), [""; 0]))
+        Ok(path)
     }
 }
 

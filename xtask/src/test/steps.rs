@@ -28,6 +28,9 @@ const ALONE: [&str; 6] = ["sqlite", "redis", "kafka", "axum", "metrics", "otel"]
 
 /// The package of the examples.
 const EXAMPLES: &str = "dwell-examples";
+/// The one that people use with `curl`.
+const SERVICE: &str = "image-resize";
+const SERVICE_SOURCE: &str = "examples/image_resize.rs";
 /// Where each is told which broker to use.
 const EXAMPLE_URL: &str = "DWELL_EXAMPLE_URL";
 /// Each ends by itself within seconds: one that runs longer hangs.
@@ -177,7 +180,13 @@ fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
         let url = format!("sqlite://{}", files.join(format!("{name}.db")).display());
         outcome.add_harness(&job.run(program(name)?.variable(EXAMPLE_URL, url))?, None);
     }
-    let mut note = format!("{}: each on memory:// and on sqlite://", names.join(", "));
+    // The service as people use it, by the lines at the head of its source.
+    let [lines, source] = ["xtask/src/test/curl.sh", SERVICE_SOURCE].map(|path| workspace::root().join(path));
+    let service = programs.path(EXAMPLES, "example", SERVICE)?;
+    let curl = Program::new("bash".as_ref(), "bash", [&lines, service, &source]);
+    outcome.add_harness(&job.run(curl.directory(&files).limit(EXAMPLE_LIMIT))?, None);
+    let mut note =
+        format!("{}: each on memory:// and on sqlite://; {SERVICE} with curl as well", names.join(", "));
     for ExampleServer { name: server, settings, runs } in EXAMPLE_SERVERS {
         if !job.options.servers().0.contains(&server) {
             outcome.leave_out(format!("on {server}:// none, because it is left out"));

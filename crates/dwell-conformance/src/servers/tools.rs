@@ -25,6 +25,7 @@ const TOOLS: &[Tool] = &[
         "command -v redis-server && command -v redis-cli",
         &["redis-server", "redis-tools"],
     ),
+    tool("curl", "build", "command -v curl", &["curl"]),
     tool("sqlite3", "build", "command -v sqlite3", &["sqlite3"]),
     tool("a C++ compiler and make", "build", "command -v c++ && command -v make", &["build-essential"]),
     tool("OpenSSL", "build", "pkg-config --exists openssl", &["pkg-config", "libssl-dev"]),
