@@ -119,8 +119,16 @@ impl Routes {
     /// The way of what is posted to a topic, unless that is known to be there. A subscription is there, or it is not.
     pub(crate) fn of_posted(&self, to: &Address) -> Option<Arc<Route>> {
         let Address::Topic(topic) = to else { return None };
-        let is_there = self.posted.read().unwrap_or_else(PoisonError::into_inner).contains(topic);
-        (!is_there).then(|| Arc::new(Route::new("", to.clone(), Role::Posted, false)))
+        (!self.takes_posts(topic)).then(|| Arc::new(Route::new("", to.clone(), Role::Posted, false)))
+    }
+
+    fn takes_posts(&self, topic: &Text) -> bool {
+        self.posted.read().unwrap_or_else(PoisonError::into_inner).contains(topic)
+    }
+
+    /// Whether the topic of this route was seen to be there. Each post has a route of its own: another one may have seen it.
+    pub(crate) fn is_there(&self, route: &Route) -> bool {
+        route.is_there() || route.role == Role::Posted && self.takes_posts(route.topic())
     }
 
     /// The topic of this route was seen to be there.

@@ -87,6 +87,30 @@ async fn a_bus_on_kafka_handles_defers_and_delays_with_a_relay_of_its_own() {
     bus.shutdown().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_post_to_a_topic_that_is_there_does_not_say_that_it_keeps_what_was_there_before() {
+    use dwell::raw::{Address, Message};
+    async fn stock(event: Placed, State(seen): State<Seen>) {
+        seen.saw(format!("stock {}", event.order));
+    }
+    let (_server, url) = broker();
+    let (first, later) = (Seen::default(), Seen::default());
+    let bus = wiring(&first).start(&url).await.unwrap();
+    bus.publish(Placed { order: 1 }).await.unwrap();
+    first.until(1).await;
+    // With another ladder, and a relay elsewhere: the topic is there, and a delay topic that it needs is not.
+    let other = url.replace("1s,2s", "1s,3s&relay=elsewhere");
+    let sender = Bus::builder().start(&other).await.unwrap();
+    let raw = Message::new("raw", "orders.placed", r#"{"order":2}"#);
+    sender.post(Address::topic("orders.placed"), raw).await.unwrap();
+    let receiver = Bus::builder().state(later.clone()).subscribe("stock", stock).start(&url).await.unwrap();
+    bus.publish(Placed { order: 3 }).await.unwrap();
+    assert_eq!(later.until(1).await, ["stock 3"]);
+    for bus in [bus, sender, receiver] {
+        bus.shutdown().await.unwrap();
+    }
+}
+
 #[cfg(feature = "metrics")]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_relay_inside_a_bus_counts_on_the_page_of_the_bus() {

@@ -121,6 +121,31 @@ async fn whether_a_topic_is_there_is_asked_once() {
     let results = bus.send_all([bus.post(orders(), raw()), bus.post(Address::topic("others"), raw())]).await;
     let kinds: Vec<_> = results.into_iter().map(|sent| sent.err().map(|error| error.kind())).collect();
     assert_eq!(kinds, [None, Some(ErrorKind::Unavailable)], "only of the other topic");
+
+    let others = Address::topic("others");
+    let batch = [bus.post(others.clone(), raw()), bus.post(others, raw())];
+    broker.come_back();
+    broker.provision(&[Topic::named("others")], &[], OnMissing::Create).await.unwrap();
+    // One that it keeps, and one that it does not: it is the latter.
+    broker.leave_after(2);
+    for sent in bus.send_all(batch).await {
+        sent.expect("the second of those that were written before it was known");
+    }
+}
+
+#[tokio::test]
+async fn a_conflict_that_is_not_about_what_a_topic_keeps_is_an_error_each_time() {
+    let seams = Seams::virtual_time(VirtualClock::new(), 1);
+    let broker = Away::new(&seams, seconds(60.0));
+    let bus = Bus::builder().start_on(broker.clone(), seams).await.unwrap();
+    broker.refuse();
+    for _ in 0..2 {
+        assert_eq!(bus.post(orders(), raw()).await.unwrap_err().kind(), ErrorKind::Conflict);
+        assert_eq!(bus.publish(placed(1)).await.unwrap_err().kind(), ErrorKind::Conflict);
+    }
+    broker.come_back();
+    bus.post(orders(), raw()).await.unwrap();
+    bus.publish(placed(1)).await.unwrap();
 }
 
 #[tokio::test]

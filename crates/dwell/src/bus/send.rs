@@ -259,7 +259,7 @@ impl Bus {
         draft.seal(self)?;
         let envelope = draft.envelope.as_ref().map_err(Error::again)?;
         if let (Some(route), Outlet::Engine(engine)) = (&draft.route, &self.inner().outlet)
-            && !route.is_there()
+            && !self.inner().routes.is_there(route)
         {
             Box::pin(self.provision(engine, route, envelope)).await?;
         }
@@ -350,26 +350,37 @@ impl Bus {
 /// does without, and is not harmed by it; what is posted takes a topic as it is.
 async fn topic_of(engine: &Engine, route: &Route, on_missing: OnMissing) -> Result<()> {
     let topic = Topic::named(route.topic().clone());
-    let result = match route.role {
+    let (made, otherwise) = match route.role {
         Role::Command => return engine.provision(&[topic.keep()], on_missing).await,
-        Role::Event => engine.provision(&[topic], on_missing).await,
-        Role::Posted => provision_as_it_is(engine, &[topic.keep()], on_missing).await,
+        Role::Event => ([topic.clone()], [topic.keep()]),
+        Role::Posted => ([topic.clone().keep()], [topic]),
     };
-    match result {
-        Err(error) if error.kind() == ErrorKind::Conflict => Ok(()),
+    let looks_first = route.role == Role::Posted && on_missing == OnMissing::Create;
+    let provision = async |topic: &[Topic]| match looks_first {
+        true => provision_as_it_is(engine, topic).await,
+        false => engine.provision(topic, on_missing).await,
+    };
+    match provision(&made).await {
+        // Perhaps about what it keeps: then the other is what is there. Any other conflict comes again.
+        Err(error) if error.kind() == ErrorKind::Conflict => provision(&otherwise).await,
         result => result,
     }
 }
 
-/// Looks first: to make a topic that is there because somebody subscribed to it would be to say what it keeps.
-async fn provision_as_it_is(engine: &Engine, topic: &[Topic], on_missing: OnMissing) -> Result<()> {
-    if on_missing != OnMissing::Create {
-        return engine.provision(topic, on_missing).await;
+/// Looks first: to make a topic that is there because somebody subscribed to it would be to say what it keeps. What is not
+/// there may be something else that the transport needs, which is therefore made before it is looked again.
+async fn provision_as_it_is(engine: &Engine, topic: &[Topic]) -> Result<()> {
+    let is_missing =
+        |result: &Result<()>| result.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    let mut result = engine.provision(topic, OnMissing::Validate).await;
+    if is_missing(&result) {
+        engine.provision(&[], OnMissing::Create).await?;
+        result = engine.provision(topic, OnMissing::Validate).await;
     }
-    match engine.provision(topic, OnMissing::Validate).await {
-        Err(error) if error.kind() == ErrorKind::NotFound => engine.provision(topic, OnMissing::Create).await,
-        result => result,
+    if is_missing(&result) {
+        result = engine.provision(topic, OnMissing::Create).await;
     }
+    result
 }
 
 /// What is posted may be a part of something large that was received, which would be kept whole for as long as somebody has

@@ -8,7 +8,7 @@ use dwell_core::{
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -19,13 +19,19 @@ pub struct Away {
     inner: Arc<dyn Transport>,
     delay: Duration,
     answers: AtomicUsize,
+    refuses: AtomicBool,
 }
 
 impl Away {
     pub fn new(seams: &Seams, delay: Duration) -> Arc<Self> {
         let url = TransportUrl::parse("memory://").unwrap();
         let inner = Arc::new(dwell_engine::memory::connect(&url, seams.clone()).unwrap());
-        Arc::new(Self { inner, delay, answers: AtomicUsize::new(usize::MAX) })
+        Arc::new(Self {
+            inner,
+            delay,
+            answers: AtomicUsize::new(usize::MAX),
+            refuses: AtomicBool::new(false),
+        })
     }
 
     pub fn leave(&self) {
@@ -34,6 +40,16 @@ impl Away {
 
     pub fn leave_after(&self, answers: usize) {
         self.answers.store(answers, SeqCst);
+    }
+
+    /// Says of every topic that it is there in a way that nobody can use.
+    pub fn refuse(&self) {
+        self.refuses.store(true, SeqCst);
+    }
+
+    pub fn come_back(&self) {
+        self.refuses.store(false, SeqCst);
+        self.leave_after(usize::MAX);
     }
 }
 
@@ -49,6 +65,9 @@ impl Transport for Away {
     ) -> BoxFuture<'a, Result<()>> {
         if self.answers.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_err() {
             return dwell_core::ready(Err(Error::new(ErrorKind::Unavailable, "the broker is away")));
+        }
+        if self.refuses.load(SeqCst) {
+            return dwell_core::ready(Err(Error::new(ErrorKind::Conflict, "made by a later version")));
         }
         self.inner.provision(topics, subscriptions, on_missing)
     }
