@@ -135,6 +135,8 @@ async fn store_chunk(
     call: &Call,
 ) -> Result<Vec<Result<Sent>>> {
     store.open()?;
+    // Before a bucket of it is entered: nothing is made for a topic that is not there.
+    store.places.get(&store.link, room).await?;
     buckets::enter(store, room).await?;
     let answers = store
         .run_as(Some(call), &ACCEPT, std::slice::from_ref(room), |_, command| {

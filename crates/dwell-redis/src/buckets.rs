@@ -153,7 +153,11 @@ async fn register(store: &Store, bucket: &Bucket<'_>, from: i64) -> Result<()> {
     let entered = store.link.run(&REGISTER, |command| {
         command.arg(3).arg(&keys).arg(bucket.entry).arg(from);
     });
-    entered.await?;
+    if text(&entered.await?) == "none" {
+        // It was removed by hand: what is known of it is outdated.
+        store.places.forget(&[bucket.topic.into()]);
+        return Err(store.places.missing(&store.link, bucket.topic));
+    }
     if store.link.settings.replicas == 0 {
         return Ok(());
     }

@@ -217,11 +217,16 @@ impl Places {
         if place.is_there() {
             return Ok(place);
         }
+        Err(self.missing(link, topic))
+    }
+
+    /// The error for a topic that is not there.
+    pub(crate) fn missing(&self, link: &Link, topic: &str) -> Error {
         let text = format!(
             "there is no topic `{topic}` at {}: provision it, or a subscription of it",
             link.settings.place()
         );
-        Err(Error::new(ErrorKind::NotFound, text))
+        Error::new(ErrorKind::NotFound, text)
     }
 
     /// A topic as it is now, there or not.

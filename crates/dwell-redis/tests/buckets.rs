@@ -2,9 +2,9 @@
 
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{
-    Action, Address, BoxFuture, Change, Changed, Clock, Consumer, Due, Envelope, Message, MessageId, Note,
-    Of, OnMissing, Outcome, Query, Seams, SeededRandom, Settle, State, Subscription, SystemClock, Timestamp,
-    Transport, TransportUrl,
+    Action, Address, BoxFuture, Change, Changed, Clock, Consumer, Due, Envelope, ErrorKind, Message,
+    MessageId, Note, Of, OnMissing, Outcome, Query, Seams, SeededRandom, Settle, State, Subscription,
+    SystemClock, Timestamp, Transport, TransportUrl,
 };
 use dwell_redis::Redis;
 use std::{sync::Arc, time::Duration};
@@ -263,4 +263,25 @@ async fn whether_a_lease_is_over_is_told_by_the_servers_clock_to_readers_whose_o
         });
         assert!(consumer.settle(discard.collect()).await.is_empty());
     }
+}
+
+#[tokio::test]
+async fn what_is_sent_later_to_a_topic_that_is_not_there_is_refused_and_leaves_nothing_behind() {
+    let server = RedisServer::start(RedisOptions::default().with("appendonly", "no")).unwrap();
+    let url = TransportUrl::parse(&format!("{}?shards=2", server.url())).unwrap();
+    let redis = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
+    let producer = redis.producer().await.unwrap();
+    let order = |id: &str| {
+        Envelope::new(Address::topic("orders"), Message::new(id, "orders.placed", "{}")).due(Due::After(DAY))
+    };
+    let error = producer.send(&[order("a")]).await.pop().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert_eq!(said(&server, &["keys", "*"]), Vec::<String>::new());
+
+    // Also where it was there, and somebody has removed it.
+    redis.provision(&[], &[Subscription::new("orders", "mail")], OnMissing::Create).await.unwrap();
+    said(&server, &["flushall"]);
+    let error = producer.send(&[order("a")]).await.pop().unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert_eq!(said(&server, &["keys", "*"]), Vec::<String>::new());
 }

@@ -1,10 +1,11 @@
 -- Enters a bucket of a topic, or says that it must be looked at earlier. Keys: the register, the stream of signals, and the settings.
--- Arguments: the bucket, and from when on it must be looked at.
+-- Arguments: the bucket, and from when on it must be looked at. Answers `ok`, or `none` where there is no such topic: nothing is made then.
 local call = redis.call
 for k, type in ipairs({ 'zset', 'stream', 'hash' }) do
   local is = call('TYPE', KEYS[k])['ok']
   if is ~= type and is ~= 'none' then return { err = 'WRONGTYPE ' .. KEYS[k] .. ' is not a ' .. type } end
 end
+if call('HEXISTS', KEYS[3], 'version') == 0 then return 'none' end
 if call('ZADD', KEYS[1], 'LT', 'CH', ARGV[2], ARGV[1]) == 1 then
   call('XADD', KEYS[2], 'MAXLEN', 1, '*', 'due', 'bucket')
 end
