@@ -6,8 +6,8 @@ use dwell_core::{
     Address, ContentType, Due, Envelope, Error, ErrorKind, Headers, MessageId, Text, Timestamp, wire,
 };
 use rusqlite::{
-    OptionalExtension, Row, params_from_iter,
-    types::{FromSql, Value},
+    OptionalExtension, Row, ToSql, params_from_iter,
+    types::{FromSql, FromSqlResult, ToSqlOutput, Value, ValueRef},
 };
 use std::time::Duration;
 
@@ -56,6 +56,30 @@ impl Incoming {
 
 fn column<T: FromSql>(row: &Row<'_>, name: &str, what: &str) -> Result<T, Error> {
     row.get(name).map_err(|_| Error::new(ErrorKind::Invalid, format!("`{name}` is not {what}")))
+}
+
+/// A value as another program wrote it: what it says is text need not be UTF-8.
+enum Raw {
+    Text(Vec<u8>),
+    Other(Value),
+}
+
+impl FromSql for Raw {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        Ok(match value {
+            ValueRef::Text(bytes) => Self::Text(bytes.to_vec()),
+            other => Self::Other(Value::column_result(other)?),
+        })
+    }
+}
+
+impl ToSql for Raw {
+    fn to_sql(&self) -> Sql<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Self::Text(bytes) => ValueRef::Text(bytes),
+            Self::Other(value) => value.into(),
+        }))
+    }
 }
 
 impl Tx<'_> {
@@ -141,13 +165,13 @@ impl Tx<'_> {
     /// before it lets go of the first.
     fn write_reason(&self, number: i64, reason: Option<String>) -> Sql<()> {
         const COLUMNS: usize = 12;
-        let mut row: Vec<Value> = self
+        let mut row: Vec<Raw> = self
             .sql(
                 "SELECT number, topic, subscription, id, type, key, content_type, headers, body, due, delay, error
                  FROM incoming WHERE number = ?1",
             )?
             .query_row([number], |row| (0..COLUMNS).map(|at| row.get(at)).collect())?;
-        row[COLUMNS - 1] = reason.into();
+        row[COLUMNS - 1] = Raw::Other(reason.into());
         self.sql("DELETE FROM incoming WHERE number = ?1")?.execute([number])?;
         self.sql("INSERT INTO incoming VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)")?
             .execute(params_from_iter(row))?;

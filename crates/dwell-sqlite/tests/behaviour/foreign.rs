@@ -56,14 +56,34 @@ async fn a_row_with_a_value_of_the_wrong_kind_stays_with_the_reason_and_stops_no
         ("due", "'2026-12-01T00:00:00Z'"),
         ("type", "x'ff'"),
         ("headers", "x'ff'"),
+        // Not UTF-8, as a program writes it that knows of Latin-1 alone.
+        ("type", "CAST(x'ff' AS TEXT)"),
+        ("id", "CAST(x'ff' AS TEXT)"),
+        ("headers", "CAST(x'ff' AS TEXT)"),
+        ("topic", "CAST(x'ff' AS TEXT)"),
     ] {
         let broker = Broker::new().await;
-        insert(&broker, &format!("INSERT INTO incoming (topic, {column}) VALUES ('orders', {value})"));
+        insert(&broker, "INSERT INTO incoming (topic, body) VALUES ('orders', '{}')");
+        insert(&broker, &format!("UPDATE incoming SET {column} = {value}"));
         insert(&broker, "INSERT INTO incoming (topic, id) VALUES ('orders', 'a')");
         assert_eq!(seen(&broker.mail).await, ["a"], "{column} = {value}");
         let problem = problem_of(&broker);
         assert!(problem.contains(&format!("`{column}` is ")), "{column} = {value}: {problem}");
     }
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_text_although_it_says_so_stays_as_it_is_until_it_has_somewhere_to_go() {
+    let broker = Broker::new().await;
+    insert(&broker, "INSERT INTO incoming (topic, id, body) VALUES ('ordres', 'b', CAST(x'63e97a' AS TEXT))");
+    insert(&broker, "INSERT INTO incoming (topic, id) VALUES ('orders', 'a')");
+    assert_eq!(seen(&broker.mail).await, ["a"]);
+    assert!(problem_of(&broker).contains("no topic `ordres`"), "{}", problem_of(&broker));
+    let body = "SELECT typeof(body) || ' ' || hex(body) FROM incoming";
+    let body: String = broker.file.connection().query_row(body, [], |row| row.get(0)).unwrap();
+    assert_eq!(body, "text 63E97A");
+    let ordres = broker.subscribe(Subscription::new("ordres", "mail")).await;
+    assert_eq!(&one(&ordres).await.message.body[..], b"c\xe9z");
 }
 
 #[tokio::test]
