@@ -171,7 +171,14 @@ impl RedisConsumer {
         });
         let member: Weak<dyn Member> = Arc::downgrade(&(consumer.clone() as Arc<dyn Member>));
         store.add_member(member);
+        consumer.watch_buckets();
         Ok(consumer)
+    }
+
+    fn watch_buckets(&self) {
+        if self.store.link.settings.promoter == Promoter::Inside {
+            buckets::watch(&self.store, &self.of.topic);
+        }
     }
 
     fn check_open(&self) -> Result<()> {
@@ -192,9 +199,8 @@ impl RedisConsumer {
             let _ = futures_util::poll!(&mut closing);
             self.check_open()?;
             let look = self.look(max, lease).await?;
-            if self.store.link.settings.promoter == Promoter::Inside {
-                buckets::watch(&self.store, &self.of.topic);
-            }
+            // Others may have spread the topic since.
+            self.watch_buckets();
             let (pause, ready, wake) = match look {
                 Look::Found(deliveries) => return Ok(deliveries),
                 Look::Again if max > 0 => continue,
