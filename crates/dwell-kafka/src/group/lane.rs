@@ -16,6 +16,9 @@ use std::{
 const OFFSET_BITS: u32 = 48;
 const TOPIC_BIT: u64 = 1 << 63;
 
+/// How long a message holds back a partition whose span is full before that is said.
+pub(super) const STUCK: Duration = Duration::from_secs(30);
+
 /// Topic, by its place in the member's list, and partition.
 pub(super) type Key = (usize, i32);
 
@@ -42,8 +45,17 @@ pub(super) struct Lane {
     pub(super) committed: Option<(u64, u64)>,
     /// Being taken away: hands out no more.
     pub(super) leaving: bool,
-    /// That its span is full was said, since it last was not.
-    pub(super) warned: bool,
+    /// Where its span was last seen to be full.
+    pub(super) full: Option<Full>,
+}
+
+/// A span that is full. That is ordinary where many are handed out at a time, as in a relay, and only of note if the mark does
+/// not move for long: then one message is stuck.
+pub(super) struct Full {
+    mark: u64,
+    since: Duration,
+    /// That it is stuck was said.
+    pub(super) said: bool,
 }
 
 impl Lane {
@@ -61,7 +73,7 @@ impl Lane {
             completed: 0,
             committed: None,
             leaving: false,
-            warned: false,
+            full: None,
         }
     }
 
@@ -170,11 +182,17 @@ impl Lane {
         }
     }
 
-    pub(super) fn warn_full(&mut self, topic: &str, partition: i32) {
-        if !std::mem::replace(&mut self.warned, true) {
+    /// Its span is full. Says so once of each message that is stuck.
+    pub(super) fn note_full(&mut self, topic: &str, partition: i32, now: Duration) {
+        let Some(mark) = self.tracker.as_ref().map(LowWater::commit) else { return };
+        let before = self.full.take().filter(|full| full.mark == mark);
+        let full = self.full.insert(before.unwrap_or(Full { mark, since: now, said: false }));
+        if !full.said && now.saturating_sub(full.since) >= STUCK {
+            full.said = true;
             tracing::warn!(
                 topic,
                 partition,
+                offset = mark,
                 "one unsettled message holds back the commit of all behind it: no more are fetched until it is settled"
             );
         }

@@ -204,7 +204,7 @@ impl Lanes {
     ) {
         while batch.len() < max && !lane.leaving && lane.done.is_some() {
             if self.is_full(lane) {
-                lane.warn_full(&self.topics[key.0], key.1);
+                lane.note_full(&self.topics[key.0], key.1, self.clock.elapsed());
                 return;
             }
             let Some(record) = lane.next(&self.topics[key.0], self.read) else { return };

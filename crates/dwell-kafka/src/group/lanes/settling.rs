@@ -82,7 +82,6 @@ impl Settling<'_> {
             lane.let_go(&lanes.settled);
         }
         if was_full {
-            lane.warned &= lanes.is_full(lane);
             lanes.stirred.notify_one();
         }
         if completed && std::mem::take(&mut state.sleeps) {

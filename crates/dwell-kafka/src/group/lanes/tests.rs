@@ -1,8 +1,9 @@
 //! The partitions of a member, without a broker.
 
-use super::*;
+use super::{super::lane::STUCK, *};
 use dwell_core::VirtualClock;
 use rdkafka::Offset;
+use std::collections::VecDeque;
 
 fn record(partition: i32, offset: u64) -> Record {
     Record { partition, offset, ..Record::default() }
@@ -105,18 +106,39 @@ fn a_stuck_message_stops_its_partition_at_the_span_and_no_other() {
     assert_eq!(take(&lanes, 100).len(), 5);
 }
 
-#[test]
-fn each_message_that_is_stuck_is_said() {
-    let lanes = lanes([20, 0]);
-    let said = || lanes.lock().lanes[&(0, 0)].warned;
+/// Whether it was said of the first partition that a message is stuck in it.
+fn is_said(lanes: &Lanes) -> bool {
+    assert_eq!(take(lanes, 100).len(), 0, "it is full");
+    lanes.lock().lanes[&(0, 0)].full.as_ref().is_some_and(|full| full.said)
+}
+
+#[tokio::test]
+async fn each_message_that_is_stuck_is_said() {
+    let clock = VirtualClock::new();
+    let lanes = lanes_at(clock.clone(), [20, 0]);
     for _ in 0..2 {
         let taken = take(&lanes, 100);
-        assert_eq!((taken.len(), said()), (5, true));
-        assert!(complete(&lanes, taken[1]) && said(), "it is still stuck");
+        assert!(!is_said(&lanes), "that it is full says nothing");
+        clock.advance(STUCK).await;
+        assert!(is_said(&lanes));
+        assert!(complete(&lanes, taken[1]) && is_said(&lanes), "once, and it is still stuck");
         for lease in taken.into_iter().filter(|lease| lanes.is_open(*lease)).collect::<Vec<_>>() {
             assert!(complete(&lanes, lease));
         }
-        assert!(!said());
+    }
+}
+
+#[tokio::test]
+async fn a_partition_that_is_full_again_and_again_while_its_mark_moves_is_not_of_note() {
+    let clock = VirtualClock::new();
+    let lanes = lanes_at(clock.clone(), [20, 0]);
+    let mut taken = VecDeque::from(take(&lanes, 100));
+    for _ in 0..15 {
+        assert!(!is_said(&lanes));
+        clock.advance(STUCK / 2).await;
+        assert!(!is_said(&lanes));
+        assert!(complete(&lanes, taken.pop_front().unwrap()));
+        taken.extend(take(&lanes, 100));
     }
 }
 
