@@ -165,20 +165,20 @@ impl Worker {
         let hop = self.settings().hop();
         // What waits here in memory holds up nothing that only passes through.
         let (mut taking, beside) = (self.shared.budget.part(), self.sending.load());
+        let half = self.shared.budget.half();
         let taken = self.member.take(room, &mut |record| {
             let leaves = record.timestamp.map_or(now, |appended| appended.after(wait));
             if leaves > now {
                 next = Some(next.map_or(leaves, |next| next.min(leaves)));
             }
-            leaves <= now && taking.try_add(record.size(), beside)
+            leaves <= now && taking.try_add(record.size(), beside, half)
         })?;
         // There may be more, which is not to wait for anything.
         let more = taken.len() == room && room > 0;
         let mut steps = vec![];
         for Taken { lease, record, .. } in taken {
-            taking.remove(Load { count: 1, bytes: record.size() });
             let left = record.timestamp.map(|appended| appended.after(wait));
-            match Plan::read(record, self.settings()) {
+            match self.plan(record, &mut taking) {
                 Ok(plan) => {
                     if left.is_some_and(|left| plan.process_at < left) && !plan.was_put_back {
                         self.shared.counts.overstayed();
@@ -190,7 +190,8 @@ impl Worker {
                     }
                     let remaining = plan.remaining(now);
                     let waits = !remaining.is_zero() && remaining <= hop;
-                    if waits && self.held.try_add(plan.record.size(), self.sending.load()) {
+                    let (size, beside) = (plan.record.size(), self.sending.load());
+                    if waits && taking.try_pass(&mut self.held, size, beside, half) {
                         self.hold(lease, plan);
                     } else {
                         steps.push(self.step(lease, plan, now));
@@ -199,8 +200,8 @@ impl Worker {
                 Err(refused) => steps.push(self.park(lease, &refused.1, &refused.0, now)),
             }
         }
-        let next_held = self.let_go(now, &mut steps);
-        self.send(steps);
+        let next_held = self.let_go(now, &mut steps, &mut taking);
+        self.send(steps, &mut taking);
         let next = next.into_iter().chain(next_held).min();
         Ok(if more { Some(now) } else { next })
     }
@@ -208,24 +209,35 @@ impl Worker {
     /// Records wait in memory, as many as may; the rest stays in the topic.
     fn look_at_due(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
         let beside = self.held.load().plus(self.sending.load());
-        let mut taking = self.shared.budget.part();
-        let taken = self.member.take(BATCH, &mut |record| taking.try_add(record.size(), beside))?;
+        let (mut taking, whole) = (self.shared.budget.part(), self.shared.budget.whole());
+        let taken = self.member.take(BATCH, &mut |record| taking.try_add(record.size(), beside, whole))?;
         let more = taken.len() == BATCH;
         let mut steps = vec![];
         for Taken { lease, record, .. } in taken {
-            taking.remove(Load { count: 1, bytes: record.size() });
-            match Plan::read(record, self.settings()) {
+            match self.plan(record, &mut taking) {
                 Ok(plan) if self.settings().is_last_stretch(plan.remaining(now)) => {
-                    self.held.add(Load { count: 1, bytes: plan.record.size() });
+                    taking.pass(&mut self.held, Load { count: 1, bytes: plan.record.size() });
                     self.hold(lease, plan);
                 }
                 Ok(plan) => steps.push(self.step(lease, plan, now)),
                 Err(refused) => steps.push(self.park(lease, &refused.1, &refused.0, now)),
             }
         }
-        let next = self.let_go(now, &mut steps);
-        self.send(steps);
+        let next = self.let_go(now, &mut steps, &mut taking);
+        self.send(steps, &mut taking);
         Ok(if more { Some(now) } else { next })
+    }
+
+    /// What becomes of a record that was taken. That is a little larger or smaller than what came.
+    fn plan(&self, record: Record, taking: &mut Part) -> Result<Plan, Box<(String, Record)>> {
+        let before = record.size();
+        let plan = Plan::read(record, self.settings());
+        let record = match &plan {
+            Ok(plan) => &plan.record,
+            Err(refused) => &refused.1,
+        };
+        taking.resize(before, record.size());
+        plan
     }
 
     /// How many more may be sent on now.
@@ -249,7 +261,7 @@ impl Worker {
 
     /// What waited in memory and is due. Returns when the next one is. While a commit does not come through, another relay
     /// may have to send again whatever is sent now.
-    fn let_go(&mut self, now: Timestamp, steps: &mut Vec<Step>) -> Option<Timestamp> {
+    fn let_go(&mut self, now: Timestamp, steps: &mut Vec<Step>, taking: &mut Part) -> Option<Timestamp> {
         let room = self.room();
         if room == 0 || self.member.is_stuck() {
             return None;
@@ -258,9 +270,12 @@ impl Worker {
         self.wheel.pop_due(now, room, &mut due);
         self.shared.counts.holds_less(due.len());
         for (_, waiting) in due {
-            self.held.remove(Load { count: 1, bytes: waiting.size });
             // What was lost meanwhile is another relay's.
-            if self.member.is_open(waiting.lease) {
+            let load = Load { count: 1, bytes: waiting.size };
+            if !self.member.is_open(waiting.lease) {
+                self.held.remove(load);
+            } else {
+                self.held.pass(taking, load);
                 steps.push(self.step(waiting.lease, waiting.plan, now));
             }
         }
@@ -278,15 +293,15 @@ impl Worker {
         let keys: Vec<_> = leaving.map(|(key, ..)| key).collect();
         let waiting: Vec<_> = keys.into_iter().filter_map(|key| self.wheel.cancel(key)).collect();
         self.shared.counts.holds_less(waiting.len());
-        let mut steps = vec![];
+        let (mut steps, mut taking) = (vec![], self.shared.budget.part());
         for Waiting { lease, plan, size } in waiting.into_iter().map(|waiting| *waiting) {
-            self.held.remove(Load { count: 1, bytes: size });
+            self.held.pass(&mut taking, Load { count: 1, bytes: size });
             // What was lost meanwhile is another relay's.
             if self.member.is_open(lease) && !self.member.release(lease) {
                 steps.push(self.shared.shelve(lease, plan, self.settings().due_topic(), &self.level.topic));
             }
         }
-        self.send(steps);
+        self.send(steps, &mut taking);
     }
 
     /// What becomes of a record that leaves its level now.
@@ -319,10 +334,10 @@ impl Worker {
         self.shared.give_up(lease, record, &self.level.topic, reason, now)
     }
 
-    /// Sends on, each destination by itself, or what there is in one transaction.
-    fn send(&mut self, steps: Vec<Step>) {
+    /// Sends on, each destination by itself, or what there is in one transaction. They were a part of what was taken.
+    fn send(&mut self, steps: Vec<Step>, taking: &mut Part) {
+        taking.pass(&mut self.sending, Load::of(&steps));
         if self.transactions.is_some() {
-            self.sending.add(Load::of(&steps));
             self.queued.extend(steps);
             return self.transact();
         }
@@ -332,7 +347,6 @@ impl Worker {
         }
         for group in groups.into_values() {
             let load = Load::of(&group);
-            self.sending.add(load);
             let (shared, member) = (self.shared.clone(), self.member.clone());
             self.on_their_way.push(Box::pin(async move {
                 shared.pass_on(&member, group).await;
