@@ -30,6 +30,8 @@ type Native = native::Native<Reports>;
 const ROOM: Duration = Duration::from_millis(2);
 /// How long a close waits for what is on its way.
 const FLUSH: Duration = Duration::from_secs(10);
+/// How long it then waits for the threads of the library.
+const GONE: Duration = Duration::from_secs(2);
 /// How many bytes are sent as one batch, where the broker allows as much.
 const BATCH: usize = 1_000_000;
 
@@ -103,6 +105,7 @@ impl Outbox {
         self.closing.store(true, Ordering::SeqCst);
         let before = std::mem::replace(&mut *lock(&self.state), State::Closed);
         if let State::Open(native) = before {
+            let gone = native.ended();
             let within_transactions = self.transactions.is_some();
             let closed = tokio::task::spawn_blocking(move || {
                 if within_transactions {
@@ -114,6 +117,12 @@ impl Outbox {
                 }
             });
             let _ = closed.await;
+            // A process that exits while threads of the library run may crash at the very end.
+            tokio::select! {
+                biased;
+                () = gone => {}
+                () = self.clock.sleep(GONE) => tracing::debug!("a producer of Kafka is still in use"),
+            }
         }
     }
 

@@ -39,7 +39,9 @@ impl<C: ProducerContext<DeliveryOpaque = Box<Report>> + 'static> Native<C> {
         let (end, ended) = watch::channel(());
         let (of, end) = (producer.clone(), End(end));
         let work = move || {
+            // In this order: when the end is told of, the producer and the threads of the library are gone.
             let _end = end;
+            let of = of;
             poll(&of, idle);
         };
         let poller = thread::Builder::new().name("kafka producer".to_owned()).spawn(work);
@@ -61,10 +63,10 @@ impl<C: ProducerContext<DeliveryOpaque = Box<Report>> + 'static> Native<C> {
         self.ended.has_changed().is_err()
     }
 
-    /// Until that is so.
-    pub(super) async fn ended(&self) {
+    /// Until that is so. Does not keep the producer.
+    pub(super) fn ended(&self) -> impl Future<Output = ()> + use<C> {
         let mut ended = self.ended.clone();
-        while ended.changed().await.is_ok() {}
+        async move { while ended.changed().await.is_ok() {} }
     }
 }
 

@@ -74,13 +74,15 @@ impl ProducerContext for Leaves {
 }
 
 /// It takes its time, and whoever drops it may have others to serve.
-#[test]
-fn a_producer_is_ended_by_its_own_thread() {
+#[tokio::test]
+async fn a_producer_is_ended_by_its_own_thread_which_then_says_so() {
     let (_broker, config) = broker();
     let (leave, left) = mpsc::channel();
     let native = Native::open(&config, Leaves(leave), FOR_EVER).unwrap();
+    let ended = native.ended();
     drop(native);
-    let by = left.recv_timeout(Duration::from_secs(60)).unwrap();
+    eventually(ended).await;
+    let by = left.try_recv().expect("it is gone by then");
     assert_eq!(by.as_deref(), Some("kafka producer"));
 }
 
