@@ -37,7 +37,11 @@ pub(super) struct Poller {
 
 impl Poller {
     pub(super) fn run(mut self) {
-        while self.wish.load(Ordering::SeqCst) == wish::GO_ON {
+        // Without whoever commits, all that is done would come again: whoever receives opens another one.
+        let is_committed = |committer: &JoinHandle<()>| !committer.is_finished();
+        while self.wish.load(Ordering::SeqCst) == wish::GO_ON
+            && self.committer.as_ref().is_none_or(is_committed)
+        {
             self.turn();
         }
         // The last commit.

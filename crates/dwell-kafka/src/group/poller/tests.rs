@@ -62,3 +62,18 @@ fn a_member_whose_thread_ends_unasked_says_so_and_commits_no_more() {
         ended.recv_timeout(Duration::from_secs(60)).unwrap();
     }
 }
+
+#[test]
+fn a_member_whose_commits_have_ended_unasked_ends_and_says_so() {
+    let mut poller = poller();
+    let lanes = poller.lanes.clone();
+    poller.committer = Some(thread::spawn(|| panic!("as planned")));
+    let (end, ended) = mpsc::channel();
+    thread::spawn(move || {
+        poller.run();
+        end.send(()).unwrap();
+    });
+    ended.recv_timeout(Duration::from_secs(60)).unwrap();
+    let heard = [(), ()].map(|()| lanes.take(1, &mut |_| true).err().unwrap().kind());
+    assert_eq!(heard, [ErrorKind::Unavailable, ErrorKind::Closed]);
+}
