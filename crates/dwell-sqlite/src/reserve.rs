@@ -24,9 +24,6 @@ const SPARE: u64 = 2 << 20;
 /// no room helps against that.
 const MOST: u64 = 64 << 20;
 
-/// Where so much can be written, the disk is not full.
-const PROBE: u64 = 256 << 10;
-
 /// How often it is tried to take the room again.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -79,14 +76,6 @@ impl Reserve {
         let grown = grow(path, wanted);
         self.size = *grown.as_ref().unwrap_or(&self.size);
         grown.is_ok()
-    }
-
-    /// Whether nothing more can be written beside the database.
-    pub(crate) fn is_disk_full(&self) -> bool {
-        let Some(path) = &self.path else { return false };
-        !self.is_taken
-            || grow(path, self.size + PROBE).is_err()
-            || File::options().write(true).open(path).and_then(|file| file.set_len(self.size)).is_err()
     }
 
     /// Sees now and then whether another process has let it go, and takes it again if there is plenty of room.
@@ -175,19 +164,17 @@ mod tests {
         assert!(reserve.cover(SPARE) && length() == SIZE, "that is kept anyway");
         assert!(reserve.cover(SIZE) && length() == 2 * SIZE);
         assert_eq!(reserve.covers(), 2 * SIZE - SPARE);
-        assert!(!reserve.is_disk_full() && length() == 2 * SIZE);
         assert_eq!(Reserve::beside(Some(&path)).covers(), reserve.covers(), "it is one for all processes");
         assert!(reserve.cover(MOST) && length() == 2 * SIZE, "there is an end to it");
         assert!(
             reserve.release() && reserve.cover(SIZE) && length() == 0,
             "what was let go is not taken by the way"
         );
-        assert!(reserve.is_disk_full());
     }
 
     #[test]
     fn what_is_in_memory_needs_none() {
         let mut reserve = Reserve::beside(None);
-        assert!(reserve.is_taken() && reserve.cover(MOST) && !reserve.is_disk_full() && !reserve.release());
+        assert!(reserve.is_taken() && reserve.cover(MOST) && !reserve.release());
     }
 }

@@ -7,9 +7,12 @@
 use crate::{
     fault::{Sql, full},
     halt::{Halt, item, refused},
-    tx::Tx,
+    orders::LARGEST,
+    settings::SqliteSettings,
+    tx::{Tx, pragma},
 };
 use dwell_core::ErrorKind;
+use rusqlite::Connection;
 
 /// These parts of the largest size are kept from users, from copies, and from what is due.
 const FROM_USERS: i64 = 32;
@@ -34,6 +37,21 @@ pub(crate) struct Room {
 }
 
 impl Room {
+    /// What is left of the file, if it has a largest size.
+    pub(crate) fn of(connection: &Connection, settings: &SqliteSettings) -> Sql<Option<Self>> {
+        if settings.max_size.is_none() {
+            return Ok(None);
+        }
+        let (limit, page) = (pragma(connection, "max_page_count")?, pragma(connection, "page_size")?);
+        let left = limit - pragma(connection, "page_count")? + pragma(connection, "freelist_count")?;
+        Ok(Some(Self { left: left * page, most: limit * page, page }))
+    }
+
+    /// Whether a transaction that brings so many bytes may have used up what is left.
+    pub(crate) fn is_little_for(self, bytes: usize) -> bool {
+        self.left - 2 * (LARGEST + bytes) as i64 <= self.most / FROM_USERS
+    }
+
     /// Whether so many copies of so many bytes leave something, and takes it if so.
     pub(crate) fn take_for_due(&mut self, copies: usize, bytes: i64) -> bool {
         let needed = copies as i64 * (bytes + ROW);
@@ -51,12 +69,7 @@ impl Room {
 impl Tx<'_> {
     /// What is left of the file, if it has a largest size.
     pub(crate) fn room(&self) -> Sql<Option<Room>> {
-        if self.settings.max_size.is_none() {
-            return Ok(None);
-        }
-        let (limit, page) = (self.pragma("max_page_count")?, self.pragma("page_size")?);
-        let left = limit - self.pragma("page_count")? + self.pragma("freelist_count")?;
-        Ok(Some(Room { left: left * page, most: limit * page, page }))
+        Room::of(self.connection(), self.settings)
     }
 
     /// The last pages are not for who writes more than is needed, if the file had so much `before`.

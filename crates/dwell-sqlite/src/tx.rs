@@ -38,7 +38,12 @@ impl Cache {
 
 /// Changes when another connection has written.
 pub(crate) fn version(connection: &Connection) -> Sql<i64> {
-    connection.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
+    pragma(connection, "data_version")
+}
+
+/// What SQLite says of itself, or of the file.
+pub(crate) fn pragma(connection: &Connection, name: &str) -> Sql<i64> {
+    connection.prepare_cached(&format!("PRAGMA {name}"))?.query_row([], |row| row.get(0))
 }
 
 /// What belongs to this process, whatever happens to the file.
@@ -170,7 +175,7 @@ impl<'a> Tx<'a> {
 
     /// What SQLite says of itself, or of the file.
     pub(crate) fn pragma(&self, name: &str) -> Sql<i64> {
-        self.connection.prepare_cached(&format!("PRAGMA {name}"))?.query_row([], |row| row.get(0))
+        pragma(self.connection, name)
     }
 
     pub(crate) fn connection(&self) -> &Connection {

@@ -3,18 +3,19 @@
 use crate::{
     answers::Answers,
     checkpoints::Checkpoints,
-    fault::{Sql, at_its_size, fault, full, is_busy, is_full},
+    fault::{Sql, at_its_size, code, fault, full, is_busy, is_full},
     job::{Job, Task},
     open::{self, Log},
     orders::{Gather, Order, Orders},
     readers::Gate,
     reserve::Reserve,
+    room::Room,
     settings::SqliteSettings,
     signals::Signals,
     tx::{Cache, Own, Tx},
 };
 use dwell_core::{Busy, Error, ErrorKind, Result, Seams};
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use std::{
     ffi::OsString,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -84,6 +85,8 @@ enum Way {
 /// Why a transaction failed.
 enum Failure {
     Sql(rusqlite::Error),
+    /// The disk has no room for the log, or for what must be kept to empty it.
+    Log(rusqlite::Error),
     /// The file could not be opened again, or a job panicked.
     Other(Error),
 }
@@ -91,6 +94,21 @@ enum Failure {
 impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sql(error)
+    }
+}
+
+impl Failure {
+    fn is_full(&self) -> bool {
+        match self {
+            Self::Sql(error) => is_full(error),
+            Self::Log(_) => true,
+            Self::Other(_) => false,
+        }
+    }
+
+    /// Of a commit, which is when the log is written.
+    fn of_commit(error: rusqlite::Error) -> Self {
+        if is_full(&error) { Self::Log(error) } else { Self::Sql(error) }
     }
 }
 
@@ -295,14 +313,12 @@ impl Worker {
     /// A job that failed by itself. On a full disk there may be room for it where the log was, in the reserve, or if it is
     /// frugal; in a file that has reached its size, if it is frugal. Nothing makes way for what is new.
     fn run_again(&mut self, mut job: Vec<Box<dyn Job>>, mut failure: Failure) {
-        let is_full = |failure: &Failure| matches!(failure, Failure::Sql(error) if is_full(error));
-        let is_at_its_size =
-            is_full(&failure) && self.settings.max_size.is_some() && !self.reserve.is_disk_full();
+        let is_at_its_size = self.is_at_its_size(&failure, &job);
         let ways =
             if is_at_its_size { &[Way::Frugal][..] } else { &[Way::EmptyLog, Way::Reserve, Way::Frugal] };
         let is_new = job.iter().any(|job| job.weight().is_new);
         for way in ways.iter().copied().filter(|way| !(is_new && *way == Way::Frugal)) {
-            if !is_full(&failure) {
+            if !failure.is_full() {
                 break;
             }
             if way == Way::Reserve && !self.reserve.release() {
@@ -318,15 +334,21 @@ impl Worker {
             }
         }
         let error = match failure {
-            Failure::Sql(error) if is_at_its_size && crate::fault::is_full(&error) => {
-                at_its_size(&self.name, error)
-            }
-            Failure::Sql(error) => fault(&self.name, error),
+            Failure::Sql(error) if is_at_its_size && is_full(&error) => at_its_size(&self.name, error),
+            Failure::Sql(error) | Failure::Log(error) => fault(&self.name, error),
             Failure::Other(error) => error,
         };
         // Whoever asked hears of it, and says so if need be.
         tracing::debug!(file = %self.name, %error, "SQLite could not do what was asked");
         job.into_iter().for_each(|job| job.finish(Some(error.again())));
+    }
+
+    /// Whether this job has met the largest size of the file, and not the end of the disk: nearly all of the file is taken.
+    fn is_at_its_size(&self, failure: &Failure, job: &[Box<dyn Job>]) -> bool {
+        let (Failure::Sql(error), Some(connection)) = (failure, &self.connection) else { return false };
+        let bytes: usize = job.iter().map(|job| job.weight().bytes).sum();
+        let room = || Room::of(connection, &self.settings).ok().flatten();
+        code(error) == Some(ErrorCode::DiskFull) && room().is_some_and(|room| room.is_little_for(bytes))
     }
 
     /// Writes what is in the log into the file, so that the log starts anew and needs no more room.
@@ -372,14 +394,14 @@ impl Worker {
             }
             let after = tx.finish()?;
             if !cover.is_enough(connection)? && group.iter().any(|job| job.weight().is_new) {
-                return Err(full());
+                return Err(Failure::Log(full()));
             }
-            let commit = || connection.prepare_cached("COMMIT")?.execute([]);
+            let commit = || connection.prepare_cached("COMMIT")?.execute([]).map_err(Failure::of_commit);
             match gather {
                 Some(gather) => gather.commit(commit)?,
                 None => commit()?,
             };
-            Sql::Ok(after)
+            Ok(after)
         }));
         match ran {
             Ok(Ok(after)) => {
@@ -394,7 +416,7 @@ impl Worker {
                     connection.execute_batch("ROLLBACK")?;
                 }
                 Err(match failed {
-                    Ok(Err(error)) => Failure::Sql(error),
+                    Ok(Err(failure)) => failure,
                     _ => Failure::Other(
                         Error::new(ErrorKind::Unavailable, "a fault in Dwell itself: please report it")
                             .with_retryable(false),

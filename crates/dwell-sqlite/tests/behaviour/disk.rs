@@ -13,6 +13,7 @@ use std::{
 
 const WAY: &str = "DWELL_SQLITE_TEST_FULL_DISK";
 const BATCH: &str = "DWELL_SQLITE_TEST_BATCH";
+const MAX_SIZE: &str = "DWELL_SQLITE_TEST_MAX_SIZE";
 const ENTRY: &str =
     "disk::a_disk_that_is_really_full_is_said_to_be_settles_loses_nothing_and_goes_on_with_room";
 
@@ -25,12 +26,15 @@ enum Way {
     Limited,
 }
 
+/// A largest size that the disk does not let the file reach: it is not to blame.
+const FAR: Option<u64> = Some(1 << 30);
+
 const MOUNTED: [Way; 2] =
     [Way::Mounted(&["--mount"]), Way::Mounted(&["--user", "--map-root-user", "--mount"])];
 
 impl Way {
     /// Runs a shell command under this condition, with `$0` for the directory.
-    fn run(self, directory: &Path, then: &str, batch: usize) -> Option<ExitStatus> {
+    fn run(self, directory: &Path, then: &str, batch: usize, max_size: Option<u64>) -> Option<ExitStatus> {
         let (mut command, before) = match self {
             Self::Mounted(flags) => {
                 let mut unshare = Command::new("unshare");
@@ -43,6 +47,7 @@ impl Way {
         let this = std::env::current_exe().unwrap();
         command.args(["-c", &format!("{before} && {then}")]).arg(directory).arg(this).arg(ENTRY);
         command.env(WAY, format!("{self:?}")).env("TMPDIR", directory).env(BATCH, batch.to_string());
+        command.envs(max_size.map(|size| (MAX_SIZE, size.to_string())));
         command.status().ok()
     }
 }
@@ -51,11 +56,12 @@ impl Way {
 async fn a_disk_that_is_really_full_is_said_to_be_settles_loses_nothing_and_goes_on_with_room() {
     if let Ok(way) = std::env::var(WAY) {
         let batch = std::env::var(BATCH).unwrap().parse().unwrap();
-        return scenario(way == format!("{:?}", Way::Limited), batch).await;
+        let max_size = std::env::var(MAX_SIZE).ok().map(|size| size.parse().unwrap());
+        return scenario(way == format!("{:?}", Way::Limited), batch, max_size).await;
     }
     let directory = directory::Directory::new();
     let is_permitted =
-        |way: &Way| way.run(directory.path(), "true", 1).is_some_and(|status| status.success());
+        |way: &Way| way.run(directory.path(), "true", 1, None).is_some_and(|status| status.success());
     let mounted = MOUNTED.into_iter().find(is_permitted);
     if mounted.is_none() {
         // Not by `eprintln`, which is shown only if a test fails.
@@ -63,10 +69,13 @@ async fn a_disk_that_is_really_full_is_said_to_be_settles_loses_nothing_and_goes
     }
     for way in mounted.into_iter().chain([Way::Limited]) {
         // One by one, all of the log changes the same few pages; in batches, most of it is new to the file.
-        for batch in [1, 100, 500] {
+        for (batch, max_size) in [(1, None), (100, None), (500, None), (1, FAR), (100, FAR), (500, FAR)] {
             let again = "exec \"$1\" --exact \"$2\" --nocapture";
-            let ended = way.run(directory.path(), again, batch).unwrap();
-            assert!(ended.success(), "on a full disk ({way:?}), in batches of {batch}: {ended}");
+            let ended = way.run(directory.path(), again, batch, max_size).unwrap();
+            assert!(
+                ended.success(),
+                "on a full disk ({way:?}), in batches of {batch}, {max_size:?}: {ended}"
+            );
         }
     }
 }
@@ -92,9 +101,9 @@ impl Ballast {
     }
 }
 
-async fn scenario(is_limited: bool, batch: usize) {
+async fn scenario(is_limited: bool, batch: usize, max_size: Option<u64>) {
     let ballast = Ballast::new();
-    let kept = SqliteSettings { done: SECOND * 3600, ..settings() };
+    let kept = SqliteSettings { done: SECOND * 3600, max_size, ..settings() };
     let broker = Broker::with(kept.clone()).await;
     // Some are in hands already when the disk becomes full.
     broker.send(large("first")).await.unwrap();
