@@ -4,6 +4,7 @@ mod stage;
 
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{Action, Consumer, Delivery, Due, OnMissing, Subscription, Transport};
+use dwell_redis::Redis;
 use stage::{PATIENCE, connect, mail, order, said, send, settle, subscribed};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -95,26 +96,119 @@ async fn what_another_program_has_put_among_what_waits_or_is_ready_costs_none_of
     assert_eq!(said(&server, &["xlen", READY]), "0");
 }
 
-/// The script stops in the middle, and only what it has done comes twice.
+async fn of_stock(redis: &Redis) -> Arc<dyn Consumer> {
+    let stock = Subscription { name: "stock".into(), ..mail() };
+    redis.provision(&[], std::slice::from_ref(&stock), OnMissing::Create).await.unwrap();
+    redis.consumer(stock).await.unwrap()
+}
+
+/// All counts of what there is.
+fn counts(server: &RedisServer) -> String {
+    said(server, &["hgetall", "dwell:{orders}:counts"]).replace('\n', " ")
+}
+
 #[tokio::test]
 async fn what_a_server_cannot_number_stays_where_it_is_until_it_can() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
-    let mail = subscribed(&redis).await;
-    let stock = Subscription { name: "stock".into(), ..stage::mail() };
-    redis.provision(&[], std::slice::from_ref(&stock), OnMissing::Create).await.unwrap();
-    let stock = redis.consumer(stock).await.unwrap();
-    send(&redis, order("a").due(Due::After(Duration::from_millis(1)))).await.unwrap();
+    let (mail, stock) = (subscribed(&redis).await, of_stock(&redis).await);
+    send(&redis, order("a").due(Due::After(PATIENCE * 10))).await.unwrap();
+    let before = counts(&server);
     said(&server, &["set", "dwell:{orders}:sequence", "none"]);
-    // The first has its own number.
-    while said(&server, &["xlen", READY]) != "1" {
-        _ = mail.receive(1, Duration::ZERO, None).await;
+    for _ in 0..3 {
+        said(&server, &["zadd", DUE, "1", "a"]);
+        assert!(mail.receive(1, Duration::ZERO, None).await.unwrap().is_empty());
+        assert_eq!(said(&server, &["hlen", WAITING]), "1");
+        assert_eq!((said(&server, &["xlen", READY]), counts(&server)), ("0".to_owned(), before.clone()));
     }
-    assert_eq!(said(&server, &["hlen", WAITING]), "1");
     said(&server, &["set", "dwell:{orders}:sequence", "1000"]);
     said(&server, &["zadd", DUE, "1", "a"]);
-    assert_eq!(ids(&receive(&stock, 1).await), ["a".to_owned()].into());
+    for consumer in [mail, stock] {
+        assert_eq!(ids(&receive(&consumer, 1).await), ["a".to_owned()].into());
+    }
     assert_eq!(said(&server, &["hlen", WAITING]), "0");
+}
+
+#[tokio::test]
+async fn what_one_subscription_cannot_take_waits_for_that_one_and_the_others_get_it_once() {
+    let server = server();
+    for options in ["", "?ledger=false"] {
+        let redis = connect(&format!("{}{options}", server.url())).await.unwrap();
+        let (mail, stock) = (subscribed(&redis).await, of_stock(&redis).await);
+        let stock_ready = "dwell:{orders}:ready:stock";
+        // With this there is a stream. Behind its last number there is none.
+        assert!(stock.receive(1, Duration::ZERO, None).await.unwrap().is_empty());
+        let last = "18446744073709551615-18446744073709551615";
+        said(&server, &["xsetid", stock_ready, last]);
+        send(&redis, order("a").due(Due::After(PATIENCE * 10))).await.unwrap();
+        send(&redis, order("b")).await.unwrap();
+        said(&server, &["zadd", DUE, "1", "a"]);
+        let held = receive(&mail, 2).await;
+        assert_eq!(ids(&held), ["a".to_owned(), "b".to_owned()].into());
+        let before = (counts(&server), said(&server, &["zcard", "dwell:{orders}:records"]));
+        for _ in 0..3 {
+            said(&server, &["zadd", DUE, "1", "a&stock", "1", "b&stock"]);
+            assert!(mail.receive(2, Duration::ZERO, None).await.unwrap().is_empty());
+            assert_eq!(said(&server, &["hlen", WAITING]), "2");
+            assert_eq!(said(&server, &["xlen", READY]), "2");
+            let now = (counts(&server), said(&server, &["zcard", "dwell:{orders}:records"]));
+            assert_eq!(now, before);
+        }
+        if options.is_empty() {
+            assert!(before.0.contains("orders/stock|scheduled 2"), "{}", before.0);
+            assert_eq!(before.1, "4");
+        }
+        said(&server, &["xsetid", stock_ready, "1-1"]);
+        said(&server, &["zadd", DUE, "1", "a&stock", "1", "b&stock"]);
+        assert_eq!(ids(&receive(&stock, 2).await), ids(&held));
+        assert_eq!(said(&server, &["exists", WAITING, DUE, "dwell:{orders}:aliases"]), "0");
+        said(&server, &["flushall"]);
+    }
+}
+
+#[tokio::test]
+async fn what_has_more_fields_than_a_script_can_pass_on_comes_back_without_the_last_of_them() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    let fields: Vec<_> = (0..4000).map(|n| format!("field{n}")).collect();
+    let fields = fields.iter().flat_map(|name| [&**name, "x"]);
+    let entry: Vec<_> =
+        ["xadd", READY, "*"].into_iter().chain(fields).chain(["id", "many", "body", "x"]).collect();
+    said(&server, &entry);
+    for round in 1..=3 {
+        let held = receive(&consumer, 1).await;
+        assert_eq!((ids(&held), held[0].deliveries), (["many".to_owned()].into(), Some(round)));
+        assert_eq!(&held[0].message.body[..], b"x");
+        assert_eq!(counts(&server), "orders/mail|processing 1");
+        let entry = said(&server, &["zrange", LEASES, "0", "0"]);
+        said(&server, &["zadd", LEASES, "1", &entry]);
+    }
+    let held = receive(&consumer, 1).await;
+    assert_eq!(said(&server, &["zcard", "dwell:{orders}:records"]), "1");
+    for delivery in held {
+        settle(&consumer, delivery, Action::ACK).await;
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_taken_in_stays_where_it_was_put_and_what_is_ready_is_handed_out() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let (mail, stock) = (subscribed(&redis).await, of_stock(&redis).await);
+    send(&redis, order("a")).await.unwrap();
+    said(&server, &["xsetid", READY, "18446744073709551615-18446744073709551615"]);
+    let incoming = "dwell:{orders}:incoming";
+    said(&server, &["xadd", incoming, "*", "id", "b", "to", "mail", "body", "x"]);
+    let before = said(&server, &["zcard", "dwell:{orders}:records"]);
+    assert_eq!(ids(&receive(&stock, 1).await), ["a".to_owned()].into());
+    for delivery in receive(&mail, 1).await {
+        settle(&mail, delivery, Action::ACK).await;
+    }
+    assert_eq!(said(&server, &["xlen", incoming]), "1");
+    assert_eq!(said(&server, &["zcard", "dwell:{orders}:records"]), before);
+    said(&server, &["del", READY]);
+    assert_eq!(ids(&receive(&mail, 1).await), ["b".to_owned()].into());
 }
 
 #[tokio::test]

@@ -130,13 +130,25 @@ local function size_of(item)
   return size
 end
 
+local function warn(problem)
+  problem = type(problem) == 'table' and problem.err or problem
+  redis.log(redis.LOG_WARNING, 'dwell: ' .. tostring(problem))
+end
+
+-- Counted together, and written when the script is done; and what was added to the list of records.
+local counted, listed = {}, {}
+
 -- Does something with one message of many. If it fails, because of what another program has written, that one stays where it was, and
--- the others are not concerned: whatever is added comes before what is removed.
+-- the others are not concerned: whatever is added comes before what is removed, and what was counted or listed is taken back.
 local function safely(what, ...)
+  local before = {}
+  for field, by in pairs(counted) do before[field] = by end
+  listed = {}
   local is_done, problem = pcall(what, ...)
   if not is_done then
-    problem = type(problem) == 'table' and problem.err or problem
-    redis.log(redis.LOG_WARNING, 'dwell: ' .. tostring(problem))
+    counted = before
+    for _, member in ipairs(listed) do call('ZREM', S.made, member) end
+    warn(problem)
   end
   return is_done
 end
@@ -200,9 +212,6 @@ local function shown(t, state)
   return t.dead and 'dead' or state
 end
 
--- Counted together, and written when the script is done.
-local counted = {}
-
 local function count(of, state, by)
   if not has_ledger then return end
   local field = of .. '|' .. state
@@ -232,7 +241,9 @@ end
 
 local function list(item, id)
   if not has_ledger then return end
-  call('ZADD', S.made, whole(get(item, 'born'), 15) or now, id .. '/' .. get(item, 'n'))
+  local member = id .. '/' .. get(item, 'n')
+  call('ZADD', S.made, whole(get(item, 'born'), 15) or now, member)
+  listed[#listed + 1] = member
 end
 
 local function words_with(words, word) return words and (words .. ' ' .. word) or word end
@@ -399,6 +410,19 @@ local function destinations(t, to)
   return s and { s } or nil
 end
 
+-- For how long one is left alone that could not be moved.
+local ALONE = 60000
+
+-- What one subscription cannot take now waits for that one.
+local function put_off(s, item, id)
+  local t, name, due = s.t, id .. '&' .. s.name, get(item, 'due')
+  while call('HEXISTS', t.waiting, name) == 1 do name = name .. '&' end
+  item = copy(item)
+  put(item, 'to', s.name)
+  count(home(t, s.name, item), shown(t, 'scheduled'), 1)
+  wait(t, name, id, item, now + ALONE, due)
+end
+
 -- Makes an item ready for these. What nobody wants is dropped, and counted.
 local function deliver(t, subs, item, id)
   if #subs == 0 then
@@ -413,14 +437,26 @@ local function deliver(t, subs, item, id)
     end
     return
   end
-  for i, s in ipairs(subs) do
-    local of = item
-    if i > 1 and has_ledger then
-      of = copy(item)
-      enroll(of)
-      list(of, id)
+  -- All have their numbers before the first is added: where one cannot be had, none is.
+  local copies = { item }
+  for i = 2, #subs do
+    copies[i] = item
+    if has_ledger then
+      copies[i] = copy(item)
+      enroll(copies[i])
+      list(copies[i], id)
     end
-    add(s, of, id)
+  end
+  local missed, problem = {}, nil
+  for i, s in ipairs(subs) do
+    local is_added, why = pcall(add, s, copies[i], id)
+    if not is_added then missed[#missed + 1], problem = i, why end
+  end
+  if #missed == #subs then error(problem, 0) end
+  for _, i in ipairs(missed) do
+    -- The others have theirs, and must not get it again.
+    warn(problem)
+    put_off(subs[i], copies[i], id)
   end
 end
 
@@ -462,9 +498,6 @@ end
 local function share(t, most)
   return math.ceil(most / math.max(#t.subs, 1))
 end
-
--- For how long one is left alone that could not be moved.
-local ALONE = 60000
 
 -- Makes some of what is due ready.
 local function promote(t, most)
@@ -517,11 +550,23 @@ local function holder_of(s, entry)
   return of[1], of[2], of[3]
 end
 
+-- What another program has written may have more fields than a script can pass on.
+local function passable(item)
+  if #item <= 1000 then return item end
+  local first = {}
+  -- Some of ours come in addition.
+  for i = 1, 900 do first[i] = item[i] end
+  for _, name in ipairs({ 'id', 'body', 'n', 'born', 'due', 'tries', 'past', 'from' }) do put(first, name, get(item, name)) end
+  put(first, 'x-dwell-unreadable-headers', text(#item / 2 - 450) .. ' fields were left out')
+  return first
+end
+
 -- Puts back what somebody held, as it came. `is_counted` if that was not by his own will.
 local function put_back(s, entry, is_counted, by, error)
   local item = read_entry(s, entry)
   if not item then return take_out(s, entry) end
   bytes_left = bytes_left - size_of(item)
+  item = passable(item)
   local id = get(item, 'id') or entry
   put(item, 'id', id)
   if is_counted then put(item, 'tries', text((whole(get(item, 'tries'), 9) or 0) + 1)) end
@@ -566,14 +611,7 @@ end
 -- Takes in what another program has put into the stream of what comes in. What cannot be read becomes ready as such, so that it is
 -- given up with the reason, and never handled too early or by somebody else.
 local function take_one_in(t, entry, item)
-  if #item > 1000 then
-    -- More than a script can pass on.
-    local first = {}
-    for i = 1, 1000 do first[i] = item[i] end
-    put(first, 'body', get(item, 'body'))
-    put(first, 'x-dwell-unreadable-headers', text(#item / 2 - 500) .. ' fields were left out')
-    item = first
-  end
+  item = passable(item)
   local id = get(item, 'id') or get(item, 'x-dwell-id')
   if not id or id == '' then id = 'in-' .. entry end
   put(item, 'id', id)
@@ -629,7 +667,11 @@ local function take_in(t, most)
     end
     looked = looked + 1
     bytes_left = bytes_left - size_of(came[2]) * math.max(#t.subs, 1)
-    take_one_in(t, came[1], came[2])
+    if not safely(take_one_in, t, came[1], came[2]) then
+      -- It and those behind it stay there until it can be; what is ready is handed out all the same.
+      is_more = false
+      break
+    end
     call('XDEL', t.incoming, came[1])
   end
   return looked * math.max(#t.subs, 1), is_more
