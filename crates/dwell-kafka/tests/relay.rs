@@ -327,7 +327,7 @@ async fn beyond_the_read_ahead(read_ahead: (usize, usize), most: u64) {
             tally.forwarded == COUNT as u64 + 1
         })
         .await;
-    assert!((1..=most + LEVELS).contains(&held), "{held} were held");
+    assert!(held <= most + LEVELS, "{held} were held");
     relay.stop().await;
     let read = scene.read(&target, COUNT + 1).await;
     let early = read.iter().filter(|(arrived, _, _, due)| *arrived < due.parse::<i64>().unwrap()).count();
