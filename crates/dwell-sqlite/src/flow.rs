@@ -9,7 +9,7 @@ use crate::{
     tx::Tx,
 };
 use dwell_core::{ScheduleId, State, Text, Timestamp};
-use rusqlite::Row;
+use rusqlite::{OptionalExtension, Row};
 
 /// How much is done at a time, in messages: a million due at one instant do not keep others out. Who asks for more is
 /// handed out more, within bounds.
@@ -113,6 +113,10 @@ impl Tx<'_> {
                 }
             }
             if may_make_room {
+                if let Some(due) = self.due_for_one(topic)? {
+                    self.fire(due)?;
+                    return Ok(true);
+                }
                 self.make_room()?;
             }
         }
@@ -136,6 +140,30 @@ impl Tx<'_> {
             }
         }
         Ok(left < limit)
+    }
+
+    /// The first that is due and goes to one subscription alone, for which no room is needed, however much is before it. Where
+    /// the counts say that there is none, that is not looked through.
+    fn due_for_one(&self, topic: i64) -> Sql<Option<Due>> {
+        let mut counts =
+            self.sql("SELECT 1 FROM tally WHERE home = ?1 AND state IN (0, 3, 4) AND messages > 0")?;
+        let mut may_be_there = self.places().topics[&topic].is_dead;
+        for place in self.places().of_topic(topic) {
+            may_be_there = may_be_there || counts.exists([place])?;
+        }
+        if !may_be_there {
+            return Ok(None);
+        }
+        self.sql(concat!(
+            "SELECT ",
+            held!(),
+            ", ",
+            name!(),
+            " FROM message INDEXED BY message_due
+             WHERE topic = ?1 AND phase = 0 AND due <= ?2 AND place <> topic ORDER BY due, number LIMIT 1"
+        ))?
+        .query_row((topic, self.now.0), Due::read)
+        .optional()
     }
 
     fn due(&self, topic: i64, most: usize) -> Sql<Vec<Due>> {

@@ -90,6 +90,23 @@ async fn publishes_that_waited_in_a_full_file_come_to_all_of_their_subscriptions
 }
 
 #[tokio::test]
+async fn what_waits_for_one_subscription_comes_to_it_past_any_number_of_publishes_that_have_no_room() {
+    let broker = small().await;
+    let more: Vec<_> = (0..200).map(|n| Subscription::new("orders", format!("more-{n}"))).collect();
+    broker.sqlite.provision(&[], &more, OnMissing::Create).await.unwrap();
+    broker.send(sized("alone", 20).due(after(SECOND * 2))).await.unwrap();
+    let make = |n: usize| Envelope { copy: true, ..publish(&n.to_string(), 20).due(after(SECOND)) };
+    let (before, _) = fill(&broker, make).await;
+    assert!(before.len() > 1000, "{}", before.len());
+    broker.clock.advance(SECOND).await;
+    let error = broker.mail.receive(10, Duration::ZERO, None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+    broker.clock.advance(SECOND).await;
+    assert_eq!(take(&broker.mail, 10).await, ["alone"]);
+    broker.file.check();
+}
+
+#[tokio::test]
 async fn ids_that_were_chosen_are_still_known_when_their_records_had_to_make_room() {
     for bytes in SIZES {
         for max in [1, 100] {
