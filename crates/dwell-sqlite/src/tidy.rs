@@ -167,10 +167,16 @@ mod tests {
             tx.make_room()?;
             tx.sql("SELECT count(*) FROM message")?.query_row([], |row| row.get(0))
         };
+        let fail = |tx: &mut Tx<'_>| -> Sql<()> { tx.make_room().and(Err(rusqlite::Error::InvalidQuery)) };
+        file.write(1, fail).await.unwrap_err();
         let mut counts = Vec::new();
         for _ in 0..4 {
             counts.push(file.write(1, left).await.unwrap() - 2 * SEARCH);
         }
-        assert_eq!(counts, [10, 10, 0, 0], "a bounded number is looked at each time");
+        assert_eq!(
+            counts,
+            [10, 10, 0, 0],
+            "a bounded number is looked at each time, and what was rolled back does not count"
+        );
     }
 }

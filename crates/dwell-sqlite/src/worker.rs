@@ -372,7 +372,7 @@ impl Worker {
             return Err(Failure::Other(Error::new(ErrorKind::Unavailable, "the file is not open")));
         };
         open::begin(connection, self.settings.busy_timeout)?;
-        let before = (self.own.offset, self.own.tried_again);
+        let before = (self.own.offset, self.own.tried_again, self.own.searched);
         let (cache, own) = (&mut self.cache, &mut self.own);
         let (settings, seams) = (&*self.settings, &self.seams);
         let mut cover =
@@ -411,7 +411,7 @@ impl Worker {
             }
             failed => {
                 self.cache = Cache::default();
-                (self.own.offset, self.own.tried_again) = before;
+                (self.own.offset, self.own.tried_again, self.own.searched) = before;
                 if !connection.is_autocommit() {
                     connection.execute_batch("ROLLBACK")?;
                 }
