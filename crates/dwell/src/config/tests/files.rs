@@ -144,19 +144,16 @@ fn load_warns_of_a_variable_with_one_underscore_and_never_shows_its_value() {
         ("DWELL_TOKEN", "x"),
     ];
     let said = again_with(test, &file, &variables);
-    let mut warnings: Vec<_> = said.lines().filter(|line| line.contains("WARN")).collect();
-    warnings.sort_unstable();
+    // On one thread the name of the test comes first, on the same line.
+    let warnings: Vec<_> = said.lines().filter(|line| line.contains("WARN dwell::config")).collect();
     let expected = [
         ("DWELL_SCHEDULER_URL_FILE", "DWELL_SCHEDULER__URL_FILE"),
         ("DWELL_TRANSPORT_URL", "DWELL_TRANSPORT__URL"),
     ]
     .map(|(name, meant)| format!("the environment variable `{name}` sets nothing: the setting is `{meant}`"));
     assert_eq!(warnings.len(), expected.len(), "{said}");
-    for (warning, expected) in warnings.iter().zip(&expected) {
-        assert!(
-            warning.trim_start().starts_with("WARN dwell::config") && warning.ends_with(expected),
-            "{warning}"
-        );
+    for expected in &expected {
+        assert!(warnings.iter().any(|warning| warning.ends_with(expected)), "{said}");
     }
     assert!(!said.contains("hunter2"), "{said}");
 }

@@ -62,12 +62,27 @@ macro_rules! numbered {
             /// Its place, if steps are numbered: lower is outer. All steps of a pipeline have a number, or none.
             ///
             /// ```
-            /// use dwell::Step;
-            /// use std::time::Duration;
-            ///
-            /// let outer = Step::defer_on_error().delay(Duration::from_secs(30)).number(1);
-            /// let inner = Step::retry_inline().number(2);
-            /// assert_ne!(outer, inner);
+            /// # use dwell::{Next, Pipeline, Step, prelude::*};
+            /// # use std::{sync::atomic::{AtomicU32, Ordering::Relaxed}, time::Duration};
+            /// # #[derive(Command, Serialize, Deserialize)]
+            /// # #[message(name = "call")]
+            /// # struct Call;
+            /// static SEEN: AtomicU32 = AtomicU32::new(0);
+            /// let count = Step::around("count", |_: Cx, next: Next| async move {
+            ///     SEEN.fetch_add(1, Relaxed);
+            ///     next.run().await
+            /// });
+            /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+            /// let pipeline = Pipeline::new(async |_: Call| Err::<(), _>("it is away"))
+            ///     .step(count.number(3))
+            ///     .step(Step::retry_inline().max_retries(2).number(2))
+            ///     .step(Step::reject_on_error().number(1));
+            /// # let t = dwell::testing::start(Bus::builder().handle(pipeline)).await.unwrap();
+            /// # t.send(Call).await.unwrap();
+            /// # t.advance(Duration::from_secs(5)).await;
+            /// assert_eq!(SEEN.load(Relaxed), 3, "each try passes the innermost step");
+            /// assert_eq!(t.errors::<Call>(), ["it is away"], "the outermost saw the last one alone");
+            /// # });
             /// ```
             #[must_use]
             pub fn number(self, number: i32) -> Step {
