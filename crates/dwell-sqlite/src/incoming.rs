@@ -6,13 +6,13 @@ use dwell_core::{
     Address, ContentType, Due, Envelope, Error, ErrorKind, Headers, MessageId, Text, Timestamp, wire,
 };
 use rusqlite::{
-    OptionalExtension, Row, ToSql, params_from_iter,
+    Row, ToSql, params_from_iter,
     types::{FromSql, FromSqlResult, ToSqlOutput, Value, ValueRef},
 };
 use std::time::Duration;
 
 /// How many rows that were refused are tried again at a time.
-const TRIED: i64 = 100;
+const TRIED: usize = 100;
 
 /// A row that was not looked at yet.
 struct Open {
@@ -130,17 +130,31 @@ impl Tx<'_> {
     /// What was refused before may have somewhere to go now: some of it is tried again. Returns whether there is more.
     pub(crate) fn try_again(&mut self) -> Sql<bool> {
         let Some(from) = self.own.tried_again else { return Ok(false) };
-        let last: Option<i64> = self
-            .sql("SELECT number FROM incoming WHERE number > ?1 ORDER BY number LIMIT 1 OFFSET ?2")?
-            .query_row((from, TRIED - 1), |row| row.get(0))
-            .optional()?;
-        let refused: Vec<i64> = self
-            .sql("SELECT number FROM incoming WHERE number > ?1 AND number <= ?2 AND error IS NOT NULL")?
-            .query_map((from, last.unwrap_or(i64::MAX)), |row| row.get(0))?
+        // By the index of those that were not refused: a row has its reason behind its body.
+        let rows: Vec<(i64, u32, bool)> = self
+            .sql(
+                "SELECT number, octet_length(body), NOT EXISTS (
+                     SELECT 1 FROM incoming AS open INDEXED BY incoming_open
+                     WHERE open.number = incoming.number AND open.error IS NULL
+                 ) FROM incoming WHERE number > ?1 ORDER BY number LIMIT ?2",
+            )?
+            .query_map((from, TRIED as i64), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
             .collect::<Sql<_>>()?;
-        refused.into_iter().try_for_each(|number| self.write_reason(number, None))?;
-        self.own.tried_again = last;
-        Ok(last.is_some())
+        let (mut is_more, mut bytes, mut last) = (rows.len() == TRIED, 0, from);
+        for (number, length, is_refused) in rows {
+            let length = if is_refused { length as usize } else { 0 };
+            if bytes > 0 && bytes + length > LARGEST {
+                is_more = true;
+                break;
+            }
+            if is_refused {
+                self.write_reason(number, None)?;
+                bytes += length;
+            }
+            last = number;
+        }
+        self.own.tried_again = is_more.then_some(last);
+        Ok(is_more)
     }
 
     /// The next rows; none as long as there is no room for any.
@@ -241,4 +255,31 @@ fn is_full<T>(taken: &Result<T, Error>) -> bool {
 
 fn is_json(body: &[u8]) -> bool {
     serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SqliteSettings, file::File};
+    use dwell_core::Seams;
+
+    #[tokio::test]
+    async fn large_rows_that_were_refused_are_tried_again_a_few_at_a_time() {
+        let file = File::open(SqliteSettings::memory(), Seams::system("test")).unwrap();
+        let insert = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10)
+             INSERT INTO incoming (topic, body, error) SELECT 'orders', zeroblob(1 << 20), 'no topic' FROM n";
+        let made = move |tx: &mut Tx<'_>| {
+            tx.own.tried_again = Some(i64::MIN);
+            tx.sql(insert)?.execute([])
+        };
+        file.write(1, made).await.unwrap();
+        let refused = |tx: &mut Tx<'_>| -> Sql<(bool, i64)> {
+            let is_more = tx.try_again()?;
+            let mut count = tx.sql("SELECT count(*) FROM incoming WHERE error IS NOT NULL")?;
+            Ok((is_more, count.query_row([], |row| row.get(0))?))
+        };
+        for left in [(true, 6), (true, 2), (false, 0), (false, 0)] {
+            assert_eq!(file.write(1, refused).await.unwrap(), left, "4 MiB in one transaction");
+        }
+    }
 }

@@ -133,7 +133,10 @@ impl Tx<'_> {
             }
         }
         self.make(plan)?;
-        Ok(true)
+        // All of it before this is done: nobody may receive here.
+        let is_more = self.try_again()?;
+        self.taken_in = None;
+        Ok(!is_more)
     }
 
     fn make(&mut self, plan: Plan) -> Sql<()> {
@@ -159,8 +162,6 @@ impl Tx<'_> {
         if is_new {
             // What another program has put there may have somewhere to go now.
             self.own.tried_again = Some(i64::MIN);
-            self.try_again()?;
-            self.taken_in = None;
         }
         Ok(())
     }

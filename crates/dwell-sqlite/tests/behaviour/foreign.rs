@@ -202,6 +202,8 @@ async fn however_many_rows_were_refused_all_are_tried_again_when_a_topic_is_made
         assert!(seen(&broker.mail).await.is_empty());
     }
     let invoices = broker.subscribe(Subscription::new("invoices", "mail")).await;
+    let refused = broker.sqlite.usage().await.unwrap().refused;
+    assert_eq!(refused, 0, "whoever receives, if anybody, is another process");
     let mut found = 0;
     loop {
         let deliveries = invoices.receive(1000, Duration::ZERO, None).await.unwrap();
