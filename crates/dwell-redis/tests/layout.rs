@@ -138,7 +138,7 @@ async fn everything() -> Stage {
     send(&spread, order("spread").due(LATER)).await.unwrap();
     let inbox = stage.redis.inbox().unwrap();
     inbox.done("orders/mail", &"a".into(), PATIENCE).await.unwrap();
-    let sure = connect(&format!("{}?replicas=1&timeout=200ms", stage.server.url())).await.unwrap();
+    let sure = connect(&format!("{}?replicas=1&timeout=2s", stage.server.url())).await.unwrap();
     send(&sure, order("unconfirmed").due(LATER)).await.unwrap_err();
     stage
 }

@@ -31,7 +31,7 @@ pub(crate) enum Trouble {
 }
 
 /// Longer than the clients here wait for an answer.
-const A_WHILE: Duration = Duration::from_millis(600);
+const A_WHILE: Duration = Duration::from_millis(2500);
 
 pub(crate) struct Proxy {
     pub(crate) port: u16,
