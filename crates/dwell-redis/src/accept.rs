@@ -3,7 +3,6 @@
 use crate::{
     buckets,
     calls::{Before, Call},
-    fault::replaced,
     item, keys,
     places::{bytes, list, text},
     script::ACCEPT,
@@ -151,20 +150,11 @@ async fn store_chunk(
     Ok(sent)
 }
 
-/// Waits until as many replicas have it as were asked for. A server that took over meanwhile may not have heard of the call: then
-/// it is not confirmed either.
+/// Waits until as many replicas have it as were asked for.
 async fn confirm(store: &Store, room: &Text, call: &Call) -> Result<()> {
-    if store.link.settings.replicas == 0 {
-        return Ok(());
-    }
-    let base = keys::split(room).0;
-    let key = keys::calls(&store.link.settings.prefix, base, &store.calls.name);
-    store.wait(&key).await?;
-    let last = store.link.query(redis::cmd("HGET").arg(&key).arg(call.lane)).await?;
-    if bytes(last).starts_with(format!("{}\n", call.serial).as_bytes()) {
-        return Ok(());
-    }
-    Err(replaced(&store.link.settings))
+    let key = keys::calls(&store.link.settings.prefix, keys::split(room).0, &store.calls.name);
+    let (last, serial) = (redis::cmd("HGET").arg(&key).arg(call.lane).clone(), format!("{}\n", call.serial));
+    store.confirm(&key, &last, |last| bytes(last).starts_with(serial.as_bytes())).await
 }
 
 fn write(command: &mut Cmd, sending: &Sending) {

@@ -9,7 +9,6 @@
 
 use crate::{
     accept::WEIGHT,
-    fault::replaced,
     keys,
     places::{bytes, list, number, text, to_millis},
     script::{ARRIVE, BUCKETS, CLOSE, DEPART, DUE, REGISTER},
@@ -158,14 +157,8 @@ async fn register(store: &Store, bucket: &Bucket<'_>, from: i64) -> Result<()> {
         store.places.forget(&[bucket.topic.into()]);
         return Err(store.places.missing(&store.link, bucket.topic));
     }
-    if store.link.settings.replicas == 0 {
-        return Ok(());
-    }
-    store.wait(keys[0]).await?;
-    match store.link.query(redis::cmd("ZSCORE").arg(keys[0]).arg(bucket.entry)).await? {
-        Value::Nil => Err(replaced(&store.link.settings)),
-        _ => Ok(()),
-    }
+    let score = redis::cmd("ZSCORE").arg(keys[0]).arg(bucket.entry).clone();
+    store.confirm(keys[0], &score, |score| score != Value::Nil).await
 }
 
 /// The names of all buckets of a topic.
@@ -297,22 +290,13 @@ async fn bring_some(store: &Store, topic: &Text, from: &Text) -> Result<Option<(
     Ok(None)
 }
 
-/// Waits until as many replicas have what arrived as were asked for. A server that took over meanwhile may not have heard of it: then
-/// it stays where it was.
+/// Waits until as many replicas have what arrived as were asked for. If they have not, it stays where it was.
 async fn confirm(store: &Store, topic: &Text, from: &Text, due: &[Waiting]) -> Result<()> {
-    let (settings, Some([name, _, generation, _])) = (&store.link.settings, due.first()) else {
-        return Ok(());
-    };
-    if settings.replicas == 0 {
-        return Ok(());
-    }
-    let known = &keys::of_topic(&settings.prefix, topic)[4];
-    store.wait(known).await?;
+    let Some([name, _, generation, _]) = due.first() else { return Ok(()) };
+    let known = &keys::of_topic(&store.link.settings.prefix, topic)[4];
     let token = [from.as_bytes(), name, generation].join(&b"/"[..]);
-    match store.link.query(redis::cmd("HEXISTS").arg(known).arg(token)).await? {
-        Value::Int(1) => Ok(()),
-        _ => Err(replaced(&store.link.settings)),
-    }
+    let is_known = redis::cmd("HEXISTS").arg(known).arg(token).clone();
+    store.confirm(known, &is_known, |is_known| number(&is_known) == 1).await
 }
 
 /// Removes a bucket that is empty and whose time is over. Whether it is gone.

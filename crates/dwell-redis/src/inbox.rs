@@ -57,7 +57,7 @@ impl Inbox for RedisInbox {
                 command.arg(1).arg(&key).arg(millis(keep));
             });
             noted.await?;
-            self.0.wait(&key).await
+            self.0.confirm(&key, redis::cmd("GET").arg(&key), |is| text(&is) == "done").await
         })
     }
 

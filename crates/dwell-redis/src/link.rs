@@ -2,8 +2,6 @@
 
 use crate::{
     fault::{fault, unreachable},
-    keys,
-    places::number,
     script::Script,
     settings::RedisSettings,
     waiter::server,
@@ -15,7 +13,7 @@ use redis::{
     aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection},
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
-    cluster_routing::{MultipleNodeRoutingInfo, Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr},
+    cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo},
 };
 use std::{fs, sync::Arc, time::Duration};
 
@@ -144,23 +142,6 @@ impl Link {
             }
             answer => answer.map_err(|error| fault(&self.settings, &error)),
         }
-    }
-
-    /// How many replicas have what was written last through this link to the server of `key`: as many as `replicas` asks for, or those
-    /// that do after a while.
-    pub(crate) async fn wait(&self, key: &str) -> Result<i64> {
-        let millis = u64::try_from(self.settings.timeout.as_millis() / 2).unwrap_or(u64::MAX);
-        let mut command = redis::cmd("WAIT");
-        command.arg(self.settings.replicas).arg(millis);
-        let answer = match self.shared.clone() {
-            Shared::Server(mut server) => command.query_async(&mut server).await,
-            Shared::Cluster(mut cluster) => {
-                let route = Route::new(keys::slot(key), SlotAddr::Master);
-                let route = RoutingInfo::SingleNode(SingleNodeRoutingInfo::SpecificNode(route));
-                cluster.route_command(command, route).await
-            }
-        };
-        answer.map(|have| number(&have)).map_err(|error| fault(&self.settings, &error))
     }
 
     pub(crate) fn is_cluster(&self) -> bool {

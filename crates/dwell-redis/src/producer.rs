@@ -27,7 +27,8 @@ impl Producer for RedisProducer {
             if let Err(error) = self.store.open() {
                 return batch.iter().map(|_| Err(error.again())).collect();
             }
-            if batch.len() >= LARGE {
+            // What waits for replicas would keep those waiting that come behind it, and go to other servers.
+            if batch.len() >= LARGE || self.store.link.settings.replicas > 0 {
                 return accept(&self.store, &batch.iter().collect::<Vec<_>>()).await;
             }
             self.sends.ask(batch.to_vec()).await.unwrap_or_else(|| {

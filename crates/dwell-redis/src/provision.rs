@@ -212,7 +212,8 @@ async fn make(store: &Store, mut plan: Plan) -> Result<bool> {
                 }
             })
             .await?;
-        store.wait(&all[0]).await?;
+        let is_there = redis::cmd("HEXISTS").arg(&all[0]).arg("version").clone();
+        store.confirm(&all[0], &is_there, |is_there| crate::places::number(&is_there) == 1).await?;
         store.places.forget(std::slice::from_ref(&name));
         if text(&answer) != "ok" {
             return Ok(false);

@@ -58,10 +58,18 @@ impl Store {
         })
     }
 
-    /// Waits until as many replicas as were asked for have what was written to the server of `key`.
-    pub(crate) async fn wait(&self, key: &str) -> Result<()> {
+    /// Waits until as many replicas as were asked for have what was written to the server of `key`. A server that took over meanwhile may
+    /// not have heard of it: whether it is there is told by the answer to `check`, and if it is not, it is not confirmed either.
+    pub(crate) async fn confirm(
+        &self,
+        key: &str,
+        check: &Cmd,
+        is_there: impl Fn(Value) -> bool,
+    ) -> Result<()> {
         match self.me.upgrade() {
-            Some(store) if self.link.settings.replicas > 0 => self.replicas.wait(&store, key).await,
+            Some(store) if self.link.settings.replicas > 0 => {
+                self.replicas.confirm(&store, key, check, is_there).await
+            }
             _ => Ok(()),
         }
     }

@@ -389,6 +389,34 @@ async fn what_is_not_confirmed_by_replicas_says_so_and_is_confirmed_and_stored_o
     assert_eq!(said(&replica, &["xlen", "dwell:{orders}:ready:mail"]), "1");
 }
 
+/// On another connection, which has written nothing, the server would answer at once for whoever is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_for_replicas_whose_line_breaks_confirms_nothing_on_a_server_and_in_a_cluster() {
+    for is_cluster in [false, true] {
+        let stage = Stage::new(is_cluster, "").await;
+        let replica = RedisServer::start(RedisOptions::default()).unwrap();
+        replica.cli(&["replicaof", "127.0.0.1", &stage.server.port().to_string()]).unwrap();
+        let url = format!("redis://127.0.0.1:{}?replicas=1&timeout=3s", stage.proxy.port);
+        let url = TransportUrl::parse(&url).unwrap();
+        let sure = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
+        let send = async |id| sure.producer().await?.send(&[order(id)]).await.pop().unwrap();
+        stage.until(async || send("a").await.map(|_| true)).await;
+        // It stays connected, and hears of nothing.
+        let signal = |name: &str| {
+            let pid = replica.pid().unwrap().to_string();
+            assert!(std::process::Command::new("kill").args([name, &*pid]).status().unwrap().success());
+        };
+        signal("-STOP");
+        stage.proxy.trouble(Trouble::BreakWait);
+        let sent = send("b").await;
+        assert!(stage.proxy.is_over(), "cluster {is_cluster}");
+        signal("-CONT");
+        assert_eq!(sent.unwrap_err().kind(), ErrorKind::Timeout, "cluster {is_cluster}");
+        stage.until(async || send("b").await.map(|_| true)).await;
+        assert_eq!(stage.stored(), "2", "cluster {is_cluster}");
+    }
+}
+
 /// A send waits for the replica, and whoever holds something does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn while_a_replica_is_away_leases_are_kept_and_messages_handed_out_and_settled() {

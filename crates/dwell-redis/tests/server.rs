@@ -4,8 +4,8 @@ mod stage;
 
 use dwell_conformance::servers::redis::{RedisCluster, RedisOptions, RedisServer};
 use dwell_core::{
-    Action, Changed, Claim, Consumer, Due, Envelope, ErrorKind, OnConflict, OnMissing, Seams, Settle,
-    Subscription, Transport, TransportUrl,
+    Action, Address, Changed, Claim, Consumer, Due, Envelope, ErrorKind, OnConflict, OnMissing, Seams,
+    Settle, Subscription, Transport, TransportUrl,
 };
 use dwell_redis::Redis;
 use stage::{PATIENCE, connect, mail, note, order, said, send, settle, subscribed};
@@ -429,6 +429,34 @@ async fn a_cluster_survives_the_loss_of_a_master_and_what_its_replica_had_is_the
     let next = alone.consumer(mail()).await.unwrap();
     assert_eq!(take(&next, 3).await, names(&["after", "ready", "waits"]));
     drop(consumer);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_replica_of_one_server_is_away_sends_to_the_others_are_confirmed_meanwhile() {
+    let mut cluster = RedisCluster::start().unwrap();
+    let master_of = |topic: &str| cluster.master_of(&format!("dwell:{{{topic}}}:due")).unwrap();
+    let other =
+        (0..).map(|n| format!("other{n}")).find(|topic| master_of(topic) != master_of("orders")).unwrap();
+    let (master, there) = (master_of("orders"), master_of(&other));
+    // A send waits for half of it, which is longer than all of this takes.
+    let redis = connect(&format!("{}?replicas=1&timeout=2m", cluster.url())).await.unwrap();
+    let elsewhere = Subscription::new(other.clone(), "mail");
+    redis.provision(&[], &[mail(), elsewhere], OnMissing::Create).await.unwrap();
+    let port = cluster.servers()[master].port().to_string();
+    let role = |server: &RedisServer| said(server, &["role"]);
+    let is_its = |role: &str| role.starts_with("slave") && role.lines().any(|line| line == port);
+    cluster.servers().iter_mut().filter(|server| is_its(&role(server))).for_each(RedisServer::kill);
+
+    let sender = redis.clone();
+    let waits = tokio::spawn(async move { send(&sender, order("a")).await });
+    let clock = Seams::system("test").clock;
+    while !said(&cluster.servers()[master], &["client", "list"]).contains("cmd=wait") {
+        clock.sleep(Duration::from_millis(10)).await;
+    }
+    let envelope = Envelope { to: Address::topic(other), ..order("b") };
+    send(&redis, envelope).await.unwrap();
+    assert!(!waits.is_finished(), "{master} {there}");
+    waits.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,6 +28,8 @@ pub(crate) enum Trouble {
     Late,
     /// Not of a script, but of the next read that blocks: nothing that the server says ever comes, and the line stays.
     Deaf,
+    /// Not of a script, but of the next wait for replicas: it never arrives, and the line breaks.
+    BreakWait,
 }
 
 /// Longer than the clients here wait for an answer.
@@ -86,10 +88,20 @@ impl Proxy {
 
 impl Line {
     fn meets(&self, request: &[u8]) -> Option<Trouble> {
-        let troubles =
-            [Trouble::BreakAfter, Trouble::BreakBefore, Trouble::Silence, Trouble::Late, Trouble::Deaf];
+        let troubles = [
+            Trouble::BreakAfter,
+            Trouble::BreakBefore,
+            Trouble::Silence,
+            Trouble::Late,
+            Trouble::Deaf,
+            Trouble::BreakWait,
+        ];
         let trouble = *troubles.iter().find(|of| **of as u8 == self.trouble.load(Ordering::SeqCst))?;
-        let of: &[u8] = if trouble == Trouble::Deaf { b"XREAD\r\n" } else { b"EVALSHA" };
+        let of: &[u8] = match trouble {
+            Trouble::Deaf => b"XREAD\r\n",
+            Trouble::BreakWait => b"WAIT\r\n",
+            _ => b"EVALSHA",
+        };
         let is_it = request.windows(of.len()).any(|window| window == of);
         let taken = is_it && self.trouble.swap(0, Ordering::SeqCst) != 0;
         taken.then_some(trouble)
@@ -105,7 +117,7 @@ impl Line {
                         None => {
                             if server.write_all(&request[..length]).await.is_err() { return }
                         }
-                        Some(Trouble::BreakBefore) => return,
+                        Some(Trouble::BreakBefore | Trouble::BreakWait) => return,
                         Some(Trouble::Deaf) => {
                             // Until the client gives it up.
                             while matches!(client.read(&mut request).await, Ok(1..)) {}
