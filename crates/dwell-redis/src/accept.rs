@@ -4,7 +4,7 @@ use crate::{
     buckets,
     calls::{Before, Call},
     item, keys,
-    places::{bytes, list, text},
+    places::{Place, bytes, list, text},
     script::ACCEPT,
     store::Store,
 };
@@ -12,7 +12,7 @@ use dwell_core::{
     Due, Envelope, Error, ErrorKind, OnConflict, Result, ScheduleId, Sent, State, Text, Timestamp,
 };
 use redis::{Cmd, Value};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// How many go into one script, where each goes to one subscription.
 const CHUNK: usize = 200;
@@ -42,6 +42,7 @@ pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sen
     let mut rooms: BTreeMap<Text, Vec<Vec<Sending>>> = BTreeMap::new();
     let most = store.link.settings.max_body;
     let mut weights: BTreeMap<Text, usize> = BTreeMap::new();
+    let mut feeds: BTreeMap<&Text, Option<Arc<Place>>> = BTreeMap::new();
     let (before, now) = (store.calls.before(batch), store.seams.clock.now());
     for ((index, envelope), before) in batch.iter().enumerate().zip(before) {
         let size = envelope.message.body.len();
@@ -53,9 +54,15 @@ pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sen
             Some(before) => before.room.clone(),
             None => buckets::room(envelope, &store.link.settings, now),
         };
-        // A topic that is not there is said later.
-        let place = store.places.get(&store.link, &room).await.ok();
-        let share = |of| place.as_ref().map_or(of, |place| place.share(of));
+        let topic = envelope.to.topic_name();
+        if !feeds.contains_key(topic) {
+            // A topic that is not there is said later, and looked for once.
+            let place = store.places.get(&store.link, topic).await.ok();
+            feeds.insert(topic, place);
+        }
+        // In a bucket, a message waits for all subscriptions at once.
+        let place = feeds[topic].as_ref().filter(|_| room == *topic);
+        let share = |of| place.map_or(of, |place| place.share(of));
         let chunks = rooms.entry(room.clone()).or_default();
         let weight = weights.entry(room).or_default();
         if chunks.last().is_none_or(|chunk| chunk.len() >= share(CHUNK) || *weight + size > share(WEIGHT)) {

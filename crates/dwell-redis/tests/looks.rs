@@ -4,7 +4,8 @@ mod stage;
 
 use dwell_conformance::servers::redis::{RedisCluster, RedisOptions, RedisServer};
 use dwell_core::{
-    Action, Address, Due, Envelope, Message, MessageId, OnMissing, Record, State, Subscription, Transport,
+    Action, Address, Due, Envelope, ErrorKind, Message, MessageId, OnMissing, Record, State, Subscription,
+    Transport,
 };
 use dwell_redis::Redis;
 use futures_util::future::join_all;
@@ -137,4 +138,17 @@ async fn whoever_asked_first_may_be_gone_with_its_runtime_and_others_still_get_a
     for id in ["one", "two"] {
         assert_eq!(ledger.get(&MessageId::from(id)).await.unwrap().len(), 1, "{id}");
     }
+}
+
+#[tokio::test]
+async fn a_topic_that_is_not_there_is_looked_for_once_for_a_whole_batch() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    said(&server, &["config", "resetstat"]);
+    let batch: Vec<_> = (0..60).map(|n| order(&n.to_string())).collect();
+    let sent = redis.producer().await.unwrap().send(&batch).await;
+    assert!(sent.iter().all(|sent| sent.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound)));
+    let calls = said(&server, &["info", "commandstats"]);
+    // Once to tell how large its scripts may be, and once by the one script that all of it is.
+    assert!(calls.contains("cmdstat_hgetall:calls=2,"), "{calls}");
 }
