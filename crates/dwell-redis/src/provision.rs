@@ -172,7 +172,7 @@ fn check_ledger(store: &Store, place: &Place) -> Result<()> {
 /// Makes what is missing. Returns whether that is all: somebody else may have been faster.
 async fn make(store: &Store, mut plan: Plan) -> Result<bool> {
     let prefix = &store.link.settings.prefix;
-    // Topics of earlier versions do not say whether they have a ledger: the first who comes does.
+    // Topics of earlier versions do not say whether they have a ledger: the first who comes does, unless there is one.
     for (name, place) in plan.there.iter().filter(|(_, place)| place.is_there() && place.ledger.is_none()) {
         let as_it_is = Wanted { keeps: place.keeps, is_declared: place.is_declared, subscriptions: vec![] };
         plan.missing.entry(name.clone()).or_insert(as_it_is);

@@ -92,6 +92,22 @@ async fn a_topic_has_a_ledger_or_not_for_all_who_use_it() {
 }
 
 #[tokio::test]
+async fn a_topic_of_an_earlier_version_that_has_records_keeps_its_ledger_whoever_comes_first() {
+    let server = server();
+    let with = connect(&server.url()).await.unwrap();
+    subscribed(&with).await;
+    send(&with, order("a")).await.unwrap();
+    for topic in ["orders}", "orders}.dlq", "orders}.invalid"] {
+        said(&server, &["hdel", &format!("dwell:{{{topic}:topic"), "ledger", "layout"]);
+    }
+    let without = connect(&format!("{}?ledger=false", server.url())).await.unwrap();
+    let error = without.provision(&[], &[mail()], OnMissing::Create).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert_eq!(said(&server, &["hmget", TOPIC, "ledger", "layout"]), "1\n1");
+    with.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_promoter_keeps_records_of_a_topic_with_a_ledger_and_of_no_other_whatever_its_own_url_says() {
     for (ledger, other) in [("false", "true"), ("true", "false")] {
         let server = server();

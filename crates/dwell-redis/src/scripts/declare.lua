@@ -4,9 +4,16 @@
 local call = redis.call
 local config, topic = KEYS[1], ARGV[1]
 if (call('HGET', config, 'version') or '0') ~= ARGV[2] then return 'reload' end
-call('HSET', config, 'topic', topic, 'keep', ARGV[3], 'declared', ARGV[4])
--- These stay as the first has them.
+-- This and the ledger stay as the first has them.
 call('HSETNX', config, 'layout', ARGV[6])
+-- A topic of an earlier version that has counts has a ledger, whatever the first who comes says: he is told.
+local is_old = ARGV[2] ~= '0' and call('HEXISTS', config, 'ledger') == 0
+if is_old and ARGV[7] ~= '1' and call('EXISTS', KEYS[2]) == 1 then
+  call('HSET', config, 'ledger', '1')
+  call('HINCRBY', config, 'version', 1)
+  return 'reload'
+end
+call('HSET', config, 'topic', topic, 'keep', ARGV[3], 'declared', ARGV[4])
 call('HSETNX', config, 'ledger', ARGV[7])
 call('HINCRBY', config, 'version', 1)
 for a = 8, #ARGV, 2 do call('HSET', config, 'subscription:' .. ARGV[a], ARGV[a + 1]) end
