@@ -70,6 +70,10 @@ impl Unheard {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
+    fn count(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     fn keep(&self, call: Call) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(call);
     }
@@ -352,6 +356,14 @@ impl Member for RedisConsumer {
                 return Ok(());
             }
             self.closing.notify_waiters();
+            // A look that is still on its way would be handed something for nobody: from now on it comes too late.
+            for _ in 0..self.unheard.count() {
+                let (store, lease) = (&self.store, self.of.lease);
+                let late = look(store, &self.of, &self.name, &self.entries, &self.unheard, 0, lease).await;
+                if late.is_err() {
+                    break;
+                }
+            }
             let topics = [self.of.topic.clone()];
             loop {
                 let answer = self

@@ -291,6 +291,18 @@ async fn a_receive_that_comes_late_is_handed_nothing_once_another_has_found_noth
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_receive_that_comes_late_is_handed_nothing_once_its_consumer_has_left() {
+    let stage = Stage::new(false, IMPATIENT).await;
+    stage.proxy.trouble(Trouble::Late);
+    assert_eq!(stage.consumer.receive(1, Duration::ZERO, None).await.unwrap_err().kind(), ErrorKind::Timeout);
+    stage.sent(order("a")).await;
+    stage.redis.close().await.unwrap();
+    stage.proxy.let_go().await;
+    let pending = said(&stage.server, &["xpending", "dwell:{orders}:ready:mail", "dwell"]);
+    assert!(pending.starts_with('0'), "{pending}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_settlement_without_an_answer_is_no_stale_receipt_when_it_is_tried_again() {
     for trouble in [Trouble::Silence, Trouble::Late] {
         let stage = Stage::new(false, IMPATIENT).await;
