@@ -224,3 +224,21 @@ async fn a_count_that_is_no_number_is_written_anew() {
         settle(&consumer, delivery, Action::ACK).await;
     }
 }
+
+#[tokio::test]
+async fn what_is_held_by_somebody_who_does_not_say_since_when_can_be_looked_up_and_settled() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    send(&redis, order("a")).await.unwrap();
+    let held = receive(&consumer, 1).await;
+    let lua = "for _, e in ipairs(redis.call('HKEYS', KEYS[1])) do \
+                 local of = cmsgpack.unpack(redis.call('HGET', KEYS[1], e)) \
+                 redis.call('HSET', KEYS[1], e, cmsgpack.pack({ of[1], of[2] })) \
+               end";
+    said(&server, &["eval", lua, "1", "dwell:{orders}:held:mail"]);
+    assert_eq!(redis.ledger().unwrap().get(&"a".into()).await.unwrap().len(), 1);
+    for delivery in held {
+        settle(&consumer, delivery, Action::ACK).await;
+    }
+}

@@ -547,7 +547,7 @@ local function holder_of(s, entry)
   local held = call('HGET', s.held, entry)
   local is_read, of = pcall(cmsgpack.unpack, held or '')
   if not is_read or type(of) ~= 'table' then return nil end
-  return of[1], of[2], of[3]
+  return of[1], of[2], tonumber(of[3]) or 0
 end
 
 -- What another program has written may have more fields than a script can pass on.
