@@ -5,12 +5,14 @@
 //! can be handled. Users may send again when the room was taken anew.
 //!
 //! That it is enough is seen to before each commit: what the log would add to the file, and some more to work with, is kept
-//! here, and if there is no room for that, nothing new comes in before the log was emptied.
+//! here, and if there is no room for that, nothing new comes in before the log was emptied. Another thread writes it, before
+//! it is needed, so that a commit seldom waits for that.
 
 use std::{
     fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -24,6 +26,9 @@ const SPARE: u64 = 2 << 20;
 /// no room helps against that.
 const MOST: u64 = 64 << 20;
 
+/// If the log may add no more than this before it is not enough, it grows: a few large commits.
+const AHEAD: u64 = 1 << 20;
+
 /// How often it is tried to take the room again.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -35,6 +40,10 @@ pub(crate) struct Reserve {
     /// How large it is.
     size: u64,
     tried: Duration,
+    /// The thread that makes it larger.
+    growing: Option<JoinHandle<io::Result<u64>>>,
+    /// There was no room to make it larger before that is needed.
+    is_narrow: bool,
 }
 
 impl Reserve {
@@ -45,7 +54,7 @@ impl Reserve {
             path.push("-reserve");
             PathBuf::from(path)
         });
-        let mut reserve = Self { is_taken: path.is_none(), path, size: 0, tried: Duration::ZERO };
+        let mut reserve = Self { is_taken: path.is_none(), path, ..Self::default() };
         reserve.take();
         reserve
     }
@@ -57,25 +66,49 @@ impl Reserve {
 
     /// Lets the room go. Returns whether there was any.
     pub(crate) fn release(&mut self) -> bool {
+        self.wait();
         let Some(path) = self.path.as_ref().filter(|_| self.is_taken) else { return false };
         self.is_taken = false;
         fs::remove_file(path).is_ok()
     }
 
     /// What the log may add to the file, so that what is kept is still enough.
-    pub(crate) fn covers(&self) -> u64 {
+    fn covers(&self) -> u64 {
         if self.path.is_some() && self.is_taken { self.size.saturating_sub(SPARE) } else { u64::MAX }
     }
 
-    /// The log would add so much to the file: keeps as much, if there is room for it.
+    /// Whether it is enough, and for some time, if the log would add so much to the file.
+    pub(crate) fn is_plenty(&self, growth: u64) -> bool {
+        growth.saturating_add(AHEAD) <= self.covers()
+    }
+
+    /// The log would add so much to the file: keeps as much, if there is room for it, and soon some more.
     pub(crate) fn cover(&mut self, growth: u64) -> bool {
-        let wanted = growth.saturating_add(SPARE).next_multiple_of(SIZE);
-        let Some(path) = self.path.as_ref().filter(|_| growth > self.covers() && wanted <= MOST) else {
-            return true;
-        };
-        let grown = grow(path, wanted);
-        self.size = *grown.as_ref().unwrap_or(&self.size);
-        grown.is_ok()
+        if growth > self.covers() || self.growing.as_ref().is_some_and(JoinHandle::is_finished) {
+            self.wait();
+        }
+        let wanted = |growth: u64| growth.saturating_add(SPARE).next_multiple_of(SIZE);
+        let Some(path) = self.path.as_ref().filter(|_| !self.is_plenty(growth)) else { return true };
+        if growth > self.covers() && wanted(growth) <= MOST {
+            let grown = grow(path, wanted(growth));
+            self.size = *grown.as_ref().unwrap_or(&self.size);
+            return grown.is_ok();
+        }
+        let (path, size) = (path.clone(), wanted(growth.saturating_add(AHEAD)));
+        if self.growing.is_none() && !self.is_narrow && size <= MOST {
+            let thread = thread::Builder::new().name("dwell-sqlite-rs".to_owned());
+            self.growing = thread.spawn(move || grow(&path, size)).ok();
+        }
+        true
+    }
+
+    /// Nobody makes it larger any more.
+    fn wait(&mut self) {
+        match self.growing.take().map(JoinHandle::join) {
+            Some(Ok(Ok(size))) => self.size = size,
+            Some(_) => self.is_narrow = true,
+            None => {}
+        }
     }
 
     /// Sees now and then whether another process has let it go, and takes it again if there is plenty of room.
@@ -84,6 +117,8 @@ impl Reserve {
             return;
         }
         self.tried = elapsed;
+        self.wait();
+        self.is_narrow = false;
         if let Some(path) = &self.path {
             let there = fs::metadata(path).map_or(0, |there| there.len());
             (self.is_taken, self.size) = (self.is_taken && there >= SIZE, there);
@@ -161,7 +196,13 @@ mod tests {
         let path = directory.path().join("dwell.db");
         let length = || fs::metadata(directory.path().join("dwell.db-reserve")).map_or(0, |file| file.len());
         let mut reserve = Reserve::beside(Some(&path));
-        assert!(reserve.cover(SPARE) && length() == SIZE, "that is kept anyway");
+        assert!(reserve.cover(SPARE - AHEAD) && reserve.growing.is_none(), "that is kept anyway");
+        assert!(reserve.cover(SPARE));
+        reserve.wait();
+        assert_eq!(length(), 2 * SIZE, "before it is needed");
+        assert!(reserve.cover(2 * SIZE) && length() == 3 * SIZE, "at once, if it is needed");
+        assert!(reserve.cover(3 * SIZE - SPARE) && reserve.release() && length() == 0, "whoever is at it");
+        reserve.take_again(AGAIN);
         assert!(reserve.cover(SIZE) && length() == 2 * SIZE);
         assert_eq!(reserve.covers(), 2 * SIZE - SPARE);
         assert_eq!(Reserve::beside(Some(&path)).covers(), reserve.covers(), "it is one for all processes");

@@ -128,7 +128,7 @@ impl Cover<'_> {
         let whole = (pages.query_row([], |row| row.get::<_, i64>(0))? * self.page).unsigned_abs();
         // One that becomes smaller may be cut at any time.
         *self.length = whole.min(*self.length);
-        if whole - *self.length <= self.reserve.covers() {
+        if self.reserve.is_plenty(whole - *self.length) {
             return Ok(true);
         }
         *self.length = std::fs::metadata(path).map_or(0, |file| file.len()).min(whole);

@@ -139,7 +139,8 @@ async fn a_file_that_has_reached_its_size_is_not_taken_for_a_full_disk() {
     let broker = small().await;
     let reserve = || {
         let path = format!("{}-reserve", broker.file.path().display());
-        std::fs::metadata(path).map(|file| (file.ino(), file.len())).unwrap()
+        // It may have grown with the log.
+        std::fs::metadata(path).unwrap().ino()
     };
     let before = reserve();
     fill(&broker, |n| Envelope { copy: true, ..sized(&n.to_string(), 900) }).await;
