@@ -100,10 +100,10 @@ pub async fn a_rejection_and_a_panic_are_told_apart(world: World) {
     let floor = Floor::new(world.unit());
     let (_bus, jobs) = world.jobs(worker(&floor, 4)).await;
     jobs.submit(moody(Mood::Rejects)).id("rejects").await.unwrap();
-    jobs.submit(moody(Mood::Panics)).id("panics").await.unwrap();
+    jobs.submit(moody(Mood::Panics)).id("panics").max_retries(0).await.unwrap();
     let rejected = world.reaches(&jobs, "rejects", Status::Failed).await;
     assert_eq!((rejected.retry_count, rejected.error.as_deref()), (0, Some("no such number")));
-    let panicked = world.reaches(&jobs, "panics", Status::Scheduled).await;
+    let panicked = world.reaches(&jobs, "panics", Status::Failed).await;
     assert_eq!(panicked.retry_count, 1, "a panic is a failure as any other");
     assert!(panicked.error.is_some_and(|error| error.contains("divided by zero")));
 }

@@ -117,7 +117,7 @@ impl World {
         match &self.time {
             Time::Virtual(_) => SECOND,
             #[cfg(feature = "redis")]
-            Time::Real => SECOND / 2,
+            Time::Real => SECOND,
         }
     }
 
