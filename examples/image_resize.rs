@@ -18,7 +18,8 @@
 //! curl -X DELETE http://127.0.0.1:3000/v1/jobs/ID                               # {"outcome":"cancelled"}
 //! ```
 //!
-//! It listens on port 3000, and keeps the images in a folder `images` where it was started.
+//! It listens on port 3000, or where a third argument says (`127.0.0.1:8080`), and keeps the images in a folder `images` where it
+//! was started.
 //!
 //! With `sqlite://` a job survives the service: stop it in the middle, start it again, and the job is done.
 
@@ -159,10 +160,10 @@ fn wiring(folder: &Folder) -> dwell::Builder {
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let arguments: Vec<_> = env::args().skip(1).collect();
-    let serve = arguments.first().is_some_and(|argument| argument == "serve");
-    let url =
-        arguments.into_iter().nth(1).or(env::var("DWELL_EXAMPLE_URL").ok()).unwrap_or("memory://".into());
+    let mut arguments = env::args().skip(1);
+    let serve = arguments.next().is_some_and(|argument| argument == "serve");
+    let url = arguments.next().or(env::var("DWELL_EXAMPLE_URL").ok()).unwrap_or("memory://".into());
+    let listen = arguments.next().unwrap_or(if serve { "127.0.0.1:3000" } else { "127.0.0.1:0" }.into());
 
     let folder = match serve {
         true => Folder("images".into()),
@@ -173,7 +174,7 @@ async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).init();
     fs::create_dir_all(&folder.0).await?;
     let bus = wiring(&folder).start(&url).await?;
-    let listener = TcpListener::bind(if serve { "127.0.0.1:3000" } else { "127.0.0.1:0" }).await?;
+    let listener = TcpListener::bind(&listen).await.with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr()?;
     let server = tokio::spawn(axum::serve(listener, app(bus.jobs()?, folder.clone())).into_future());
     println!("listening on http://{address}");

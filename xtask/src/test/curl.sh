@@ -1,13 +1,16 @@
 # Runs the lines with `curl` at the head of an example as people type them, and holds the answers against what stands beside them.
 # Arguments: the program, and its source. It works in the directory in which it is started.
 set -euo pipefail
-"$1" serve memory:// >served 2>&1 &
+"$1" serve memory:// 127.0.0.1:0 >served 2>&1 &
 server=$!
 trap 'kill "$server" 2>/dev/null || true' EXIT
 until grep -q listening served; do
   kill -0 "$server" 2>/dev/null || { cat served; exit 1; }
   sleep 0.05
 done
+# On a free port, and not on the one that the lines name.
+port=$(sed -n 's/.*listening on .*:\([0-9]*\)$/\1/p' served)
+
 # Four pixels by three.
 base64 -d >photo.jpg <<<'iVBORw0KGgoAAAANSUhEUgAAAAQAAAADCAIAAAA7ljmRAAAAEElEQVR4nGPgEpGDIwacHAA2DwLRfmhzowAAAABJRU5ErkJggg=='
 
@@ -17,7 +20,7 @@ while IFS= read -r line; do
   command=${line%%  #*} expected=
   if [[ $line == *'  # '* ]]; then expected=${line##*  # }; fi
   expected=${expected%%,*} expected=${expected#\{} expected=${expected%\}}
-  command=${command//\/ID//$id} expected=${expected//ID/$id}
+  command=${command//:3000/:$port} command=${command//\/ID//$id} expected=${expected//ID/$id}
   echo "$command"
   # What is asked for may take a moment; what is done is done once.
   tries=100
