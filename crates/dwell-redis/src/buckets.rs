@@ -203,8 +203,7 @@ async fn watch_topic(store: Weak<Store>, topic: Text) {
         for bucket in &open {
             running.keep(bucket, || bring(Arc::downgrade(&store), topic.clone(), bucket.clone()));
         }
-        let mut signals = waiter::of_topic(&store, &topic, &signal);
-        signals.truncate(1);
+        let signals = vec![waiter::wake_of(&store, &topic, signal)];
         waiter.wait(&store, &signals, wait).await;
     }
 }
@@ -242,8 +241,7 @@ async fn bring(store: Weak<Store>, topic: Text, from: Text) {
         match looked {
             Ok(None) => {}
             Ok(Some((wait, signal))) => {
-                let mut signals = waiter::of_topic(&store, &from, &signal);
-                signals.truncate(1);
+                let signals = vec![waiter::wake_of(&store, &from, signal)];
                 waiter.wait(&store, &signals, wait).await;
             }
             Err(error) => {

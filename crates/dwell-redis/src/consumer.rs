@@ -83,7 +83,7 @@ impl Unheard {
 enum Look {
     Found(Vec<Delivery>),
     Again,
-    Nothing { wait: Option<Duration>, ready: String, wake: String },
+    Nothing { wait: Option<Duration>, ready: String, wake: String, stuck: String },
 }
 
 /// What was handed out and is still on its way to the receiver. If that one is gone, it goes back.
@@ -205,21 +205,22 @@ impl RedisConsumer {
             let look = self.look(max, lease).await?;
             // Others may have spread the topic since.
             self.watch_buckets();
-            let (pause, ready, wake) = match look {
+            let (pause, ready, wake, stuck) = match look {
                 Look::Found(deliveries) => return Ok(deliveries),
                 Look::Again if max > 0 => continue,
-                Look::Again => (None, String::new(), String::new()),
-                Look::Nothing { wait, ready, wake } => (wait, ready, wake),
+                Look::Again => (None, String::new(), String::new(), String::new()),
+                Look::Nothing { wait, ready, wake, stuck } => (wait, ready, wake, stuck),
             };
             let left = deadline.saturating_sub(clock.elapsed());
             if left.is_zero() {
                 return Ok(vec![]);
             }
             let pause = pause.unwrap_or(left).min(left);
-            let mut signals = waiter::of_topic(&self.store, &self.of.topic, &wake);
-            if self.store.link.settings.promoter != Promoter::Inside {
-                // What other programs put there is not ours to take in: a signal that nobody here heeds would never end.
-                signals.truncate(1);
+            let topic = &self.of.topic;
+            let mut signals = vec![waiter::wake_of(&self.store, topic, wake)];
+            // Elsewhere, what other programs put there is not ours to take in: a signal that nobody here heeds would never end.
+            if self.store.link.settings.promoter == Promoter::Inside {
+                signals.push(waiter::incoming_of(&self.store, topic, stuck));
             }
             let prefix = &self.store.link.settings.prefix;
             let stream = keys::of_subscription(prefix, &self.of.topic, &self.of.name).swap_remove(0);
@@ -314,7 +315,8 @@ async fn look(
     };
     if answer.first().map(text).as_deref() == Some("gone") {
         // Another one has adopted what it held: from now on there is nothing, whatever was there before.
-        return Ok(Look::Nothing { wait: None, ready: "$".to_owned(), wake: "$".to_owned() });
+        let [ready, wake, stuck] = [(); 3].map(|()| "$".to_owned());
+        return Ok(Look::Nothing { wait: None, ready, wake, stuck });
     }
     let mut answer = answer.into_iter();
     let found = answer.next().map(list).unwrap_or_default();
@@ -322,13 +324,13 @@ async fn look(
         return Ok(Look::Found(found.into_iter().filter_map(|found| read(entries, found)).collect()));
     }
     let rest: Vec<_> = answer.collect();
-    let [is_more, due, lease, ready, wake] = &rest[..] else { return Ok(Look::Again) };
+    let [is_more, due, lease, ready, wake, stuck] = &rest[..] else { return Ok(Look::Again) };
     if number(is_more) == 1 {
         return Ok(Look::Again);
     }
     let times = [due, lease].into_iter().filter_map(|wait| u64::try_from(number(wait)).ok());
     let wait = times.min().map(Duration::from_millis);
-    Ok(Look::Nothing { wait, ready: text(ready), wake: text(wake) })
+    Ok(Look::Nothing { wait, ready: text(ready), wake: text(wake), stuck: text(stuck) })
 }
 
 fn bytes_of(found: &[Delivery]) -> usize {

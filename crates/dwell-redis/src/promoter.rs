@@ -154,12 +154,15 @@ async fn promote_topic(store: Arc<Store>, topic: Text) {
                 continue;
             }
         };
-        let [is_more, wait, signal, ..] = &answer[..] else { continue };
+        let [is_more, wait, signal, stuck] = &answer[..] else { continue };
         if number(is_more) == 1 {
             continue;
         }
         let wait = u64::try_from(number(wait)).map_or(Duration::MAX, Duration::from_millis);
-        let signals = waiter::of_topic(&store, &topic, &text(signal));
+        let signals = vec![
+            waiter::wake_of(&store, &topic, text(signal)),
+            waiter::incoming_of(&store, &topic, text(stuck)),
+        ];
         waiter.wait(&store, &signals, wait).await;
     }
 }

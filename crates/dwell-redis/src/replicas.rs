@@ -233,9 +233,10 @@ async fn mark(
 fn read(store: &Store, answer: Result<Value, RedisError>, asked: &str) -> Answer {
     match answer {
         Ok(found) => Answer::Confirmed(found),
-        Err(error) => match error.redirect_node().and_then(|(address, _)| server(address, asked)) {
-            Some(home) => Answer::Elsewhere(home),
-            None => Answer::Unconfirmed(fault(&store.link.settings, &error).to_string()),
+        // While a slot moves, its new server takes nothing that does not say that it knows.
+        Err(error) => match error.redirect_node().filter(|_| error.code() == Some("MOVED")) {
+            Some((address, _)) if let Some(home) = server(address, asked) => Answer::Elsewhere(home),
+            _ => Answer::Unconfirmed(fault(&store.link.settings, &error).to_string()),
         },
     }
 }

@@ -171,7 +171,8 @@ fn read(topic: &Text, value: Value) -> Option<Pending> {
     let topic = topic.split_once('#').map_or_else(|| topic.clone(), |(of, _)| of.into());
     let (name, due, item) = (text(&parts.next()?), number(&parts.next()?), parts.next()?);
     let mut item = Item::read(item, &name);
-    let due = item.due.unwrap_or(Timestamp(due));
+    // Its own says more where the server's has no room for that. One that is tried again later than it was due has the server's.
+    let due = item.due.filter(|own| own.0 >= due).unwrap_or(Timestamp(due));
     let to = match item.to.take() {
         None => Address::Topic(topic.clone()),
         Some(name) => Address::Subscription { topic: topic.clone(), name },

@@ -168,11 +168,14 @@ pub(crate) fn server(address: &str, asked: &str) -> Option<(String, u16)> {
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-/// The streams that tell of changes in one topic, behind the last signal, to whoever makes ready what is due there and
-/// takes in what other programs have put there.
-pub(crate) fn of_topic(store: &Store, topic: &str, last: &str) -> Signals {
-    let keys = keys::of_topic(&store.link.settings.prefix, topic);
-    vec![(keys[3].clone(), last.to_owned()), (keys[7].clone(), "0-0".to_owned())]
+/// The stream that tells of changes in one topic to whoever makes ready what is due there, behind the last signal.
+pub(crate) fn wake_of(store: &Store, topic: &str, last: String) -> (String, String) {
+    (keys::of_topic(&store.link.settings.prefix, topic).swap_remove(3), last)
+}
+
+/// What other programs have put into a topic, for whoever takes it in: behind what could not be.
+pub(crate) fn incoming_of(store: &Store, topic: &str, stuck: String) -> (String, String) {
+    (keys::of_topic(&store.link.settings.prefix, topic).swap_remove(7), stuck)
 }
 
 #[cfg(test)]

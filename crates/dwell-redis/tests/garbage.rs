@@ -3,7 +3,7 @@
 mod stage;
 
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
-use dwell_core::{Action, Consumer, Delivery, Due, OnMissing, Subscription, Transport};
+use dwell_core::{Action, Consumer, Delivery, Due, Envelope, OnMissing, Query, Subscription, Transport};
 use dwell_redis::Redis;
 use stage::{PATIENCE, connect, mail, order, said, send, settle, subscribed};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -205,10 +205,67 @@ async fn what_cannot_be_taken_in_stays_where_it_was_put_and_what_is_ready_is_han
     for delivery in receive(&mail, 1).await {
         settle(&mail, delivery, Action::ACK).await;
     }
+    let looks = || {
+        let stats = said(&server, &["info", "commandstats"]);
+        let calls =
+            stats.lines().filter_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+        calls.map(|calls| calls.parse::<u32>().unwrap()).sum::<u32>()
+    };
+    let looked = looks();
+    assert!(mail.receive(1, Duration::from_secs(1), None).await.unwrap().is_empty());
+    assert!(looks() - looked < 20, "it is waited for, and not looked for all the time");
     assert_eq!(said(&server, &["xlen", incoming]), "1");
     assert_eq!(said(&server, &["zcard", "dwell:{orders}:records"]), before);
+    said(&server, &["xadd", incoming, "*", "id", "c", "to", "stock", "body", "x"]);
+    assert_eq!(ids(&receive(&stock, 1).await), ["c".to_owned()].into(), "it holds up nobody");
     said(&server, &["del", READY]);
     assert_eq!(ids(&receive(&mail, 1).await), ["b".to_owned()].into());
+}
+
+#[tokio::test]
+async fn a_delay_and_a_subscription_count_wherever_they_stand_among_too_many_fields() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let (mail, _stock) = (subscribed(&redis).await, of_stock(&redis).await);
+    let fields: Vec<_> = (0..600).map(|n| format!("field{n}")).collect();
+    let fields = fields.iter().flat_map(|name| [&**name, "x"]);
+    let last = ["id", "late", "to", "stock", "delay", "3600000", "body", "x"];
+    let entry: Vec<_> =
+        ["xadd", "dwell:{orders}:incoming", "*"].into_iter().chain(fields).chain(last).collect();
+    said(&server, &entry);
+    assert!(mail.receive(1, Duration::ZERO, None).await.unwrap().is_empty());
+    let waits = redis.scheduler().unwrap().pending(Query { limit: 10, ..Query::default() }).await.unwrap();
+    let [only] = &waits[..] else { panic!("{waits:?}") };
+    assert_eq!((&*only.id.0, only.envelope.to.to_string()), ("late", "orders/stock".to_owned()));
+}
+
+#[tokio::test]
+async fn what_waits_for_a_subscription_that_cannot_take_it_is_listed_once() {
+    let server = server();
+    let redis = connect(&server.url()).await.unwrap();
+    let (_mail, stock) = (subscribed(&redis).await, of_stock(&redis).await);
+    assert!(stock.receive(1, Duration::ZERO, None).await.unwrap().is_empty());
+    said(&server, &["xsetid", "dwell:{orders}:ready:stock", "18446744073709551615-18446744073709551615"]);
+    // Large enough for a page of its own.
+    let large = order("a").due(Due::After(PATIENCE * 10));
+    send(
+        &redis,
+        Envelope { message: large.message.clone().with(|of| of.body = vec![b' '; 2 << 20].into()), ..large },
+    )
+    .await
+    .unwrap();
+    said(&server, &["zadd", DUE, "1", "a"]);
+    assert!(stock.receive(1, Duration::ZERO, None).await.unwrap().is_empty());
+    let scheduler = redis.scheduler().unwrap();
+    let listed = scheduler.pending(Query { limit: usize::MAX, ..Query::default() });
+    let clock = dwell_core::Seams::system("test").clock;
+    tokio::select! {
+        listed = listed => {
+            let names: Vec<_> = listed.unwrap().into_iter().map(|pending| pending.id.to_string()).collect();
+            assert_eq!(names, ["a&stock"]);
+        }
+        () = clock.sleep(PATIENCE) => panic!("the list has no end"),
+    }
 }
 
 #[tokio::test]

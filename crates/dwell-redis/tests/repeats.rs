@@ -10,7 +10,7 @@ use dwell_core::{
 };
 use dwell_redis::Redis;
 use proxy::{Proxy, Trouble};
-use stage::{PATIENCE, note, order, said};
+use stage::{PATIENCE, is_waiting, note, order, said};
 use std::{sync::Arc, time::Duration};
 
 /// Soon enough for a test that waits for it, and late enough for a machine that is busy.
@@ -446,9 +446,10 @@ async fn while_a_replica_is_away_leases_are_kept_and_messages_handed_out_and_set
         let (unsent, id) = ([order("c")], "c".into());
         tokio::join!(producer.send(&unsent), inbox.done("orders/mail", &id, PATIENCE))
     });
-    let is_waiting = || said(&stage.server, &["client", "list"]).contains("cmd=wait");
+    let is_waiting = || is_waiting(&stage.server);
     let clock = Seams::system("test").clock;
     while !is_waiting() {
+        assert!(!sends.is_finished(), "nobody confirms it");
         clock.sleep(Duration::from_millis(10)).await;
     }
     let lost = consumer.extend(vec![held[0].receipt.lease()], None).await.unwrap();

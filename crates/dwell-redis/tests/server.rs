@@ -8,7 +8,7 @@ use dwell_core::{
     Settle, Subscription, Transport, TransportUrl,
 };
 use dwell_redis::Redis;
-use stage::{PATIENCE, connect, mail, note, order, said, send, settle, subscribed};
+use stage::{PATIENCE, connect, is_waiting, mail, note, order, said, send, settle, subscribed};
 use std::{collections::BTreeSet, fs::File, path::Path, sync::Arc, time::Duration};
 
 /// Receives and acknowledges so many, whatever happens meanwhile.
@@ -450,7 +450,8 @@ async fn where_the_replica_of_one_server_is_away_sends_to_the_others_are_confirm
     let sender = redis.clone();
     let waits = tokio::spawn(async move { send(&sender, order("a")).await });
     let clock = Seams::system("test").clock;
-    while !said(&cluster.servers()[master], &["client", "list"]).contains("cmd=wait") {
+    while !is_waiting(&cluster.servers()[master]) {
+        assert!(!waits.is_finished(), "nobody confirms it");
         clock.sleep(Duration::from_millis(10)).await;
     }
     let envelope = Envelope { to: Address::topic(other), ..order("b") };

@@ -77,8 +77,8 @@ for a = A, #ARGV, 10 do
         wait(t, name, id, item, score, exact)
         answer = { 'waits', exact or text(score) }
       else
-        if once ~= '' then remember(t, name, nil, content) end
         deliver(t, subs, item, id)
+        if once ~= '' then remember(t, name, nil, content) end
         answer = { #subs == 0 and 'discarded' or 'sent', '' }
       end
     end

@@ -13,8 +13,8 @@ for a = A + 1, #ARGV, 4 do
     became(item, state, now, 'ready')
     enroll(item)
     list(item, id)
-    remember(t, name, due)
     deliver(t, t.subs, item, id)
+    remember(t, name, due)
     -- Remembered for as long as ids are, and at least for a day: whoever brought it may have died before it left.
     call('HSET', t.known, token, due .. ' ')
     call('ZADD', t.forget, now + math.max(keep_ids, 86400000), token)

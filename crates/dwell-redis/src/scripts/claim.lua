@@ -102,4 +102,5 @@ if #handed > 0 then return { 'ok', handed } end
 if ARGV[A + 7] == '1' then remember_call(lane, serial, { 'outdated' }) end
 return {
   'ok', handed, is_more and 1 or 0, promotes and until_next(t.due) or -1, until_next(s.leases), last(s.ready), last(t.wake),
+  stuck_at,
 }

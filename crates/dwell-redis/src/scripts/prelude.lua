@@ -550,13 +550,19 @@ local function holder_of(s, entry)
   return of[1], of[2], tonumber(of[3]) or 0
 end
 
+-- Fields that mean something to us, wherever among many others they stand.
+local MEANINGFUL = {
+  'id', 'x-dwell-id', 'to', 'delay', 'due', 'type', 'key', 'content-type', 'headers', 'body', 'handled', 'failed', 'n', 'born', 'tries',
+  'past', 'from',
+}
+
 -- What another program has written may have more fields than a script can pass on.
 local function passable(item)
   if #item <= 1000 then return item end
   local first = {}
   -- Some of ours come in addition.
   for i = 1, 900 do first[i] = item[i] end
-  for _, name in ipairs({ 'id', 'body', 'n', 'born', 'due', 'tries', 'past', 'from' }) do put(first, name, get(item, name)) end
+  for _, name in ipairs(MEANINGFUL) do put(first, name, get(item, name)) end
   put(first, 'x-dwell-unreadable-headers', text(#item / 2 - 450) .. ' fields were left out')
   return first
 end
@@ -655,24 +661,33 @@ local function take_one_in(t, entry, item)
   end
 end
 
--- Takes some of that in, one by one: nobody knows before how large they are.
+-- The last that came in while some of it could not be taken in: whoever waits for more waits for what comes behind it.
+local stuck_at = '0-0'
+-- So many that cannot be taken in hold up nobody.
+local MOST_STUCK = 10
+
+-- Takes some of that in, one by one: nobody knows before how large they are. What cannot be taken in stays there, and is tried again.
 local function take_in(t, most)
   most = share(t, most)
-  local looked, is_more = 0, true
+  local looked, stuck, from, is_more = 0, 0, '-', true
   while looked < most and (looked == 0 or bytes_left > 0) do
-    local came = call('XRANGE', t.incoming, '-', '+', 'COUNT', 1)[1]
+    local came = stuck < MOST_STUCK and call('XRANGE', t.incoming, from, '+', 'COUNT', 1)[1]
     if not came then
       is_more = false
       break
     end
     looked = looked + 1
     bytes_left = bytes_left - size_of(came[2]) * math.max(#t.subs, 1)
-    if not safely(take_one_in, t, came[1], came[2]) then
-      -- It and those behind it stay there until it can be; what is ready is handed out all the same.
-      is_more = false
-      break
+    if safely(take_one_in, t, came[1], came[2]) then
+      call('XDEL', t.incoming, came[1])
+    else
+      stuck, from = stuck + 1, '(' .. came[1]
     end
-    call('XDEL', t.incoming, came[1])
+  end
+  if stuck > 0 then
+    stuck_at = call('XREVRANGE', t.incoming, '+', '-', 'COUNT', 1)[1][1]
+    -- Where nothing could be, there is no hurry.
+    is_more = is_more and looked > stuck
   end
   return looked * math.max(#t.subs, 1), is_more
 end

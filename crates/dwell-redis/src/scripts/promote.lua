@@ -1,5 +1,6 @@
 -- Makes ready what is due in one topic, what other programs have put there, and what dead workers held. Argument: how much in
--- all. Answers whether there is more, how long until the next in milliseconds (-1 for never), and the last signal.
+-- all. Answers whether there is more, how long until the next in milliseconds (-1 for never), the last signal, and the last of what
+-- other programs have put there if some of that could not be taken in.
 local t = T[1]
 left = tonumber(ARGV[A])
 local is_more = some(take_in, t)
@@ -13,4 +14,4 @@ for _, s in ipairs(t.subs) do
 end
 conclude()
 local signal = call('XREVRANGE', t.wake, '+', '-', 'COUNT', 1)
-return { 'ok', is_more and 1 or 0, wait_for, signal[1] and signal[1][1] or '0-0' }
+return { 'ok', is_more and 1 or 0, wait_for, signal[1] and signal[1][1] or '0-0', stuck_at }

@@ -46,3 +46,9 @@ pub(crate) async fn settle(consumer: &Arc<dyn Consumer>, delivery: Delivery, act
 pub(crate) fn said(server: &RedisServer, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&server.cli(arguments).unwrap().stdout).trim().to_owned()
 }
+
+/// Whether somebody waits for replicas there now: who is idle has a last command as well.
+pub(crate) fn is_waiting(server: &RedisServer) -> bool {
+    let clients = said(server, &["client", "list"]);
+    clients.lines().any(|client| client.contains("cmd=wait") && client.contains("flags=b"))
+}
