@@ -5,7 +5,7 @@ use crate::{
     disk::Place,
     ours::envelopes,
     raw::Raw,
-    sends::{GROUP, shares},
+    sends::{GROUP, raw_with, shares},
 };
 use dwell_core::{Envelope, Seams};
 use std::{
@@ -20,7 +20,7 @@ type Order = (Envelope, oneshot::Sender<()>);
 /// Durable sends, one by one by each of the senders: messages per second.
 pub(crate) async fn rate(messages: usize, senders: usize) -> f64 {
     let (place, seams) = (Place::new(), Seams::system("bench"));
-    let raw = Raw::open(place.path());
+    let raw = raw_with(&place, &seams, messages);
     let shares = shares(envelopes(&seams, messages), senders, 1);
     let (queue, orders) = mpsc::channel();
     let start = Instant::now();

@@ -1,4 +1,5 @@
-//! Durable sends: one by one by a great many senders, and in batches.
+//! Durable sends: one by one by a great many senders, and in batches. On both sides as many are in the file already: what a new
+//! one costs once, as a log and a reserve that have to grow, is not measured.
 
 use crate::{
     Scale,
@@ -47,6 +48,9 @@ async fn ours(messages: usize, senders: usize, batch: usize) -> f64 {
     let (place, seams) = (Place::new(), Seams::system("bench"));
     let (sqlite, _) = ours::open_subscribed(place.path(), &seams).await;
     let producer = sqlite.producer().await.expect("the file is open");
+    for sent in producer.send(&envelopes(&seams, messages)).await {
+        sent.expect("there is room");
+    }
     let shares = shares(envelopes(&seams, messages), senders, batch);
     let start = Instant::now();
     let senders = shares.into_iter().map(|share| tokio::spawn(send(producer.clone(), share, batch)));
@@ -76,9 +80,18 @@ async fn send(producer: Arc<dyn Producer>, share: Vec<Envelope>, batch: usize) {
     }
 }
 
+/// A bare file with so many messages in it.
+pub(crate) fn raw_with(place: &Place, seams: &Seams, messages: usize) -> Raw {
+    let mut raw = Raw::open(place.path());
+    for group in envelopes(seams, messages).chunks(GROUP) {
+        raw.insert(group, seams.clock.now());
+    }
+    raw
+}
+
 fn raw(messages: usize, group: usize) -> f64 {
     let (place, seams) = (Place::new(), Seams::system("bench"));
-    let mut raw = Raw::open(place.path());
+    let mut raw = raw_with(&place, &seams, messages);
     let all = envelopes(&seams, messages);
     let start = Instant::now();
     for group in all.chunks(group) {
