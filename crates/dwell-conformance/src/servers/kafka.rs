@@ -21,6 +21,19 @@ pub const PASSWORD: &str = "dwell-test-password";
 /// What the log says when the server takes connections.
 const STARTED: &str = "Kafka Server started";
 
+/// How Java runs it. Less heat: it starts twice as fast, and tests never run long enough to miss the better code.
+const QUICK: &[&str] = &["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"];
+/// The same, as Kafka's own start script has it.
+const SHIPPED: &[&str] = &[
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+];
+
 /// A private server. Ended when it is dropped, or when this process ends.
 #[derive(Debug)]
 pub struct KafkaServer {
@@ -28,6 +41,7 @@ pub struct KafkaServer {
     ports: Ports,
     tls: Option<Tls>,
     place: Place,
+    java: &'static [&'static str],
     keeper: Option<Keeper>,
 }
 
@@ -61,25 +75,31 @@ struct Ports {
 impl KafkaServer {
     /// Starts a server, and waits until it takes connections.
     pub fn start() -> io::Result<Self> {
-        Self::start_as(None)
+        Self::start_as(None, QUICK)
+    }
+
+    /// Starts one that runs as people run it: for whoever measures.
+    pub fn start_as_shipped() -> io::Result<Self> {
+        Self::start_as(None, SHIPPED)
     }
 
     /// Starts one that speaks TLS as well, with this key and certificate, in PEM.
     pub fn start_with_tls(key: &str, certificate: &str) -> io::Result<Self> {
-        Self::start_as(Some(Tls { identity: format!("{key}{certificate}"), clients: None }))
+        Self::start_as(Some(Tls { identity: format!("{key}{certificate}"), clients: None }), QUICK)
     }
 
     /// The same, for clients alone that show a certificate which this authority has signed, in PEM.
     pub fn start_with_client_certificates(key: &str, certificate: &str, authority: &str) -> io::Result<Self> {
         let identity = format!("{key}{certificate}");
-        Self::start_as(Some(Tls { identity, clients: Some(authority.to_owned()) }))
+        Self::start_as(Some(Tls { identity, clients: Some(authority.to_owned()) }), QUICK)
     }
 
-    fn start_as(tls_as: Option<Tls>) -> io::Result<Self> {
+    fn start_as(tls_as: Option<Tls>, java: &'static [&'static str]) -> io::Result<Self> {
         let [plain, password, controller, tls] = free_ports()?;
         let ports = Ports { plain, password, controller, tls };
         let place = Place { node: 1, voters: format!("1@127.0.0.1:{controller}"), replicas: 1 };
         let mut server = Self::at(ports, tls_as, place)?;
+        server.java = java;
         server.resume()?;
         Ok(server)
     }
@@ -92,7 +112,7 @@ impl KafkaServer {
         let name = format!("dwell-kafka-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let directory = std::env::temp_dir().join(name);
         fs::create_dir_all(&directory)?;
-        let server = Self { directory, ports, tls, place, keeper: None };
+        let server = Self { directory, ports, tls, place, java: QUICK, keeper: None };
         server.format(&libraries)?;
         Ok(server)
     }
@@ -199,9 +219,7 @@ impl KafkaServer {
 
     fn arguments(&self, libraries: &Path) -> Vec<String> {
         let settings = self.path("server.properties").display().to_string();
-        // Less heat: it starts twice as fast, and tests never run long enough to miss the better code.
-        let quick = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"];
-        let mut all: Vec<_> = quick.map(str::to_owned).into();
+        let mut all: Vec<_> = self.java.iter().map(|option| (*option).to_owned()).collect();
         all.extend(["-cp".to_owned(), classpath(libraries), "kafka.Kafka".to_owned(), settings]);
         all
     }

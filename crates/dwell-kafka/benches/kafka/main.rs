@@ -68,7 +68,7 @@ impl Place {
         if let Ok(url) = std::env::var("DWELL_TEST_KAFKA_URL") {
             return Self { address: url.trim_start_matches("kafka://").to_owned(), _server: None };
         }
-        let server = KafkaServer::start().expect("a broker can be started");
+        let server = KafkaServer::start_as_shipped().expect("a broker can be started");
         Self { address: server.address(), _server: Some(server) }
     }
 
@@ -97,8 +97,10 @@ struct Scale {
     /// What lies there when somebody begins to read.
     backlog: usize,
     due_per_second: usize,
-    /// Before the seconds that count.
+    /// How long the flow lasts before anything counts, once, so that the broker has compiled what it runs.
     cold_seconds: usize,
+    /// Then, in each round: before the seconds that count, so that all groups have agreed; and those.
+    lead_seconds: usize,
     seconds: usize,
     burst: usize,
     waiting: usize,
@@ -113,8 +115,9 @@ impl Scale {
         messages: 100_000,
         backlog: 500_000,
         due_per_second: 1_000,
-        cold_seconds: 15,
-        seconds: 20,
+        cold_seconds: 40,
+        lead_seconds: 2,
+        seconds: 10,
         burst: 10_000,
         waiting: 1_000_000,
         stopped: Duration::from_secs(60),
@@ -126,6 +129,7 @@ impl Scale {
         backlog: 2_000,
         due_per_second: 200,
         cold_seconds: 1,
+        lead_seconds: 1,
         seconds: 1,
         burst: 500,
         waiting: 5_000,
