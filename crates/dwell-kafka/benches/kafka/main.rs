@@ -68,7 +68,7 @@ impl Place {
         if let Ok(url) = std::env::var("DWELL_TEST_KAFKA_URL") {
             return Self { address: url.trim_start_matches("kafka://").to_owned(), _server: None };
         }
-        let server = KafkaServer::start_as_shipped().expect("a broker can be started");
+        let server = KafkaServer::start_for_production().expect("a broker can be started");
         Self { address: server.address(), _server: Some(server) }
     }
 
