@@ -108,7 +108,7 @@ impl Tx<'_> {
     }
 
     /// A name that nothing waits under yet.
-    fn free_name(&mut self, topic: i64, envelope: &Envelope) -> Sql<ScheduleId> {
+    pub(crate) fn free_name(&mut self, topic: i64, envelope: &Envelope) -> Sql<ScheduleId> {
         let mut name = ScheduleId::of(envelope);
         while self.waiting(topic, &name)?.is_some() {
             name = ScheduleId(format!("{}&{}", ScheduleId::of(envelope), self.next()).into());
