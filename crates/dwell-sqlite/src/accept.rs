@@ -67,6 +67,9 @@ impl Tx<'_> {
         }
         let written = Content::of(&envelope.message);
         if waits {
+            if let (Some(name), Some(_)) = (&name, chosen) {
+                self.write_down_fired(topic, &name.0)?;
+            }
             let outcome = None;
             let state = State::of_waiting(envelope.message.attempts, outcome);
             let home = self.home(topic, target.place(), &envelope.message.headers)?;
