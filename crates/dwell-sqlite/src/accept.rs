@@ -67,6 +67,9 @@ impl Tx<'_> {
         }
         let written = Content::of(&envelope.message);
         if waits {
+            if let (Some(name), Some(_)) = (&name, chosen) {
+                self.write_down_fired(topic, &name.0)?;
+            }
             let outcome = None;
             let state = State::of_waiting(envelope.message.attempts, outcome);
             let home = self.home(topic, target.place(), &envelope.message.headers)?;
@@ -108,7 +111,7 @@ impl Tx<'_> {
     }
 
     /// A name that nothing waits under yet.
-    fn free_name(&mut self, topic: i64, envelope: &Envelope) -> Sql<ScheduleId> {
+    pub(crate) fn free_name(&mut self, topic: i64, envelope: &Envelope) -> Sql<ScheduleId> {
         let mut name = ScheduleId::of(envelope);
         while self.waiting(topic, &name)?.is_some() {
             name = ScheduleId(format!("{}&{}", ScheduleId::of(envelope), self.next()).into());

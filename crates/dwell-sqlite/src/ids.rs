@@ -2,7 +2,7 @@
 
 use crate::{
     fault::Sql,
-    row::{Held, Phase},
+    row::{Held, Phase, held},
     tx::Tx,
 };
 use dwell_core::{Text, Timestamp};
@@ -31,7 +31,7 @@ impl Tx<'_> {
     /// What is known about this id. What is not over is known however long ago it was sent.
     pub(crate) fn known(&self, topic: i64, id: &str) -> Sql<Option<Known>> {
         let found = match (self.known_by_row(topic, id)?, self.known_by_name(topic, id)?) {
-            // A row that stands for it is the newer one.
+            // A row that stands for it is the newer one: older ones were written down when it was sent.
             (Some((row, row_until)), Some((name, until))) => {
                 let known = Known { content: row.content.or(name.content), ..row };
                 Some((known, until.max(row_until)))
@@ -117,6 +117,28 @@ impl Tx<'_> {
         )?
         .execute((&*fired.id, fired.topic, fired.content, fired.due.0, fired.until.0))?;
         Ok(())
+    }
+
+    /// An id is sent again, and waits: what rows say that have fired under it is written down, and known for as long as it
+    /// would have been. When the new one fires, it alone speaks for the id, whichever of them is over first.
+    pub(crate) fn write_down_fired(&self, topic: i64, id: &str) -> Sql<()> {
+        let rows: Vec<Held> = {
+            let mut statement = self.sql(concat!(
+                "SELECT ",
+                held!(),
+                " FROM message INDEXED BY message_id WHERE id = ?1 AND topic = ?2 AND fired = 1 ORDER BY number"
+            ))?;
+            statement.query_map((id, topic), Held::read)?.collect::<Sql<_>>()?
+        };
+        if rows.is_empty() {
+            return Ok(());
+        }
+        for row in &rows {
+            if let Some(fired) = self.fired(row)? {
+                self.remember_fired(&fired)?;
+            }
+        }
+        self.forget_rows(topic, id)
     }
 
     /// An id is sent again: rows that have fired under it say no more about it.

@@ -1,8 +1,10 @@
 //! Pages of records, in the order in which they came to be.
 //!
 //! A page is put together from one or more scans, each of which goes through an index that has its records in order, or
-//! through a small set of them. No scan looks at more than so many rows at a time, so that a search through millions of
-//! messages does not keep the log from being emptied.
+//! through a small set of them. All of them look at the same part of the order at one moment, and then at the next part: a
+//! record keeps its place in the order, so one that goes from state to state meanwhile is met by one of the scans when its
+//! part is looked at. No part has more than so many rows or bytes, so that a search through millions of messages, or through
+//! large ones, does not keep the log from being emptied.
 
 use crate::{
     fault::Sql,
@@ -11,7 +13,7 @@ use crate::{
     tx::code,
 };
 use dwell_core::{Cursor, Error, ErrorKind, MessageId, Page, Record, RecordQuery, Result, State, Timestamp};
-use rusqlite::{Connection, OptionalExtension, Params, ToSql, types::Value};
+use rusqlite::{Connection, OptionalExtension, Params, Row, ToSql, types::Value};
 use std::sync::Arc;
 
 /// How many rows are looked through at a time.
@@ -19,6 +21,9 @@ const WINDOW: i64 = 20_000;
 
 /// So many are rather sorted than looked for among all.
 const FEW: i64 = 20_000;
+
+/// How many bytes of bodies are read at a time by each scan, and one body more.
+const BYTES: i64 = 64 << 20;
 
 /// Where a record stands in the order of all.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +36,11 @@ struct Rank {
 impl Rank {
     /// Before all.
     const FIRST: Self = Self { created_at: i64::MIN, id: String::new(), number: i64::MIN };
+
+    /// From the columns `created_at`, `id` and `number`.
+    fn read(row: &Row<'_>) -> Sql<Self> {
+        Ok(Self { created_at: row.get(0)?, id: row.get(1)?, number: row.get(2)? })
+    }
 
     fn of(found: &Found) -> Self {
         Self {
@@ -195,71 +205,141 @@ fn has_few(connection: &Connection, scan: &Scan, of: impl Params) -> Sql<bool> {
 
 /// One page.
 pub(crate) async fn list(file: &File, query: RecordQuery) -> Result<Page<Record>> {
-    let after = query.after.as_ref().map(Rank::of_cursor).transpose()?.unwrap_or(Rank::FIRST);
+    let mut after = query.after.as_ref().map(Rank::of_cursor).transpose()?.unwrap_or(Rank::FIRST);
     let query = Arc::new(query);
     // One more than asked for tells whether this page is the last.
     let wanted = query.limit.saturating_add(1);
-    let asked = query.clone();
-    let scans = file.read(move |connection| scans(connection, &asked)).await?;
     let mut items: Vec<Found> = Vec::new();
-    for scan in scans {
-        let (mut after, mut found) = (after.clone(), Vec::new());
-        loop {
-            let (query, of, from, left) = (query.clone(), scan.clone(), after, wanted - found.len());
-            let window = file.read(move |connection| look(connection, &query, &of, &from, left)).await?;
-            found.extend(window.found);
-            match window.end {
-                Some(end) if found.len() < wanted => after = end,
-                _ => break,
-            }
+    loop {
+        let (asked, left) = (query.clone(), wanted - items.len());
+        let seen = file.read(move |connection| look(connection, &asked, &after, left)).await?;
+        items.extend(seen.found);
+        match seen.end {
+            Some(end) if items.len() < wanted => after = end,
+            _ => break,
         }
-        items.extend(found);
     }
-    items.sort_by_cached_key(Rank::of);
-    // Two scans may have met one record, if it changed its state between them.
-    items.dedup_by_key(|found| found.number);
     let is_last = items.len() <= query.limit;
     items.truncate(query.limit);
     let next = items.last().filter(|_| !is_last).map(|last| Rank::of(last).into_cursor());
     Ok(Page { items: items.into_iter().map(|found| found.record).collect(), next })
 }
 
-/// What was found in one window, and where it ended; `None` at the end of all.
-struct Window {
+/// What was found in one part of the order, and where that ended; `None` at the end of all.
+struct Seen {
     found: Vec<Found>,
     end: Option<Rank>,
 }
 
-fn look(
+/// A part of the order: behind one place, up to another or to the end of all.
+struct Part<'a> {
+    after: &'a Rank,
+    end: Option<Rank>,
+}
+
+impl Part<'_> {
+    /// It ends there, unless it has ended before.
+    fn end_at(&mut self, end: Option<Rank>) {
+        self.end = match (self.end.take(), end) {
+            (Some(before), Some(end)) => Some(before.min(end)),
+            (before, end) => before.or(end),
+        };
+    }
+
+    fn has(&self, found: &Found) -> bool {
+        self.end.as_ref().is_none_or(|end| Rank::of(found) <= *end)
+    }
+}
+
+/// Looks through the next part of the order by every scan, at one moment.
+fn look(connection: &Connection, query: &RecordQuery, after: &Rank, limit: usize) -> Sql<Seen> {
+    let scans = scans(connection, query)?;
+    let mut part = Part { after, end: None };
+    for scan in scans.iter().filter(|scan| scan.is_ordered) {
+        part.end_at(end_by_rows(connection, scan, after)?);
+    }
+    if query.text.as_ref().is_some_and(|text| !text.is_empty()) {
+        let others = Filter::of(&RecordQuery { text: None, ..query.clone() });
+        for scan in &scans {
+            part.end_at(end_by_bytes(connection, &others, scan, &part)?);
+        }
+    }
+    let (filter, mut found) = (Filter::of(query), Vec::new());
+    for scan in &scans {
+        let end = find(connection, &filter, scan, &part, limit, &mut found)?;
+        part.end_at(end);
+    }
+    found.retain(|found| part.has(found));
+    found.sort_by_cached_key(Rank::of);
+    found.truncate(limit);
+    Ok(Seen { found, end: part.end })
+}
+
+/// The first of what a scan finds in this part. Returns where it stopped, if that was because it has read so much.
+fn find(
     connection: &Connection,
-    query: &RecordQuery,
+    filter: &Filter,
     scan: &Scan,
-    after: &Rank,
+    part: &Part<'_>,
     limit: usize,
-) -> Sql<Window> {
-    let end = if scan.is_ordered { window_end(connection, scan, after)? } else { None };
-    let filter = Filter::of(query);
-    let until = match end {
+    into: &mut Vec<Found>,
+) -> Sql<Option<Rank>> {
+    let (mut bytes, mut end) = (0, None);
+    each(connection, record!(), filter, scan, part, limit, |row| {
+        let found = Found::read(row)?;
+        bytes += found.record.message.body.len() as i64;
+        end = (bytes > BYTES).then(|| Rank::of(&found));
+        into.push(found);
+        Ok(end.is_none())
+    })?;
+    Ok(end)
+}
+
+/// Where a search for text has to end, because it reads the body of each row that the other filters leave; `None` if it can go
+/// on to the end of this part.
+fn end_by_bytes(connection: &Connection, others: &Filter, scan: &Scan, part: &Part<'_>) -> Sql<Option<Rank>> {
+    // Of one row after the other, and so of no more than are looked at. It does not take the whole body to tell its length.
+    let mut length = connection.prepare_cached(
+        "SELECT coalesce(length(body), (SELECT length(body) FROM payload WHERE payload.message = message.number), 0)
+         FROM message WHERE number = ?1",
+    )?;
+    let (mut bytes, mut end) = (0, None);
+    each(connection, "created_at, id, number", others, scan, part, usize::MAX, |row| {
+        bytes += length.query_row([row.get::<_, i64>(2)?], |row| row.get::<_, i64>(0))?;
+        if bytes > BYTES {
+            end = Some(Rank::read(row)?);
+        }
+        Ok(end.is_none())
+    })?;
+    Ok(end)
+}
+
+/// Calls `see` with these columns of each row that a scan finds in this part, in order, until it says that it is enough.
+fn each(
+    connection: &Connection,
+    columns: &str,
+    filter: &Filter,
+    scan: &Scan,
+    part: &Part<'_>,
+    limit: usize,
+    mut see: impl FnMut(&Row<'_>) -> Sql<bool>,
+) -> Sql<()> {
+    let until = match part.end {
         Some(_) => " AND (created_at, id, number) <= (:end_at, :end_id, :end_number)",
         None => "",
     };
     let sql = format!(
-        concat!(
-            "SELECT ",
-            record!(),
-            " FROM message INDEXED BY {from} WHERE {condition}
-             AND (created_at, id, number) > (:at, :id, :number){until}{filter}
-             ORDER BY created_at, id, number LIMIT :limit"
-        ),
+        "SELECT {columns} FROM message INDEXED BY {from} WHERE {condition}
+         AND (created_at, id, number) > (:at, :id, :number){until}{filter}
+         ORDER BY created_at, id, number LIMIT :limit",
         from = scan.from,
         condition = scan.condition,
-        until = until,
         filter = filter.sql,
     );
-    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let (after, limit) = (part.after, i64::try_from(limit).unwrap_or(i64::MAX));
     let mut values: Vec<(&str, &dyn ToSql)> =
         vec![(":at", &after.created_at), (":id", &after.id), (":number", &after.number), (":limit", &limit)];
-    if let Some(end) = &end {
+    if let Some(end) = &part.end {
         values.extend([
             (":end_at", &end.created_at as &dyn ToSql),
             (":end_id", &end.id),
@@ -268,12 +348,17 @@ fn look(
     }
     values.extend(filter.values.iter().map(|(name, value)| (*name, value as &dyn ToSql)));
     let mut statement = connection.prepare_cached(&sql)?;
-    let found = statement.query_map(&values[..], Found::read)?.collect::<Sql<Vec<_>>>()?;
-    Ok(Window { found, end })
+    let mut rows = statement.query(&values[..])?;
+    while let Some(row) = rows.next()? {
+        if !see(row)? {
+            break;
+        }
+    }
+    Ok(())
 }
 
-/// The last row of the window behind `after`, if there are more behind it.
-fn window_end(connection: &Connection, scan: &Scan, after: &Rank) -> Sql<Option<Rank>> {
+/// Where so many rows end, if there are more behind them.
+fn end_by_rows(connection: &Connection, scan: &Scan, after: &Rank) -> Sql<Option<Rank>> {
     let sql = format!(
         "SELECT created_at, id, number FROM message INDEXED BY {} WHERE {}
          AND (created_at, id, number) > (?1, ?2, ?3) ORDER BY created_at, id, number LIMIT 1 OFFSET ?4",
@@ -281,83 +366,9 @@ fn window_end(connection: &Connection, scan: &Scan, after: &Rank) -> Sql<Option<
     );
     connection
         .prepare_cached(&sql)?
-        .query_row((after.created_at, &after.id, after.number, WINDOW - 1), |row| {
-            Ok(Rank { created_at: row.get(0)?, id: row.get(1)?, number: row.get(2)? })
-        })
+        .query_row((after.created_at, &after.id, after.number, WINDOW - 1), Rank::read)
         .optional()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A row in each place, and so many of one state in one phase that another state is few among them.
-    #[test]
-    fn whatever_else_lies_there_no_state_is_looked_for_among_more_than_few_rows_at_a_time() {
-        // The phase that they share, the state that is asked for, and the one that there are many of.
-        for (phase, few, many) in [
-            (0, State::Scheduled, State::Retrying),
-            (0, State::Scheduled, State::Scheduled),
-            (1, State::Ready, State::Dead),
-            (2, State::Ready, State::Dead),
-            (3, State::Processing, State::Dead),
-            (3, State::Processing, State::Processing),
-            (4, State::Done, State::Cancelled),
-        ] {
-            let connection = Connection::open_in_memory().unwrap();
-            crate::layout::create(&connection).unwrap();
-            let insert = |place: i64, state: State, first: i64, count: i64| {
-                let sql = "WITH RECURSIVE n (i) AS (SELECT ?1 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?1 + ?2)
-                     INSERT INTO message SELECT i, 9, ?3, ?3, ?4, ?5, ?5, i, i, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL,
-                         NULL, NULL, NULL, NULL, NULL, NULL, NULL, i, '', NULL, '', NULL, 0, 0, NULL, x'' FROM n";
-                connection.execute(sql, (first, count, place, phase, code(state))).unwrap();
-                connection
-                    .execute("REPLACE INTO tally VALUES (?1, ?2, ?3, 0)", (place, code(state), count))
-                    .unwrap();
-            };
-            insert(1, many, 1, FEW + 5);
-            insert(2, few, FEW + 10, 3);
-            let query = RecordQuery { states: vec![few], limit: 10, ..RecordQuery::default() };
-            let scans = scans(&connection, &query).unwrap();
-            let mut found = 0;
-            for scan in &scans {
-                let (all, of_it) = scan.condition.split_once(" AND state").unwrap_or(("1", ""));
-                let count = |condition: &str| -> i64 {
-                    let sql =
-                        format!("SELECT count(*) FROM message INDEXED BY {} WHERE {condition}", scan.from);
-                    connection.query_row(&sql, [], |row| row.get(0)).unwrap()
-                };
-                assert!(scan.is_ordered || count(all) <= FEW, "{few} among {many}: {scan:?} {of_it}");
-                found += count(&scan.condition);
-            }
-            assert_eq!(found, if few == many { FEW + 8 } else { 3 }, "{few} among {many}: {scans:?}");
-        }
-    }
-
-    #[test]
-    fn a_key_that_few_have_is_found_by_it_and_one_that_many_have_in_order() {
-        let connection = Connection::open_in_memory().unwrap();
-        crate::layout::create(&connection).unwrap();
-        let insert = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1 + 5)
-             INSERT INTO message SELECT i, 9, 9, 9, 1, 1, 1, i, i, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL,
-                 NULL, NULL, NULL, NULL, NULL, i, '', CASE WHEN i <= 3 THEN x'01' ELSE x'02' END, '', NULL, 0, 0, NULL, x'' FROM n";
-        connection.execute(insert, [FEW]).unwrap();
-        let rest =
-            "INSERT INTO place VALUES (9, 'orders', 'mail'); INSERT INTO tally VALUES (9, 1, 20005, 0)";
-        connection.execute_batch(rest).unwrap();
-        for (key, states, is_ordered) in [
-            (1, vec![], false),
-            (1, vec![State::Ready], false),
-            (2, vec![], true),
-            (2, vec![State::Ready], true),
-            (3, vec![], false),
-        ] {
-            let query =
-                RecordQuery { key: Some(vec![key].into()), states, limit: 2, ..RecordQuery::default() };
-            let scans = scans(&connection, &query).unwrap();
-            assert!(scans.iter().all(|scan| scan.is_ordered == is_ordered), "{key}: {scans:?}");
-            let found = look(&connection, &query, &scans[0], &Rank::FIRST, 2).unwrap().found.len();
-            assert_eq!(found, if key == 3 { 0 } else { 2 });
-        }
-    }
-}
+mod tests;

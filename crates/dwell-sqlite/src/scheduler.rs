@@ -24,7 +24,11 @@ impl Scheduler for SqliteScheduler {
     fn cancel<'a>(&'a self, id: &'a ScheduleId) -> BoxFuture<'a, Result<Changed>> {
         Box::pin(async move {
             let id = id.clone();
-            self.0.open()?.write(1, move |tx| tx.change_waiting(&id, |tx, held| tx.cancel(held, None))).await
+            let job = self.0.open()?.write(1, move |tx| {
+                let by = tx.seams.instance.clone();
+                tx.change_waiting(&id, |tx, held| tx.cancel(held, Some(&by)))
+            });
+            job.await
         })
     }
 
@@ -32,8 +36,8 @@ impl Scheduler for SqliteScheduler {
         Box::pin(async move {
             let id = id.clone();
             let job = self.0.open()?.write(1, move |tx| {
-                let due = due.resolve(tx.now);
-                tx.change_waiting(&id, |tx, held| tx.reschedule(held, due, None))
+                let (due, by) = (due.resolve(tx.now), tx.seams.instance.clone());
+                tx.change_waiting(&id, |tx, held| tx.reschedule(held, due, Some(&by)))
             });
             job.await
         })

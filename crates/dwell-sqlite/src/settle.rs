@@ -66,8 +66,7 @@ impl Tx<'_> {
         let content = Content::of(message);
         if due > self.now {
             let envelope = Envelope::new(to.clone(), message.clone());
-            let name = self.name_of_copy(topic, &envelope)?;
-            self.make_way(topic, &name)?;
+            let name = self.name_of_move(topic, &envelope)?;
             let state = State::of_waiting(message.attempts, Some(settle.note.outcome));
             let home = self.home(topic, target.place(), &message.headers)?;
             let new = New {
@@ -89,12 +88,23 @@ impl Tx<'_> {
         self.rewrite_ready(held, target, &content, because)
     }
 
-    /// What waits under the name of a copy makes way for it.
-    fn make_way(&mut self, topic: i64, name: &ScheduleId) -> Sql<()> {
-        match self.waiting(topic, name)? {
-            Some(replaced) => self.remove(&replaced),
-            None => Ok(()),
+    /// The name under which a message waits that is moved. A copy of it that was stored before makes way for it. What was in
+    /// somebody's hands and moved is no copy, nor is what a user sent: it is another message of the same id and content, and
+    /// both go on, each under a name of its own.
+    fn name_of_move(&mut self, topic: i64, envelope: &Envelope) -> Sql<ScheduleId> {
+        let name = self.name_of_copy(topic, envelope)?;
+        let Some(there) = self.waiting(topic, &name)? else { return Ok(name) };
+        if !self.is_stored_copy(&there)? {
+            return self.free_name(topic, envelope);
         }
+        self.remove(&there)?;
+        Ok(name)
+    }
+
+    /// Whether what waits was put there as it is, and not by a user.
+    fn is_stored_copy(&self, waiting: &Held) -> Sql<bool> {
+        self.sql("SELECT worker IS NULL AND once IS NULL FROM message WHERE number = ?1")?
+            .query_row([waiting.number], |row| row.get(0))
     }
 
     /// Writes a message as it stands, and makes it ready for one subscription or for all that there are.

@@ -20,7 +20,7 @@ use std::{
     ffi::OsString,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, PoisonError,
+        Arc, PoisonError, TryLockError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -233,7 +233,8 @@ impl Worker {
 
     /// What is in the log is written into the file by a thread of its own. What has come meanwhile is written here, if it
     /// is little or the log is long: then all of it is there, and the log starts anew. If it has grown all the same, it is
-    /// emptied while none of our own threads is at it; if others read, users may send no more before it is too long.
+    /// emptied while none of our own threads is at it; if others read, users may send no more before it is too long. Nobody
+    /// waits for one of our own that reads for long, before it is half as long as that.
     fn keep_log_short(&mut self) {
         let (Some(log), Some(connection)) = (&self.log, &self.connection) else { return };
         if let Ok(Log { pages, written }) = open::checkpoint(connection, "NOOP")
@@ -255,10 +256,16 @@ impl Worker {
         }
         let length = || std::fs::metadata(log).map_or(0, |log| log.len());
         self.own.log_length = length();
-        if self.own.log_length <= LOG_LIMIT.min(self.settings.max_log) {
+        let most = self.settings.max_log;
+        if self.own.log_length <= LOG_LIMIT.min(most) {
             return;
         }
-        let nobody_reads = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let nobody_reads = match self.gate.try_write() {
+            Ok(nobody_reads) => nobody_reads,
+            // It is tried again after the next order.
+            Err(TryLockError::WouldBlock) if self.own.log_length <= most / 2 => return,
+            Err(_) => self.gate.write().unwrap_or_else(PoisonError::into_inner),
+        };
         let _ = open::checkpoint(connection, "TRUNCATE");
         drop(nobody_reads);
         self.own.log_length = length();
@@ -423,6 +430,56 @@ impl Worker {
                     ),
                 })
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{directory::Directory, file::File};
+    use std::sync::mpsc;
+
+    #[tokio::test]
+    async fn who_writes_does_not_wait_for_who_reads_and_the_log_is_emptied_afterwards() {
+        let directory = Directory::new();
+        let path = directory.path().join("dwell.db");
+        let log = format!("{}-wal", path.display());
+        let length = || std::fs::metadata(&log).unwrap().len();
+        let settings = SqliteSettings { synchronous: crate::Synchronous::Off, ..SqliteSettings::file(&path) };
+        let file = Arc::new(File::open(settings, Seams::system("test")).unwrap());
+        let (begin, begun) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        let reading = tokio::spawn({
+            let file = file.clone();
+            async move {
+                let look = move |connection: &Connection| {
+                    let seen: i64 =
+                        connection.query_row("SELECT count(*) FROM payload", [], |row| row.get(0))?;
+                    let _ = begin.send(());
+                    // Were the others to wait for this, neither would ever end.
+                    Ok((seen, ended.recv_timeout(Duration::from_secs(120)).is_ok()))
+                };
+                file.read(look).await.unwrap()
+            }
+        });
+        tokio::task::spawn_blocking(move || begun.recv().unwrap()).await.unwrap();
+        let write = async || {
+            let insert = |tx: &mut Tx<'_>| {
+                let sql = "INSERT INTO payload SELECT count(*) + 1, zeroblob(33554432) FROM payload";
+                tx.connection().execute(sql, [])
+            };
+            file.write(1, insert).await.unwrap();
+        };
+        while length() <= LOG_LIMIT {
+            write().await;
+        }
+        write().await;
+        end.send(()).unwrap();
+        assert_eq!(reading.await.unwrap(), (0, true), "it saw one moment, and nobody waited for it");
+        // By the order after which nobody is at it, not even the thread that writes the log into the file.
+        while length() > 0 {
+            file.write(1, |_| Ok(())).await.unwrap();
         }
     }
 }

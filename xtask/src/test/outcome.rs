@@ -6,6 +6,9 @@ use crate::process::Output;
 
 use super::tally::Tally;
 
+/// How a test says what it cannot do on this machine.
+const LEFT_OUT: &str = "left out: ";
+
 /// The counts of a step, what failed in it, and what is worth saying beside.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
@@ -48,7 +51,8 @@ impl Outcome {
     }
 
     /// Adds what programs of Rust's own test harness counted. One that failed without a failed test, because it crashed
-    /// or was stopped, is a failed test; one with a harness of its own is a single test.
+    /// or was stopped, is a failed test; one with a harness of its own is a single test. What a test says it cannot do here,
+    /// on a line that begins with `left out: `, is one that was left out, beside what the test did all the same.
     pub(crate) fn add_harness(&mut self, output: &Output, counted: Option<Tally>) {
         let success = output.ending.is_success();
         let mut tally = counted.unwrap_or(if success { Tally::PASSED } else { Tally::FAILED });
@@ -56,6 +60,9 @@ impl Outcome {
             tally += Tally::FAILED;
         }
         self.tally += tally;
+        for reason in output.stdout.iter().filter_map(|line| line.strip_prefix(LEFT_OUT)) {
+            self.leave_out(format!("`{}` left out {reason}", output.shown));
+        }
         if !success {
             self.problems.push(output.problem());
         }
@@ -108,6 +115,16 @@ mod tests {
         outcome.add_harness(&output(1), None);
         outcome.add_harness(&output(1), Some(Tally { passed: 3, failed: 0, skipped: 0 }));
         assert_eq!(outcome.tally, Tally { passed: 3, failed: 2, skipped: 0 });
+    }
+
+    #[test]
+    fn what_a_test_says_it_left_out_is_skipped_and_said() {
+        let mut outcome = Outcome::default();
+        let said = ["test disk ... ", "left out: a full disk", "nothing was left out: really"];
+        let output = Output { stdout: said.map(String::from).to_vec(), ..output(0) };
+        outcome.add_harness(&output, Some(Tally { passed: 3, failed: 0, skipped: 0 }));
+        assert_eq!(outcome.tally, Tally { passed: 3, failed: 0, skipped: 1 });
+        assert_eq!(outcome.notes, ["`tests` left out a full disk"]);
     }
 
     #[test]

@@ -23,6 +23,34 @@ async fn the_shortest_insert_is_handled() {
     assert_eq!(left, 0);
 }
 
+/// Each row is a message, also when it fails: it takes the place of no other one that fails as well.
+#[tokio::test]
+async fn rows_of_one_id_and_one_body_are_each_tried_again() {
+    let broker = Broker::new().await;
+    for body in ["42", "42", "43", "43", "42"] {
+        let columns = "topic, subscription, id, type, body";
+        insert(
+            &broker,
+            &format!("INSERT INTO incoming ({columns}) VALUES ('orders', 'mail', 'a', 'x', '{body}')"),
+        );
+    }
+    for _ in 0..3 {
+        let deliveries = receive(&broker.mail).await;
+        let mut bodies: Vec<_> = deliveries.iter().map(|delivery| delivery.message.body.clone()).collect();
+        bodies.sort();
+        assert_eq!(bodies, ["42", "42", "42", "43", "43"]);
+        for delivery in deliveries {
+            defer(&broker.mail, delivery, "mail", after(SECOND)).await;
+        }
+        broker.file.check();
+        broker.clock.advance(SECOND).await;
+    }
+    for delivery in receive(&broker.mail).await {
+        ack(&broker.mail, delivery).await;
+    }
+    assert!(broker.held().is_empty());
+}
+
 /// What the page shows: a line for the shell, and statements.
 fn documented() -> String {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/transports/sqlite.md");

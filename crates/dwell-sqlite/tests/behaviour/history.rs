@@ -38,6 +38,20 @@ async fn fail(broker: &Broker, action: Action, outcome: Outcome, error: &str, at
 }
 
 #[tokio::test]
+async fn who_cancels_or_reschedules_by_the_scheduler_is_told_by_the_name_of_the_instance() {
+    let broker = Broker::with(kept()).await;
+    let start = broker.now();
+    let scheduler = broker.sqlite.scheduler().unwrap();
+    broker.send(to_mail("a").due(after(SECOND * 10))).await.unwrap();
+    broker.clock.advance(SECOND).await;
+    scheduler.reschedule(&"a".into(), after(SECOND * 20)).await.unwrap();
+    broker.clock.advance(SECOND).await;
+    scheduler.cancel(&"a".into()).await.unwrap();
+    let expected = ["0 scheduled - - 0/0", "1 scheduled test - 0/0", "2 cancelled test - 0/0"];
+    assert_eq!(past(&broker, start, "a").await, expected);
+}
+
+#[tokio::test]
 async fn the_whole_past_of_a_message_is_told_with_times_workers_errors_and_who_asked() {
     let broker = Broker::with(kept()).await;
     let start = broker.now();

@@ -154,7 +154,7 @@ async fn a_record_tells_who_has_it_until_when_and_what_went_wrong() {
 #[tokio::test]
 async fn every_filter_filters() {
     let broker = Broker::new().await;
-    broker.subscribe(Subscription::new("invoices", "print")).await;
+    let print = broker.subscribe(Subscription::new("invoices", "print")).await;
     broker.send(keyed("a", "k").due(after(SECOND))).await.unwrap();
     let mut b = order("b");
     (b.to, b.message.kind, b.message.body) =
@@ -179,6 +179,20 @@ async fn every_filter_filters() {
     assert!(by(RecordQuery { text: Some("needles".into()), ..all() }).await.is_empty());
     assert_eq!(by(RecordQuery { due_after: Some(now.after(SECOND)), ..all() }).await, ["a"]);
     assert_eq!(by(RecordQuery { due_before: Some(now.after(SECOND)), ..all() }).await, ["b"]);
+
+    // Long bodies lie in another table.
+    let mut c = Envelope { to: Address::topic("invoices"), ..order("c") };
+    c.message.body = format!("{}thimble", "x".repeat(5000)).into();
+    broker.send(c).await.unwrap();
+    assert_eq!(by(RecordQuery { text: Some("xthimble".into()), ..all() }).await, ["c"]);
+    assert!(by(RecordQuery { text: Some("xthimbles".into()), ..all() }).await.is_empty());
+    assert!(by(RecordQuery { error: Some("".into()), ..all() }).await.is_empty());
+    for delivery in receive(&print).await {
+        let error = if &*delivery.message.id.0 == "c" { "out of paper" } else { "" };
+        note(&print, delivery, Action::Release, Outcome::Released, error).await;
+    }
+    assert_eq!(by(RecordQuery { error: Some("".into()), ..all() }).await, ["c"], "whatever it is");
+    assert!(by(RecordQuery { error: Some("ink".into()), ..all() }).await.is_empty());
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ mod ledger;
 mod mass;
 mod once;
 mod order;
+mod pages;
 mod provisioning;
 mod random;
 mod reopening;

@@ -116,6 +116,83 @@ async fn a_repeated_move_replaces_itself() {
 }
 
 #[tokio::test]
+async fn what_is_sent_anew_while_the_first_is_tried_again_does_not_push_it_out_though_it_is_the_same() {
+    let broker = Broker::new().await;
+    let send = async || {
+        let to_mail = Envelope { to: Address::subscription("orders", "mail"), ..order("a") };
+        broker.send(to_mail.once(Replace).due(after(SECOND))).await.unwrap();
+        broker.clock.advance(SECOND).await;
+        one(&broker.mail).await
+    };
+    let first = send().await;
+    defer(&broker.mail, first, "mail", after(SECOND * 10)).await;
+    let second = send().await;
+    defer(&broker.mail, second, "mail", after(SECOND * 10)).await;
+    // Not counted, and so under its id, where the user has put another one meanwhile.
+    let third = send().await;
+    let to_mail = Envelope { to: Address::subscription("orders", "mail"), ..order("a") };
+    broker.send(to_mail.once(Replace).due(after(SECOND * 10))).await.unwrap();
+    let again = Action::Move { to: Address::subscription("orders", "mail"), due: after(SECOND * 10) };
+    assert!(settle(&broker.mail, third, again).await.is_empty());
+    assert_eq!(waiting(&broker).await.len(), 4);
+    broker.clock.advance(SECOND * 10).await;
+    assert_eq!(seen(&broker.mail).await, ["a"; 4]);
+    broker.file.check();
+}
+
+#[tokio::test]
+async fn what_fired_last_is_what_is_known_whichever_is_over_first() {
+    for (done, first_ends_first) in
+        [(Duration::ZERO, true), (Duration::ZERO, false), (SECOND * 600, true), (SECOND * 600, false)]
+    {
+        let broker = Broker::with(SqliteSettings { done, ..settings() }).await;
+        let mail = |envelope: Envelope| Envelope { to: Address::subscription("orders", "mail"), ..envelope };
+        let send = async |envelope: Envelope| broker.send(mail(envelope)).await;
+        send(order("a").once(Fail).due(after(SECOND))).await.unwrap();
+        broker.clock.advance(SECOND).await;
+        let first = one(&broker.mail).await;
+        let due = send(other(order("a")).once(Replace).due(after(SECOND))).await.unwrap().due;
+        broker.clock.advance(SECOND).await;
+        let second = one(&broker.mail).await;
+        let is_known = async || {
+            let again = send(other(order("a")).once(Fail)).await.unwrap();
+            assert_eq!(again, Sent { due, duplicate: true }, "{done:?} {first_ends_first}");
+            assert_eq!(kind(send(order("a").once(Fail)).await), ErrorKind::Conflict);
+        };
+        is_known().await;
+        let (earlier, later) = if first_ends_first { (first, second) } else { (second, first) };
+        for delivery in [earlier, later] {
+            ack(&broker.mail, delivery).await;
+            is_known().await;
+        }
+        broker.file.check();
+    }
+}
+
+#[tokio::test]
+async fn what_has_fired_is_known_again_if_what_was_to_replace_it_is_cancelled() {
+    let broker = Broker::with(SqliteSettings { ids: SECOND * 60, ..settings() }).await;
+    let mail = |envelope: Envelope| Envelope { to: Address::subscription("orders", "mail"), ..envelope };
+    let due = broker.send(mail(order("a")).once(Fail).due(after(SECOND))).await.unwrap().due;
+    broker.clock.advance(SECOND).await;
+    let first = one(&broker.mail).await;
+    broker.mail.extend(vec![first.receipt.lease()], Some(SECOND * 3600)).await.unwrap();
+    broker.send(mail(other(order("a"))).once(Replace).due(after(SECOND))).await.unwrap();
+    let cancel = async || broker.sqlite.scheduler().unwrap().cancel(&"a".into()).await.unwrap();
+    assert_eq!(cancel().await, Changed::Done);
+    let again = async || broker.send(mail(order("a")).once(Fail)).await.unwrap();
+    for _ in 0..3 {
+        assert_eq!((again().await, cancel().await), (Sent { due, duplicate: true }, Changed::TooLate));
+        broker.clock.advance(SECOND * 200).await;
+    }
+    ack(&broker.mail, first).await;
+    broker.clock.advance(SECOND * 59).await;
+    assert_eq!((again().await, cancel().await), (Sent { due, duplicate: true }, Changed::TooLate));
+    broker.clock.advance(SECOND).await;
+    assert!(!again().await.duplicate, "a minute from its end");
+}
+
+#[tokio::test]
 async fn ids_are_forgotten_in_time_after_their_message_is_over_but_never_those_that_are_not() {
     let broker = Broker::with(SqliteSettings { ids: SECOND * 60, ..settings() }).await;
     broker.send(order("waits").once(Fail).due(after(SECOND * 3600))).await.unwrap();

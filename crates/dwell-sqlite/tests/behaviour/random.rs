@@ -1,7 +1,8 @@
 //! Random lives: whatever happens in whatever order, nothing is lost, early, out of order, or miscounted.
 
 use super::*;
-use dwell_core::{Random, SeededRandom};
+use bytes::Bytes;
+use dwell_core::{Change, Changed, Of, Random, SeededRandom, wire};
 use std::collections::{BTreeMap, BTreeSet};
 
 struct Life {
@@ -13,6 +14,8 @@ struct Life {
     sent: BTreeMap<String, Timestamp>,
     seen: BTreeSet<String>,
     acked: BTreeSet<String>,
+    /// Those that were given up, and may be replayed.
+    dead: BTreeSet<String>,
     /// The last of each key that was handed out for the first time.
     last: BTreeMap<String, u64>,
 }
@@ -20,8 +23,8 @@ struct Life {
 impl Life {
     async fn new(seed: u64) -> Self {
         let broker = Broker::new().await;
-        let topic = Topic::named("jobs").keep();
-        broker.sqlite.provision(&[topic], &[], OnMissing::Create).await.unwrap();
+        let topics = ["jobs", "jobs.dlq"].map(|name| Topic::named(name).keep());
+        broker.sqlite.provision(&topics, &[], OnMissing::Create).await.unwrap();
         let kept = Subscription::new("jobs", "jobs");
         let mut consumers = Vec::new();
         for _ in 0..3 {
@@ -35,12 +38,18 @@ impl Life {
             sent: BTreeMap::new(),
             seen: BTreeSet::new(),
             acked: BTreeSet::new(),
+            dead: BTreeSet::new(),
             last: BTreeMap::new(),
         }
     }
 
     fn pick(&self, below: usize) -> usize {
         (self.random.next() % below as u64) as usize
+    }
+
+    /// Short or long, for both lie in tables of their own.
+    fn body(&self) -> Bytes {
+        vec![b'x'; [2, 1024, 1025, 5000][self.pick(4)]].into()
     }
 
     async fn send(&mut self) {
@@ -51,6 +60,7 @@ impl Life {
             1 => {}
             key => envelope.message.key = Some(key.to_string().into()),
         }
+        envelope.message.body = self.body();
         let sent = self.broker.send(envelope).await.unwrap();
         self.sent.insert(n.to_string(), sent.due.unwrap_or(self.broker.now()));
     }
@@ -93,7 +103,7 @@ impl Life {
         let from = self.pick(self.hands[who].len() - count + 1);
         let mut batch = Vec::new();
         for mut delivery in self.hands[who].drain(from..from + count).collect::<Vec<_>>() {
-            let action = match self.pick(4) {
+            let action = match self.pick(5) {
                 0 => Action::Release,
                 1 => {
                     delivery.message.attempts.handled += 1;
@@ -101,28 +111,48 @@ impl Life {
                     let to = Address::subscription("jobs", "jobs");
                     Action::Move { to, due: after(MILLI * self.pick(40_000) as u32) }
                 }
+                2 => {
+                    delivery.message.headers.append(wire::ORIGINAL_TOPIC, "jobs");
+                    delivery.message.headers.append(wire::SUBSCRIPTION, "jobs");
+                    let due = [Due::NOW, after(MILLI * self.pick(40_000) as u32)][self.pick(2)];
+                    Action::Move { to: Address::topic("jobs.dlq"), due }
+                }
                 _ => Action::ACK,
             };
             batch.push(settlement(delivery, action));
         }
-        let acks: Vec<_> = batch
+        let asked: Vec<_> = batch
             .iter()
             .map(|settle| {
                 (
                     settle.delivery.receipt.lease(),
                     settle.delivery.message.id.to_string(),
-                    settle.action == Action::ACK,
+                    settle.action.clone(),
                 )
             })
             .collect();
         let unsettled = self.consumers[who].settle(batch).await;
-        for (lease, id, is_ack) in acks {
+        for (lease, id, action) in asked {
             let is_lost =
                 unsettled.iter().any(|unsettled| unsettled.settle.delivery.receipt.lease() == lease);
-            if is_ack && !is_lost {
-                assert!(self.acked.insert(id.clone()), "{id} was acked twice");
+            match action {
+                _ if is_lost => {}
+                Action::Ack { .. } => assert!(self.acked.insert(id.clone()), "{id} was acked twice"),
+                Action::Move { to, .. } if to == Address::topic("jobs.dlq") => {
+                    assert!(self.dead.insert(id.clone()), "{id} died twice");
+                }
+                _ => {}
             }
         }
+    }
+
+    /// One that was given up is tried once more, as it is or with another body.
+    async fn replay(&mut self) {
+        let Some(id) = self.dead.pop_first() else { return };
+        let change = Change::Replay((self.pick(2) == 0).then(|| self.body()));
+        let ledger = self.broker.sqlite.ledger().unwrap();
+        let answers = ledger.change(&id.as_str().into(), Of::All, change, "ada").await.unwrap();
+        assert_eq!(answers.iter().map(|answer| answer.changed).collect::<Vec<_>>(), [Changed::Done]);
     }
 
     /// All that is held, counted in two ways.
@@ -136,6 +166,9 @@ impl Life {
     }
 
     async fn drain(&mut self) {
+        while !self.dead.is_empty() {
+            self.replay().await;
+        }
         let adopter = self.broker.subscribe(Subscription::new("jobs", "adopter")).await;
         self.check().await;
         for consumer in &self.consumers {
@@ -156,10 +189,11 @@ async fn whatever_happens_nothing_is_lost_early_out_of_order_or_miscounted() {
     for seed in 0..20 {
         let mut life = Life::new(seed).await;
         for _ in 0..300 {
-            match life.pick(9) {
+            match life.pick(10) {
                 0..3 => life.send().await,
                 3..6 => life.receive().await,
                 6..8 => life.settle().await,
+                8 => life.replay().await,
                 _ => {
                     let by = MILLI * life.pick(20_000) as u32;
                     life.broker.clock.advance(by).await;

@@ -67,6 +67,17 @@ impl Temporary {
             "SELECT home, state, messages FROM tally WHERE messages <> 0
              EXCEPT SELECT home, state, count(*) FROM message GROUP BY home, state",
         );
+        let lengths = "SELECT home, state, sum(CASE state WHEN 5 THEN
+                 coalesce(octet_length(body), (SELECT octet_length(body) FROM payload WHERE payload.message = number))
+             ELSE 0 END) FROM message GROUP BY home, state";
+        none(
+            "the tally knows how long dead letters are",
+            &format!("{lengths} EXCEPT SELECT home, state, bytes FROM tally"),
+        );
+        none(
+            "the tally knows of no bytes that are not there",
+            &format!("SELECT home, state, bytes FROM tally WHERE bytes <> 0 EXCEPT {lengths}"),
+        );
         none(
             "what lies aside has a key that is taken, or one that is ready and leads to it",
             "SELECT number FROM message AS aside WHERE phase = 2 AND NOT EXISTS (
