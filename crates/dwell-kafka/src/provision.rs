@@ -6,6 +6,7 @@ use crate::{
     names::{group_name, retry_topic},
     outbox::Outbox,
     record::Outgoing,
+    relay,
 };
 use dwell_core::{Address, Clock, Error, ErrorKind, OnMissing, Result, Subscription, Text, Topic, wire};
 use rdkafka::Offset;
@@ -69,9 +70,11 @@ impl Provisioner {
         let wanted = Wanted::new(topics, subscriptions);
         let catalogue = Catalogue::read(&self.cluster).await?;
         check_conflicts(&catalogue, topics, &wanted)?;
+        let shelves = relay::look(&self.cluster).await?;
         if on_missing == OnMissing::Validate {
-            return self.check_missing(&wanted).await;
+            return self.check_missing(&wanted, &shelves).await;
         }
+        relay::make(&self.cluster, &shelves).await?;
         let mut new = vec![];
         for topic in &wanted.topics {
             if self.cluster.partitions(topic).await?.is_none() {
@@ -208,7 +211,8 @@ impl Provisioner {
         Ok(())
     }
 
-    async fn check_missing(&self, wanted: &Wanted) -> Result<()> {
+    /// Names all that is missing: the delay topics among it are known.
+    async fn check_missing(&self, wanted: &Wanted, shelves: &[NewOne]) -> Result<()> {
         let mut missing = vec![];
         for topic in &wanted.topics {
             if self.cluster.partitions(topic).await?.is_none() {
@@ -220,6 +224,7 @@ impl Provisioner {
                 missing.push(format!("subscription `{topic}/{name}`"));
             }
         }
+        missing.extend(names(shelves));
         if missing.is_empty() { Ok(()) } else { Err(not_found(&missing.join(", "))) }
     }
 }
@@ -249,6 +254,11 @@ fn check_conflicts(catalogue: &Catalogue, topics: &[Topic], wanted: &Wanted) -> 
 
 fn conflict(text: String) -> Error {
     Error::new(ErrorKind::Conflict, text)
+}
+
+/// What delay topics are called where they are missing.
+pub(crate) fn names(shelves: &[NewOne]) -> Vec<String> {
+    shelves.iter().map(|shelf| format!("delay topic `{}`", shelf.name)).collect()
 }
 
 pub(crate) fn not_found(what: &str) -> Error {

@@ -19,7 +19,7 @@ pub use counts::{Counts, Tally};
 pub(crate) use hop::AFTER;
 pub use ladder::Ladder;
 pub use settings::RelaySettings;
-pub(crate) use topics::provision;
+pub(crate) use topics::{look, make};
 
 use crate::{
     cluster::Cluster,

@@ -1,0 +1,147 @@
+//! What is made, what is looked at before anything relies on it, and what is refused.
+
+mod rig;
+
+use dwell_core::{
+    Address, Clock as _, Due, Envelope, Error, ErrorKind, Message, OnMissing, Result, Seams, Subscription,
+    Transport,
+};
+use dwell_kafka::Kafka;
+use rdkafka::{
+    ClientConfig,
+    admin::{AdminOptions, NewTopic, TopicReplication},
+    consumer::{BaseConsumer, Consumer as _},
+};
+use rig::scene::{SECOND, Scene};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+async fn connect(scene: &Scene) -> Kafka {
+    Kafka::connect(scene.settings.clone(), Seams::system("provision")).await.unwrap()
+}
+
+async fn make(scene: &Scene, topic: NewTopic<'_>) {
+    scene.admin().create_topics([&topic], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+}
+
+async fn send(kafka: &Kafka, to: Address, id: &str, due: Due) -> Result<()> {
+    let envelope = Envelope::new(to, Message::new(id, "t", "x")).due(due);
+    kafka.producer().await.unwrap().send(&[envelope]).await.remove(0).map(drop)
+}
+
+/// A record that waits in it would be dropped after a minute.
+async fn with_a_delay_topic_that_forgets() -> (Scene, String) {
+    let scene = Scene::new().await;
+    let topic = scene.delay_topic("2s");
+    let forgets = NewTopic::new(&topic, 1, TopicReplication::Fixed(1))
+        .set("message.timestamp.type", "LogAppendTime")
+        .set("retention.ms", "60000");
+    make(&scene, forgets).await;
+    (scene, topic)
+}
+
+fn names_the_setting(error: &Error, topic: &str) {
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    for named in [topic, "retention.ms=60000"] {
+        assert!(error.to_string().contains(named), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn delay_topics_that_lose_what_waits_in_them_are_refused_before_anything_is_made() {
+    let (scene, topic) = with_a_delay_topic_that_forgets().await;
+    let mail = Subscription::new(format!("orders-{}", scene.mark), "mail");
+    for on_missing in [OnMissing::Validate, OnMissing::Create] {
+        let refused = scene.kafka.provision(&[], std::slice::from_ref(&mail), on_missing).await;
+        names_the_setting(&refused.unwrap_err(), &topic);
+    }
+    let error = connect(&scene).await.consumer(mail).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    // Who says so does not look, and whose relay it is will find out.
+    scene.kafka.provision(&[], &[], OnMissing::Assume).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_only_sends_is_refused_what_a_delay_topic_would_lose() {
+    let (scene, topic) = with_a_delay_topic_that_forgets().await;
+    let target = format!("orders-{}", scene.mark);
+    for name in [&target, &scene.delay_topic("1s")] {
+        let new = NewTopic::new(name, 1, TopicReplication::Fixed(1));
+        make(&scene, new.set("message.timestamp.type", "LogAppendTime").set("retention.ms", "-1")).await;
+    }
+    let to = Address::topic(target);
+    // All of them wait for one relay, which such a topic stops.
+    for wait in [SECOND, SECOND * 2, SECOND * 500] {
+        let refused = send(&scene.kafka, to.clone(), "later", Due::After(wait)).await;
+        names_the_setting(&refused.unwrap_err(), &topic);
+    }
+    send(&scene.kafka, to.clone(), "now", Due::After(Duration::ZERO)).await.unwrap();
+    let assumes = connect(&scene).await;
+    assumes.provision(&[], &[], OnMissing::Assume).await.unwrap();
+    send(&assumes, to, "later", Due::After(SECOND)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_makes_a_delay_topic_anew_that_was_deleted_while_its_bus_runs() {
+    let mut scene = Scene::new().await;
+    scene.settings.relay_inside = true;
+    // That a topic is gone is believed at once.
+    for (name, value) in
+        [("topic.metadata.propagation.max.ms", "0"), ("topic.metadata.refresh.interval.ms", "1000")]
+    {
+        scene.settings.properties.push((name.to_owned(), value.to_owned()));
+    }
+    // One connection, whose relay is started again whenever it ends.
+    let kafka = connect(&scene).await;
+    let start = || {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let stopped = Box::pin(async move { drop(stopped.await) });
+        (stop, tokio::spawn(kafka.background(stopped).unwrap()))
+    };
+    let (target, level) = (scene.topic("orders").await, scene.delay_topic("1s"));
+    kafka.provision(&[], &[], OnMissing::Create).await.unwrap();
+    let (_running, task) = start();
+    send(&kafka, Address::topic(target.clone()), "before", Due::After(SECOND)).await.unwrap();
+    scene.read(&target, 1).await;
+    for gone in [&level, &scene.delay_topic("parked")] {
+        scene.admin().delete_topics(&[gone.as_str()], &AdminOptions::new()).await.unwrap()[0]
+            .as_ref()
+            .unwrap();
+    }
+    scene.until("the relay has ended", || task.is_finished()).await;
+    let (stop, task) = start();
+    scene.until("it is made anew", || topics(&scene).contains(&level) || task.is_finished()).await;
+    assert!(!task.is_finished(), "{:?}", task.await);
+    // Whoever has sent to it believes for a while that it is not there.
+    while let Err(error) = send(&kafka, Address::topic(target.clone()), "after", Due::After(SECOND)).await {
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        scene.clock.sleep(SECOND / 10).await;
+    }
+    scene.read(&target, 2).await;
+    assert!(topics(&scene).contains(&scene.delay_topic("parked")));
+    drop(stop);
+    task.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_that_is_missing_is_named_at_once_delay_topics_too() {
+    let scene = Scene::new().await;
+    let mail = Subscription::new(format!("orders-{}", scene.mark), "mail");
+    let all = [format!("topic `{}`", mail.topic), format!("subscription `{}`", mail.address())];
+    let levels = ["1s", "2s", "due", "parked"].map(|level| format!("`{}`", scene.delay_topic(level)));
+    let error = scene.kafka.provision(&[], &[mail], OnMissing::Validate).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    for missing in all.iter().chain(&levels) {
+        assert!(error.to_string().contains(missing), "{missing}: {error}");
+    }
+}
+
+fn bare(scene: &Scene, group: &str) -> BaseConsumer {
+    ClientConfig::new().set("bootstrap.servers", &scene.address).set("group.id", group).create().unwrap()
+}
+
+/// The names of all topics that there are.
+fn topics(scene: &Scene) -> Vec<String> {
+    let metadata = bare(scene, "nobody").fetch_metadata(None, SECOND * 10).unwrap();
+    metadata.topics().iter().map(|topic| topic.name().to_owned()).collect()
+}
