@@ -136,6 +136,33 @@ async fn all_that_is_missing_is_named_at_once_delay_topics_too() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn two_subscriptions_that_would_share_a_group_are_a_conflict_and_nothing_is_made() {
+    let scene = Scene::new().await;
+    let name = format!("a-{}", scene.mark);
+    let (one, other) = (Subscription::new(format!("{name}.b"), "c"), Subscription::new(name.clone(), "b.c"));
+    let ours = || {
+        let mut topics = topics(&scene);
+        topics.retain(|topic| topic.contains(&scene.mark));
+        topics.sort_unstable();
+        topics
+    };
+    let refused = async |subscriptions: &[Subscription]| {
+        let error = scene.kafka.provision(&[], subscriptions, OnMissing::Create).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+        for named in [&one.address(), &other.address()] {
+            assert!(error.to_string().contains(&format!("`{named}`")), "{error}");
+        }
+    };
+    refused(&[one.clone(), other.clone()]).await;
+    assert_eq!(ours(), Vec::<String>::new());
+    scene.kafka.provision(&[], std::slice::from_ref(&one), OnMissing::Create).await.unwrap();
+    let made = ours();
+    refused(std::slice::from_ref(&other)).await;
+    assert_eq!(ours(), made);
+    assert!(made.contains(&one.topic.to_string()) && !made.contains(&name), "{made:?}");
+}
+
 fn bare(scene: &Scene, group: &str) -> BaseConsumer {
     ClientConfig::new().set("bootstrap.servers", &scene.address).set("group.id", group).create().unwrap()
 }
