@@ -3,17 +3,17 @@
 mod rig;
 
 use dwell_core::{
-    Address, Clock as _, Due, Envelope, Error, ErrorKind, Message, OnMissing, Result, Seams, Subscription,
-    Transport,
+    Address, Clock as _, Consumer, Delivery, Due, Envelope, Error, ErrorKind, Message, OnMissing, Result,
+    Seams, Subscription, Topic, Transport,
 };
 use dwell_kafka::Kafka;
 use rdkafka::{
-    ClientConfig,
+    ClientConfig, Offset, TopicPartitionList,
     admin::{AdminOptions, NewTopic, TopicReplication},
-    consumer::{BaseConsumer, Consumer as _},
+    consumer::{BaseConsumer, CommitMode, Consumer as _},
 };
 use rig::scene::{SECOND, Scene};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 async fn connect(scene: &Scene) -> Kafka {
@@ -163,6 +163,82 @@ async fn two_subscriptions_that_would_share_a_group_are_a_conflict_and_nothing_i
     assert!(made.contains(&one.topic.to_string()) && !made.contains(&name), "{made:?}");
 }
 
+/// Somebody was at it, committed where it begins, and was slow, or died, before it said that it was done. With its retry topic
+/// made, and not yet: who makes that may be slower than who took over from it.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_finishes_a_subscription_for_another_skips_nothing_that_came_since_it_began() {
+    let mut scene = Scene::new().await;
+    scene.settings.partitions = 1;
+    for retries_are_there in [false, true] {
+        let topic = scene.topic(&format!("orders-{retries_are_there}")).await;
+        let mail = Subscription::new(topic.clone(), "mail");
+        let group = format!("{topic}.mail");
+        let retries = format!("dwell.retry.{group}");
+        if retries_are_there {
+            make(&scene, NewTopic::new(&retries, 1, TopicReplication::Fixed(1))).await;
+        }
+        commit_the_beginning(&scene, &group, &topic);
+        let kafka = connect(&scene).await;
+        send(&kafka, Address::topic(topic), "between", Due::After(Duration::ZERO)).await.unwrap();
+        kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
+        let consumer = kafka.consumer(mail).await.unwrap();
+        let came = receive(&consumer, 1).await;
+        assert_eq!(&*came[0].message.id.0, "between");
+        kafka.close().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_adopts_what_nobody_subscribed_to_gets_what_is_not_settled_and_nothing_else() {
+    let mut scene = Scene::new().await;
+    scene.settings.partitions = 1;
+    let kafka = connect(&scene).await;
+    let topic = format!("jobs-{}", scene.mark);
+    kafka.provision(&[Topic::named(topic.clone()).keep()], &[], OnMissing::Create).await.unwrap();
+    let unclaimed = Subscription::new(topic.clone(), topic.clone());
+    let consumer = kafka.consumer(unclaimed.clone()).await.unwrap();
+    for n in 0..10 {
+        for (to, id) in [(Address::topic(topic.clone()), "of-all"), (unclaimed.address(), "its-own")] {
+            send(&kafka, to, &format!("{id}-{n}"), Due::After(Duration::ZERO)).await.unwrap();
+        }
+    }
+    let open = ["of-all-0", "of-all-5", "its-own-0", "its-own-7"];
+    for delivery in receive(&consumer, 20).await {
+        if !open.contains(&&*delivery.message.id.0) {
+            assert!(rig::ack(&consumer, delivery).await.is_empty());
+        }
+    }
+    kafka.close().await.unwrap();
+
+    let kafka = connect(&scene).await;
+    let mail = Subscription::new(topic, "mail");
+    kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
+    let consumer = kafka.consumer(mail.clone()).await.unwrap();
+    // Behind all the others.
+    for to in [Address::topic(mail.topic.clone()), mail.address()] {
+        send(&kafka, to, "last", Due::After(Duration::ZERO)).await.unwrap();
+    }
+    let mut came = vec![];
+    while came.iter().filter(|id| *id == "last").count() < 2 {
+        came.extend(receive(&consumer, 1).await.iter().map(|delivery| delivery.message.id.0.to_string()));
+    }
+    came.retain(|id| id != "last");
+    came.sort_unstable();
+    assert_eq!(came, ["its-own-0", "its-own-7", "of-all-0", "of-all-5"]);
+    kafka.close().await.unwrap();
+}
+
+/// So many, unsettled.
+async fn receive(consumer: &Arc<dyn Consumer>, count: usize) -> Vec<Delivery> {
+    let mut all = vec![];
+    while all.len() < count {
+        let batch = consumer.receive(count - all.len(), SECOND * 30, None).await.unwrap();
+        assert!(!batch.is_empty(), "{} of {count} came", all.len());
+        all.extend(batch);
+    }
+    all
+}
+
 fn bare(scene: &Scene, group: &str) -> BaseConsumer {
     ClientConfig::new().set("bootstrap.servers", &scene.address).set("group.id", group).create().unwrap()
 }
@@ -171,4 +247,20 @@ fn bare(scene: &Scene, group: &str) -> BaseConsumer {
 fn topics(scene: &Scene) -> Vec<String> {
     let metadata = bare(scene, "nobody").fetch_metadata(None, SECOND * 10).unwrap();
     metadata.topics().iter().map(|topic| topic.name().to_owned()).collect()
+}
+
+fn commit_the_beginning(scene: &Scene, group: &str, topic: &str) {
+    let client = bare(scene, group);
+    let count = client.fetch_metadata(Some(topic), SECOND * 10).unwrap().topics()[0].partitions().len();
+    let mut list = TopicPartitionList::new();
+    for partition in 0..count as i32 {
+        list.add_partition_offset(topic, partition, Offset::Offset(0)).unwrap();
+    }
+    // A broker whose first group it is takes a moment.
+    for _ in 0..50 {
+        if client.commit(&list, CommitMode::Sync).is_ok() {
+            return;
+        }
+    }
+    panic!("it could not be committed");
 }
