@@ -230,6 +230,15 @@ impl Cluster {
         .await
     }
 
+    /// The names of all topics that there are, as far as we may know.
+    pub(crate) async fn topics(&self) -> Result<Vec<String>> {
+        self.ask("list the topics", |asker| {
+            let metadata = asker.fetch_metadata(None, PATIENCE)?;
+            Ok(metadata.topics().iter().map(|topic| topic.name().to_owned()).collect())
+        })
+        .await
+    }
+
     /// What a group has committed for the partitions of a topic.
     pub(crate) async fn committed(
         &self,
