@@ -33,6 +33,21 @@ pub(crate) struct NewOne {
     pub(crate) settings: Vec<(&'static str, String)>,
 }
 
+/// Where a group is in a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) offset: i64,
+    /// What is said beside it: which records above it are settled as well.
+    pub(crate) details: String,
+}
+
+impl Mark {
+    /// Nothing above it is settled.
+    pub(crate) fn at(offset: i64) -> Self {
+        Self { offset, details: String::new() }
+    }
+}
+
 /// Asks the brokers. Calls that block run on threads of their own.
 #[derive(Clone)]
 pub(crate) struct Cluster(Arc<Inner>);
@@ -215,22 +230,31 @@ impl Cluster {
         .await
     }
 
+    /// The names of all topics that there are, as far as we may know.
+    pub(crate) async fn topics(&self) -> Result<Vec<String>> {
+        self.ask("list the topics", |asker| {
+            let metadata = asker.fetch_metadata(None, PATIENCE)?;
+            Ok(metadata.topics().iter().map(|topic| topic.name().to_owned()).collect())
+        })
+        .await
+    }
+
     /// What a group has committed for the partitions of a topic.
     pub(crate) async fn committed(
         &self,
         group: &str,
         topic: &str,
         partitions: usize,
-    ) -> Result<Vec<Option<i64>>> {
+    ) -> Result<Vec<Option<Mark>>> {
         let member = self.member(group)?;
         let (what, name, asker) =
             (format!("read what `{group}` has committed"), topic.to_owned(), member.share());
         self.insist(&what, move |_| {
             let mut list = TopicPartitionList::new();
             list.add_partition_range(&name, 0, partitions as i32 - 1);
-            let list = asker.committed_offsets(list, PATIENCE)?;
+            let list = committed(&asker, list)?;
             let offsets = list.elements().into_iter().map(|element| match element.offset() {
-                Offset::Offset(offset) => Some(offset),
+                Offset::Offset(offset) => Some(Mark { offset, details: element.metadata().to_owned() }),
                 _ => None,
             });
             Ok(offsets.collect())
@@ -238,17 +262,34 @@ impl Cluster {
         .await
     }
 
-    /// Commits offsets of topics for a group that nobody is a member of yet. Where somebody already is, it is too late,
-    /// and no matter.
-    pub(crate) async fn commit(&self, group: &str, offsets: Vec<(Text, Vec<i64>)>) -> Result<()> {
+    /// Commits where a group begins that nobody is a member of yet. Where somebody already is, it is too late, and no matter;
+    /// and what was committed before stays as it is.
+    pub(crate) async fn begin(&self, group: &str, marks: Vec<(Text, Vec<Mark>)>) -> Result<()> {
         let member = self.member(group)?;
         let (what, asker) = (format!("commit where `{group}` begins"), member.share());
         self.insist(&what, move |_| {
             let mut list = TopicPartitionList::new();
-            for (topic, offsets) in &offsets {
-                for (partition, offset) in offsets.iter().enumerate() {
-                    list.add_partition_offset(topic, partition as i32, Offset::Offset(*offset))?;
+            for (topic, marks) in &marks {
+                list.add_partition_range(topic, 0, marks.len() as i32 - 1);
+            }
+            let committed = committed(&asker, list)?;
+            let mut list = TopicPartitionList::new();
+            for (topic, marks) in &marks {
+                for (partition, Mark { offset, details }) in (0..).zip(marks) {
+                    let before = committed.find_partition(topic, partition);
+                    if before.is_some_and(|before| matches!(before.offset(), Offset::Offset(_))) {
+                        continue;
+                    }
+                    list.add_partition_offset(topic, partition, Offset::Offset(*offset))?;
+                    if let Some(mut mark) =
+                        list.find_partition(topic, partition).filter(|_| !details.is_empty())
+                    {
+                        mark.set_metadata(details);
+                    }
                 }
+            }
+            if list.count() == 0 {
+                return Ok(());
             }
             match asker.commit(&list, CommitMode::Sync) {
                 Err(KafkaError::ConsumerCommit(Code::UnknownMemberId | Code::IllegalGeneration)) => Ok(()),
@@ -306,6 +347,16 @@ impl Cluster {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Text, usize>> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What is not known of one partition must not pass for nothing.
+fn committed(
+    asker: &BaseConsumer<Trouble>,
+    list: TopicPartitionList,
+) -> Result<TopicPartitionList, KafkaError> {
+    let list = asker.committed_offsets(list, PATIENCE)?;
+    list.elements().iter().try_for_each(|element| element.error())?;
+    Ok(list)
 }
 
 /// A client that reads or commits for a group without joining it. It takes its time to go, and nobody waits for that.

@@ -4,26 +4,31 @@ use crate::{
     cluster::Cluster,
     names::topic_of,
     outbox::Outbox,
-    provision::not_found,
+    provision::{names, not_found},
     record::{ORIGINAL_TIMESTAMP, Outgoing, PROCESS_AT, TARGET_TOPIC},
-    relay::AFTER,
+    relay::{self, AFTER},
 };
 use dwell_core::{
     Address, BoxFuture, Capabilities, Clock, Due, Envelope, Error, ErrorKind, Producer, Result, Sent, Text,
     Timestamp,
 };
 use std::sync::Arc;
+use tokio::sync::OnceCell;
 
 pub(crate) struct KafkaProducer {
     pub(crate) cluster: Cluster,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) capabilities: Capabilities,
+    /// Set once the delay topics were looked at, or are not to be.
+    pub(crate) shelves: Arc<OnceCell<()>>,
 }
 
 impl Producer for KafkaProducer {
     fn send<'a>(&'a self, batch: &'a [Envelope]) -> BoxFuture<'a, Vec<Result<Sent>>> {
         Box::pin(async move {
+            // Before it is said what time it is: a broker may take a while to answer.
+            let shelves = self.look_at_shelves(batch).await;
             let now = self.clock.now();
             let mut results: Vec<Option<Result<Sent>>> = batch.iter().map(|_| None).collect();
             let mut sending = match self.outbox.sending(batch.len()) {
@@ -46,7 +51,11 @@ impl Producer for KafkaProducer {
                     places.push((index, target));
                     continue;
                 }
-                match self.delayed(envelope, target, now).await {
+                let record = match &shelves {
+                    Ok(()) => self.delayed(envelope, target, now).await,
+                    Err(error) => Err(error.again()),
+                };
+                match record {
                     Ok(record) => {
                         sending.hand_over(&record).await;
                         places.push((index, record.topic));
@@ -91,6 +100,20 @@ impl KafkaProducer {
             None => format!("topic `{target}`"),
             Some(_) => format!("subscription `{to}`"),
         }))
+    }
+
+    /// Before the first that waits, unless that was done when topics were provisioned: nobody else would tell a program that
+    /// only sends that what it sends is lost there.
+    async fn look_at_shelves(&self, batch: &[Envelope]) -> Result<()> {
+        let now = self.clock.now();
+        if self.shelves.initialized() || batch.iter().all(|envelope| envelope.due.wait(now).is_zero()) {
+            return Ok(());
+        }
+        let look = async || {
+            let missing = names(&relay::look(&self.cluster).await?);
+            if missing.is_empty() { Ok(()) } else { Err(not_found(&missing.join(", "))) }
+        };
+        self.shelves.get_or_try_init(look).await.map(drop)
     }
 
     /// A record in the delay topic that it waits in first. How long, is said in two ways: the relay counts a duration from

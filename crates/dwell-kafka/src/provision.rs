@@ -2,14 +2,16 @@
 
 use crate::{
     catalogue::{Catalogue, Change, Entry, read_all},
-    cluster::{Cluster, NewOne},
+    cluster::{Cluster, Mark, NewOne},
+    group::settled_above,
     names::{group_name, retry_topic},
     outbox::Outbox,
     record::Outgoing,
+    relay,
 };
 use dwell_core::{Address, Clock, Error, ErrorKind, OnMissing, Result, Subscription, Text, Topic, wire};
 use rdkafka::Offset;
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// How long to wait for whoever makes the same subscription at this moment.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -69,9 +71,11 @@ impl Provisioner {
         let wanted = Wanted::new(topics, subscriptions);
         let catalogue = Catalogue::read(&self.cluster).await?;
         check_conflicts(&catalogue, topics, &wanted)?;
+        let shelves = relay::look(&self.cluster).await?;
         if on_missing == OnMissing::Validate {
-            return self.check_missing(&wanted).await;
+            return self.check_missing(&wanted, &shelves).await;
         }
+        relay::make(&self.cluster, &shelves).await?;
         let mut new = vec![];
         for topic in &wanted.topics {
             if self.cluster.partitions(topic).await?.is_none() {
@@ -115,7 +119,8 @@ impl Provisioner {
     }
 
     /// Makes the subscription, unless it is there. Whoever makes its retry topic says where it begins, alone: a second
-    /// one who said so later would skip what came between.
+    /// one who said so later would skip what came between. One who takes over from it, and all who are slow, only say so
+    /// where nobody has.
     async fn subscribe(
         &self,
         catalogue: &Catalogue,
@@ -147,9 +152,12 @@ impl Provisioner {
         let mut starts = vec![(topic.clone(), start)];
         if made {
             // Nothing can be in it yet. Said here, so that no consumer has to find out when its first retry comes.
-            starts.push((retries.clone(), vec![0; self.cluster.partitions(&retries).await?.unwrap_or(0)]));
+            let partitions = self.cluster.partitions(&retries).await?.unwrap_or(0);
+            starts.push((retries.clone(), vec![Mark::at(0); partitions]));
         }
-        self.cluster.commit(&group, starts).await?;
+        // Where another has said so before, that stands: publishers were told that all is ready, and what came since lies before
+        // the end as we have seen it.
+        self.cluster.begin(&group, starts).await?;
         if let Some(adopted) = adopted.filter(|adopted| **adopted != *group) {
             self.adopt_retries(&adopted, &retries).await?;
             changes.push(Change::NoGroup(adopted.into()));
@@ -171,7 +179,7 @@ impl Provisioner {
 
     /// Where a new group begins in each partition of its topic: where the subscription was that it adopts, else at the
     /// first record of a topic that keeps, else behind the last.
-    async fn start(&self, catalogue: &Catalogue, topic: &Text, adopted: Option<&str>) -> Result<Vec<i64>> {
+    async fn start(&self, catalogue: &Catalogue, topic: &Text, adopted: Option<&str>) -> Result<Vec<Mark>> {
         let partitions = self.cluster.partitions(topic).await?.unwrap_or(0);
         let ends = self.cluster.ends(topic, partitions).await?;
         let committed = match adopted {
@@ -179,22 +187,26 @@ impl Provisioner {
             None => vec![None; partitions],
         };
         let keeps = catalogue.keeps(topic);
-        let begin = |((low, high), committed): ((i64, i64), Option<i64>)| {
-            committed.unwrap_or(if keeps || adopted.is_some() { low } else { high })
+        let begin = |((low, high), committed): ((i64, i64), Option<Mark>)| {
+            committed.unwrap_or(Mark::at(if keeps || adopted.is_some() { low } else { high }))
         };
         Ok(ends.into_iter().zip(committed).map(begin).collect())
     }
 
-    /// What was addressed to the adopted subscription alone, and not yet committed, goes to the one that adopts it.
+    /// What was addressed to the adopted subscription alone, and is not settled yet, goes to the one that adopts it.
     async fn adopt_retries(&self, adopted: &str, retries: &Text) -> Result<()> {
         let from = retry_topic(adopted);
         let Some(partitions) = self.cluster.partitions(&from).await? else { return Ok(()) };
         let committed = self.cluster.committed(adopted, &from, partitions).await?;
         for (partition, committed) in committed.into_iter().enumerate() {
-            let at = committed.map_or(Offset::Beginning, Offset::Offset);
+            let at = committed.as_ref().map_or(Offset::Beginning, |mark| Offset::Offset(mark.offset));
+            let settled = committed.map_or_else(BTreeSet::new, |mark| {
+                settled_above(u64::try_from(mark.offset).unwrap_or(0), &mark.details)
+            });
             let held = read_all(&self.cluster, &from, partition as i32, at).await?;
             let held: Vec<_> = held
                 .into_iter()
+                .filter(|record| !settled.contains(&record.offset))
                 .map(|record| Outgoing {
                     topic: retries.clone(),
                     key: record.key,
@@ -208,7 +220,8 @@ impl Provisioner {
         Ok(())
     }
 
-    async fn check_missing(&self, wanted: &Wanted) -> Result<()> {
+    /// Names all that is missing: the delay topics among it are known.
+    async fn check_missing(&self, wanted: &Wanted, shelves: &[NewOne]) -> Result<()> {
         let mut missing = vec![];
         for topic in &wanted.topics {
             if self.cluster.partitions(topic).await?.is_none() {
@@ -220,6 +233,7 @@ impl Provisioner {
                 missing.push(format!("subscription `{topic}/{name}`"));
             }
         }
+        missing.extend(names(shelves));
         if missing.is_empty() { Ok(()) } else { Err(not_found(&missing.join(", "))) }
     }
 }
@@ -249,6 +263,11 @@ fn check_conflicts(catalogue: &Catalogue, topics: &[Topic], wanted: &Wanted) -> 
 
 fn conflict(text: String) -> Error {
     Error::new(ErrorKind::Conflict, text)
+}
+
+/// What delay topics are called where they are missing.
+pub(crate) fn names(shelves: &[NewOne]) -> Vec<String> {
+    shelves.iter().map(|shelf| format!("delay topic `{}`", shelf.name)).collect()
 }
 
 pub(crate) fn not_found(what: &str) -> Error {

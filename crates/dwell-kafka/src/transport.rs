@@ -9,7 +9,7 @@ use crate::{
     producer::KafkaProducer,
     provision::{Provisioner, not_found},
     record::Record,
-    relay::{self, Counts, Relay},
+    relay::{Counts, Relay},
     settings::KafkaSettings,
 };
 use dwell_core::{
@@ -24,6 +24,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio::sync::OnceCell;
 
 /// What a consumer that has all partitions fetches ahead.
 const AHEAD_RECORDS: usize = 100_000;
@@ -56,6 +57,8 @@ pub struct Kafka {
     members: Mutex<Vec<Weak<Member>>>,
     /// What the relay has done, once it runs here.
     relayed: OnceLock<Arc<Counts>>,
+    /// Set once the delay topics were looked at, or are not to be.
+    shelves: Arc<OnceCell<()>>,
     closed: AtomicBool,
 }
 
@@ -67,8 +70,8 @@ impl Kafka {
         let capabilities = Self::declared(&settings);
         let cluster = Cluster::connect(settings.clone(), client_id.clone(), seams.clock.clone()).await?;
         let outbox = Arc::new(Outbox::new(settings, client_id.clone(), seams.clock.clone()));
-        let (members, relayed, closed) = Default::default();
-        Ok(Self { cluster, outbox, seams, client_id, capabilities, members, relayed, closed })
+        let (members, relayed, shelves, closed) = Default::default();
+        Ok(Self { cluster, outbox, seams, client_id, capabilities, members, relayed, shelves, closed })
     }
 
     /// What it can do, with these settings.
@@ -143,7 +146,9 @@ impl Transport for Kafka {
         Box::pin(async move {
             self.open()?;
             self.provisioner().provision(topics, subscriptions, on_missing).await?;
-            relay::provision(&self.cluster, on_missing).await
+            // Whoever assumes that all is there does not want them to be looked at.
+            let _ = self.shelves.set(());
+            Ok(())
         })
     }
 
@@ -151,7 +156,8 @@ impl Transport for Kafka {
         let producer = self.open().map(|()| {
             let (cluster, outbox) = (self.cluster.clone(), self.outbox.clone());
             let (clock, capabilities) = (self.seams.clock.clone(), self.capabilities);
-            Arc::new(KafkaProducer { cluster, outbox, clock, capabilities }) as Arc<dyn Producer>
+            let shelves = self.shelves.clone();
+            Arc::new(KafkaProducer { cluster, outbox, clock, capabilities, shelves }) as Arc<dyn Producer>
         });
         dwell_core::ready(producer)
     }

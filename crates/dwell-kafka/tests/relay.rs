@@ -227,7 +227,7 @@ async fn a_wait_is_walked_down_level_by_level() {
     let target = scene.topic("orders").await;
     let relay = scene.relay();
     scene.wait_for(&scene.delay_topic("500ms")).await;
-    let at = scene.now() + 3_900;
+    let at = scene.now() + 4_100;
     let headers = Headers::from_iter([("x-target-topic", target.clone()), ("x-process-at", at.to_string())]);
     let message = Foreign { key: None, headers, body: "walk".into() };
     rig::produce(&scene.address, &scene.delay_topic("2s"), &message).unwrap();
@@ -235,6 +235,24 @@ async fn a_wait_is_walked_down_level_by_level() {
     assert!(read[0].0 >= at, "it is early");
     let tally = relay.counts.tally();
     assert!(tally.shelved >= 2 && tally.overstayed == 0, "{tally:?}");
+    // Where it was, and since when. Each time it went to the largest level that fits, a hop being set aside, into what was left
+    // at some moment between leaving the one and being appended to the other: a slow machine takes longer, and other levels.
+    let levels = [("due", 0), ("500ms", 500), ("1s", 1_000), ("2s", 2_000)];
+    let mut walk = vec![];
+    for (name, level) in levels {
+        let times = scene.list(&scene.delay_topic(name), "%T");
+        walk.extend(times.iter().map(|time| (time.parse::<i64>().unwrap(), level)));
+    }
+    walk.sort_unstable();
+    let fitting = |left: i64| {
+        levels.iter().rev().find(|(_, level)| *level <= left - 250).map_or(0, |(_, level)| *level)
+    };
+    for pair in walk.windows(2) {
+        let ((since, level), (next, chosen)) = (pair[0], pair[1]);
+        let (least, most) = (fitting(at - next), fitting(at - since - level));
+        assert!((least..=most).contains(&chosen), "{chosen} is not from {least} to {most}: {walk:?}");
+    }
+    assert!(walk.len() as u64 == tally.shelved + 1 && walk[0].1 == 2_000, "{walk:?}: {tally:?}");
     relay.stop().await;
 }
 

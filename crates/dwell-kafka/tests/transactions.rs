@@ -9,6 +9,7 @@ use dwell_core::{
     Transport as _,
 };
 use dwell_kafka::{Counts, Kafka, KafkaSettings};
+use futures_util::FutureExt as _;
 use rdkafka::{
     ClientConfig, Offset, TopicPartitionList,
     consumer::{BaseConsumer, Consumer as _},
@@ -53,14 +54,18 @@ fn settings(address: &str) -> KafkaSettings {
     settings
 }
 
-/// Until it is killed, or whoever started it is gone.
+/// Until it is killed, or whoever started it is gone. One that finds no broker when it starts tries again, as whoever looks
+/// after it would; for any other reason it does not end.
 async fn relay(address: &str) {
     let ended = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
-    let stop = Box::pin(async move { drop(ended.await) });
-    let ended =
-        dwell_kafka::relay(settings(address), Seams::system("relay"), Arc::new(Counts::default()), stop);
-    if let Err(error) = ended.await {
-        eprintln!("a relay has ended: {error}");
+    let stop = async move { drop(ended.await) }.shared();
+    loop {
+        let (seams, counts) = (Seams::system("relay"), Arc::new(Counts::default()));
+        match dwell_kafka::relay(settings(address), seams, counts, Box::pin(stop.clone())).await {
+            Err(error) if error.is_retryable() => eprintln!("a relay could not start: {error}"),
+            Err(error) => return eprintln!("a relay has ended: {error}"),
+            Ok(()) => return,
+        }
     }
 }
 
@@ -74,6 +79,16 @@ impl Relays {
     fn start(address: &str) -> Self {
         let children = (0..RELAYS).map(|_| child(address)).collect();
         Self { address: address.to_owned(), children }
+    }
+
+    /// That none has ended by itself: the others would do its work, and nobody would notice.
+    fn check(&mut self) -> Result<(), dwell_core::BoxError> {
+        for child in &mut self.children {
+            if let Some(status) = child.try_wait()? {
+                return Err(format!("a relay has ended by itself: {status}").into());
+            }
+        }
+        Ok(())
     }
 
     fn kill(&mut self, index: usize) {
@@ -111,6 +126,7 @@ async fn run(options: kills::Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
     clock.sleep(Duration::from_secs(3)).await;
     for kill in 1..=options.kills {
         clock.sleep(Duration::from_millis(200 + dice.next() % 800)).await;
+        relays.check()?;
         if dice.next() % 10 == 0 {
             broker.restart().await?;
         } else {
@@ -122,6 +138,7 @@ async fn run(options: kills::Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
     let sent = sent.await?;
     let (address, wanted) = (broker.address().to_owned(), sent.clone());
     let read = tokio::task::spawn_blocking(move || read(&address, &wanted)).await?;
+    relays.check()?;
     kafka.close().await?;
     Ok(judge(options, &sent, &read))
 }

@@ -32,7 +32,7 @@ pub(super) fn write(mark: u64, done: impl Iterator<Item = u64>) -> String {
 }
 
 /// The offsets that are done; none if it is somebody else's text.
-pub(super) fn read(mark: u64, text: &str) -> BTreeSet<u64> {
+pub(crate) fn read(mark: u64, text: &str) -> BTreeSet<u64> {
     let Some(digits) = text.strip_prefix(START) else { return BTreeSet::new() };
     let digits: Option<Vec<_>> = digits.chars().map(|digit| digit.to_digit(16)).collect();
     let digits = digits.unwrap_or_default();

@@ -19,7 +19,7 @@ pub use counts::{Counts, Tally};
 pub(crate) use hop::AFTER;
 pub use ladder::Ladder;
 pub use settings::RelaySettings;
-pub(crate) use topics::provision;
+pub(crate) use topics::{look, make};
 
 use crate::{
     cluster::Cluster,
@@ -84,20 +84,30 @@ pub async fn relay(
 /// done.
 async fn warn_of_other_groups(cluster: Cluster) {
     let settings = &cluster.settings().relay;
-    // Some may not list groups; they may relay all the same.
-    let Ok(groups) = cluster.groups().await else { return };
-    let ours = |topic: &str| format!("{}-{topic}", settings.group);
-    let other = topics::levels(settings).into_iter().find_map(|level| {
-        let end = format!("-{}", level.topic);
-        groups.iter().find(|group| group.ends_with(&end) && **group != ours(&level.topic))
-    });
-    if let Some(other) = other {
+    // Some may not list groups or topics; they may relay all the same.
+    let (Ok(groups), Ok(topics)) = (cluster.groups().await, cluster.topics().await) else { return };
+    if let Some(other) = other_group(settings, &groups, &topics) {
         tracing::warn!(
             group = %settings.group,
             "the group `{other}` relays these delay topics as well, or has done so: each group sends every record on, so that \
              everything comes twice; give all relays one group, which is `dwell` inside of a bus"
         );
     }
+}
+
+/// A group that is not ours and relays a delay topic that is.
+fn other_group<'a>(settings: &RelaySettings, groups: &'a [String], topics: &[String]) -> Option<&'a String> {
+    let levels = topics::levels(settings);
+    groups.iter().find(|group| {
+        // `dwell-test-delay-5s` is of `test-delay-5s` where there is such a topic, and not of `delay-5s`.
+        let is_of = |topic: &str| group.strip_suffix(topic).is_some_and(|start| start.ends_with('-'));
+        let is_of_longer = |topic: &str| {
+            topics.iter().any(|other| other.len() > topic.len() && other.ends_with(topic) && is_of(other))
+        };
+        levels.iter().any(|Level { topic, .. }| {
+            is_of(topic) && **group != format!("{}-{topic}", settings.group) && !is_of_longer(topic)
+        })
+    })
 }
 
 /// Makes all of these known to the broker. What may pass is tried again by whoever needs it.
@@ -202,5 +212,28 @@ impl Relay {
             epoch: self.seams.random.next(),
             clock: self.seams.clock.clone(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_another_group_of_the_same_delay_topics_is_warned_of() {
+        let of = |groups: &[&str]| {
+            let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+            let topics = owned(&["orders", "delay-5s", "delay-due", "test-delay-5s", "test-delay-due"]);
+            other_group(&RelaySettings::default(), &owned(groups), &topics).cloned()
+        };
+        let ours = ["dwell-delay-5s", "dwell-delay-due"];
+        assert_eq!(of(&ours), None);
+        // Those of the prefix `test-delay-`, and of subscriptions.
+        let others =
+            ["dwell-test-delay-5s", "dwell-test-delay-due", "orders.mail", "delay-5s", "my_delay-5s"];
+        assert_eq!(of(&[&ours[..], &others].concat()), None);
+        for other in ["relays-delay-5s", "dwell-two-delay-due"] {
+            assert_eq!(of(&[&ours[..], &others, &[other]].concat()).as_deref(), Some(other));
+        }
     }
 }

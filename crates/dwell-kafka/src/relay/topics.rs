@@ -3,15 +3,18 @@
 use super::RelaySettings;
 use crate::{
     cluster::{Cluster, NewOne},
-    provision::not_found,
     settings::{HEADER_ROOM, KafkaSettings},
 };
-use dwell_core::{Error, ErrorKind, OnMissing, Result, Text, format_duration};
+use dwell_core::{Error, ErrorKind, Result, Text, format_duration};
 use rdkafka::admin::ConfigResource;
 use std::time::Duration;
 
 /// See [`largest`].
 const PARKED: usize = 64 << 20;
+
+/// How long what some brokers do not know, or still know, may take until it is the same for all.
+const PATIENCE: Duration = Duration::from_secs(5);
+const STEP: Duration = Duration::from_millis(50);
 
 /// A delay topic: its name, and how long its records wait in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,39 +32,70 @@ pub(super) fn levels(settings: &RelaySettings) -> Vec<Level> {
     std::iter::once(due).chain(levels).collect()
 }
 
-/// Sees to it that they are there.
-pub(crate) async fn provision(cluster: &Cluster, on_missing: OnMissing) -> Result<()> {
-    if on_missing == OnMissing::Assume {
-        return Ok(());
-    }
-    let mut missing = vec![];
-    for topic in wanted(cluster) {
-        if cluster.partitions(&topic.name).await?.is_none() {
-            missing.push(topic);
+/// Those that are missing. The settings of those that are there are looked at: under some of them a record would be lost or
+/// come early, and one such topic stops all relays.
+pub(crate) async fn look(cluster: &Cluster) -> Result<Vec<NewOne>> {
+    let (clock, wanted) = (cluster.clock(), wanted(cluster));
+    let start = clock.elapsed();
+    loop {
+        let (mut there, mut missing) = (vec![], vec![]);
+        for topic in &wanted {
+            match cluster.partitions(&topic.name).await? {
+                Some(_) => there.push(&*topic.name),
+                None => missing.push(topic.clone()),
+            }
+        }
+        match check_settings(cluster, &there).await {
+            // We knew of a topic that was deleted since, or know of one before all brokers do.
+            Err(error)
+                if error.kind() == ErrorKind::Denied && clock.elapsed().saturating_sub(start) < PATIENCE =>
+            {
+                wanted.iter().for_each(|topic| cluster.forget(&topic.name));
+                clock.sleep(STEP).await;
+            }
+            checked => return checked.map(|()| missing),
         }
     }
-    if missing.is_empty() {
+}
+
+/// Makes those that are missing.
+pub(crate) async fn make(cluster: &Cluster, missing: &[NewOne]) -> Result<()> {
+    let made = cluster.create(missing).await?;
+    if missing.iter().all(|topic| made.contains(&topic.name)) {
         return Ok(());
     }
-    if on_missing == OnMissing::Validate {
-        let names: Vec<_> = missing.iter().map(|topic| format!("delay topic `{}`", topic.name)).collect();
-        return Err(not_found(&names.join(", ")));
-    }
-    cluster.create(&missing).await.map(drop)
+    // What another has made meanwhile has the settings of that one.
+    look(cluster).await.map(drop)
 }
 
 /// Sees to it that they are there and that no record can be lost or come early in them.
 pub(super) async fn check(cluster: &Cluster) -> Result<()> {
-    provision(cluster, OnMissing::Create).await?;
+    let missing = look(cluster).await?;
+    make(cluster, &missing).await
+}
+
+/// That those of these which are levels keep what waits in them, for as long as it does.
+async fn check_settings(cluster: &Cluster, topics: &[&str]) -> Result<()> {
+    if topics.is_empty() {
+        return Ok(());
+    }
     let settings = &cluster.settings().relay;
     let levels = levels(settings);
-    let names: Vec<_> = levels.iter().map(|level| &*level.topic).collect();
-    let described = cluster.describe(&names).await?;
-    let problems: Vec<_> = levels
-        .iter()
-        .zip(&described)
-        .flat_map(|(level, resource)| problems(level, settings, |name| value(resource, name)))
-        .collect();
+    let described = cluster.describe(topics).await?;
+    // The client library does not pass on why.
+    let silent = topics.iter().zip(&described).find(|(_, resource)| resource.entries.is_empty());
+    if let Some((topic, _)) = silent {
+        let text = format!(
+            "Kafka does not tell the settings of the delay topic `{topic}`: allow this user to describe the configuration of \
+             topics, or say `on_missing = \"assume\"` where the relay runs elsewhere"
+        );
+        return Err(Error::new(ErrorKind::Denied, text));
+    }
+    let problems = topics.iter().zip(&described).flat_map(|(topic, resource)| {
+        let level = levels.iter().find(|level| *level.topic == **topic);
+        level.map_or(vec![], |level| problems(level, settings, |name| value(resource, name)))
+    });
+    let problems: Vec<_> = problems.collect();
     if problems.is_empty() {
         return Ok(());
     }
@@ -79,6 +113,8 @@ fn wanted(cluster: &Cluster) -> Vec<NewOne> {
             ("message.timestamp.type", "LogAppendTime".to_owned()),
             ("cleanup.policy", "delete".to_owned()),
             ("retention.ms", keep),
+            // The broker's own default may be another.
+            ("retention.bytes", "-1".to_owned()),
         ];
         NewOne { name: Text::from(level.topic), partitions, settings: set }
     });
