@@ -134,14 +134,14 @@ impl<'a> Tx<'a> {
             after,
         };
         tx.room_before = tx.room()?;
-        tx.follow_the_clock()?;
         Ok(tx)
     }
 
-    /// The next job begins.
-    pub(crate) fn start(&mut self, is_abandoned: bool) {
+    /// The next job begins. The clock may have been set since the one before it, in the middle of a group.
+    pub(crate) fn start(&mut self, is_abandoned: bool) -> Sql<()> {
         self.now = self.seams.clock.now();
         self.is_abandoned = is_abandoned;
+        self.follow_the_clock()
     }
 
     /// Writes what all jobs have in common. The commit comes after this.

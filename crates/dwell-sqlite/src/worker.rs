@@ -384,7 +384,7 @@ impl Worker {
             }
             let mut at = 0;
             while let Some(job) = group.get_mut(at) {
-                tx.start(job.is_abandoned());
+                tx.start(job.is_abandoned())?;
                 job.run(&mut tx)?;
                 at += 1;
                 if let Some(gather) = &mut gather {
