@@ -52,7 +52,7 @@ impl Tx<'_> {
     /// Forgets some records before their time, so that what is not over can be handled. Nobody waits for one without a result.
     /// However many have one, it looks at so many at a time, and goes on behind them the next time.
     pub(crate) fn make_room(&mut self) -> Sql<()> {
-        let from = self.own.searched;
+        let from = self.own.marks.searched;
         let end: Option<(i64, i64)> = self
             .sql(
                 "SELECT updated_at, number FROM message INDEXED BY message_over
@@ -71,7 +71,7 @@ impl Tx<'_> {
         let removed = self.remove_found(over, (CHUNK, from.0, from.1, end, end_number))?;
         if removed < CHUNK as usize {
             // All that were there, and at the end from the start again.
-            self.own.searched = if end == i64::MAX { (i64::MIN, i64::MIN) } else { (end, end_number) };
+            self.own.marks.searched = if end == i64::MAX { (i64::MIN, i64::MIN) } else { (end, end_number) };
         }
         Ok(())
     }

@@ -51,16 +51,43 @@ pub(crate) fn pragma(connection: &Connection, name: &str) -> Sql<i64> {
 pub(crate) struct Own {
     /// Its consumers, with their places: their leases follow our monotonic time.
     pub(crate) consumers: BTreeMap<i64, i64>,
-    /// Wall time minus monotonic time, in milliseconds, when last seen.
-    pub(crate) offset: Option<i64>,
+    pub(crate) marks: Marks,
     /// The disk was full, and what was kept for settling is used up.
     pub(crate) is_short: bool,
     /// How long the log is, in bytes.
     pub(crate) log_length: u64,
+}
+
+/// How far this process has come. What a transaction changes of it is taken back if that fails.
+#[derive(Clone, Copy)]
+pub(crate) struct Marks {
+    /// Wall time minus monotonic time, in milliseconds, when last seen.
+    offset: Option<i64>,
     /// Up to this time and number, no record may go before its time.
     pub(crate) searched: (i64, i64),
-    /// Rows of other programs up to this number were tried again; `None` if all were.
+    /// Rows of other programs up to this number were looked at, and the rest comes next.
+    pub(crate) looked_at: i64,
+    /// Those up to this number that were refused were tried again; `None` if all were.
     pub(crate) tried_again: Option<i64>,
+}
+
+impl Default for Marks {
+    /// Who had the file before may have made a topic, and have ended before all that was refused could be tried again.
+    fn default() -> Self {
+        Self {
+            offset: None,
+            searched: (i64::MIN, i64::MIN),
+            looked_at: i64::MIN,
+            tried_again: Some(i64::MIN),
+        }
+    }
+}
+
+impl Marks {
+    /// It may be another file by now, on the same machine.
+    pub(crate) fn start_over(&mut self) {
+        *self = Self { offset: self.offset, ..Self::default() };
+    }
 }
 
 /// One transaction, in which one job after the other is done.
@@ -254,7 +281,7 @@ impl<'a> Tx<'a> {
     fn follow_the_clock(&mut self) -> Sql<()> {
         let elapsed = i64::try_from(self.seams.clock.elapsed().as_millis()).unwrap_or(i64::MAX);
         let offset = self.now.0.saturating_sub(elapsed);
-        let by = self.own.offset.map_or(0, |before| offset.saturating_sub(before));
+        let by = self.own.marks.offset.map_or(0, |before| offset.saturating_sub(before));
         if by.saturating_abs() > SET {
             for (holder, place) in &self.own.consumers {
                 self.sql(
@@ -267,8 +294,8 @@ impl<'a> Tx<'a> {
             self.cache.told_lease.clear();
             self.after.everyone = true;
         }
-        if by.saturating_abs() > SET || self.own.offset.is_none() {
-            self.own.offset = Some(offset);
+        if by.saturating_abs() > SET || self.own.marks.offset.is_none() {
+            self.own.marks.offset = Some(offset);
         }
         Ok(())
     }

@@ -224,6 +224,7 @@ impl Worker {
         self.cache = Cache::default();
         let connection = open::open_writer(&self.settings)?;
         // It may be another file by now.
+        self.own.marks.start_over();
         (self.page, self.length) = (open::page_size(&connection), 0);
         self.connection = Some(connection);
         self.wait_for_nobody();
@@ -372,7 +373,7 @@ impl Worker {
             return Err(Failure::Other(Error::new(ErrorKind::Unavailable, "the file is not open")));
         };
         open::begin(connection, self.settings.busy_timeout)?;
-        let before = (self.own.offset, self.own.tried_again, self.own.searched);
+        let before = self.own.marks;
         let (cache, own) = (&mut self.cache, &mut self.own);
         let (settings, seams) = (&*self.settings, &self.seams);
         let mut cover =
@@ -411,7 +412,7 @@ impl Worker {
             }
             failed => {
                 self.cache = Cache::default();
-                (self.own.offset, self.own.tried_again, self.own.searched) = before;
+                self.own.marks = before;
                 if !connection.is_autocommit() {
                     connection.execute_batch("ROLLBACK")?;
                 }
