@@ -10,7 +10,10 @@ use crate::{
 };
 use dwell_core::{Seams, State, Text, Timestamp};
 use rusqlite::Connection;
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Weak},
+};
 
 /// The wall clock was set if it moves against the monotonic one by more than this, in milliseconds.
 const SET: i64 = 500;
@@ -49,13 +52,26 @@ pub(crate) fn pragma(connection: &Connection, name: &str) -> Sql<i64> {
 /// What belongs to this process, whatever happens to the file.
 #[derive(Default)]
 pub(crate) struct Own {
-    /// Its consumers, with their places: their leases follow our monotonic time.
-    pub(crate) consumers: BTreeMap<i64, i64>,
+    /// Its consumers, by their numbers: their leases follow our monotonic time.
+    pub(crate) consumers: BTreeMap<i64, Ours>,
     pub(crate) marks: Marks,
     /// The disk was full, and what was kept for settling is used up.
     pub(crate) is_short: bool,
     /// How long the log is, in bytes.
     pub(crate) log_length: u64,
+}
+
+/// A consumer of this process.
+pub(crate) struct Ours {
+    pub(crate) place: i64,
+    alive: Weak<()>,
+}
+
+impl Ours {
+    /// It was dropped. What it had in its hands is there until its lease runs out.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.alive.strong_count() == 0
+    }
 }
 
 /// How far this process has come. What a transaction changes of it is taken back if that fails.
@@ -243,9 +259,11 @@ impl<'a> Tx<'a> {
         *of = (*of).max(signal);
     }
 
-    /// A consumer of this place was opened, once this is committed.
-    pub(crate) fn opened(&mut self, number: i64, place: i64) {
-        self.after.opened.push((number, place));
+    /// A consumer of this place was opened, once this is committed. It is there as long as it keeps what this returns.
+    pub(crate) fn opened(&mut self, number: i64, place: i64) -> Arc<()> {
+        let alive = Arc::new(());
+        self.after.opened.push((number, Ours { place, alive: Arc::downgrade(&alive) }));
+        alive
     }
 
     /// Something in this topic is due at `due`: who sleeps longer is woken.
@@ -283,7 +301,7 @@ impl<'a> Tx<'a> {
         let offset = self.now.0.saturating_sub(elapsed);
         let by = self.own.marks.offset.map_or(0, |before| offset.saturating_sub(before));
         if by.saturating_abs() > SET {
-            for (holder, place) in &self.own.consumers {
+            for (holder, Ours { place, .. }) in &self.own.consumers {
                 self.sql(
                     "UPDATE message INDEXED BY message_leased
                      SET lease_until = max(min(lease_until, 1 << 61) + ?1, 0)

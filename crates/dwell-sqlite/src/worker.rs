@@ -405,8 +405,8 @@ impl Worker {
             Ok(after)
         }));
         match ran {
-            Ok(Ok(after)) => {
-                self.own.consumers.extend(after.opened.iter().copied());
+            Ok(Ok(mut after)) => {
+                self.own.consumers.extend(after.opened.drain(..));
                 self.signals.run(after);
                 Ok(())
             }
