@@ -17,6 +17,7 @@ mod order;
 mod provisioning;
 mod random;
 mod reopening;
+mod retention;
 mod settling;
 mod sharing;
 mod size;
