@@ -10,6 +10,8 @@ mod faults;
 mod foreign;
 mod history;
 mod inbox;
+#[path = "../rig/invariants.rs"]
+mod invariants;
 mod ledger;
 mod mass;
 mod once;
