@@ -18,6 +18,8 @@ mod once;
 mod order;
 mod provisioning;
 mod random;
+#[cfg(target_os = "linux")]
+mod read_only;
 mod reopening;
 mod retention;
 mod settling;
