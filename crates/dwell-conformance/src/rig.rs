@@ -77,6 +77,12 @@ pub trait Rig: Send + Sync + 'static {
         ready(Err(cannot("promote")))
     }
 
+    /// What is wrong in the store once everybody has stopped, in words; for one that can be looked at with its own tools.
+    fn inspect<'a>(&'a self, namespace: &'a Namespace) -> BoxFuture<'a, Result<Vec<String>>> {
+        let _ = namespace;
+        ready(Ok(vec![]))
+    }
+
     /// Puts a message there in the documented layout, with a client that is not Dwell's. See [`Abilities::foreign`].
     fn put_foreign<'a>(&'a self, topic: &'a str, message: Foreign) -> BoxFuture<'a, Result<()>> {
         let _ = (topic, message);

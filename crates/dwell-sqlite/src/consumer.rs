@@ -44,6 +44,8 @@ pub(crate) struct SqliteConsumer {
     worker: Text,
     receivers: Arc<Notify>,
     is_closed: AtomicBool,
+    /// As long as it is kept, this is one of our consumers.
+    _alive: Arc<()>,
 }
 
 /// What was handed out and is still on its way to the receiver. If that one is gone, it goes back.
@@ -73,7 +75,7 @@ impl SqliteConsumer {
         let file = handle.open()?;
         let wanted = of.clone();
         let opened = file.write(1, move |tx| item(open(tx, &wanted))).await??;
-        let (topic, place, number) = opened;
+        let (topic, place, number, alive) = opened;
         let worker = format!("{}#{number}", file.seams.instance).into();
         let receivers = file.signals.of(place);
         let consumer = Arc::new(Self {
@@ -85,6 +87,7 @@ impl SqliteConsumer {
             worker,
             receivers,
             is_closed: AtomicBool::new(false),
+            _alive: alive,
         });
         let member: Weak<dyn Member> = Arc::downgrade(&(consumer.clone() as Arc<dyn Member>));
         handle.add_member(member);
@@ -164,7 +167,7 @@ impl SqliteConsumer {
 }
 
 /// Finds the subscription, and gives the consumer its number.
-fn open(tx: &mut Tx<'_>, of: &Subscription) -> Result<(i64, i64, i64), Halt> {
+fn open(tx: &mut Tx<'_>, of: &Subscription) -> Result<(i64, i64, i64, Arc<()>), Halt> {
     let topic = tx.topic(&of.topic)?;
     let place = tx.queue(topic, &of.name)?;
     let found = &tx.places().queues[&place].settings.name;
@@ -176,8 +179,8 @@ fn open(tx: &mut Tx<'_>, of: &Subscription) -> Result<(i64, i64, i64), Halt> {
         return Err(refused(ErrorKind::NotFound, text));
     }
     let number = tx.next();
-    tx.opened(number, place);
-    Ok((topic, place, number))
+    let alive = tx.opened(number, place);
+    Ok((topic, place, number, alive))
 }
 
 /// About what a settlement writes, in bytes.

@@ -83,19 +83,21 @@ impl ToSql for Raw {
 }
 
 impl Tx<'_> {
-    /// Takes in what other programs have put there. Returns whether there is more.
+    /// Takes in what other programs have put there, so many rows at a time: the next time it goes on behind them, and at the
+    /// end from the start again. Returns whether there is more.
     pub(crate) fn take_in(&mut self) -> Sql<bool> {
         if let Some(is_more) = self.taken_in {
             return Ok(is_more);
         }
         let is_more_to_try = self.try_again()?;
         let open = self.open_rows()?;
-        let (mut is_more, mut has_moved, mut bytes) = (open.len() == CHUNK, false, 0);
+        let (mut is_more, mut bytes, mut last) = (open.len() == CHUNK, 0, i64::MIN);
         for Open { number, length, to } in open {
             if bytes > 0 && bytes + length > LARGEST {
                 is_more = true;
                 break;
             }
+            last = number;
             // It waits there until there is room, and holds up nobody for whom there is some.
             if let Some(to) = to
                 && let Ok(target) = item(self.target(&to))?
@@ -119,17 +121,21 @@ impl Tx<'_> {
                     self.write_reason(number, Some(error.to_string()))?;
                 }
             }
-            has_moved = true;
             bytes += length;
         }
-        let is_more = is_more_to_try || is_more && has_moved;
+        self.own.marks.looked_at = if is_more { last } else { i64::MIN };
+        let is_more = is_more_to_try || is_more;
         self.taken_in = Some(is_more);
         Ok(is_more)
     }
 
-    /// What was refused before may have somewhere to go now: some of it is tried again. Returns whether there is more.
+    /// What was refused before may have somewhere to go now: some of it is tried again, as soon as there is room for any.
+    /// Returns whether there is more.
     pub(crate) fn try_again(&mut self) -> Sql<bool> {
-        let Some(from) = self.own.tried_again else { return Ok(false) };
+        let Some(from) = self.own.marks.tried_again else { return Ok(false) };
+        if !self.has_room()? {
+            return Ok(false);
+        }
         // By the index of those that were not refused: a row has its reason behind its body.
         let rows: Vec<(i64, u32, bool)> = self
             .sql(
@@ -149,11 +155,12 @@ impl Tx<'_> {
             }
             if is_refused {
                 self.write_reason(number, None)?;
+                self.own.marks.looked_at = self.own.marks.looked_at.min(from);
                 bytes += length;
             }
             last = number;
         }
-        self.own.tried_again = is_more.then_some(last);
+        self.own.marks.tried_again = is_more.then_some(last);
         Ok(is_more)
     }
 
@@ -161,9 +168,10 @@ impl Tx<'_> {
     fn open_rows(&self) -> Sql<Vec<Open>> {
         let mut statement = self.sql(
             "SELECT number, octet_length(body), topic, subscription FROM incoming INDEXED BY incoming_open
-             WHERE error IS NULL ORDER BY number LIMIT ?1",
+             WHERE error IS NULL AND number > ?1 ORDER BY number LIMIT ?2",
         )?;
-        let (mut rows, mut open) = (statement.query([CHUNK as i64])?, Vec::new());
+        let from = self.own.marks.looked_at;
+        let (mut rows, mut open) = (statement.query((from, CHUNK as i64))?, Vec::new());
         while let Some(row) = rows.next()? {
             if open.is_empty() && !self.has_room()? {
                 break;
@@ -260,8 +268,30 @@ fn is_json(body: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SqliteSettings, file::File};
-    use dwell_core::Seams;
+    use crate::{SqliteSettings, directory::Directory, file::File};
+    use dwell_core::{OnMissing, Seams, Topic};
+
+    #[tokio::test]
+    async fn rows_that_the_one_who_made_their_topic_did_not_come_to_are_tried_again_by_the_next() {
+        let directory = Directory::new();
+        let settings = SqliteSettings::file(directory.path().join("dwell.db"));
+        let open = || File::open(settings.clone(), Seams::system("test")).unwrap();
+        let file = open();
+        let insert = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000)
+             INSERT INTO incoming (topic, error) SELECT 'orders', 'no topic' FROM n";
+        file.write(1, move |tx| tx.sql(insert)?.execute([])).await.unwrap();
+        let make =
+            |tx: &mut Tx<'_>| item(tx.provision(&[Topic::named("orders").keep()], &[], OnMissing::Create));
+        assert!(!file.write(1, make).await.unwrap().unwrap(), "it is made, and there is more to try");
+        file.writer.close().await;
+
+        let file = open();
+        while file.write(1, |tx| tx.take_in()).await.unwrap() {}
+        let left = |tx: &mut Tx<'_>| -> Sql<i64> {
+            tx.sql("SELECT count(*) FROM incoming")?.query_row([], |row| row.get(0))
+        };
+        assert_eq!(file.write(1, left).await.unwrap(), 0);
+    }
 
     #[tokio::test]
     async fn large_rows_that_were_refused_are_tried_again_a_few_at_a_time() {
@@ -269,7 +299,7 @@ mod tests {
         let insert = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10)
              INSERT INTO incoming (topic, body, error) SELECT 'orders', zeroblob(1 << 20), 'no topic' FROM n";
         let made = move |tx: &mut Tx<'_>| {
-            tx.own.tried_again = Some(i64::MIN);
+            tx.own.marks.tried_again = Some(i64::MIN);
             tx.sql(insert)?.execute([])
         };
         file.write(1, made).await.unwrap();

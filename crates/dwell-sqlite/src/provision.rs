@@ -161,7 +161,7 @@ impl Tx<'_> {
         }
         if is_new {
             // What another program has put there may have somewhere to go now.
-            self.own.tried_again = Some(i64::MIN);
+            self.own.marks.tried_again = Some(i64::MIN);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Who waits for what: receivers sleep until something is ready for their subscription.
 
+use crate::tx::Ours;
 use dwell_core::Text;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,8 +23,8 @@ pub(crate) struct After {
     pub(crate) places: BTreeMap<i64, Signal>,
     /// Another process has changed the file: everyone looks again.
     pub(crate) everyone: bool,
-    /// Consumers that were opened, with their places.
-    pub(crate) opened: Vec<(i64, i64)>,
+    /// Consumers that were opened, with their numbers.
+    pub(crate) opened: Vec<(i64, Ours)>,
     /// Topics that dropped a message for the first time.
     pub(crate) warnings: Vec<Text>,
 }

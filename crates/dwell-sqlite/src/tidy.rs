@@ -33,6 +33,7 @@ const SPARE: i64 = 1024;
 impl Tx<'_> {
     /// Forgets some of what need not be kept. Returns whether there is more.
     pub(crate) fn tidy(&mut self) -> Sql<bool> {
+        self.forget_consumers()?;
         let is_more =
             [self.forget_records()?, self.forget_ids()?, self.forget_claims()?, self.give_back_space()?];
         Ok(is_more.contains(&true))
@@ -52,7 +53,7 @@ impl Tx<'_> {
     /// Forgets some records before their time, so that what is not over can be handled. Nobody waits for one without a result.
     /// However many have one, it looks at so many at a time, and goes on behind them the next time.
     pub(crate) fn make_room(&mut self) -> Sql<()> {
-        let from = self.own.searched;
+        let from = self.own.marks.searched;
         let end: Option<(i64, i64)> = self
             .sql(
                 "SELECT updated_at, number FROM message INDEXED BY message_over
@@ -71,7 +72,7 @@ impl Tx<'_> {
         let removed = self.remove_found(over, (CHUNK, from.0, from.1, end, end_number))?;
         if removed < CHUNK as usize {
             // All that were there, and at the end from the start again.
-            self.own.searched = if end == i64::MAX { (i64::MIN, i64::MIN) } else { (end, end_number) };
+            self.own.marks.searched = if end == i64::MAX { (i64::MIN, i64::MIN) } else { (end, end_number) };
         }
         Ok(())
     }
@@ -130,6 +131,24 @@ impl Tx<'_> {
         Ok(forgotten as i64 == CHUNK)
     }
 
+    /// Consumers that were dropped without `close`, and have nothing left in their hands.
+    fn forget_consumers(&mut self) -> Sql<()> {
+        let gone = self.own.consumers.iter().filter(|(_, ours)| ours.is_gone());
+        let gone: Vec<_> = gone.map(|(number, ours)| (*number, ours.place)).collect();
+        for (number, place) in gone {
+            let has_something = self
+                .sql(
+                    "SELECT 1 FROM message INDEXED BY message_leased
+                     WHERE place = ?1 AND phase = 3 AND holder = ?2 LIMIT 1",
+                )?
+                .exists((place, number))?;
+            if !has_something {
+                self.own.consumers.remove(&number);
+            }
+        }
+        Ok(())
+    }
+
     /// If much of the file is empty, it becomes smaller.
     fn give_back_space(&mut self) -> Sql<bool> {
         let (free, all) = (self.pragma("freelist_count")?, self.pragma("page_count")?);
@@ -153,8 +172,32 @@ fn millis(duration: Duration) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SqliteSettings, file::File};
-    use dwell_core::Seams;
+    use crate::{Sqlite, SqliteSettings, file::File};
+    use dwell_core::{Address, Envelope, Message, OnMissing, Seams, Subscription, Transport, VirtualClock};
+
+    #[tokio::test]
+    async fn a_consumer_that_was_dropped_is_known_until_nothing_is_in_its_hands() {
+        let clock = VirtualClock::new();
+        let seams = Seams::virtual_time(clock.clone(), 1);
+        let sqlite = Sqlite::open(SqliteSettings::memory(), seams).unwrap();
+        let mail = Subscription::new("orders", "mail");
+        sqlite.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
+        let order = Envelope::new(Address::topic("orders"), Message::new("a", "orders.placed", "42"));
+        sqlite.producer().await.unwrap().send(&[order]).await.remove(0).unwrap();
+        let known = |tx: &mut Tx<'_>| -> Sql<usize> {
+            tx.tidy()?;
+            Ok(tx.own.consumers.len())
+        };
+        let file = sqlite.0.file();
+        let [dropped, stays] =
+            [sqlite.consumer(mail.clone()).await.unwrap(), sqlite.consumer(mail).await.unwrap()];
+        assert_eq!(dropped.receive(1, Duration::ZERO, None).await.unwrap().len(), 1);
+        drop(dropped);
+        assert_eq!(file.write(1, known).await.unwrap(), 2, "its lease still follows the clock");
+        clock.advance(Duration::from_secs(30)).await;
+        assert_eq!(stays.receive(1, Duration::ZERO, None).await.unwrap().len(), 1);
+        assert_eq!(file.write(1, known).await.unwrap(), 1);
+    }
 
     #[tokio::test]
     async fn room_is_made_behind_however_many_records_that_have_a_result() {

@@ -10,7 +10,10 @@ use crate::{
 };
 use dwell_core::{Seams, State, Text, Timestamp};
 use rusqlite::Connection;
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Weak},
+};
 
 /// The wall clock was set if it moves against the monotonic one by more than this, in milliseconds.
 const SET: i64 = 500;
@@ -49,18 +52,58 @@ pub(crate) fn pragma(connection: &Connection, name: &str) -> Sql<i64> {
 /// What belongs to this process, whatever happens to the file.
 #[derive(Default)]
 pub(crate) struct Own {
-    /// Its consumers, with their places: their leases follow our monotonic time.
-    pub(crate) consumers: BTreeMap<i64, i64>,
-    /// Wall time minus monotonic time, in milliseconds, when last seen.
-    pub(crate) offset: Option<i64>,
+    /// Its consumers, by their numbers: their leases follow our monotonic time.
+    pub(crate) consumers: BTreeMap<i64, Ours>,
+    pub(crate) marks: Marks,
     /// The disk was full, and what was kept for settling is used up.
     pub(crate) is_short: bool,
     /// How long the log is, in bytes.
     pub(crate) log_length: u64,
+}
+
+/// A consumer of this process.
+pub(crate) struct Ours {
+    pub(crate) place: i64,
+    alive: Weak<()>,
+}
+
+impl Ours {
+    /// It was dropped. What it had in its hands is there until its lease runs out.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.alive.strong_count() == 0
+    }
+}
+
+/// How far this process has come. What a transaction changes of it is taken back if that fails.
+#[derive(Clone, Copy)]
+pub(crate) struct Marks {
+    /// Wall time minus monotonic time, in milliseconds, when last seen.
+    offset: Option<i64>,
     /// Up to this time and number, no record may go before its time.
     pub(crate) searched: (i64, i64),
-    /// Rows of other programs up to this number were tried again; `None` if all were.
+    /// Rows of other programs up to this number were looked at, and the rest comes next.
+    pub(crate) looked_at: i64,
+    /// Those up to this number that were refused were tried again; `None` if all were.
     pub(crate) tried_again: Option<i64>,
+}
+
+impl Default for Marks {
+    /// Who had the file before may have made a topic, and have ended before all that was refused could be tried again.
+    fn default() -> Self {
+        Self {
+            offset: None,
+            searched: (i64::MIN, i64::MIN),
+            looked_at: i64::MIN,
+            tried_again: Some(i64::MIN),
+        }
+    }
+}
+
+impl Marks {
+    /// It may be another file by now, on the same machine.
+    pub(crate) fn start_over(&mut self) {
+        *self = Self { offset: self.offset, ..Self::default() };
+    }
 }
 
 /// One transaction, in which one job after the other is done.
@@ -134,14 +177,14 @@ impl<'a> Tx<'a> {
             after,
         };
         tx.room_before = tx.room()?;
-        tx.follow_the_clock()?;
         Ok(tx)
     }
 
-    /// The next job begins.
-    pub(crate) fn start(&mut self, is_abandoned: bool) {
+    /// The next job begins. The clock may have been set since the one before it, in the middle of a group.
+    pub(crate) fn start(&mut self, is_abandoned: bool) -> Sql<()> {
         self.now = self.seams.clock.now();
         self.is_abandoned = is_abandoned;
+        self.follow_the_clock()
     }
 
     /// Writes what all jobs have in common. The commit comes after this.
@@ -216,9 +259,11 @@ impl<'a> Tx<'a> {
         *of = (*of).max(signal);
     }
 
-    /// A consumer of this place was opened, once this is committed.
-    pub(crate) fn opened(&mut self, number: i64, place: i64) {
-        self.after.opened.push((number, place));
+    /// A consumer of this place was opened, once this is committed. It is there as long as it keeps what this returns.
+    pub(crate) fn opened(&mut self, number: i64, place: i64) -> Arc<()> {
+        let alive = Arc::new(());
+        self.after.opened.push((number, Ours { place, alive: Arc::downgrade(&alive) }));
+        alive
     }
 
     /// Something in this topic is due at `due`: who sleeps longer is woken.
@@ -254,9 +299,9 @@ impl<'a> Tx<'a> {
     fn follow_the_clock(&mut self) -> Sql<()> {
         let elapsed = i64::try_from(self.seams.clock.elapsed().as_millis()).unwrap_or(i64::MAX);
         let offset = self.now.0.saturating_sub(elapsed);
-        let by = self.own.offset.map_or(0, |before| offset.saturating_sub(before));
+        let by = self.own.marks.offset.map_or(0, |before| offset.saturating_sub(before));
         if by.saturating_abs() > SET {
-            for (holder, place) in &self.own.consumers {
+            for (holder, Ours { place, .. }) in &self.own.consumers {
                 self.sql(
                     "UPDATE message INDEXED BY message_leased
                      SET lease_until = max(min(lease_until, 1 << 61) + ?1, 0)
@@ -267,8 +312,8 @@ impl<'a> Tx<'a> {
             self.cache.told_lease.clear();
             self.after.everyone = true;
         }
-        if by.saturating_abs() > SET || self.own.offset.is_none() {
-            self.own.offset = Some(offset);
+        if by.saturating_abs() > SET || self.own.marks.offset.is_none() {
+            self.own.marks.offset = Some(offset);
         }
         Ok(())
     }

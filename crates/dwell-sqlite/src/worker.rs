@@ -224,6 +224,7 @@ impl Worker {
         self.cache = Cache::default();
         let connection = open::open_writer(&self.settings)?;
         // It may be another file by now.
+        self.own.marks.start_over();
         (self.page, self.length) = (open::page_size(&connection), 0);
         self.connection = Some(connection);
         self.wait_for_nobody();
@@ -379,7 +380,7 @@ impl Worker {
             return Err(Failure::Other(Error::new(ErrorKind::Unavailable, "the file is not open")));
         };
         open::begin(connection, self.settings.busy_timeout)?;
-        let before = (self.own.offset, self.own.tried_again, self.own.searched);
+        let before = self.own.marks;
         let (cache, own) = (&mut self.cache, &mut self.own);
         let (settings, seams) = (&*self.settings, &self.seams);
         let mut cover =
@@ -391,7 +392,7 @@ impl Worker {
             }
             let mut at = 0;
             while let Some(job) = group.get_mut(at) {
-                tx.start(job.is_abandoned());
+                tx.start(job.is_abandoned())?;
                 job.run(&mut tx)?;
                 at += 1;
                 if let Some(gather) = &mut gather {
@@ -411,14 +412,14 @@ impl Worker {
             Ok(after)
         }));
         match ran {
-            Ok(Ok(after)) => {
-                self.own.consumers.extend(after.opened.iter().copied());
+            Ok(Ok(mut after)) => {
+                self.own.consumers.extend(after.opened.drain(..));
                 self.signals.run(after);
                 Ok(())
             }
             failed => {
                 self.cache = Cache::default();
-                (self.own.offset, self.own.tried_again, self.own.searched) = before;
+                self.own.marks = before;
                 if !connection.is_autocommit() {
                     connection.execute_batch("ROLLBACK")?;
                 }

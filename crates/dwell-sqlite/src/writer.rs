@@ -123,27 +123,33 @@ impl Writer {
 
 #[cfg(test)]
 mod tests {
-    use crate::{SqliteSettings, fault::Sql, file::File, tx::Tx};
-    use dwell_core::{ErrorKind, Result, Seams};
-    use std::{collections::BTreeSet, sync::mpsc};
+    use crate::{Sqlite, SqliteSettings, fault::Sql, file::File, tx::Tx};
+    use dwell_core::{
+        Address, Clock, Envelope, ErrorKind, Message, OnMissing, Result, Seams, Subscription, Transport,
+        VirtualClock,
+    };
+    use std::{collections::BTreeSet, slice::from_ref, sync::mpsc, time::Duration};
     use tokio::sync::oneshot;
 
     fn file() -> File {
         File::open(SqliteSettings::memory(), Seams::system("test")).unwrap()
     }
 
-    /// Holds up the thread, so that what is asked for meanwhile makes one group.
+    /// Holds up the thread, in a group that has begun: what is asked for meanwhile is part of it.
     fn hold_up(file: &File) -> mpsc::Sender<()> {
+        let (begun, is_held) = mpsc::channel::<()>();
         let (go_on, wait) = mpsc::channel::<()>();
         let held = file.writer.order(
             1,
             move |_| {
+                let _ = begun.send(());
                 let _ = wait.recv();
                 Ok(())
             },
             |()| (),
         );
         held.unwrap();
+        is_held.recv().unwrap();
         go_on
     }
 
@@ -208,6 +214,43 @@ mod tests {
         let ours =
             file.write(1, |tx| Ok(tx.own.consumers.keys().copied().collect::<Vec<_>>())).await.unwrap();
         assert_eq!(ours, [8]);
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_is_set_while_a_group_is_run_ends_no_lease_and_makes_none_longer() {
+        const LEASE: Duration = Duration::from_secs(30);
+        for by in [3_600_000, -3_600_000] {
+            let clock = VirtualClock::new();
+            let seams = Seams::virtual_time(clock.clone(), 1);
+            let sqlite = Sqlite::open(SqliteSettings::memory(), seams).unwrap();
+            let mail = Subscription::new("orders", "mail");
+            sqlite.provision(&[], from_ref(&mail), OnMissing::Create).await.unwrap();
+            let order =
+                |id: &str| Envelope::new(Address::topic("orders"), Message::new(id, "orders.placed", "42"));
+            let producer = sqlite.producer().await.unwrap();
+            assert!(producer.send(&[order("a"), order("b")]).await.iter().all(Result::is_ok));
+            let [one, other] =
+                [sqlite.consumer(mail.clone()).await.unwrap(), sqlite.consumer(mail).await.unwrap()];
+            assert_eq!(one.receive(1, Duration::ZERO, Some(LEASE)).await.unwrap().len(), 1);
+
+            let file = sqlite.0.file();
+            let go_on = hold_up(file);
+            clock.step_wall(by);
+            let asks = other.clone();
+            let found =
+                tokio::spawn(async move { asks.receive(10, Duration::ZERO, Some(LEASE)).await.unwrap() });
+            // It runs until it has asked.
+            tokio::task::yield_now().await;
+            drop(go_on);
+            assert_eq!(found.await.unwrap().len(), 1, "{by}: what is in hands stays there");
+
+            let ends = |tx: &mut Tx<'_>| -> Sql<Vec<i64>> {
+                let mut ends = tx.sql("SELECT lease_until FROM message WHERE phase = 3 ORDER BY number")?;
+                ends.query_map([], |row| row.get(0))?.collect()
+            };
+            let until = clock.now().after(LEASE).0;
+            assert_eq!(file.write(1, ends).await.unwrap(), [until; 2], "{by}");
+        }
     }
 
     #[tokio::test]

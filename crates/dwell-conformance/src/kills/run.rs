@@ -63,7 +63,7 @@ pub(super) async fn run(
     };
     let mut show = Show {
         rig,
-        crew: Crew::new(namespace, seed, seams.clock.clone(), has_control, rig.abilities().promoters),
+        crew: Crew::new(namespace.clone(), seed, seams.clock.clone(), has_control, rig.abilities().promoters),
         checker: Checker::new(terms),
         tail: Tail::new(&directory),
         letters,
@@ -80,7 +80,8 @@ pub(super) async fn run(
     show.inventory.left = left(&*transport, &subscriptions).await?;
 
     let mut report = show.checker.report(&show.inventory);
-    for text in std::mem::take(&mut show.crew.problems) {
+    let problems = std::mem::take(&mut show.crew.problems);
+    for text in problems.into_iter().chain(rig.inspect(&namespace).await?) {
         report.add(Finding { kind: Kind::Broken, id: None, text });
     }
     report.transport = rig.name().to_owned();

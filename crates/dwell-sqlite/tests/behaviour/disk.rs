@@ -29,8 +29,8 @@ enum Way {
 /// A largest size that the disk does not let the file reach: it is not to blame.
 const FAR: Option<u64> = Some(1 << 30);
 
-const MOUNTED: [Way; 2] =
-    [Way::Mounted(&["--mount"]), Way::Mounted(&["--user", "--map-root-user", "--mount"])];
+/// What `unshare` is told so that a process may mount something that nobody else sees.
+pub(crate) const MOUNTING: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
 
 impl Way {
     /// Runs a shell command under this condition, with `$0` for the directory.
@@ -62,7 +62,7 @@ async fn a_disk_that_is_really_full_is_said_to_be_settles_loses_nothing_and_goes
     let directory = directory::Directory::new();
     let is_permitted =
         |way: &Way| way.run(directory.path(), "true", 1, None).is_some_and(|status| status.success());
-    let mounted = MOUNTED.into_iter().find(is_permitted);
+    let mounted = MOUNTING.map(Way::Mounted).into_iter().find(is_permitted);
     if mounted.is_none() {
         // Not by `println`, which is shown only if a test fails. On a line of its own, `cargo xtask test` counts it as skipped.
         let _ = writeln!(std::io::stdout(), "\nleft out: a full disk, for want of permission to mount one");

@@ -312,6 +312,25 @@ async fn a_file_that_another_process_has_locked_is_unavailable_until_it_lets_go(
 }
 
 #[tokio::test]
+async fn a_file_that_another_program_has_to_itself_is_opened_once_it_is_let_go() {
+    let broker = Broker::new().await;
+    broker.send(order("a")).await.unwrap();
+    broker.sqlite.close().await.unwrap();
+    let other = broker.file.connection();
+    other.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE").unwrap();
+    let hurried = SqliteSettings { busy_timeout: MILLI * 50, ..settings() };
+    let error = broker.file.open(hurried, &broker.clock).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let text = error.to_string();
+    assert!(error.is_retryable() && text.contains("`busy_timeout`"), "{text}");
+    assert!(text.contains(&*broker.file.path().to_string_lossy()), "{text}");
+
+    drop(other);
+    let broker = Broker::on(broker.clock, broker.file, settings()).await;
+    assert_eq!(seen(&broker.mail).await, ["a"]);
+}
+
+#[tokio::test]
 async fn a_damaged_file_is_said_to_be() {
     let broker = Broker::new().await;
     let batch: Vec<_> = (0..2000).map(|n| large(&n.to_string())).collect();

@@ -10,6 +10,8 @@ mod faults;
 mod foreign;
 mod history;
 mod inbox;
+#[path = "../rig/invariants.rs"]
+mod invariants;
 mod ledger;
 mod mass;
 mod once;
@@ -17,7 +19,10 @@ mod order;
 mod pages;
 mod provisioning;
 mod random;
+#[cfg(target_os = "linux")]
+mod read_only;
 mod reopening;
+mod retention;
 mod settling;
 mod sharing;
 mod size;

@@ -175,6 +175,29 @@ async fn nothing_that_is_over_makes_way_for_what_users_send() {
 }
 
 #[tokio::test]
+async fn however_many_rows_of_other_programs_have_no_room_those_behind_them_are_taken_in() {
+    let broker = Broker::with(SqliteSettings { max_size: Some(4 << 20), ..settings() }).await;
+    let more: Vec<_> = (0..200).map(|n| Subscription::new("orders", format!("more-{n}"))).collect();
+    broker.sqlite.provision(&[], &more, OnMissing::Create).await.unwrap();
+    let insert = |sql: &str| broker.file.connection().execute(sql, []).unwrap();
+    insert(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500)
+         INSERT INTO incoming (topic, body) SELECT 'orders', zeroblob(200) FROM n",
+    );
+    let to_stock =
+        |n: usize| Envelope { to: Address::subscription("orders", "stock"), ..sized(&n.to_string(), 900) };
+    fill(&broker, to_stock).await;
+    // Room for a few such as these, and for none of which each of 200 subscriptions gets one.
+    assert_eq!(take(&broker.stock, 12).await.len(), 12);
+    insert("INSERT INTO incoming (topic, subscription, id) VALUES ('orders', 'mail', 'behind')");
+    assert_eq!(seen(&broker.mail).await, ["behind"]);
+    let left = "SELECT count(*) FROM incoming WHERE error IS NULL";
+    let left: i64 = broker.file.connection().query_row(left, [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 2500, "they wait until there is room");
+    broker.file.check();
+}
+
+#[tokio::test]
 async fn what_has_no_room_in_a_file_holds_up_nothing_that_another_program_put_there() {
     let broker = Broker::with(SqliteSettings { max_size: Some(2 << 20), ..settings() }).await;
     // For all of the topic, which has two subscriptions.

@@ -1,0 +1,64 @@
+//! A file on a disk that nobody may write for a while: one of its own, which the operating system makes for a process of its
+//! own, where it is permitted to. That process is this test again, told so by its environment.
+
+use super::*;
+use std::{
+    io::Write,
+    path::Path,
+    process::{Command, ExitStatus},
+};
+
+const IS_INSIDE: &str = "DWELL_SQLITE_TEST_READ_ONLY";
+const ENTRY: &str =
+    "read_only::a_file_that_may_not_be_written_is_said_to_be_and_has_lost_nothing_when_it_may";
+
+/// Runs a shell command with a disk of its own at the directory, which is `$0`.
+fn run(flags: &[&str], directory: &Path, then: &str) -> Option<ExitStatus> {
+    let this = std::env::current_exe().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(flags).args(["sh", "-c", &format!("mount -t tmpfs tmpfs \"$0\" && {then}")]);
+    command.arg(directory).arg(this).arg(ENTRY).env(IS_INSIDE, directory).env("TMPDIR", directory);
+    command.status().ok()
+}
+
+#[tokio::test]
+async fn a_file_that_may_not_be_written_is_said_to_be_and_has_lost_nothing_when_it_may() {
+    if let Some(disk) = std::env::var_os(IS_INSIDE) {
+        return scenario(Path::new(&disk)).await;
+    }
+    let directory = directory::Directory::new();
+    let is_permitted =
+        |flags: &&[&str]| run(flags, directory.path(), "true").is_some_and(|status| status.success());
+    let Some(flags) = disk::MOUNTING.into_iter().find(is_permitted) else {
+        // Not by `eprintln`, which is shown only if a test fails.
+        let _ =
+            writeln!(std::io::stderr(), "left out: a read-only disk, for want of permission to mount one");
+        return;
+    };
+    let ended = run(flags, directory.path(), "exec \"$1\" --exact \"$2\" --nocapture").unwrap();
+    assert!(ended.success(), "{ended}");
+}
+
+async fn scenario(disk: &Path) {
+    let mounted = |how: &str| {
+        let status = Command::new("mount").args(["-o", &format!("remount,{how}")]).arg(disk).status();
+        assert!(status.unwrap().success(), "{how}");
+    };
+    let broker = Broker::new().await;
+    broker.send(order("a")).await.unwrap();
+    broker.sqlite.close().await.unwrap();
+
+    mounted("ro");
+    let error = broker.file.open(settings(), &broker.clock).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let text = error.to_string();
+    assert!(text.contains(&*broker.file.path().to_string_lossy()), "{text}");
+    assert!(text.contains("needs to write the file and its directory"), "{text}");
+
+    mounted("rw");
+    let broker = Broker::on(broker.clock, broker.file, settings()).await;
+    for consumer in [&broker.mail, &broker.stock] {
+        assert_eq!(seen(consumer).await, ["a"]);
+    }
+    broker.file.check();
+}
