@@ -8,8 +8,9 @@ use crate::{
 };
 use dwell_core::{Clock, Error, ErrorKind, Result, Text};
 use rdkafka::{
-    Offset, TopicPartitionList,
+    ClientConfig, Offset, TopicPartitionList,
     admin::{AdminClient, AdminOptions, ConfigResource, NewTopic, ResourceSpecifier, TopicReplication},
+    config::FromClientConfigAndContext,
     consumer::{BaseConsumer, CommitMode, Consumer as _},
     error::{KafkaError, RDKafkaErrorCode as Code},
 };
@@ -24,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long what was made may take until every broker knows of it, and a coordinator to get ready.
 const SPREAD: Duration = Duration::from_secs(15);
 const STEP: Duration = Duration::from_millis(20);
+/// How often the library is heard of what belongs to no question, though nobody asks any.
+const LISTEN: Duration = Duration::from_secs(5);
 
 /// A topic that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +62,6 @@ struct Inner {
     trouble: Trouble,
     /// Has no group: it only asks.
     asker: Arc<BaseConsumer<Trouble>>,
-    admin: AdminClient<Trouble>,
     /// Topics that are known to be there, and how many partitions they have.
     known: Mutex<BTreeMap<Text, usize>>,
 }
@@ -73,21 +75,17 @@ impl Cluster {
     ) -> Result<Self> {
         let trouble = Trouble::default();
         let config = settings.finish(settings.client(&client_id));
-        let open = |error| fault("set up a client", error);
-        let asker = Arc::new(config.create_with_context(trouble.clone()).map_err(open)?);
-        let admin = config.create_with_context(trouble.clone()).map_err(open)?;
+        let asker = config.create_with_context(trouble.clone());
+        let asker = Arc::new(asker.map_err(|error| fault("set up a client", error))?);
         let known = Mutex::default();
-        let cluster = Self(Arc::new(Inner { settings, client_id, clock, trouble, asker, admin, known }));
+        let cluster = Self(Arc::new(Inner { settings, client_id, clock, trouble, asker, known }));
         let what = format!("connect to {}", cluster.0.settings.brokers);
         let (clock, trouble) = (cluster.clock(), cluster.0.trouble.clone());
         let answered = cluster.ask(&what, move |asker| {
             let start = clock.elapsed();
             loop {
                 let answer = asker.fetch_metadata(Some(catalogue::TOPIC), PATIENCE / 10);
-                // What is wrong is said apart from the answer, to who listens.
-                while let Some(Err(error)) = asker.poll(STEP) {
-                    trouble.heard(&error);
-                }
+                listen(asker, &trouble);
                 let over = trouble.is_hopeless() || clock.elapsed().saturating_sub(start) > PATIENCE / 2;
                 if answer.is_ok() || over {
                     return answer.map(drop);
@@ -95,7 +93,24 @@ impl Cluster {
             }
         });
         answered.await.map_err(|error| cluster.0.trouble.explain(&what, error))?;
+        cluster.keep_listening();
         Ok(cluster)
+    }
+
+    /// While no broker is up the library tries each second, and keeps what it says about that until somebody listens.
+    fn keep_listening(&self) {
+        let (clock, inner) = (self.clock(), Arc::downgrade(&self.0));
+        tokio::spawn(async move {
+            loop {
+                clock.tick(LISTEN).await;
+                let Some(inner) = inner.upgrade() else { return };
+                // Where it may be the last one to let go of it, too, which takes a while.
+                let heard = tokio::task::spawn_blocking(move || listen(&inner.asker, &inner.trouble));
+                if heard.await.is_err() {
+                    return;
+                }
+            }
+        });
     }
 
     pub(crate) fn settings(&self) -> &KafkaSettings {
@@ -157,7 +172,8 @@ impl Cluster {
             })
             .collect();
         let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
-        let answers = self.0.admin.create_topics(&new, &options).await;
+        let admin = self.admin()?;
+        let answers = admin.share().create_topics(&new, &options).await;
         let mut made = vec![];
         for answer in answers.map_err(|error| fault("make topics", error))? {
             match answer {
@@ -192,10 +208,16 @@ impl Cluster {
     pub(crate) async fn delete(&self, topic: &str, group: &str) {
         let options = AdminOptions::new();
         self.forget(topic);
-        if let Err(error) = self.0.admin.delete_topics(&[topic], &options).await {
+        let admin = match self.admin() {
+            Ok(admin) => admin,
+            Err(error) => {
+                return tracing::warn!(%error, topic, group, "what is no longer needed is left over");
+            }
+        };
+        if let Err(error) = admin.share().delete_topics(&[topic], &options).await {
             tracing::warn!(%error, topic, "a topic that is no longer needed was not deleted");
         }
-        if let Err(error) = self.0.admin.delete_groups(&[group], &options).await {
+        if let Err(error) = admin.share().delete_groups(&[group], &options).await {
             tracing::warn!(%error, group, "a group that is no longer needed was not deleted");
         }
     }
@@ -204,7 +226,8 @@ impl Cluster {
     pub(crate) async fn describe(&self, topics: &[&str]) -> Result<Vec<ConfigResource>> {
         let resources: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
         let options = AdminOptions::new().request_timeout(Some(PATIENCE));
-        let answers = self.0.admin.describe_configs(&resources, &options).await;
+        let admin = self.admin()?;
+        let answers = admin.share().describe_configs(&resources, &options).await;
         let answers = answers.map_err(|error| fault("read the settings of topics", error))?;
         let named = |answer| Result::map_err(answer, |code| of_code("read the settings of a topic", code));
         answers.into_iter().map(named).collect()
@@ -300,12 +323,25 @@ impl Cluster {
     }
 
     /// A client that reads or commits for a group without joining it.
-    pub(crate) fn member(&self, group: &str) -> Result<Guest> {
+    pub(crate) fn member(&self, group: &str) -> Result<Guest<BaseConsumer<Trouble>>> {
         let mut config = self.0.settings.client(&self.0.client_id);
         config.set("group.id", group).set("enable.auto.commit", "false").set("enable.partition.eof", "true");
         // The end of a topic is known when a fetch comes back empty: not to be waited for.
         config.set("auto.offset.reset", "earliest").set("fetch.wait.max.ms", "5");
         let config = self.0.settings.finish(config);
+        self.guest(&config)
+    }
+
+    /// A client that makes, describes and deletes. For one use: the library gives nobody a way to listen to it, so that one which
+    /// stays would keep for ever what there is to say of brokers that are away.
+    fn admin(&self) -> Result<Guest<AdminClient<Trouble>>> {
+        self.guest(&self.0.settings.finish(self.0.settings.client(&self.0.client_id)))
+    }
+
+    fn guest<T>(&self, config: &ClientConfig) -> Result<Guest<T>>
+    where
+        T: FromClientConfigAndContext<Trouble> + Send + Sync + 'static,
+    {
         let opened = config.create_with_context(self.0.trouble.clone());
         opened.map(|client| Guest(Some(Arc::new(client)))).map_err(|error| fault("set up a client", error))
     }
@@ -359,17 +395,24 @@ fn committed(
     Ok(list)
 }
 
-/// A client that reads or commits for a group without joining it. It takes its time to go, and nobody waits for that.
-pub(crate) struct Guest(Option<Arc<BaseConsumer<Trouble>>>);
+/// Hears what the library has to say that is the answer to no question.
+fn listen(to: &BaseConsumer<Trouble>, trouble: &Trouble) {
+    while let Some(Err(error)) = to.poll(STEP) {
+        trouble.heard(&error);
+    }
+}
 
-impl Guest {
+/// A client for one use. It takes its time to go, and nobody waits for that.
+pub(crate) struct Guest<T: Send + Sync + 'static>(Option<Arc<T>>);
+
+impl<T: Send + Sync + 'static> Guest<T> {
     /// For a thread that may wait.
-    pub(crate) fn share(&self) -> Arc<BaseConsumer<Trouble>> {
+    pub(crate) fn share(&self) -> Arc<T> {
         self.0.clone().expect("it is there until it is dropped")
     }
 }
 
-impl Drop for Guest {
+impl<T: Send + Sync + 'static> Drop for Guest<T> {
     fn drop(&mut self) {
         let client = self.0.take();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {

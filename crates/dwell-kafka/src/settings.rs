@@ -3,7 +3,7 @@
 use crate::relay::{Ladder, RelaySettings};
 use dwell_core::{Error, ErrorKind, Result, Secret, TransportUrl};
 use rdkafka::ClientConfig;
-use std::{fs::File, path::Path, time::Duration};
+use std::{fmt, fs::File, path::Path, time::Duration};
 
 /// What a connection to Kafka can be told.
 ///
@@ -14,7 +14,7 @@ use std::{fs::File, path::Path, time::Duration};
 /// settings.partitions = 12;
 /// assert_eq!(settings.relay.prefix, "delay-");
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct KafkaSettings {
     /// Host and port of some brokers, separated by commas; they name the others.
@@ -77,6 +77,9 @@ pub(crate) const HEADER_ROOM: usize = 48 << 10;
 
 /// librdkafka takes no more than a day between two polls, and a poll takes a moment more than what it waits for.
 const LONGEST_WAIT: Duration = Duration::from_secs(23 * 3600);
+
+/// Kafka counts in milliseconds.
+const SHORTEST: Duration = Duration::from_millis(1);
 
 impl KafkaSettings {
     /// The defaults, at these brokers.
@@ -180,6 +183,21 @@ impl KafkaSettings {
         Ok(settings)
     }
 
+    /// Whether the value of a property of librdkafka is a secret: nobody is shown it, and it does not go on a command line.
+    ///
+    /// ```
+    /// use dwell_kafka::KafkaSettings;
+    ///
+    /// assert!(KafkaSettings::is_secret("sasl.password"));
+    /// assert!(!KafkaSettings::is_secret("ssl.key.location"));
+    /// ```
+    pub fn is_secret(property: &str) -> bool {
+        let property = property.to_ascii_lowercase();
+        // Tokens are asked for with what stands in the last one.
+        let within = ["password", "secret", "token", "key.pem", "oauthbearer.config"];
+        within.iter().any(|part| property.contains(part))
+    }
+
     /// Whether these settings can work. The error names the one to change.
     pub(crate) fn check(&self) -> Result<()> {
         let refuse = |text: String| Err(Error::new(ErrorKind::Config, text));
@@ -191,6 +209,13 @@ impl KafkaSettings {
         }
         if self.session < Duration::from_secs(1) {
             return refuse("`session` is below 1s: no broker takes that".to_owned());
+        }
+        // The library takes 0 for no limit at all.
+        if self.send_timeout < SHORTEST {
+            return refuse("`send_timeout` is below 1ms: a send could not wait for any answer".to_owned());
+        }
+        if self.retention.is_some_and(|retention| retention < SHORTEST) {
+            return refuse("`retention` is below 1ms: topics would drop all that is sent".to_owned());
         }
         if self.revoke_wait > LONGEST_WAIT {
             return refuse("`revoke_wait` is above 23h: Kafka gives up on a consumer after a day".to_owned());
@@ -266,90 +291,11 @@ impl KafkaSettings {
     }
 }
 
-impl Tls {
-    fn is_set(&self) -> bool {
-        self.ca.is_some()
-            || self.certificate.is_some()
-            || self.private_key.is_some()
-            || self.key_password.is_some()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(url: &str) -> Result<KafkaSettings> {
-        KafkaSettings::from_url(&TransportUrl::parse(url)?)
-    }
-
-    #[test]
-    fn a_url_says_it_all() {
-        let url = "kafka://app:hunter2@one,[::1]:9093?sasl=SCRAM-SHA-512&partitions=12&replication=3&ladder=1s,2s&prefix=later-&read_ahead=65536";
-        let settings = read(url).unwrap();
-        assert_eq!(settings.brokers, "one:9092,[::1]:9093");
-        assert_eq!((settings.partitions, settings.replication), (12, Some(3)));
-        assert_eq!(settings.sasl.as_ref().map(|sasl| sasl.mechanism), Some("SCRAM-SHA-512"));
-        assert_eq!((&*settings.relay.prefix, settings.relay.read_ahead.1), ("later-", 65_536));
-        assert!(!format!("{settings:?}").contains("hunter2"));
-        assert_eq!(settings.client("x").get("security.protocol"), Some("sasl_plaintext"));
-    }
-
-    #[test]
-    fn passwords_and_encryption_go_together_in_every_way() {
-        for (url, protocol) in [
-            ("kafka://host", "plaintext"),
-            ("kafka://host?tls=true", "ssl"),
-            ("kafka://app:hunter2@host", "sasl_plaintext"),
-            ("kafka://app:hunter2@host?tls=true", "sasl_ssl"),
-        ] {
-            let client = read(url).unwrap().client("x");
-            assert_eq!(client.get("security.protocol"), Some(protocol), "{url}");
-            assert_eq!(client.get("sasl.password").is_some(), url.contains("hunter2"), "{url}");
-        }
-        let key = "kafka://host?tls=true&certificate=/dev/null&private_key=/dev/null&key_password=hunter2";
-        let settings = read(key).unwrap();
-        assert_eq!(settings.client("x").get("ssl.key.password"), Some("hunter2"));
-        assert!(!format!("{settings:?}").contains("hunter2"));
-    }
-
-    #[test]
-    fn what_cannot_work_is_refused_by_name_and_without_secrets() {
-        for (url, named) in [
-            ("kafka://", "kafka://host:9092"),
-            ("kafka://host/topic", "no path"),
-            ("kafka://user@host", "go together"),
-            ("kafka://host?sasl=PLAIN", "go together"),
-            ("kafka://host?ca=a.pem", "tls=true"),
-            ("kafka://host?tls=true&ca=/nowhere/a.pem", "`ca`"),
-            ("kafka://host?tls=true&private_key=/nowhere/hunter2", "go together"),
-            ("kafka://host?tls=true&certificate=/dev/null&private_key=/nowhere/hunter2", "`private_key`"),
-            ("kafka://host?partitions=0", "`partitions`"),
-            ("kafka://host?partitons=1", "did you mean `partitions`?"),
-            ("kafka://host?session=10ms", "`session`"),
-            ("kafka://host?revoke_wait=24h", "`revoke_wait`"),
-            ("kafka://host?max_record=100", "`max_record`"),
-            ("kafka://host?ladder=5s,2s", "ladder"),
-            ("kafka://host?read_ahead=0", "`read_ahead`"),
-        ] {
-            let error = read(url).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Config, "{url}");
-            assert!(error.to_string().contains(named), "{url}: {error}");
-            assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
-        }
-    }
-
-    /// A value of its own for each, so that none is taken for another.
-    #[test]
-    fn each_option_is_read_into_its_own_setting() {
-        let [ca, certificate, private_key] = ["/dev/null", "/dev/zero", "/dev/full"];
-        let url = format!(
-            "kafka://app:hunter2@one:1?sasl=SCRAM-SHA-256&tls=true&ca={ca}&certificate={certificate}\
-             &private_key={private_key}&key_password=sesame&partitions=2&replication=3&retention=4s&session=5s\
-             &revoke_wait=6s&send_timeout=7s&max_record=80000&max_span=9&relay=elsewhere&prefix=ten-&group=eleven\
-             &ladder=12s,24s&outage=13s&absent_for=14s&read_ahead=15&transactions=16s"
-        );
-        let KafkaSettings {
+/// Without secrets, wherever they stand.
+impl fmt::Debug for KafkaSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Each by its name, so that none is forgotten.
+        let Self {
             brokers,
             sasl,
             tls,
@@ -364,30 +310,39 @@ mod tests {
             relay_inside,
             relay,
             properties,
-        } = read(&url).unwrap();
-        let (sasl, tls, seconds) = (sasl.unwrap(), tls.unwrap(), Duration::from_secs);
-        assert_eq!(brokers, "one:1");
-        assert_eq!(
-            (sasl.mechanism, &*sasl.username, sasl.password.expose()),
-            ("SCRAM-SHA-256", "app", "hunter2")
-        );
-        assert_eq!((tls.ca.as_deref(), tls.certificate.as_deref()), (Some(ca), Some(certificate)));
-        let secrets = [tls.private_key, tls.key_password].map(|secret| secret.unwrap().expose().to_owned());
-        assert_eq!(secrets, [private_key, "sesame"]);
-        assert_eq!((partitions, replication, retention), (2, Some(3), Some(seconds(4))));
-        assert_eq!([session, revoke_wait, send_timeout], [5, 6, 7].map(seconds));
-        assert_eq!((max_record, max_span, relay_inside), (80_000, 9, false));
-        let expected = RelaySettings {
-            prefix: "ten-".to_owned(),
-            group: "eleven".to_owned(),
-            ladder: Ladder::parse("12s,24s").unwrap(),
-            outage: seconds(13),
-            absent_for: seconds(14),
-            read_ahead: (RelaySettings::default().read_ahead.0, 15),
-            transactions: Some(seconds(16)),
-            allow_targets: None,
+        } = self;
+        let shown = |(name, value): &(String, String)| {
+            // Where a key lies is nobody's business either.
+            let is_hidden = Self::is_secret(name) || name.contains("key");
+            (name.clone(), if is_hidden { Secret::new("").to_string() } else { value.clone() })
         };
-        assert_eq!(relay, expected);
-        assert!(properties.is_empty(), "a URL has no properties of librdkafka");
+        f.debug_struct("KafkaSettings")
+            .field("brokers", brokers)
+            .field("sasl", sasl)
+            .field("tls", tls)
+            .field("partitions", partitions)
+            .field("replication", replication)
+            .field("retention", retention)
+            .field("session", session)
+            .field("revoke_wait", revoke_wait)
+            .field("send_timeout", send_timeout)
+            .field("max_record", max_record)
+            .field("max_span", max_span)
+            .field("relay_inside", relay_inside)
+            .field("relay", relay)
+            .field("properties", &properties.iter().map(shown).collect::<Vec<_>>())
+            .finish()
     }
 }
+
+impl Tls {
+    fn is_set(&self) -> bool {
+        self.ca.is_some()
+            || self.certificate.is_some()
+            || self.private_key.is_some()
+            || self.key_password.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests;

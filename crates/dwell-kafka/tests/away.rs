@@ -104,3 +104,21 @@ async fn closing_does_not_wait_for_a_broker_that_is_away() {
     let took = scene.clock.elapsed() - start;
     assert!(took < SECOND * 20, "it took {took:?}");
 }
+
+/// What nobody hears, the client library keeps.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_library_says_of_a_broker_that_is_away_is_heard_while_nobody_asks_anything() {
+    rig::log::keep();
+    let mut server = KafkaServer::start().unwrap();
+    let kafka = Kafka::connect(rig::settings(&server.address()), Seams::system("away")).await.unwrap();
+    let (clock, address) = (SystemClock::new(), server.address());
+    let heard = || rig::log::lines(&["the Kafka client reports", &address]).len();
+    let before = heard();
+    server.kill();
+    let start = clock.elapsed();
+    while heard() == before {
+        assert!(clock.elapsed() - start < SECOND * 60, "nobody hears it");
+        clock.sleep(SECOND / 10).await;
+    }
+    kafka.close().await.unwrap();
+}

@@ -98,6 +98,16 @@ async fn a_broker_whose_authority_we_trust_is_spoken_to_over_tls_and_no_other() 
     let address = server.address_with_tls();
     let url = format!("kafka://{address}?tls=true&partitions=1&ladder=1s&ca={trusted}");
     use_it(connect(&url).await.unwrap()).await;
+    let with_password = server.address_with_tls_and_password();
+    let login = |password: &str| {
+        format!("kafka://{USER}:{password}@{with_password}?tls=true&partitions=1&ladder=1s&ca={trusted}")
+    };
+    let kafka = connect(&login(PASSWORD)).await.unwrap();
+    kafka.provision(&[], &[Subscription::new("orders", "mail")], OnMissing::Validate).await.unwrap();
+    kafka.close().await.unwrap();
+    let error = connect(&login("hunter2-is-wrong")).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
+    assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
 
     let urls = [format!("kafka://{address}?tls=true&ca={stranger}"), format!("kafka://{address}?tls=true")];
     for (error, url) in refused(&urls).await.into_iter().zip(urls) {

@@ -73,6 +73,7 @@ async fn what_can_never_be_sent_on_is_parked_with_the_reason_and_holds_up_nobody
         "no time",
     );
     scene.write(&level, "a", &[("x-target-topic", level.clone()), ("x-process-at", now.clone())], "a loop");
+    scene.write(&level, "a", &[("x-target-topic", "..".into()), ("x-process-at", now.clone())], "no name");
     let nowhere = format!("nowhere-{}", scene.mark);
     scene.write(
         &level,
@@ -82,7 +83,7 @@ async fn what_can_never_be_sent_on_is_parked_with_the_reason_and_holds_up_nobody
     );
     scene.write(&level, "a", &[("x-target-topic", target.clone()), ("x-process-at", now)], "good");
     assert_eq!(scene.read(&target, 1).await[0].3, "good");
-    let parked = scene.read(&scene.delay_topic("parked"), 4).await;
+    let parked = scene.read(&scene.delay_topic("parked"), 5).await;
     let reason = |body: &str| {
         let found = parked.iter().find(|(.., parked)| parked == body);
         found.map(|(_, _, headers, _)| headers.clone()).unwrap_or_default()
@@ -91,6 +92,7 @@ async fn what_can_never_be_sent_on_is_parked_with_the_reason_and_holds_up_nobody
         ("no target", "it has no header `x-target-topic`"),
         ("no time", "`soon`"),
         ("a loop", "may send to"),
+        ("no name", "`..` is not the name of a topic"),
         ("no such topic", "does not exist"),
     ] {
         let headers = reason(body);
@@ -101,7 +103,7 @@ async fn what_can_never_be_sent_on_is_parked_with_the_reason_and_holds_up_nobody
     // A record can be read before its sender knows that it is there.
     let counts = relay.counts.clone();
     relay.stop().await;
-    assert_eq!(counts.tally().parked, 4);
+    assert_eq!(counts.tally().parked, 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]

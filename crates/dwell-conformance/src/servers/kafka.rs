@@ -43,9 +43,18 @@ pub struct KafkaServer {
     directory: PathBuf,
     ports: Ports,
     tls: Option<Tls>,
+    kind: Kind,
     place: Place,
-    java: &'static [&'static str],
     keeper: Option<Keeper>,
+}
+
+/// What it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Quick,
+    /// Makes a topic that somebody asks for.
+    MakesTopics,
+    Production,
 }
 
 /// The listener that speaks TLS, all in PEM.
@@ -73,49 +82,61 @@ struct Ports {
     password: u16,
     controller: u16,
     tls: u16,
+    tls_and_password: u16,
+}
+
+impl Ports {
+    const COUNT: usize = 5;
+
+    fn new([plain, password, controller, tls, tls_and_password]: [u16; Self::COUNT]) -> Self {
+        Self { plain, password, controller, tls, tls_and_password }
+    }
 }
 
 impl KafkaServer {
     /// Starts a server, and waits until it takes connections.
     pub fn start() -> io::Result<Self> {
-        Self::start_as(None, QUICK)
+        Self::start_as(None, Kind::Quick)
     }
 
     /// Starts one that runs as in production: for whoever measures.
     pub fn start_for_production() -> io::Result<Self> {
-        Self::start_as(None, RECOMMENDED)
+        Self::start_as(None, Kind::Production)
+    }
+
+    /// Starts one that makes whatever topic somebody asks for, as Kafka does unless it is told otherwise.
+    pub fn start_with_automatic_topics() -> io::Result<Self> {
+        Self::start_as(None, Kind::MakesTopics)
     }
 
     /// Starts one that speaks TLS as well, with this key and certificate, in PEM.
     pub fn start_with_tls(key: &str, certificate: &str) -> io::Result<Self> {
-        Self::start_as(Some(Tls { identity: format!("{key}{certificate}"), clients: None }), QUICK)
+        Self::start_as(Some(Tls { identity: format!("{key}{certificate}"), clients: None }), Kind::Quick)
     }
 
     /// The same, for clients alone that show a certificate which this authority has signed, in PEM.
     pub fn start_with_client_certificates(key: &str, certificate: &str, authority: &str) -> io::Result<Self> {
         let identity = format!("{key}{certificate}");
-        Self::start_as(Some(Tls { identity, clients: Some(authority.to_owned()) }), QUICK)
+        Self::start_as(Some(Tls { identity, clients: Some(authority.to_owned()) }), Kind::Quick)
     }
 
-    fn start_as(tls_as: Option<Tls>, java: &'static [&'static str]) -> io::Result<Self> {
-        let [plain, password, controller, tls] = free_ports()?;
-        let ports = Ports { plain, password, controller, tls };
-        let place = Place { node: 1, voters: format!("1@127.0.0.1:{controller}"), replicas: 1 };
-        let mut server = Self::at(ports, tls_as, place)?;
-        server.java = java;
+    fn start_as(tls: Option<Tls>, kind: Kind) -> io::Result<Self> {
+        let ports = Ports::new(free_ports()?);
+        let place = Place { node: 1, voters: format!("1@127.0.0.1:{}", ports.controller), replicas: 1 };
+        let mut server = Self::at(ports, tls, kind, place)?;
         server.resume()?;
         Ok(server)
     }
 
     /// One that is yet to be started.
-    fn at(ports: Ports, tls: Option<Tls>, place: Place) -> io::Result<Self> {
+    fn at(ports: Ports, tls: Option<Tls>, kind: Kind, place: Place) -> io::Result<Self> {
         require(&["java"])?;
         let libraries = libraries()?;
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("dwell-kafka-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let directory = std::env::temp_dir().join(name);
         fs::create_dir_all(&directory)?;
-        let server = Self { directory, ports, tls, place, java: QUICK, keeper: None };
+        let server = Self { directory, ports, tls, kind, place, keeper: None };
         server.format(&libraries)?;
         Ok(server)
     }
@@ -186,6 +207,11 @@ impl KafkaServer {
         format!("localhost:{}", self.ports.tls)
     }
 
+    /// Host and port of the listener that speaks TLS and asks for [`USER`] and [`PASSWORD`], if there is one.
+    pub fn address_with_tls_and_password(&self) -> String {
+        format!("localhost:{}", self.ports.tls_and_password)
+    }
+
     /// The transport URL of [`Self::address`].
     pub fn url(&self) -> String {
         format!("kafka://{}", self.address())
@@ -222,19 +248,26 @@ impl KafkaServer {
 
     fn arguments(&self, libraries: &Path) -> Vec<String> {
         let settings = self.path("server.properties").display().to_string();
-        let mut all: Vec<_> = self.java.iter().map(|option| (*option).to_owned()).collect();
+        let java = if self.kind == Kind::Production { RECOMMENDED } else { QUICK };
+        let mut all: Vec<_> = java.iter().map(|option| (*option).to_owned()).collect();
         all.extend(["-cp".to_owned(), classpath(libraries), "kafka.Kafka".to_owned(), settings]);
         all
     }
 
     fn settings(&self) -> String {
-        let Ports { plain, password, controller, tls } = self.ports;
+        let Ports { plain, password, controller, tls, tls_and_password } = self.ports;
         let Place { node, voters, replicas } = &self.place;
         // Writes go on while one is away.
         let in_sync = replicas.div_ceil(2);
         let data = self.path("data");
-        let ssl = if self.tls.is_some() { format!(",SSL://localhost:{tls}") } else { String::new() };
-        let identity = self.path("identity.pem");
+        let ssl = if self.tls.is_some() {
+            format!(",SSL://localhost:{tls},SASL_SSL://localhost:{tls_and_password}")
+        } else {
+            String::new()
+        };
+        let (passwords, makes_topics) =
+            (["sasl_plaintext", "sasl_ssl"].map(login).concat(), self.kind == Kind::MakesTopics);
+        let identities = ["ssl", "sasl_ssl"].map(|listener| self.identity(listener)).concat();
         let of_clients = match &self.tls {
             Some(Tls { clients: Some(_), .. }) => format!(
                 "listener.name.ssl.ssl.client.auth=required\n\
@@ -253,15 +286,11 @@ impl KafkaServer {
              controller.listener.names=CONTROLLER\n\
              listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{password},CONTROLLER://127.0.0.1:{controller}{ssl}\n\
              advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{password}{ssl}\n\
-             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL\n\
-             listener.name.ssl.ssl.keystore.type=PEM\n\
-             listener.name.ssl.ssl.keystore.location={identity}\n\
+             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL\n\
+             {identities}\
              {of_clients}\
              sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512\n\
-             listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;\n\
-             listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;\n\
-             listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule \
-             required user_{USER}=\"{PASSWORD}\";\n\
+             {passwords}\
              log.dirs={data}\n\
              offsets.topic.replication.factor={replicas}\n\
              offsets.topic.num.partitions=4\n\
@@ -275,14 +304,33 @@ impl KafkaServer {
              default.replication.factor={replicas}\n\
              min.insync.replicas={in_sync}\n\
              num.partitions=1\n\
-             auto.create.topics.enable=false\n\
+             auto.create.topics.enable={makes_topics}\n\
              group.initial.rebalance.delay.ms=0\n\
              group.min.session.timeout.ms=1000\n\
              log.cleaner.enable=true\n",
-            data = data.display(),
-            identity = identity.display()
+            data = data.display()
         )
     }
+
+    /// With what a listener proves who it is.
+    fn identity(&self, listener: &str) -> String {
+        format!(
+            "listener.name.{listener}.ssl.keystore.type=PEM\n\
+             listener.name.{listener}.ssl.keystore.location={}\n",
+            self.path("identity.pem").display()
+        )
+    }
+}
+
+/// How a listener takes [`USER`] and [`PASSWORD`].
+fn login(listener: &str) -> String {
+    const SCRAM: &str = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
+    const PLAIN: &str = "org.apache.kafka.common.security.plain.PlainLoginModule required";
+    format!(
+        "listener.name.{listener}.scram-sha-256.sasl.jaas.config={SCRAM}\n\
+         listener.name.{listener}.scram-sha-512.sasl.jaas.config={SCRAM}\n\
+         listener.name.{listener}.plain.sasl.jaas.config={PLAIN} user_{USER}=\"{PASSWORD}\";\n"
+    )
 }
 
 impl Drop for KafkaServer {
@@ -301,17 +349,16 @@ pub struct KafkaCluster {
 impl KafkaCluster {
     /// Starts three servers, and waits until each takes connections.
     pub fn start() -> io::Result<Self> {
-        let ports: [u16; 12] = free_ports()?;
-        let all: Vec<_> = ports
-            .chunks_exact(4)
-            .map(|ports| Ports { plain: ports[0], password: ports[1], controller: ports[2], tls: ports[3] })
-            .collect();
+        let ports: [u16; 3 * Ports::COUNT] = free_ports()?;
+        let (ports, _) = ports.as_chunks();
+        let all: Vec<_> = ports.iter().map(|ports| Ports::new(*ports)).collect();
         let voters =
             all.iter().zip(1..).map(|(ports, node)| format!("{node}@127.0.0.1:{}", ports.controller));
         let voters = voters.collect::<Vec<_>>().join(",");
         let mut nodes = vec![];
         for (ports, node) in all.into_iter().zip(1..) {
-            nodes.push(KafkaServer::at(ports, None, Place { node, voters: voters.clone(), replicas: 3 })?);
+            let place = Place { node, voters: voters.clone(), replicas: 3 };
+            nodes.push(KafkaServer::at(ports, None, Kind::Quick, place)?);
         }
         // None is ready before most of them are there.
         nodes.iter_mut().try_for_each(KafkaServer::launch)?;

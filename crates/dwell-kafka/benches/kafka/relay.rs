@@ -10,16 +10,14 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// What our relay takes at one time.
-const BATCH: usize = 10_000;
-
 pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
     let mut rounds = vec![];
     for _ in 0..scale.rounds {
         rounds.push(round(place, scale.backlog).await);
     }
+    let most = raw::ON_THEIR_WAY;
     output
-        .rates(&format!("relay of due records / bare consume, produce, commit, batches of {BATCH}"), rounds);
+        .rates(&format!("relay of due records / bare consume, produce, commit, {most} on their way"), rounds);
 }
 
 async fn round(place: &Place, count: usize) -> (f64, f64) {
@@ -54,7 +52,7 @@ async fn round(place: &Place, count: usize) -> (f64, f64) {
 
     let (address, from) = (place.address.clone(), format!("{}due", settings.relay.prefix));
     let group = format!("raw-{}", seams.incarnation);
-    let raw = tokio::task::spawn_blocking(move || raw::relays(&address, &from, &other, &group, count, BATCH));
+    let raw = tokio::task::spawn_blocking(move || raw::relays(&address, &from, &other, &group, count));
     let raw = raw.await.expect("the bare client relays");
     kafka.close().await.expect("it closes");
     (ours, raw)

@@ -3,14 +3,25 @@
 
 use crate::{Place, Scale, flow::settle, message};
 use dwell_bench::Output;
-use dwell_core::{Address, Due, Envelope, OnMissing, Seams, Subscription, Transport};
-use dwell_kafka::{Counts, Kafka};
+use dwell_core::{Address, Due, Envelope, OnMissing, Result, Seams, Subscription, Transport};
+use dwell_kafka::{Counts, Kafka, KafkaSettings};
 use std::{
     collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::JoinHandle};
+
+/// What the first relay sends on: some in every partition.
+const BEFORE: usize = 1_000;
+
+/// A relay, and what to drop so that it stops.
+fn start_relay(settings: &KafkaSettings, seams: &Seams) -> (JoinHandle<Result<()>>, oneshot::Sender<()>) {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped = Box::pin(async move { drop(stopped.await) });
+    let counts = Arc::new(Counts::default());
+    (tokio::spawn(dwell_kafka::relay(settings.clone(), seams.clone(), counts, stopped)), stop)
+}
 
 pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
     let seams = Seams::system("bench");
@@ -20,6 +31,24 @@ pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
     let kafka = Kafka::connect(settings.clone(), seams.clone()).await.expect("a connection");
     kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.expect("topics");
     let producer = kafka.producer().await.expect("a producer");
+    let consumer = kafka.consumer(mail.clone()).await.expect("a consumer");
+    // One has been at work before, and has left: the next one goes on where it was.
+    let (relay, stop) = start_relay(&settings, &seams);
+    let due = Due::After(Duration::from_millis(1_500));
+    let before: Vec<_> = (0..BEFORE)
+        .map(|_| Envelope::new(Address::Topic(mail.topic.clone()), message(&seams)).due(due))
+        .collect();
+    producer.send(&before).await.into_iter().for_each(|sent| assert!(sent.is_ok(), "{sent:?}"));
+    let mut came = BTreeSet::new();
+    while came.len() < BEFORE {
+        let batch = consumer.receive(1000, Duration::from_secs(60), None).await.expect("a batch");
+        assert!(!batch.is_empty(), "only {} of {BEFORE} came", came.len());
+        came.extend(batch.iter().map(|delivery| delivery.message.id.clone()));
+        settle(&*consumer, batch).await;
+    }
+    drop(stop);
+    relay.await.expect("it ends").expect("it ends well");
+
     let start = Instant::now();
     let mut ids = BTreeSet::new();
     // Each waits for one or two levels and a bit, and nobody looks after them meanwhile.
@@ -36,10 +65,7 @@ pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
     }
     seams.clock.sleep(scale.stopped.saturating_sub(start.elapsed())).await;
 
-    let (counts, (stop, stopped)) = (Arc::new(Counts::default()), oneshot::channel::<()>());
-    let stopped = Box::pin(async move { drop(stopped.await) });
-    let relay = tokio::spawn(dwell_kafka::relay(settings, seams.clone(), counts.clone(), stopped));
-    let consumer = kafka.consumer(mail).await.expect("a consumer");
+    let (relay, stop) = start_relay(&settings, &seams);
     let (mut first, mut early, count) = (None, 0, ids.len());
     while !ids.is_empty() {
         let batch = consumer.receive(1000, Duration::from_secs(60), None).await.expect("a batch");

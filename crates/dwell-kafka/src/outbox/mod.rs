@@ -172,6 +172,9 @@ impl Outbox {
         // A batch that is larger than the broker allows is refused as a whole, whatever the size of its records.
         config.set("batch.size", BATCH.min(self.settings.max_record).to_string());
         config.set("enable.idempotence", "true").set("acks", "all");
+        // Where the broker makes whatever topic somebody asks for, a target that was deleted would come back, with settings that
+        // nobody chose.
+        config.set("allow.auto.create.topics", "false");
         config.set("message.timeout.ms", self.settings.send_timeout.as_millis().to_string());
         config.set("linger.ms", "1").set("batch.num.messages", "10000");
         config.set("queue.buffering.max.messages", "100000");

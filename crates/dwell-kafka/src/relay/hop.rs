@@ -125,6 +125,10 @@ pub(super) fn park(
 }
 
 fn check_target(target: &str) -> Result<(), String> {
+    // Kafka itself has no such topics, and never will.
+    if matches!(target, "." | "..") {
+        return Err(malformed(TARGET_TOPIC, &format!("`{target}` is not the name of a topic")));
+    }
     // Kafka's names are longer than ours, for retry topics.
     let fits = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     let long = target.len() <= 249 && !target.is_empty() && target.chars().all(fits);
@@ -216,6 +220,8 @@ mod tests {
             (vec![("x-target-topic", "orders"), ("x-process-at", "tomorrow")], "`tomorrow`"),
             (vec![("x-target-topic", "orders"), ("x-process-at", "-5")], "`-5`"),
             (vec![("x-target-topic", "or/ders"), ("x-process-at", "5")], "x-target-topic"),
+            (vec![("x-target-topic", "."), ("x-process-at", "5")], "`.` is not the name of a topic"),
+            (vec![("x-target-topic", ".."), ("x-process-at", "5")], "`..` is not the name of a topic"),
             (
                 vec![("x-target-topic", "delay-5s"), ("x-process-at", "5")],
                 "not one that this relay may send to",

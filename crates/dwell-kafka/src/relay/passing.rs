@@ -225,7 +225,7 @@ impl Shared {
                 let now = self.clock.now();
                 steps.into_iter().map(|step| self.absent(step, now)).collect()
             }
-            // Whether it is there, the send will tell.
+            // Whether it is there, the send will tell, which makes no topic.
             _ => steps,
         }
     }
@@ -248,6 +248,8 @@ impl Shared {
                 self.give_up(step.lease, &plan.record, &step.from, &error.to_string(), now)
             }
             Kind::Forward(plan, _) => {
+                // It may have been deleted, and the library takes its time to notice: asked before the next try.
+                self.cluster.forget(&plan.target);
                 let pause = self.targets.failed(&plan.target, self.clock.elapsed());
                 tracing::warn!(%error, target = &*plan.target, ?pause, "a target is away: what is for it waits");
                 self.hold(step.lease, plan, pause, &step.from)

@@ -311,15 +311,34 @@ impl Drop for KafkaRig {
 
 /// With a client that knows nothing of Dwell but the documented layout.
 pub(crate) fn produce(address: &str, topic: &str, message: &Foreign) -> Result<(), String> {
-    let producer: BaseProducer =
-        ClientConfig::new().set("bootstrap.servers", address).create().map_err(|error| error.to_string())?;
-    let headers = message.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
-        headers.insert(Header { key, value: Some(&value[..]) })
-    });
-    let mut record = BaseRecord::<[u8], [u8]>::to(topic).payload(&message.body).headers(headers);
-    record.key = message.key.as_ref().map(|key: &Bytes| &key[..]);
-    producer.send(record).map_err(|(error, _)| error.to_string())?;
-    producer.flush(Duration::from_secs(10)).map_err(|error| error.to_string())
+    Foreigner::new(address)?.write(topic, message, None)?.flush()
+}
+
+/// A client that knows nothing of Dwell but the documented layout.
+pub(crate) struct Foreigner(BaseProducer);
+
+impl Foreigner {
+    pub(crate) fn new(address: &str) -> Result<Self, String> {
+        let config = ClientConfig::new().set("bootstrap.servers", address).create();
+        config.map(Self).map_err(|error| error.to_string())
+    }
+
+    /// Writes a record, with a timestamp of its own if there is one.
+    pub(crate) fn write(&self, topic: &str, message: &Foreign, at: Option<i64>) -> Result<&Self, String> {
+        let headers = message.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
+            headers.insert(Header { key, value: Some(&value[..]) })
+        });
+        let mut record = BaseRecord::<[u8], [u8]>::to(topic).payload(&message.body).headers(headers);
+        record.key = message.key.as_ref().map(|key: &Bytes| &key[..]);
+        record.timestamp = at;
+        self.0.send(record).map_err(|(error, _)| error.to_string())?;
+        Ok(self)
+    }
+
+    /// Until all of them are there.
+    pub(crate) fn flush(&self) -> Result<(), String> {
+        self.0.flush(Duration::from_secs(10)).map_err(|error| error.to_string())
+    }
 }
 
 /// Settles one as handled. What could not be is returned.

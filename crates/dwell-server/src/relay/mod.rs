@@ -38,7 +38,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "GLOB")]
     allow_targets: Option<String>,
     /// A setting: an option of a `kafka://` URL such as `tls=true`, `username=…`, `password_file=…` or `transactions=10s`, or
-    /// a property of librdkafka such as `ssl.ca.location=…`
+    /// a property of librdkafka such as `ssl.ca.location=…`. One that is secret is read from a file: `key_password_file=…`
     #[arg(long = "option", value_name = "KEY=VALUE", value_parser = pair)]
     options: Vec<(String, String)>,
 }
@@ -82,25 +82,33 @@ async fn relay(options: Options) -> Result<()> {
     Ok(())
 }
 
+/// What the name of a secret ends with where its value is the file that it is in.
+const FILE: &str = "_file";
+
 /// All as it would stand in a URL, so that it is read and checked in one place; properties of librdkafka have a dot.
 fn settings(options: &Options) -> Result<KafkaSettings> {
     let (mut login, mut query, mut properties) = ((None, None), vec![], vec![]);
     for (key, value) in &options.options {
-        match key.as_str() {
-            "username" => login.0 = Some(value.clone()),
-            "password_file" => login.1 = Some(read_secret(value)?),
-            // Whoever lists processes would read it.
-            "password" => {
-                let text = "a password does not go on the command line: write it to a file, and say \
-                            `--option password_file=PATH`";
-                return Err(Error::new(ErrorKind::Config, text));
-            }
-            key if key.contains('.') => properties.push((key.to_owned(), value.clone())),
-            key => query.push((key, value.as_str())),
+        // Whoever lists processes would read it.
+        if KafkaSettings::is_secret(key) && !key.ends_with(FILE) {
+            let text = format!(
+                "`{key}` does not go on the command line: write it to a file, and say `--option {key}{FILE}=PATH`"
+            );
+            return Err(Error::new(ErrorKind::Config, text));
+        }
+        let (key, value) = match key.strip_suffix(FILE).filter(|key| KafkaSettings::is_secret(key)) {
+            Some(key) => (key, read_secret(value)?),
+            None => (key.as_str(), value.clone()),
+        };
+        match key {
+            "username" => login.0 = Some(value),
+            "password" => login.1 = Some(value),
+            key if key.contains('.') => properties.push((key.to_owned(), value)),
+            key => query.push((key, value)),
         }
     }
-    query.extend([("group", options.group.as_str()), ("prefix", &options.prefix)]);
-    query.extend(options.ladder.as_deref().map(|ladder| ("ladder", ladder)));
+    query.extend([("group", options.group.clone()), ("prefix", options.prefix.clone())]);
+    query.extend(options.ladder.clone().map(|ladder| ("ladder", ladder)));
     let login = match login {
         (Some(user), Some(password)) => format!("{}:{}@", encoded(&user), encoded(&password)),
         (None, None) => String::new(),
@@ -120,7 +128,7 @@ fn settings(options: &Options) -> Result<KafkaSettings> {
 
 fn read_secret(path: &str) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Error::new(ErrorKind::Config, format!("the password cannot be read from `{path}`")).with_source(error)
+        Error::new(ErrorKind::Config, format!("a secret cannot be read from `{path}`")).with_source(error)
     })?;
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }
@@ -181,6 +189,28 @@ mod tests {
         assert!(
             refused(&["--option", "username=me", "--option", "password_file=/nowhere"]).contains("/nowhere")
         );
+    }
+
+    #[test]
+    fn nothing_secret_is_taken_from_the_command_line() {
+        for key in ["password", "key_password", "sasl.password", "ssl.key.password", "ssl.key.pem"] {
+            let said = read(&["--option", &format!("{key}=s3cret")]).unwrap_err();
+            assert!(said.to_string().contains(&format!("`--option {key}_file=PATH`")), "{said}");
+            assert!(!format!("{said:?}").contains("s3cret"), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_secret_comes_from_files() {
+        let file = std::env::temp_dir().join(format!("dwell-relay-secrets-{}", std::process::id()));
+        std::fs::write(&file, "s3cret&more=1\n").unwrap();
+        let of = |key: &str| format!("{key}_file={}", file.display());
+        let settings = read(&["--option", "tls=true", "--option", &of("key_password")]);
+        let more = read(&["--option", &of("sasl.password"), "--option", "ssl.key.location=/key.pem"]);
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(settings.unwrap().tls.unwrap().key_password.unwrap().expose(), "s3cret&more=1");
+        let expected = [("sasl.password", "s3cret&more=1"), ("ssl.key.location", "/key.pem")];
+        assert_eq!(more.unwrap().properties, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
     }
 
     #[test]

@@ -1,0 +1,49 @@
+//! The relay never makes a target, not even where the broker makes whatever topic somebody asks for.
+
+mod rig;
+
+use dwell_conformance::servers::kafka::KafkaServer;
+use rdkafka::admin::AdminOptions;
+use rig::scene::{SECOND, Scene};
+use std::process::Command;
+
+/// All that there are. Whoever asks for one by its name may make it.
+fn topics(scene: &Scene) -> Vec<String> {
+    let out = Command::new("kcat").args(["-b", &scene.address, "-L"]).output().expect("it was installed");
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    let named = |line: &str| Some(line.trim().strip_prefix("topic \"")?.split('"').next()?.to_owned());
+    said.lines().filter_map(named).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_is_absent_or_was_deleted_is_not_made_by_a_broker_that_makes_what_is_asked_for() {
+    for transactions in [None, Some(SECOND * 5)] {
+        let server = KafkaServer::start_with_automatic_topics().unwrap();
+        let mut scene = Scene::at(&server.address()).await;
+        scene.settings.relay.transactions = transactions;
+        let (target, absent) = (scene.topic("orders").await, format!("absent-{}", scene.mark));
+        let relay = scene.relay();
+        let (due, now) = (scene.delay_topic("due"), scene.now().to_string());
+        let write = |target: &String, body: &str| {
+            let headers = [("x-target-topic", target.clone()), ("x-process-at", now.clone())];
+            scene.write(&due, "k", &headers, body);
+        };
+        write(&target, "in time");
+        write(&absent, "nowhere");
+        assert_eq!(scene.read(&target, 1).await[0].3, "in time");
+        scene.until("one is parked", || relay.counts.tally().parked == 1).await;
+        // The relay has sent to this one, and knows it.
+        scene.admin().delete_topics(&[&target], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+        scene.until("it is gone", || !topics(&scene).contains(&target)).await;
+        write(&target, "too late");
+        scene.until("two are parked", || relay.counts.tally().parked == 2).await;
+        let parked = scene.read(&scene.delay_topic("parked"), 2).await;
+        for body in ["nowhere", "too late"] {
+            let found = parked.iter().find(|(.., parked)| parked == body);
+            assert!(found.is_some_and(|(_, _, headers, _)| headers.contains("does not exist")), "{parked:?}");
+        }
+        let there = topics(&scene);
+        assert!(there.contains(&due) && !there.contains(&target) && !there.contains(&absent), "{there:?}");
+        relay.stop().await;
+    }
+}
