@@ -8,12 +8,24 @@ pub fn resident() -> usize {
     statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
 }
 
-/// How long the threads of this process have run in all, in seconds.
+/// How long the threads of this process have run in all, those that have ended included, in seconds.
 pub fn processor_time() -> f64 {
-    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let nanoseconds = threads.filter_map(|thread| {
-        let schedule = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        schedule.split_whitespace().next()?.parse::<u64>().ok()
-    });
-    nanoseconds.sum::<u64>() as f64 / 1e9
+    let passed = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    passed.tv_sec as f64 + passed.tv_nsec as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_thread_that_has_ended_counts() {
+        let before = processor_time();
+        let work = || (0..5_000_000_u64).fold(0, |sum, n| std::hint::black_box(sum ^ n));
+        std::thread::spawn(work).join().unwrap();
+        assert!(processor_time() > before);
+        let ended = processor_time();
+        std::thread::spawn(|| ()).join().unwrap();
+        assert!(processor_time() >= ended);
+    }
 }

@@ -112,7 +112,7 @@ fn commit(consumer: &BaseConsumer, topic: &str, next: i64, is_last: bool) {
 
 /// The pause between two commits, as with ours or longer: the broker takes some milliseconds for each, one after the other,
 /// and the last one would wait for all.
-const COMMIT_EACH: Duration = Duration::from_millis(20);
+const COMMIT_EACH: Duration = Duration::from_millis(25);
 
 /// Messages per second, read and committed in batches, from joining the group to having left it.
 pub(crate) fn receives(address: &str, topic: &str, group: &str, count: usize, batch: usize) -> f64 {
