@@ -168,9 +168,11 @@ fn now() -> u128 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis()
 }
 
-/// Through a topic of ours, since the broker makes none by itself.
+/// Through a topic of ours, since the broker makes none by itself. Its delay topics are its own: those of a relay here have
+/// another ladder, which would be a conflict.
 fn make_topic(server: &KafkaServer, name: &str) {
-    let settings = dwell_kafka::KafkaSettings::at(server.address());
+    let mut settings = dwell_kafka::KafkaSettings::at(server.address());
+    settings.relay.prefix = "unused-".to_owned();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         use dwell_core::{OnMissing, Seams, Topic, Transport as _};
