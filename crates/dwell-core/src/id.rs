@@ -128,7 +128,8 @@ impl ScheduleId {
     /// others: there, its name is the message id and the topic that it is for.
     ///
     /// What waits again because its target was away has a name of its own: somebody may have sent anew under its id. So has
-    /// what waits because a worker lost it: a crash is no run, and so it leaves the count as it is.
+    /// what waits because a worker lost it: a crash is no run, and so it leaves the count as it is; and the copy of a record of
+    /// a log, where another record may have its id.
     pub fn of(envelope: &Envelope) -> Self {
         let message = &envelope.message;
         let handled = message.attempts.handled > 0 || message.attempts.failed > 0;

@@ -41,8 +41,8 @@ pub const REJECTED_AT: &str = "x-rejected-at";
 pub const TO_TOPIC: &str = "x-dwell-to-topic";
 /// On what waits in a store for another broker: the subscription there, if it is addressed alone.
 pub const TO_SUBSCRIPTION: &str = "x-dwell-to-subscription";
-/// On what waits again in a store because its target was away: a number that tells it apart from what was sent anew
-/// under its id meanwhile.
+/// On what waits in a store for another broker: tells it apart from others of its id. `at` and its place in the log that it
+/// was read from; or, because its target was away, a number for each time that it waits.
 pub const HELD: &str = "x-dwell-held";
 
 /// The stamps of a rejection.

@@ -110,6 +110,12 @@ impl Delay {
         self.detour.is_some() && self.mode == DelayMode::Scheduler
     }
 
+    /// Whether the broker itself may hold messages that it cannot list or change.
+    pub(crate) fn hides_what_waits(&self) -> bool {
+        let can = &self.capabilities;
+        can.delay > Duration::ZERO && !can.delay_control && !self.always_detours()
+    }
+
     /// Whether this transport can make a message wait so long, in one way or another. `what` needs it.
     pub fn check(&self, longest: Duration, what: &str) -> Result<()> {
         match self.route(Due::After(longest)) {

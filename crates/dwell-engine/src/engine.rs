@@ -4,7 +4,7 @@ use crate::{
     delay::{Delay, DelayMode, Route},
     forward::Forwarder,
     gaps::{Gaps, unconfirmed},
-    monitor::{Monitor, best},
+    monitor::{Books, Monitor, best, hidden},
     observe::{Observer, watch},
     pump::{Pump, Work},
     settings::SubscriptionSettings,
@@ -118,10 +118,13 @@ impl EngineBuilder {
         if let Some(detour) = delay.detour() {
             Forwarder::provision(detour, self.on_missing).await?;
         }
-        let ledgers = [Some(&self.transport), self.store.as_ref()];
-        let ledgers = ledgers.into_iter().flatten().filter_map(|transport| transport.ledger()).collect();
+        let books = Books {
+            transport: self.transport.ledger(),
+            store: self.store.as_ref().and_then(|store| store.ledger()),
+            hides_what_waits: delay.hides_what_waits(),
+        };
         let inner = Inner {
-            monitor: Monitor::new(self.seams.clock.clone(), ledgers),
+            monitor: Monitor::new(self.seams.clock.clone(), books),
             transport: self.transport,
             store: self.store,
             producer: OnceLock::new(),
@@ -420,20 +423,14 @@ impl Engine {
             }
         }
         match best(answers) {
-            Changed::NotFound if self.hides_what_waits() => Err(hidden()),
+            Changed::NotFound if self.0.delay.hides_what_waits() => Err(hidden()),
             changed => Ok(changed),
         }
     }
 
-    /// Whether the broker itself may hold messages that it cannot list or change.
-    fn hides_what_waits(&self) -> bool {
-        let can = &self.0.capabilities;
-        can.delay > Duration::ZERO && !can.delay_control && !self.0.delay.always_detours()
-    }
-
     /// What waits, in order of due time, from everything that holds messages for us.
     pub async fn pending(&self, query: Query) -> Result<Vec<Pending>> {
-        if self.hides_what_waits() {
+        if self.0.delay.hides_what_waits() {
             return Err(hidden());
         }
         let mut pending = vec![];
@@ -547,12 +544,6 @@ impl Engine {
         self.0.aborts.lock().unwrap_or_else(PoisonError::into_inner).push(handle.abort_handle());
         self.0.services.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
     }
-}
-
-fn hidden() -> Error {
-    let text = "this transport cannot list or change what waits inside it: set `delay = \"scheduler\"` and \
-                `[scheduler] url` to a store that can";
-    Error::new(ErrorKind::Unsupported, text)
 }
 
 fn place(results: &mut [Option<Result<Sent>>], indexes: Vec<usize>, answers: Vec<Result<Sent>>) {

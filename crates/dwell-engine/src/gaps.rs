@@ -6,7 +6,7 @@ use crate::{
 };
 use dwell_core::{
     Action, Address, Capabilities, Consumer, Due, Envelope, Error, ErrorKind, Lease, Note, Result, Sent,
-    Settle, Subscription, Text, Transport, Unsettled,
+    Settle, Subscription, Text, Transport, Unsettled, wire,
 };
 use std::sync::Arc;
 
@@ -64,6 +64,18 @@ impl Gaps {
         };
         Envelope::copy(to, settle.delivery.message.clone()).due(due)
     }
+
+    /// A copy that waits in a store, under a name that it shares with no other record of a log: two of one id and content are
+    /// two messages. A record that is read again has its old place, and so replaces the copy that was made of it before.
+    ///
+    /// Where leases run out, a position says nothing of the kind: there the name is that of message, destination and count.
+    fn tell_apart(&self, settle: &Settle, mut copy: Envelope) -> Envelope {
+        if self.capabilities.lease == Lease::Session {
+            let position = settle.delivery.receipt.lease().position;
+            copy.message.headers.set(wire::HELD, format!("at{position}"));
+        }
+        copy
+    }
 }
 
 /// Settles a batch: natively where declared, else *produce, confirm, then ack*. Returns what was not settled.
@@ -71,7 +83,8 @@ impl Gaps {
 /// * Native settlements go first: a slow dead-letter topic holds back nobody's ack.
 /// * The original is acked only after its copy is confirmed. A failed copy leaves it unsettled, as it was.
 /// * Copy confirmed, ack failed: what comes back is the ack alone, so that trying again makes no second copy.
-/// * A copy that waits in a store is named after message, destination and count: storing it again replaces it.
+/// * A copy that waits in a store is named after message, destination and count, and after its place in a log: storing it
+///   again replaces it, and no other.
 pub async fn settle_with_gaps(on: &Gaps, batch: Vec<Settle>) -> Vec<Unsettled> {
     // Most of them, and they are large: not copied for nothing.
     if batch.iter().all(|settle| on.lane(settle) == Lane::Native) {
@@ -95,7 +108,7 @@ pub async fn settle_with_gaps(on: &Gaps, batch: Vec<Settle>) -> Vec<Unsettled> {
             }
             Ok(Route::Detour) => {
                 let detour = on.delay.detour().expect("a route by way of a store needs one");
-                storing.push(detour.wrap(envelope));
+                storing.push(on.tell_apart(&settle, detour.wrap(envelope)));
                 stored.push(settle);
             }
             Err(error) => unsettled.push(Unsettled { settle, error }),

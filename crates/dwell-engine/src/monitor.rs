@@ -3,16 +3,15 @@
 //! Its cost is nothing per message: what is in flight is read from the slots that the pumps need anyway, what waits or
 //! is dead from the ledger of the transport, or from the store behind it.
 
+mod books;
 mod seen;
 
+pub(crate) use books::{Books, best, hidden};
 pub use seen::{Seen, Stage};
 
 use crate::pump::Pump;
 use bytes::Bytes;
-use dwell_core::{
-    Answer, Change, Changed, Clock, Count, Error, ErrorKind, Ledger, MessageId, Of, Oldest, Record,
-    RecordQuery, Result, State,
-};
+use dwell_core::{Change, Changed, Clock, Count, MessageId, Of, Oldest, Record, RecordQuery, Result, State};
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -45,18 +44,18 @@ pub struct Monitor(Arc<Inner>);
 
 struct Inner {
     clock: Arc<dyn Clock>,
-    ledgers: Vec<Arc<dyn Ledger>>,
+    books: Books,
     pumps: Mutex<Vec<Pump>>,
 }
 
 impl Monitor {
     /// One that sees nothing, for tests of what only holds one.
     pub fn empty(clock: Arc<dyn Clock>) -> Self {
-        Self::new(clock, vec![])
+        Self::new(clock, Books::default())
     }
 
-    pub(crate) fn new(clock: Arc<dyn Clock>, ledgers: Vec<Arc<dyn Ledger>>) -> Self {
-        Self(Arc::new(Inner { clock, ledgers, pumps: Mutex::default() }))
+    pub(crate) fn new(clock: Arc<dyn Clock>, books: Books) -> Self {
+        Self(Arc::new(Inner { clock, books, pumps: Mutex::default() }))
     }
 
     pub(crate) fn watch(&self, pump: Pump) {
@@ -162,7 +161,8 @@ impl Monitor {
     }
 
     /// What is in flight, waits, or is dead: up to `limit` of what is not in flight. What a transport without a ledger
-    /// holds itself cannot be listed, what waits for it in a store can.
+    /// holds itself, its dead letters included, cannot be listed; what waits for it in a store can, and what was parked
+    /// there because it can never be sent on.
     ///
     /// ```
     /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
@@ -187,15 +187,14 @@ impl Monitor {
     pub async fn list(&self, limit: usize) -> Result<Vec<Seen>> {
         let mut seen = self.in_flight();
         let states = vec![State::Scheduled, State::Ready, State::Deferred, State::Retrying, State::Dead];
-        for ledger in &self.0.ledgers {
-            let query = RecordQuery { states: states.clone(), limit, ..RecordQuery::default() };
-            seen.extend(ledger.list(query).await?.items.into_iter().filter_map(Seen::recorded));
-        }
+        let query = RecordQuery { states, limit, ..RecordQuery::default() };
+        seen.extend(self.0.books.list(&query).await?.into_iter().filter_map(Seen::recorded));
         Ok(seen)
     }
 
     /// Everything that is known about a message: a record for each subscription that has or had it, and one for it as
-    /// a whole while it waits. Empty if it is not known.
+    /// a whole while it waits. Empty if it is not known. On a transport without a ledger, what a store holds of it, and
+    /// `Unsupported` if that is nothing: nobody can say then.
     ///
     /// ```
     /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
@@ -219,15 +218,11 @@ impl Monitor {
     /// # Ok(()) }
     /// ```
     pub async fn get(&self, id: &MessageId) -> Result<Vec<Record>> {
-        self.check()?;
-        let mut records = vec![];
-        for ledger in &self.0.ledgers {
-            records.extend(ledger.get(id).await?);
-        }
-        Ok(records)
+        self.0.books.get(id).await
     }
 
-    /// How many messages there are in each state, as far as they can be listed.
+    /// How many messages there are in each state. On a transport without a ledger, of those that a store holds;
+    /// `Unsupported` without one.
     ///
     /// ```
     /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
@@ -250,15 +245,11 @@ impl Monitor {
     /// # Ok(()) }
     /// ```
     pub async fn counts(&self) -> Result<Vec<Count>> {
-        let mut counts = vec![];
-        for ledger in &self.0.ledgers {
-            counts.extend(ledger.counts().await?);
-        }
-        Ok(counts)
+        self.0.books.counts().await
     }
 
-    /// For each subscription with messages that are ready, when the first of them became due, as far as that can be
-    /// known.
+    /// For each subscription with messages that are ready, when the first of them became due. On a transport without a
+    /// ledger, for those that a store holds; `Unsupported` without one.
     ///
     /// ```
     /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
@@ -280,14 +271,11 @@ impl Monitor {
     /// # Ok(()) }
     /// ```
     pub async fn oldest_ready(&self) -> Result<Vec<Oldest>> {
-        let mut oldest = vec![];
-        for ledger in &self.0.ledgers {
-            oldest.extend(ledger.oldest_ready().await?);
-        }
-        Ok(oldest)
+        self.0.books.oldest_ready().await
     }
 
-    /// Dead letters with their payload, up to `limit`.
+    /// Dead letters with their payload, up to `limit`. `Unsupported` on a transport without a ledger, also if there is a
+    /// store: they lie in the broker. What was parked in the store is in [`list`](Self::list).
     ///
     /// ```
     /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
@@ -312,16 +300,11 @@ impl Monitor {
     /// # Ok(()) }
     /// ```
     pub async fn dead(&self, limit: usize) -> Result<Vec<Record>> {
-        self.check()?;
-        let mut dead = vec![];
-        for ledger in &self.0.ledgers {
-            let query = RecordQuery { states: vec![State::Dead], limit, ..RecordQuery::default() };
-            dead.extend(ledger.list(query).await?.items);
-        }
-        Ok(dead)
+        self.0.books.dead(limit).await
     }
 
     /// Sends a dead letter back to its own subscription, with another body if there is one. Both counts start anew.
+    /// On a transport without a ledger, only what was parked in a store; `Unsupported` for all else.
     ///
     /// ```
     /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
@@ -347,10 +330,10 @@ impl Monitor {
     /// # Ok(()) }
     /// ```
     pub async fn replay(&self, id: impl Into<MessageId>, body: Option<Bytes>, by: &str) -> Result<Changed> {
-        self.change(&id.into(), Change::Replay(body), by).await
+        self.0.books.change(&id.into(), Change::Replay(body), by).await
     }
 
-    /// Drops a dead letter for good.
+    /// Drops a dead letter for good. On a transport without a ledger, as [`replay`](Self::replay).
     ///
     /// ```
     /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
@@ -373,11 +356,12 @@ impl Monitor {
     /// # Ok(()) }
     /// ```
     pub async fn clear(&self, id: impl Into<MessageId>, by: &str) -> Result<Changed> {
-        self.change(&id.into(), Change::Discard, by).await
+        self.0.books.change(&id.into(), Change::Discard, by).await
     }
 
     /// Changes every record that a query finds, page by page, and says how many were changed. What comes to be after it
-    /// has begun is not touched. Cancelling all that waits under a business key is one of these.
+    /// has begun is not touched. Cancelling all that waits under a business key is one of these. On a transport without a
+    /// ledger that is possible where all that waits is in a store; all else is `Unsupported`.
     ///
     /// ```
     /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
@@ -404,9 +388,9 @@ impl Monitor {
     /// # Ok(()) }
     /// ```
     pub async fn change_all(&self, query: RecordQuery, change: Change, by: &str) -> Result<Tally> {
-        self.check()?;
+        self.0.books.check(&change)?;
         let (begun, mut tally) = (self.0.clock.now(), Tally::default());
-        for ledger in &self.0.ledgers {
+        for ledger in self.0.books.all() {
             let mut query = RecordQuery { limit: PAGE, ..query.clone() };
             loop {
                 let page = ledger.list(query.clone()).await?;
@@ -431,24 +415,6 @@ impl Monitor {
         }
         Ok(tally)
     }
-
-    async fn change(&self, id: &MessageId, change: Change, by: &str) -> Result<Changed> {
-        self.check()?;
-        let mut answers: Vec<Answer> = vec![];
-        for ledger in &self.0.ledgers {
-            answers.extend(ledger.change(id, Of::All, change.clone(), by).await?);
-        }
-        Ok(best(answers.into_iter().map(|answer| answer.changed)))
-    }
-
-    fn check(&self) -> Result<()> {
-        if !self.0.ledgers.is_empty() {
-            return Ok(());
-        }
-        let text = "this transport keeps no ledger, so its dead letters cannot be listed or changed here: read its \
-                    dead-letter topic with a consumer, and replay what it delivers";
-        Err(Error::new(ErrorKind::Unsupported, text))
-    }
 }
 
 /// What a bulk change came to.
@@ -468,12 +434,3 @@ pub struct Tally {
 
 /// Records looked at in one step of a bulk change.
 const PAGE: usize = 500;
-
-/// Of several answers about one message, the one that tells most.
-pub(crate) fn best(answers: impl IntoIterator<Item = Changed>) -> Changed {
-    answers.into_iter().fold(Changed::NotFound, |best, answer| match (best, answer) {
-        (Changed::Done, _) | (_, Changed::Done) => Changed::Done,
-        (Changed::TooLate, _) | (_, Changed::TooLate) => Changed::TooLate,
-        _ => Changed::NotFound,
-    })
-}

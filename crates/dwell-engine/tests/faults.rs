@@ -351,16 +351,18 @@ async fn what_can_never_be_sent_is_parked_visibly_and_can_be_replayed() {
         world.send(order(&format!("{kind:?}")).due(Due::After(SECOND))).await;
         world.advance(SECOND * 2).await;
     }
-    let dead = world.engine.monitor().dead(10).await.unwrap();
-    assert_eq!(dead.len(), 3);
-    let headers = &dead[0].message.headers;
-    assert_eq!(headers.get_text(wire::REJECTION_REASON), Some("unroutable"));
+    let monitor = world.engine.monitor();
+    let seen = monitor.list(10).await.unwrap();
+    assert_eq!(seen.iter().filter(|seen| seen.stage == Stage::DeadLettered).count(), 3);
+    let parked = monitor.get(&"TooLarge".into()).await.unwrap();
+    assert_eq!(parked[0].message.headers.get_text(wire::REJECTION_REASON), Some("unroutable"));
     assert_eq!(store.held().ready, 3, "kept where people can find it");
     poor.break_topic("orders", None);
-    let replayed = world.engine.monitor().replay("TooLarge", None, "ada").await.unwrap();
-    assert_eq!(replayed, Changed::Done);
+    assert_eq!(monitor.replay("TooLarge", None, "ada").await.unwrap(), Changed::Done);
     world.advance(SECOND).await;
     assert_eq!(world.ids(), ["TooLarge"]);
+    assert_eq!(monitor.clear("NotFound", "ada").await.unwrap(), Changed::Done);
+    assert_eq!(store.held().ready, 1);
 }
 
 #[tokio::test]
@@ -372,7 +374,8 @@ async fn refusals_and_closures_are_waited_out_and_never_park_a_message() {
         poor.break_topic("orders", Some(Broken::Error(kind)));
         world.send(order("a").due(Due::After(SECOND))).await;
         world.advance(SECOND * 3600).await;
-        assert!(world.engine.monitor().dead(10).await.unwrap().is_empty(), "{kind:?}");
+        let seen = world.engine.monitor().list(10).await.unwrap();
+        assert_eq!((seen.len(), seen[0].stage), (1, Stage::Enqueued), "{kind:?}");
         poor.break_topic("orders", None);
         world.advance(SECOND * 121).await;
         assert_eq!(world.ids(), ["a"], "{kind:?}");

@@ -1,10 +1,43 @@
 //! What people see: in flight, retrying, dead; and what they can do about it.
 
 mod common;
-use common::*;
+use common::{declaring::Declaring, poor::Poor, *};
 use dwell_core::*;
-use dwell_engine::*;
+use dwell_engine::{
+    memory::{Memory, MemorySettings},
+    *,
+};
 use std::sync::Arc;
+
+/// A world on a transport without a ledger, which can make messages wait so long, and then not show them; and with a store
+/// that remembers what it has forwarded, or without one.
+async fn without_a_ledger(delay: fn(Capabilities) -> Capabilities, has_store: bool) -> World {
+    let clock = VirtualClock::new();
+    let seams = Seams::virtual_time(clock.clone(), 1);
+    let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    let transport = Declaring(Arc::new(Poor::new(memory.clone())), delay);
+    let mut engine = Engine::builder(Arc::new(transport), seams.clone());
+    if has_store {
+        let remembers = MemorySettings { keep_done: 100, ..MemorySettings::default() };
+        engine = engine.store(Arc::new(Memory::new(seams, remembers)));
+    }
+    let engine = engine.build().await.unwrap();
+    World { clock, memory, engine, ran: Arc::default() }
+}
+
+fn cannot_wait(can: Capabilities) -> Capabilities {
+    can
+}
+
+fn can_wait(can: Capabilities) -> Capabilities {
+    Capabilities { delay: SECOND * 100_000, ..can }
+}
+
+fn refused<T: std::fmt::Debug>(answer: Result<T>) -> String {
+    let error = answer.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    error.to_string()
+}
 
 #[tokio::test]
 async fn every_stage_of_a_message_is_seen_with_all_its_fields() {
@@ -87,4 +120,94 @@ async fn a_run_is_seen_while_it_lasts_and_gone_on_success() {
     gate.add_permits(1);
     world.advance(SECOND).await;
     assert!(world.engine.monitor().in_flight().is_empty());
+}
+
+#[tokio::test]
+async fn where_only_the_store_has_a_ledger_nobody_is_told_that_there_are_no_dead_letters() {
+    let world = without_a_ledger(cannot_wait, true).await;
+    let settings =
+        SubscriptionSettings { retry: RetryPolicy { max_retries: 2, ..orders().retry }, ..orders() };
+    world.handle(settings, |_, _| Verdict::fail("boom")).await;
+    world.send(order("a").due(Due::After(SECOND))).await;
+    let waiting = world.engine.monitor().get(&"a".into()).await.unwrap();
+    assert_eq!((waiting.len(), waiting[0].state), (1, State::Scheduled), "what waits in the store is there");
+    world.advance(SECOND * 3600).await;
+    assert_eq!(world.in_state(State::Dead).await.len(), 1, "it is dead in the broker");
+
+    let monitor = world.engine.monitor();
+    for refusal in [
+        refused(monitor.dead(10).await),
+        refused(monitor.replay("a", None, "ada").await),
+        refused(monitor.clear("a", "ada").await),
+        refused(monitor.replay("nobody", None, "ada").await),
+        refused(monitor.change_all(RecordQuery::default(), Change::Replay(None), "ada").await),
+        refused(monitor.change_all(RecordQuery::default(), Change::Discard, "ada").await),
+    ] {
+        assert!(refusal.contains("{topic}.dlq") && refusal.contains("docs/transports"), "{refusal}");
+    }
+    let text = refused(monitor.get(&"a".into()).await);
+    assert!(text.contains("the message a") && !text.contains("dead letters"), "{text}");
+    assert_eq!(monitor.counts().await.unwrap(), [], "three times forwarded is not three times done");
+}
+
+#[tokio::test]
+async fn what_waits_in_a_store_is_counted_and_cancelled_by_a_query() {
+    let world = without_a_ledger(cannot_wait, true).await;
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    for envelope in [keyed("a", "alice"), keyed("b", "bob")] {
+        world.send(envelope.due(Due::After(SECOND))).await;
+    }
+    let monitor = world.engine.monitor();
+    let counts = monitor.counts().await.unwrap();
+    assert_eq!((counts.len(), counts[0].state, counts[0].count), (1, State::Scheduled, 2));
+    let of_alice = RecordQuery { key: Some("alice".into()), ..RecordQuery::default() };
+    let tally = monitor.change_all(of_alice, Change::Cancel, "ada").await.unwrap();
+    assert_eq!((tally.changed, tally.too_late), (1, 0));
+    world.advance(SECOND * 2).await;
+    assert_eq!(world.ids(), ["b"]);
+}
+
+#[tokio::test]
+async fn where_the_broker_hides_what_waits_a_query_does_not_say_that_it_has_changed_all() {
+    let world = without_a_ledger(can_wait, true).await;
+    let all = world.engine.monitor().change_all(RecordQuery::default(), Change::Cancel, "ada").await;
+    let text = refused(all);
+    assert!(text.contains("delay = \"scheduler\""), "{text}");
+}
+
+#[tokio::test]
+async fn without_any_ledger_what_cannot_be_counted_is_refused_and_what_is_in_flight_is_listed() {
+    let world = without_a_ledger(can_wait, false).await;
+    let monitor = world.engine.monitor();
+    assert!(refused(monitor.counts().await).contains("no ledger"));
+    assert!(refused(monitor.oldest_ready().await).contains("no ledger"));
+    refused(monitor.get(&"a".into()).await);
+    refused(monitor.dead(10).await);
+    refused(monitor.change_all(RecordQuery::default(), Change::Cancel, "ada").await);
+
+    let never = Work::Async(Arc::new(|_: Message, _: Context| std::future::pending::<Verdict>()));
+    world.engine.subscribe(orders(), never).await.unwrap();
+    world.send(order("a")).await;
+    world.idle().await;
+    let seen = monitor.list(10).await.unwrap();
+    assert_eq!((seen.len(), seen[0].stage), (1, Stage::Processing));
+}
+
+#[tokio::test]
+async fn what_a_store_has_forwarded_is_what_the_transport_says_that_it_is() {
+    let clock = VirtualClock::new();
+    let seams = Seams::virtual_time(clock.clone(), 1);
+    let remembers = MemorySettings { keep_done: 100, ..MemorySettings::default() };
+    let [memory, store] = [(); 2].map(|()| Arc::new(Memory::new(seams.clone(), remembers)));
+    let engine = Engine::builder(memory.clone(), seams).store(store).delay(DelayMode::Scheduler);
+    let engine = engine.build().await.unwrap();
+    let world = World { clock, memory, engine, ran: Arc::default() };
+    world.handle(orders(), |_, _| Verdict::Reject("no".into())).await;
+    world.send(order("a").due(Due::After(SECOND))).await;
+    world.advance(SECOND * 2).await;
+    let monitor = world.engine.monitor();
+    let records = monitor.get(&"a".into()).await.unwrap();
+    assert_eq!((records.len(), &*records[0].topic, records[0].state), (1, "orders", State::Dead));
+    let counts = monitor.counts().await.unwrap();
+    assert_eq!((counts.len(), counts[0].state, counts[0].count), (1, State::Dead, 1));
 }

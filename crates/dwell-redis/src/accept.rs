@@ -4,7 +4,7 @@ use crate::{
     buckets,
     calls::{Before, Call},
     item, keys,
-    places::{Place, bytes, list, text},
+    places::{MAKE_IT, Place, bytes, list, text},
     script::ACCEPT,
     store::Store,
 };
@@ -212,7 +212,7 @@ fn read(envelope: &Envelope, answer: Value) -> Result<Sent> {
         }
         Some("missing") => {
             let name = envelope.to.subscription_name().map_or("", |name| name);
-            let text = format!("there is no subscription `{name}` of the topic `{topic}`: provision it");
+            let text = format!("there is no subscription `{name}` of the topic `{topic}`: {MAKE_IT}");
             Err(Error::new(ErrorKind::NotFound, text))
         }
         _ => Err(Error::new(ErrorKind::Timeout, "the server did not answer for this message")),

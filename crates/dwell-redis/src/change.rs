@@ -106,7 +106,7 @@ async fn change_one(
 
 fn missing(id: &MessageId, topic: &str, name: &str) -> Error {
     let text = format!(
-        "the dead letter `{id}` came from `{topic}/{name}`, which is not there any more: provision it"
+        "the dead letter `{id}` came from `{topic}/{name}`, which is not there any more: start a program that has it"
     );
     Error::new(ErrorKind::NotFound, text)
 }

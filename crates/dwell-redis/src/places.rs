@@ -185,10 +185,13 @@ impl Place {
 
     /// The error for a subscription that is not there.
     pub(crate) fn missing(&self, name: &str) -> Error {
-        let text = format!("there is no subscription `{name}` of the topic `{}`: provision it", self.topic);
+        let text = format!("there is no subscription `{name}` of the topic `{}`: {MAKE_IT}", self.topic);
         Error::new(ErrorKind::NotFound, text)
     }
 }
+
+/// What to do about a topic or a subscription that is not there.
+pub(crate) const MAKE_IT: &str = "start a program that handles it, or set `on_missing = \"create\"`";
 
 /// All topics that were asked for.
 #[derive(Default)]
@@ -222,10 +225,7 @@ impl Places {
 
     /// The error for a topic that is not there.
     pub(crate) fn missing(&self, link: &Link, topic: &str) -> Error {
-        let text = format!(
-            "there is no topic `{topic}` at {}: provision it, or a subscription of it",
-            link.settings.place()
-        );
+        let text = format!("there is no topic `{topic}` at {}: {MAKE_IT}", link.settings.place());
         Error::new(ErrorKind::NotFound, text)
     }
 

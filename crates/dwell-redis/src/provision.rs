@@ -2,7 +2,7 @@
 
 use crate::{
     keys,
-    places::{LAYOUT, Place, text, written},
+    places::{LAYOUT, MAKE_IT, Place, text, written},
     script::{DECLARE, PROMOTE},
     store::Store,
 };
@@ -147,7 +147,7 @@ impl Plan {
         if missing.is_empty() {
             return Ok(());
         }
-        let text = format!("not at {at}: {}; provision them with `Create`", missing.join(", "));
+        let text = format!("not at {at}: {}; {MAKE_IT}", missing.join(", "));
         Err(Error::new(ErrorKind::NotFound, text))
     }
 }

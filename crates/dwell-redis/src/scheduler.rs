@@ -48,7 +48,7 @@ impl RedisScheduler {
         let answers = in_each(&self.0, &topics, &CHANGE_WAITING, |command| {
             command.arg(&*id.0).arg(what);
             write_due(command, due);
-            command.arg("");
+            command.arg(&*self.0.seams.instance);
         });
         let mut trouble = Ok(());
         for (room, answer) in answers.await {

@@ -6,7 +6,7 @@ use crate::{
     consumer::{CHUNK, RedisConsumer},
     entries::Entries,
     item, keys,
-    places::{list, text},
+    places::{MAKE_IT, list, text},
     script::SETTLE,
 };
 use bytes::Bytes;
@@ -208,7 +208,7 @@ fn judge(consumer: &RedisConsumer, settle: &Settle, word: Option<&str>) -> Optio
                 Action::Move { to, .. } => to.clone(),
                 _ => Address::topic(consumer.of.topic.clone()),
             };
-            Some(Error::new(ErrorKind::NotFound, format!("there is no `{to}` to move to: provision it")))
+            Some(Error::new(ErrorKind::NotFound, format!("there is no `{to}` to move to: {MAKE_IT}")))
         }
         _ => Some(Error::new(
             ErrorKind::Timeout,

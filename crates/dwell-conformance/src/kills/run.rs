@@ -8,7 +8,7 @@ use super::{
     tail::Tail,
     worker::{Role, directory},
 };
-use crate::{Namespace, Rig};
+use crate::{Namespace, Pace, Rig};
 use dwell_core::{
     Action, AtomicMove, BoxError, Capabilities, Consumer, Lease, Note, OnMissing, Outcome, Record,
     RecordQuery, Settle, State, Subscription, Text, Transport, wire,
@@ -56,10 +56,10 @@ pub(super) async fn run(
     let subscriptions: Vec<_> = load.subscriptions().iter().map(|settings| settings.subscription()).collect();
     transport.provision(&[], &subscriptions, OnMissing::Create).await?;
     let letters = Letters::open(&*transport, &subscriptions).await?;
-    let terms = terms(transport.capabilities(), store.is_some(), &subscriptions, rig.pace().lease);
+    let terms = terms(transport.capabilities(), store.is_some(), &subscriptions, rig.pace());
     let quiet = match terms.holding {
         Holding::Lease(_) => rig.pace().lease,
-        Holding::Session => rig.pace().session,
+        Holding::Session(_) => rig.pace().session,
     };
     let mut show = Show {
         rig,
@@ -95,19 +95,14 @@ pub(super) async fn run(
     Ok((report, Some(directory)))
 }
 
-fn terms(
-    capabilities: Capabilities,
-    has_store: bool,
-    subscriptions: &[Subscription],
-    lease: Duration,
-) -> Terms {
+fn terms(capabilities: Capabilities, has_store: bool, subscriptions: &[Subscription], pace: Pace) -> Terms {
     let mut places: BTreeMap<Text, Vec<Text>> = BTreeMap::new();
     for of in subscriptions {
         places.entry(of.topic.clone()).or_default().push(Load::place(&of.topic, &of.name));
     }
     let holding = match capabilities.lease {
-        Lease::Timed { .. } => Holding::Lease(lease.as_millis() as i64),
-        Lease::Session => Holding::Session,
+        Lease::Timed { .. } => Holding::Lease(pace.lease.as_millis() as i64),
+        Lease::Session => Holding::Session(pace.session.as_millis() as i64),
     };
     let moves_at_once = capabilities.atomic_move != AtomicMove::No;
     // Who cannot move in one step holds what waits in one place and copies it to the other.
@@ -140,7 +135,7 @@ impl Show<'_> {
             let at_once = if dice.chance(20) { 2 + dice.below(2) as usize } else { 1 };
             // The server itself, where it is ours: everybody's calls fail, and what was confirmed must be there again.
             if self.rig.abilities().restart && dice.chance(10) {
-                if self.checker.holding() == Holding::Session {
+                if matches!(self.checker.holding(), Holding::Session(_)) {
                     clock.sleep(SETTLED_IN).await;
                 }
                 let from = clock.now().0;

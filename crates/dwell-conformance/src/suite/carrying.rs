@@ -4,7 +4,7 @@ use super::{Case, Member, Outcome, Stage, case, failure};
 use crate::Foreign;
 use bytes::Bytes;
 use dwell_core::{
-    Address, Attempts, BoxError, Delivery, Envelope, ErrorKind, Headers, Lease, Message, MessageFields,
+    Address, Attempts, BoxError, Delivery, Due, Envelope, ErrorKind, Headers, Lease, Message, MessageFields,
     Subscription, Topic, check_id, wire,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +28,8 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Carrying, an_event_that_nobody_subscribed_to_is_discarded),
         case!(Carrying, what_is_kept_unclaimed_is_adopted_by_the_first_subscription),
         case!(Carrying, what_is_kept_unclaimed_can_be_read_under_the_topics_own_name),
+        case!(Carrying, a_topic_that_somebody_subscribed_to_is_not_read_under_its_own_name),
+        case!(Carrying, what_waits_for_the_topics_own_name_goes_to_whoever_adopts_it, Delay),
         case!(Carrying, dead_letter_channels_keep_what_nobody_reads),
     ]
 }
@@ -358,6 +360,47 @@ async fn what_is_kept_unclaimed_can_be_read_under_the_topics_own_name(stage: Sta
     let [a] = default.take().await?;
     default.ack(a).await?;
     default.nothing().await
+}
+
+async fn a_topic_that_somebody_subscribed_to_is_not_read_under_its_own_name(stage: Stage) -> Outcome {
+    // Whether somebody has read it under that name before, or not.
+    for (topic, was_read) in [("jobs", false), ("bills", true)] {
+        let own = stage.subscription(topic, &stage.topic(topic));
+        stage.create(&[Topic::named(own.topic.clone()).keep()], &[]).await?;
+        stage.send(topic, &["a", "b"]).await?;
+        if was_read {
+            let reader = stage.join(&own).await?;
+            let [a, _] = reader.take().await?;
+            reader.ack(a).await?;
+            reader.leave().await?;
+        }
+        let mail = stage.subscribe(topic, "mail").await?;
+        let left = mail.take_many(if was_read { 1 } else { 2 }).await?;
+        mail.ack_all(left).await?;
+        let Err(error) = stage.join(&own).await else {
+            return Err(failure(format!("`{}` would have all of it again", own.address())));
+        };
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        stage.send(topic, &["c"]).await?;
+        let [c] = mail.take().await?;
+        mail.ack(c).await?;
+        mail.nothing().await?;
+    }
+    Ok(())
+}
+
+async fn what_waits_for_the_topics_own_name_goes_to_whoever_adopts_it(stage: Stage) -> Outcome {
+    let own = stage.subscription("jobs", &stage.topic("jobs"));
+    stage.create(&[Topic::named(own.topic.clone()).keep()], &[]).await?;
+    stage.join(&own).await?.leave().await?;
+    let (start, delay) = (stage.clock().elapsed(), stage.pace().delay);
+    let waits = Envelope::new(own.address(), stage.message("waits")).due(Due::After(delay));
+    stage.try_send(waits).await?;
+    let mail = stage.subscribe("jobs", "mail").await?;
+    let [waits] = mail.take_after(start, delay.saturating_sub(stage.blur())).await?;
+    assert_eq!(&*waits.message.id.0, "waits");
+    mail.ack(waits).await?;
+    mail.nothing().await
 }
 
 async fn dead_letter_channels_keep_what_nobody_reads(stage: Stage) -> Outcome {

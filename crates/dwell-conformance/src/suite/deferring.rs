@@ -2,7 +2,7 @@
 
 use super::{Bench, Case, Outcome, Parts, Stage, Way, case};
 use crate::faults::Faulty;
-use dwell_core::Lease;
+use dwell_core::{Attempts, Lease, RetryPolicy};
 use dwell_engine::{SubscriptionSettings, Verdict};
 use std::{sync::Arc, time::Duration};
 
@@ -13,6 +13,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Settling, a_deferral_with_its_own_delay_beats_the_subscriptions, Waits),
         case!(Settling, a_deferred_message_does_not_fan_out_to_another_subscription, Waits, FanOut),
         case!(Settling, two_subscriptions_defer_one_message_at_the_same_time, Waits, FanOut),
+        case!(Settling, messages_of_one_id_and_content_are_each_tried_again, Waits),
         case!(
             Settling,
             what_a_handler_releases_comes_back_uncounted_to_its_subscription_alone,
@@ -141,6 +142,40 @@ async fn two_subscriptions_defer_one_message_at_the_same_time(stage: Stage) -> O
         let counts: Vec<_> = of.iter().map(|run| run.counts()).collect();
         assert_eq!(counts, [(0, 0), (1, 0)], "{name}");
         assert!(of[1].at - of[0].at + stage.blur() >= delay, "{name}: early");
+    }
+    Ok(())
+}
+
+/// An id makes a user's send idempotent, and nothing else: what is there twice is two messages, also when both of them wait.
+async fn messages_of_one_id_and_content_are_each_tried_again(stage: Stage) -> Outcome {
+    const COUNT: usize = 3;
+    let delay = stage.pace().delay;
+    for way in Way::BOTH {
+        let bench = Bench::new(&stage).await?;
+        let base = stage.settings(way.topic(), "mail");
+        let retry = RetryPolicy { base_delay: delay, ..base.retry };
+        let settings = SubscriptionSettings { retry, ..base };
+        let pump = bench
+            .handle_by(way, settings, move |message, _| match message.attempts {
+                Attempts { handled: 0, .. } => Verdict::fail("out of paper"),
+                Attempts { handled: 1, .. } => Verdict::defer(delay),
+                _ => Verdict::ACK,
+            })
+            .await?;
+        let same = stage.envelope(way.topic(), "a");
+        bench.send_all(&vec![same; COUNT]).await?;
+        for round in 1..=3 {
+            bench.runs.until(COUNT * round).await?;
+            stage.look().await;
+            stage.pass(delay).await;
+        }
+        let runs = bench.runs.still(COUNT * 3).await?;
+        let mut counts: Vec<_> = runs.iter().map(|run| run.counts()).collect();
+        counts.sort_unstable();
+        assert_eq!(counts, [[(0, 0); COUNT], [(1, 1); COUNT], [(2, 1); COUNT]].concat(), "{way:?}");
+        stage.until(|| pump.counts().handled >= COUNT as u64).await;
+        assert_eq!(pump.counts().handled, COUNT as u64, "{way:?}");
+        bench.shut_down().await?;
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Living, the_ledger_filters, Waits, Ledger),
         case!(Living, pages_of_the_ledger_are_stable_while_more_comes, Waits, Ledger),
         case!(Living, the_ledger_cancels_and_reschedules_what_waits_and_nothing_else, Waits, Ledger),
+        case!(Living, the_past_of_what_waits_tells_who_changed_it, Control, Ledger),
         case!(Living, the_ledger_changes_one_subscription_alone, Waits, Ledger, FanOut),
         case!(Living, a_bulk_change_touches_nothing_that_its_filter_leaves_out, Waits, Ledger, FanOut),
         case!(Living, the_ledger_discards_a_dead_letter_and_nothing_else, Waits, Ledger),
@@ -319,6 +320,38 @@ async fn the_ledger_cancels_and_reschedules_what_waits_and_nothing_else(stage: S
     book.bench.runs.still_before(runs, stage.pace().delay).await?;
     let all = book.bench.runs.until(runs + 1).await?;
     assert_eq!(all.last().map(|run| (run.id(), run.counts())), Some(("retrying", (1, 1))));
+    Ok(())
+}
+
+async fn the_past_of_what_waits_tells_who_changed_it(stage: Stage) -> Outcome {
+    let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
+    let scheduler = stage.transport().scheduler().ok_or_else(|| failure("no scheduler"))?;
+    stage.declare(&stage.subscription("orders", "mail")).await?;
+    let later = Due::After(long(&stage) * 2);
+    for id in ["cancelled", "moved", "asked"] {
+        stage.try_send(stage.envelope("orders", id).due(Due::After(long(&stage)))).await?;
+    }
+    assert_eq!(scheduler.cancel(&"cancelled".into()).await?, Changed::Done);
+    assert_eq!(scheduler.reschedule(&"moved".into(), later).await?, Changed::Done);
+    let answers = ledger.change(&"asked".into(), Of::All, Change::Reschedule(later), "somebody").await?;
+    assert_eq!(changed(&answers), [(None, Changed::Done)]);
+
+    let last = async |id: &str| -> Result<_, BoxError> {
+        let record = ledger.get(&id.into()).await?.pop();
+        Ok(record.and_then(|record| record.history.last().map(|last| (last.state, last.by.clone()))))
+    };
+    let instance = stage.rig().seams().instance;
+    assert_eq!(last("moved").await?, Some((State::Scheduled, Some(instance.clone()))));
+    assert_eq!(last("asked").await?, Some((State::Scheduled, Some("somebody".into()))));
+    // What is over is not kept by all.
+    let cancelled = last("cancelled").await?;
+    assert!(cancelled.is_none() || cancelled == Some((State::Cancelled, Some(instance))), "{cancelled:?}");
+    assert_eq!(scheduler.reschedule(&"asked".into(), Due::After(long(&stage))).await?, Changed::Done);
+    assert_eq!(
+        last("asked").await?,
+        Some((State::Scheduled, Some(stage.rig().seams().instance))),
+        "the last one"
+    );
     Ok(())
 }
 

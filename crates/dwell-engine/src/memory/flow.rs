@@ -11,7 +11,7 @@ use super::{
     waiting::{Chosen, Waiting},
 };
 use crate::planted::{Bug, planted};
-use dwell_core::{Attempts, ScheduleId, State as MessageState, Timestamp, Unclaimed, wheel::Key};
+use dwell_core::{Attempts, ScheduleId, State as MessageState, Text, Timestamp, Unclaimed, wheel::Key};
 
 /// How much work is done under one hold of the lock, in messages: a million due at one instant do not keep others out.
 pub(super) const CHUNK: usize = 1000;
@@ -69,7 +69,8 @@ impl State {
         }
         let topic = &mut self.topics[at.0];
         let chosen = chosen.map(Box::new);
-        topic.waiting.insert(due, Waiting { id, queue, chosen, state, item }, &self.hasher);
+        let waiting = Waiting { id, queue, chosen, state, rescheduled_by: None, item };
+        topic.waiting.insert(due, waiting, &self.hasher);
         if topic.expect(due) {
             self.signal_topic(at);
         }
@@ -92,10 +93,10 @@ impl State {
         }
     }
 
-    /// What waits is due then.
-    pub(super) fn reschedule(&mut self, at: TopicAt, key: Key, due: Timestamp, now: Timestamp) {
+    /// What waits is due then, because somebody said so.
+    pub(super) fn reschedule(&mut self, at: TopicAt, key: Key, due: Timestamp, now: Timestamp, by: Text) {
         let topic = &mut self.topics[at.0];
-        topic.waiting.reschedule(key, due, now);
+        topic.waiting.reschedule(key, due, now, by);
         if topic.expect(due) {
             self.signal_topic(at);
         }

@@ -92,6 +92,9 @@ impl State {
         let held = self.held_of(id).into_iter().map(|(_, held)| {
             let mut record = self.record(&held, now, elapsed);
             record.history = history(&record, held.item().last_run.as_ref().map(|run| run.started));
+            if let (Some(by), Some(present)) = (held.rescheduled_by(), record.history.last_mut()) {
+                present.by = Some(by.clone());
+            }
             (held.item().serial, record)
         });
         let finished = self.finished.of(id, &self.hasher);
@@ -176,7 +179,7 @@ impl State {
                     .any(|(home, message)| *home == found.home && is_same_content(message, &found.message));
             let done = match (change, found.spot) {
                 (Change::Cancel, Spot::Waiting(key)) if !is_dead => {
-                    self.cancel(found.topic, key, now, Some(by.clone()));
+                    self.cancel(found.topic, key, now, by.clone());
                     true
                 }
                 // A job is called back as long as nobody has it.
@@ -188,7 +191,7 @@ impl State {
                     true
                 }
                 (Change::Reschedule(due), Spot::Waiting(key)) if !is_dead => {
-                    self.reschedule(found.topic, key, due.resolve(now), now);
+                    self.reschedule(found.topic, key, due.resolve(now), now, by.clone());
                     true
                 }
                 (Change::Replay(_) | Change::Discard, Spot::Waiting(_) | Spot::Ready) if is_dead => {
@@ -296,11 +299,11 @@ impl State {
     }
 
     /// What waits will never fire, and is remembered as cancelled.
-    pub(super) fn cancel(&mut self, at: TopicAt, key: Key, now: Timestamp, by: Option<Text>) {
+    pub(super) fn cancel(&mut self, at: TopicAt, key: Key, now: Timestamp, by: Text) {
         let due = self.topics[at.0].waiting.get(key).map(|(due, _)| due);
         if let Some((due, mut waiting)) = due.zip(self.unhold(at, key)) {
             let queue = waiting.queue.map(|queue| self.adopter(queue));
-            let ending = Ending { by, ..Ending::new(MessageState::Cancelled, now) };
+            let ending = Ending { by: Some(by), ..Ending::new(MessageState::Cancelled, now) };
             waiting.item.due = due;
             self.finish(at, queue, waiting.item, ending);
         }

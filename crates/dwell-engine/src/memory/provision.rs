@@ -44,7 +44,7 @@ impl Plan {
         }
         Err(Error::new(
             ErrorKind::NotFound,
-            format!("not in this memory transport: {}; provision them with `Create`", missing.join(", ")),
+            format!("not in this memory transport: {}; set `on_missing = \"create\"`", missing.join(", ")),
         ))
     }
 }

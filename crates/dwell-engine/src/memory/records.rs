@@ -37,6 +37,14 @@ impl<'a> Held<'a> {
         }
     }
 
+    /// Who said last when it is due, if somebody has changed that.
+    pub(super) fn rescheduled_by(&self) -> Option<&'a Text> {
+        match self.place {
+            Place::Waiting(_, waiting) => waiting.rescheduled_by.as_deref(),
+            Place::Ready(_) | Place::Leased(_) => None,
+        }
+    }
+
     pub(super) fn due(&self) -> Timestamp {
         match self.place {
             Place::Waiting(due, _) => due,

@@ -23,7 +23,8 @@ impl Scheduler for MemoryScheduler {
         Box::pin(async move {
             let now = self.0.now();
             self.0.open(|state| {
-                state.change_waiting(id, now, |state, at, key| state.cancel(at, key, now, None))
+                let by = state.instance.clone();
+                state.change_waiting(id, now, |state, at, key| state.cancel(at, key, now, by.clone()))
             })
         })
     }
@@ -33,7 +34,9 @@ impl Scheduler for MemoryScheduler {
             let now = self.0.now();
             let due = due.resolve(now);
             self.0.open(|state| {
-                state.change_waiting(id, now, |state, at, key| state.reschedule(at, key, due, now))
+                let by = state.instance.clone();
+                state
+                    .change_waiting(id, now, |state, at, key| state.reschedule(at, key, due, now, by.clone()))
             })
         })
     }

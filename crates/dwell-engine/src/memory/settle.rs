@@ -1,15 +1,16 @@
 //! Settling what consumers hold: each settlement is one step, whatever it moves where.
 
 use super::{
+    hashed::HashedId,
     item::{Item, LastRun, new_item},
     queue::Signal,
     records::Ending,
-    state::{QueueAt, State},
+    state::{QueueAt, State, TopicAt},
 };
 use crate::planted::{Bug, planted};
 use dwell_core::{
-    Action, Envelope, Error, ErrorKind, LeaseId, Note, Outcome, Result, Settle, State as MessageState,
-    Timestamp,
+    Action, Envelope, Error, ErrorKind, LeaseId, Note, Outcome, Result, ScheduleId, Settle,
+    State as MessageState, Timestamp,
 };
 
 /// What a batch of settlements puts back. It goes back when the batch is done, so that it keeps its order.
@@ -53,22 +54,43 @@ impl State {
                 let held = self.take_leased(at, lease)?;
                 let envelope = Envelope::new(to.clone(), settle.delivery.message.clone()).due(*due);
                 let due = due.resolve(now).max(now);
-                let id = (due > now).then(|| self.name_of_copy(target.topic(), &envelope));
+                let id = (due > now).then(|| self.name_of_move(target.topic(), &envelope));
                 let mut item = new_item(envelope.message, held.serial, due, now);
                 item.created_at = held.created_at;
                 item.last_run = Some(Box::new(last_run(note, held.updated_at)));
                 match id {
-                    Some(id) => {
-                        if let Some(key) = self.topics[target.topic().0].waiting.find(&id) {
-                            self.unhold(target.topic(), key);
-                        }
-                        self.hold(target, item, id, None);
-                    }
+                    Some(id) => self.hold(target, item, id, None),
                     None => self.deliver(target, item, now),
                 }
             }
         }
         Ok(())
+    }
+
+    /// The name under which a message waits that is moved. A copy of it that was stored before makes way for it. What was in
+    /// somebody's hands and moved is no copy, nor is what a user sent: it is another message of the same id and content, and
+    /// both go on, each under a name of its own.
+    fn name_of_move(&mut self, topic: TopicAt, envelope: &Envelope) -> HashedId {
+        let id = self.name_of_copy(topic, envelope);
+        let waiting = &self.topics[topic.0].waiting;
+        let Some(key) = waiting.find(&id) else { return id };
+        if waiting.get(key).is_some_and(|(_, there)| there.is_stored_copy()) {
+            self.unhold(topic, key);
+            return id;
+        }
+        self.free_name(topic, envelope)
+    }
+
+    /// A name that nothing waits under yet.
+    fn free_name(&mut self, topic: TopicAt, envelope: &Envelope) -> HashedId {
+        let name = ScheduleId::of(envelope);
+        loop {
+            let number = self.next();
+            let id = self.hasher.of(&format!("{name}&{number}").into());
+            if self.topics[topic.0].waiting.find(&id).is_none() {
+                return id;
+            }
+        }
     }
 
     /// Puts back what a batch released, in the order in which it was handed out.

@@ -154,7 +154,7 @@ impl State {
             Error::new(
                 ErrorKind::NotFound,
                 format!(
-                    "there is no topic `{name}` in this memory transport: provision it, or a subscription of it"
+                    "there is no topic `{name}` in this memory transport: handle it here, or set `on_missing = \"create\"`"
                 ),
             )
         })
@@ -175,7 +175,10 @@ impl State {
         }
         Err(Error::new(
             ErrorKind::NotFound,
-            format!("there is no subscription `{name}` of the topic `{}`: provision it", of.name),
+            format!(
+                "there is no subscription `{name}` of the topic `{}`: handle it here, or set `on_missing = \"create\"`",
+                of.name
+            ),
         ))
     }
 

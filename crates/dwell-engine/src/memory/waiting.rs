@@ -7,7 +7,7 @@ use super::{
 };
 use crate::planted::{Bug, planted};
 use dwell_core::{
-    MessageId, OnConflict, State, Timestamp,
+    MessageId, OnConflict, State, Text, Timestamp,
     wheel::{Key, Wheel},
 };
 
@@ -21,7 +21,16 @@ pub(super) struct Waiting {
     pub(super) chosen: Option<Box<Chosen>>,
     /// What it waits for.
     pub(super) state: State,
+    /// Who said last when it is due, if somebody has changed that. Boxed, because hardly any message has one.
+    pub(super) rescheduled_by: Option<Box<Text>>,
     pub(super) item: Item,
+}
+
+impl Waiting {
+    /// Whether it was put here as it is, and not by a user.
+    pub(super) fn is_stored_copy(&self) -> bool {
+        self.item.last_run.is_none() && self.chosen.is_none()
+    }
 }
 
 /// What a user said about an id of the user's own.
@@ -134,9 +143,10 @@ impl Waitlist {
         Some(waiting)
     }
 
-    pub(super) fn reschedule(&mut self, key: Key, due: Timestamp, now: Timestamp) {
+    pub(super) fn reschedule(&mut self, key: Key, due: Timestamp, now: Timestamp, by: Text) {
         if let Some((_, waiting)) = self.wheel.get_mut(key) {
             waiting.item.updated_at = now;
+            waiting.rescheduled_by = Some(Box::new(by));
             self.wheel.reschedule(key, due);
         }
     }
@@ -196,7 +206,14 @@ mod tests {
         for id in ids {
             let item = new_item(Message::new("a", "t", ""), 1, Timestamp(1), Timestamp(0));
             let id = hasher.of(&id.into());
-            let waiting = Waiting { id, queue: None, chosen: None, state: State::Scheduled, item };
+            let waiting = Waiting {
+                id,
+                queue: None,
+                chosen: None,
+                state: State::Scheduled,
+                rescheduled_by: None,
+                item,
+            };
             list.insert(Timestamp(1), waiting, &hasher);
         }
         let message = MessageId::from("a");

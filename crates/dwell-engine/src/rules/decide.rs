@@ -110,7 +110,10 @@ pub fn decide(delivery: Delivery, verdict: Verdict, rules: &Rules, now: Timestam
         Verdict::Unknown => {
             let (kind, of) = (&case.delivery.message.kind, rules.subscription.address());
             let text = match kind.is_empty() {
-                true => format!("it has no type, by which a handler in {of} would be found: set its type"),
+                true => format!(
+                    "it has no type, by which a handler in {of} would be found: set the header `{}`, or on SQLite the column `type`",
+                    wire::TYPE
+                ),
                 false => format!("nobody handles messages of type `{kind}` in {of}"),
             };
             case.unacceptable(|case| case.give_up(Rejection::Unacceptable, Outcome::Invalid, text.into()))

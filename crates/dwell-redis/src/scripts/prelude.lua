@@ -475,6 +475,7 @@ local function fire(t, name, score, item)
   put(item, 'to', nil)
   put(item, 'once', nil)
   put(item, 'state', nil)
+  put(item, 'moved', nil)
   put(item, 'due', due)
   became(item, shown(t, state), now, shown(t, 'ready'))
   -- Its subscription is there: subscriptions are never removed.

@@ -18,8 +18,10 @@ pub(super) struct Waiting {
     content: u128,
     /// A user sent it: its id is known where it was accepted, and not where it is forwarded to.
     asked: bool,
+    /// It was in somebody's hands before.
+    moved: bool,
     /// Something of other content waited under its name when it came, so that it waits beside it; `None` if that cannot
-    /// be told, because the other was due.
+    /// be told, because the other was due, or because they are alike.
     beside: Option<bool>,
     placed: Duration,
     pub(super) due: Timestamp,
@@ -46,6 +48,12 @@ pub(super) enum Replaced {
     Surely(Waiting),
     /// It was due, and had fired or not.
     Perhaps(Waiting),
+}
+
+/// Whether both were in somebody's hands: one is no copy of the other then, whatever they say, and both go on.
+fn is_twin(placed: &Placed, other: &Waiting) -> bool {
+    let name = (placed.service, placed.to.topic_name(), &placed.schedule);
+    placed.moved && other.moved && (other.service, &other.topic, &other.schedule) == name
 }
 
 /// The message behind a name that something waits under.
@@ -77,6 +85,7 @@ impl Entries {
             for other in of_id.iter_mut().filter(|other| {
                 !other.gone
                     && (placed.request.is_some() || other.content == placed.content)
+                    && !is_twin(placed, other)
                     && (other.service, &other.topic, &other.schedule)
                         == (placed.service, placed.to.topic_name(), &placed.schedule)
             }) {
@@ -97,14 +106,16 @@ impl Entries {
         });
         let surely = |other: &Waiting| other.beside == Some(false) && other.surely_waits(walls, now);
         let others: Vec<bool> = others.map(surely).collect();
+        let has_twin = of_id.iter().any(|other| !other.gone && is_twin(placed, other));
         let beside = match placed.request {
             None if others.contains(&true) => Some(true),
-            None if !others.is_empty() => None,
+            None if !others.is_empty() || has_twin => None,
             _ => Some(false),
         };
         of_id.push(Waiting {
             content: placed.content,
             asked: placed.request.is_some(),
+            moved: placed.moved,
             beside,
             service: placed.service,
             topic: placed.to.topic_name().clone(),
@@ -262,8 +273,10 @@ impl Entries {
         service: Service,
         schedule: &'a ScheduleId,
     ) -> impl Iterator<Item = &'a mut Waiting> {
+        // What waits beside another is told apart by its content, or by a number where they are alike.
         let (name, content) = match schedule.0.split_once('&') {
-            Some((name, content)) => (name, u128::from_str_radix(content, 16).ok()),
+            Some((name, content)) if content.len() == 32 => (name, u128::from_str_radix(content, 16).ok()),
+            Some((name, _)) => (name, None),
             None => (&*schedule.0, None),
         };
         let of_id = placed.get_mut(&message_of(schedule)).into_iter().flatten();

@@ -42,8 +42,9 @@ pub(super) struct Terms {
 pub(super) enum Holding {
     /// So many milliseconds after it was last renewed.
     Lease(i64),
-    /// Until the members change.
-    Session,
+    /// Until the members change. Who was killed is missed when so many milliseconds have passed, and who comes is let in by and
+    /// by: what is moved on that account may have been handed out since.
+    Session(i64),
 }
 
 /// What is in the store when everything has come to rest.

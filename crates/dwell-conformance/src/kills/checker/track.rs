@@ -95,12 +95,12 @@ impl HandOut {
     }
 
     /// Why the same record was handed out again, on a log; an error if there is no reason.
-    fn explain_again(&self, run: &HandOut, lives: &Lives) -> Result<(), String> {
+    fn explain_again(&self, run: &HandOut, missed: i64, lives: &Lives) -> Result<(), String> {
         if self.is_settled {
             let explained = self.is_uncommitted(lives);
             return if explained { Ok(()) } else { Err(format!("{} had settled it", self.name)) };
         }
-        let between = self.since..=run.received;
+        let between = self.since.saturating_sub(missed)..=run.received;
         if lives.changes.iter().any(|change| between.contains(change)) {
             return Ok(());
         }
@@ -143,8 +143,10 @@ impl Track {
                         let before = runs[index - 1];
                         (before, self.explain_with_lease(before, run, lease, terms, lives, message))
                     }
-                    (Holding::Session, Some(before)) => (*before, before.explain_again(run, lives)),
-                    (Holding::Session, None) => {
+                    (Holding::Session(missed), Some(before)) => {
+                        (*before, before.explain_again(run, missed, lives))
+                    }
+                    (Holding::Session(_), None) => {
                         (runs[index - 1], self.explain_record(&runs[..=index], terms, lives, message))
                     }
                 };

@@ -169,6 +169,29 @@ async fn a_repeated_move_replaces_itself() {
     assert_eq!(waiting(&broker).await, [("a@orders/mail#1".into(), broker.now().after(SECOND), "42".into())]);
 }
 
+/// Sent to be replaced, and too late for that: there are two messages then, as there are of sends without an id of their own.
+#[tokio::test]
+async fn messages_of_one_id_and_content_are_each_tried_again() {
+    let broker = Broker::new().await;
+    let order = || Envelope { to: Address::subscription("orders", "mail"), ..order("a") };
+    for envelope in [order(), order(), order().once(Replace), other(order()), other(order())] {
+        broker.send(envelope).await.unwrap();
+    }
+    for _ in 0..3 {
+        let deliveries = receive(&broker.mail).await;
+        let mut bodies: Vec<_> = deliveries.iter().map(|delivery| delivery.message.body.clone()).collect();
+        bodies.sort();
+        assert_eq!(bodies, ["42", "42", "42", "43", "43"]);
+        for delivery in deliveries {
+            defer(&broker.mail, delivery, "mail", after(SECOND)).await;
+        }
+        let names: std::collections::BTreeSet<_> =
+            waiting(&broker).await.into_iter().map(|(name, ..)| name).collect();
+        assert_eq!(names.len(), 5, "each has a name of its own: {names:?}");
+        broker.clock.advance(SECOND).await;
+    }
+}
+
 #[tokio::test]
 async fn the_oldest_ids_are_forgotten_but_never_those_that_wait() {
     let broker = Broker::with(MemorySettings { ids: 2, ..MemorySettings::default() }).await;
