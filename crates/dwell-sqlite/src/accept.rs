@@ -11,6 +11,7 @@ use crate::{
 };
 use dwell_core::{Envelope, ErrorKind, Message, OnConflict, ScheduleId, Sent, State, Timestamp};
 use rusqlite::OptionalExtension;
+use std::fmt::Display;
 
 /// The hash of what a user sends under an id of the user's own. It reads the whole body, so not where others wait.
 pub(crate) fn content(envelope: &Envelope) -> Option<u128> {
@@ -40,7 +41,7 @@ impl Tx<'_> {
             By::OtherProgram(problem) => (None, problem),
         };
         let target = self.target(&envelope.to)?;
-        self.check_size(&envelope.message)?;
+        self.check_size(format_args!("`{}`", envelope.message.id), envelope.message.body.len())?;
         let topic = target.topic();
         let due = envelope.due.resolve(self.now);
         let waits = due > self.now;
@@ -140,16 +141,16 @@ impl Tx<'_> {
         Ok(is_same_content(&of, message))
     }
 
-    pub(crate) fn check_size(&self, message: &Message) -> Result<(), Halt> {
-        let (size, most) = (message.body.len(), self.settings.max_body);
+    /// Whether a body of so many bytes may come in.
+    pub(crate) fn check_size(&self, of: impl Display, size: usize) -> Result<(), Halt> {
+        let most = self.settings.max_body;
         if size <= most {
             return Ok(());
         }
         Err(refused(
             ErrorKind::TooLarge,
             format!(
-                "the body of `{}` has {size} bytes, and `{}` takes at most {most}: send less, or raise `max_body`",
-                message.id,
+                "the body of {of} has {size} bytes, and `{}` takes at most {most}: send less, or raise `max_body`",
                 self.file_name()
             ),
         ))

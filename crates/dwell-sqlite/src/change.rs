@@ -131,7 +131,7 @@ impl Tx<'_> {
         body: Option<&Bytes>,
     ) -> Result<Vec<Option<Target>>, Halt> {
         if let Some(body) = body {
-            self.check_size(&Message::new(id.clone(), "", body.clone()))?;
+            self.check_size(format_args!("`{id}`"), body.len())?;
         }
         let mut targets = Vec::new();
         for found in found {

@@ -7,6 +7,7 @@ use crate::{
     row::{Because, Held, Phase, held},
     signals::Signal,
     tx::Tx,
+    waiting::waiting,
 };
 use dwell_core::{ScheduleId, State, Text, Timestamp};
 use rusqlite::{OptionalExtension, Row};
@@ -65,14 +66,6 @@ impl Name {
 }
 
 impl Tx<'_> {
-    /// When the first message of this topic is due.
-    pub(crate) fn next_due(&self, topic: i64) -> Sql<Option<Timestamp>> {
-        let due: Option<i64> = self
-            .sql("SELECT min(due) FROM message INDEXED BY message_due WHERE topic = ?1 AND phase = 0")?
-            .query_row([topic], |row| row.get(0))?;
-        Ok(due.map(Timestamp))
-    }
-
     /// Makes what is due ready, up to about `limit` messages, and as far as there is room for what goes to several
     /// subscriptions: one for which there is none waits, and those behind it do not.
     pub(crate) fn promote(&mut self, topic: i64, limit: usize) -> Sql<Promoted> {
@@ -159,8 +152,9 @@ impl Tx<'_> {
             held!(),
             ", ",
             name!(),
-            " FROM message INDEXED BY message_due
-             WHERE topic = ?1 AND phase = 0 AND due <= ?2 AND place <> topic ORDER BY due, number LIMIT 1"
+            " FROM ",
+            waiting!(),
+            " WHERE in_topic = ?1 AND due_at <= ?2 AND place <> topic ORDER BY due_at, waiting.message LIMIT 1"
         ))?
         .query_row((topic, self.now.0), Due::read)
         .optional()
@@ -172,8 +166,9 @@ impl Tx<'_> {
             held!(),
             ", ",
             name!(),
-            " FROM message INDEXED BY message_due
-             WHERE topic = ?1 AND phase = 0 AND due <= ?2 ORDER BY due, number LIMIT ?3"
+            " FROM ",
+            waiting!(),
+            " WHERE in_topic = ?1 AND due_at <= ?2 ORDER BY due_at, waiting.message LIMIT ?3"
         ))?;
         let due = statement.query_map((topic, self.now.0, most as i64), Due::read)?;
         due.collect()
@@ -181,6 +176,7 @@ impl Tx<'_> {
 
     fn fire(&mut self, due: Due) -> Sql<()> {
         let Due { mut held, name } = due;
+        self.wait_no_longer(&held)?;
         match name {
             None => held.has_fired = true,
             Some(name) => self.remember_name(held.topic, &held.id, held.due, &name)?,

@@ -10,6 +10,7 @@ use crate::{
     hand_out::Ask,
     row::{message, read_message},
     tx::{Tx, code, state},
+    waiting::waiting,
 };
 use dwell_core::{Delivery, Message, Receipt, State, Text, Timestamp};
 use rusqlite::Row;
@@ -90,7 +91,7 @@ impl Tx<'_> {
 
     fn lease_due(&mut self, ask: &Ask, due: Vec<Whole>, deliveries: &mut Vec<Delivery>) -> Sql<()> {
         let is_ordered = self.places().queues[&ask.place].settings.ordered;
-        let mut run: Option<Run> = None;
+        let (mut run, mut last): (Option<Run>, _) = (None, None);
         for whole in due {
             let is_for_it = whole.place == ask.topic || whole.place == ask.place;
             if !is_for_it || is_ordered && whole.message.key.is_some() {
@@ -105,7 +106,11 @@ impl Tx<'_> {
                     before.map_or(Ok(()), |before| self.lease_run(ask, &before))?;
                 }
             }
+            last = Some((whole.due, whole.number));
             deliveries.push(self.leave_due(ask, whole, fence)?);
+        }
+        if let Some((due, number)) = last {
+            self.wait_no_longer_until(ask.topic, due, number)?;
         }
         run.map_or(Ok(()), |run| self.lease_run(ask, &run))
     }
@@ -122,8 +127,9 @@ impl Tx<'_> {
         let mut statement = self.sql(concat!(
             "SELECT ",
             whole!(),
-            " FROM message INDEXED BY message_due
-             WHERE topic = ?1 AND phase = 0 AND due <= ?2 ORDER BY due, number LIMIT ?3"
+            " FROM ",
+            waiting!(),
+            " WHERE in_topic = ?1 AND due_at <= ?2 ORDER BY due_at, waiting.message LIMIT ?3"
         ))?;
         let whole = statement.query_map((topic, self.now.0, most as i64), Whole::read)?;
         whole.collect()

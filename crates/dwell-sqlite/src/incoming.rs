@@ -1,6 +1,14 @@
 //! What other programs have put into the table `incoming`: it is taken in as if it were sent.
 
-use crate::{accept::By, fault::Sql, flow::CHUNK, halt::item, orders::LARGEST, row::read_bytes, tx::Tx};
+use crate::{
+    accept::By,
+    fault::Sql,
+    flow::CHUNK,
+    halt::{Halt, item},
+    orders::LARGEST,
+    row::read_bytes,
+    tx::Tx,
+};
 use bytes::Bytes;
 use dwell_core::{
     Address, ContentType, Due, Envelope, Error, ErrorKind, Headers, MessageId, Text, Timestamp, wire,
@@ -17,10 +25,30 @@ const TRIED: usize = 100;
 /// A row that was not looked at yet.
 struct Open {
     number: i64,
-    /// How long its body is.
-    length: usize,
+    length: Length,
     /// Where it goes, if that can be read.
     to: Option<Address>,
+}
+
+/// How long a row is that was not read, in bytes.
+#[derive(Clone, Copy)]
+struct Length {
+    body: usize,
+    /// With its headers and its key.
+    whole: usize,
+}
+
+/// The columns of a [`Length`]. SQLite knows them without reading what is so long.
+macro_rules! length {
+    () => {
+        "octet_length(body), octet_length(body) + coalesce(octet_length(headers), 0) + coalesce(octet_length(key), 0)"
+    };
+}
+
+impl Length {
+    fn read(row: &Row<'_>, at: usize) -> Sql<Self> {
+        Ok(Self { body: row.get::<_, u32>(at)? as usize, whole: row.get::<_, u32>(at + 1)? as usize })
+    }
 }
 
 struct Incoming {
@@ -93,35 +121,22 @@ impl Tx<'_> {
         let open = self.open_rows()?;
         let (mut is_more, mut bytes, mut last) = (open.len() == CHUNK, 0, i64::MIN);
         for Open { number, length, to } in open {
-            if bytes > 0 && bytes + length > LARGEST {
+            if bytes > 0 && bytes + length.whole > LARGEST {
                 is_more = true;
                 break;
             }
             last = number;
-            // It waits there until there is room, and holds up nobody for whom there is some.
-            if let Some(to) = to
-                && let Ok(target) = item(self.target(&to))?
-                && is_full(&item(self.check_room(false, self.copies(target), length))?)
-            {
-                continue;
-            }
-            let taken = match self.incoming(number)?.and_then(|incoming| self.read(incoming)) {
-                Ok((envelope, problem)) => {
-                    let accepted = self.accept(&envelope, By::OtherProgram(problem.as_deref()));
-                    item(accepted)?
-                }
-                Err(error) => Err(error),
-            };
-            match taken {
-                taken if is_full(&taken) => continue,
-                Ok(_) => _ = self.sql("DELETE FROM incoming WHERE number = ?1")?.execute([number])?,
+            match item(self.take(number, length.body, to))? {
+                // It waits there until there is room, and holds up nobody for whom there is some.
+                Err(error) if error.kind() == ErrorKind::StorageFull => continue,
+                Ok(()) => _ = self.sql("DELETE FROM incoming WHERE number = ?1")?.execute([number])?,
                 // It stays there, with the reason, for people to see.
                 Err(error) => {
                     tracing::warn!(file = %self.file_name(), number, %error, "a row in `incoming` is not taken in");
                     self.write_reason(number, Some(error.to_string()))?;
                 }
             }
-            bytes += length;
+            bytes += length.whole;
         }
         self.own.marks.looked_at = if is_more { last } else { i64::MIN };
         let is_more = is_more_to_try || is_more;
@@ -129,34 +144,48 @@ impl Tx<'_> {
         Ok(is_more)
     }
 
+    /// Takes in one row. Whether it may come in at all is seen before it is read, because it may be of any length.
+    fn take(&mut self, number: i64, body: usize, to: Option<Address>) -> Result<(), Halt> {
+        self.check_size(format_args!("row {number} in `incoming`"), body)?;
+        if let Some(to) = to {
+            let target = self.target(&to)?;
+            self.check_room(false, self.copies(target), body)?;
+        }
+        let (envelope, problem) = self.incoming(number)?.and_then(|incoming| self.read(incoming))?;
+        self.accept(&envelope, By::OtherProgram(problem.as_deref()))?;
+        Ok(())
+    }
+
     /// What was refused before may have somewhere to go now: some of it is tried again, as soon as there is room for any.
-    /// Returns whether there is more.
+    /// What is too large stays so wherever it goes, and to write all of it again would be for nothing. Returns whether there
+    /// is more.
     pub(crate) fn try_again(&mut self) -> Sql<bool> {
         let Some(from) = self.own.marks.tried_again else { return Ok(false) };
         if !self.has_room()? {
             return Ok(false);
         }
         // By the index of those that were not refused: a row has its reason behind its body.
-        let rows: Vec<(i64, u32, bool)> = self
-            .sql(
-                "SELECT number, octet_length(body), NOT EXISTS (
+        let rows: Vec<(i64, bool, Length)> = self
+            .sql(concat!(
+                "SELECT number, NOT EXISTS (
                      SELECT 1 FROM incoming AS open INDEXED BY incoming_open
                      WHERE open.number = incoming.number AND open.error IS NULL
-                 ) FROM incoming WHERE number > ?1 ORDER BY number LIMIT ?2",
-            )?
-            .query_map((from, TRIED as i64), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+                 ), ",
+                length!(),
+                " FROM incoming WHERE number > ?1 ORDER BY number LIMIT ?2",
+            ))?
+            .query_map((from, TRIED as i64), |row| Ok((row.get(0)?, row.get(1)?, Length::read(row, 2)?)))?
             .collect::<Sql<_>>()?;
         let (mut is_more, mut bytes, mut last) = (rows.len() == TRIED, 0, from);
-        for (number, length, is_refused) in rows {
-            let length = if is_refused { length as usize } else { 0 };
-            if bytes > 0 && bytes + length > LARGEST {
-                is_more = true;
-                break;
-            }
-            if is_refused {
+        for (number, is_refused, length) in rows {
+            if is_refused && length.body <= self.settings.max_body {
+                if bytes > 0 && bytes + length.whole > LARGEST {
+                    is_more = true;
+                    break;
+                }
                 self.write_reason(number, None)?;
                 self.own.marks.looked_at = self.own.marks.looked_at.min(from);
-                bytes += length;
+                bytes += length.whole;
             }
             last = number;
         }
@@ -166,19 +195,20 @@ impl Tx<'_> {
 
     /// The next rows; none as long as there is no room for any.
     fn open_rows(&self) -> Sql<Vec<Open>> {
-        let mut statement = self.sql(
-            "SELECT number, octet_length(body), topic, subscription FROM incoming INDEXED BY incoming_open
-             WHERE error IS NULL AND number > ?1 ORDER BY number LIMIT ?2",
-        )?;
+        let mut statement = self.sql(concat!(
+            "SELECT number, topic, subscription, ",
+            length!(),
+            " FROM incoming INDEXED BY incoming_open WHERE error IS NULL AND number > ?1 ORDER BY number LIMIT ?2",
+        ))?;
         let from = self.own.marks.looked_at;
         let (mut rows, mut open) = (statement.query((from, CHUNK as i64))?, Vec::new());
         while let Some(row) = rows.next()? {
             if open.is_empty() && !self.has_room()? {
                 break;
             }
-            let (topic, name) = (row.get(2).ok(), row.get::<_, Option<Text>>(3).ok());
+            let (topic, name) = (row.get(1).ok(), row.get::<_, Option<Text>>(2).ok());
             let to = topic.zip(name).map(|(topic, name)| address(topic, name));
-            open.push(Open { number: row.get(0)?, length: row.get::<_, u32>(1)? as usize, to });
+            open.push(Open { number: row.get(0)?, length: Length::read(row, 3)?, to });
         }
         Ok(open)
     }
@@ -257,10 +287,6 @@ fn address(topic: Text, subscription: Option<Text>) -> Address {
     }
 }
 
-fn is_full<T>(taken: &Result<T, Error>) -> bool {
-    taken.as_ref().is_err_and(|error| error.kind() == ErrorKind::StorageFull)
-}
-
 fn is_json(body: &[u8]) -> bool {
     serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
 }
@@ -295,21 +321,25 @@ mod tests {
 
     #[tokio::test]
     async fn large_rows_that_were_refused_are_tried_again_a_few_at_a_time() {
-        let file = File::open(SqliteSettings::memory(), Seams::system("test")).unwrap();
-        let insert = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10)
-             INSERT INTO incoming (topic, body, error) SELECT 'orders', zeroblob(1 << 20), 'no topic' FROM n";
-        let made = move |tx: &mut Tx<'_>| {
-            tx.own.marks.tried_again = Some(i64::MIN);
-            tx.sql(insert)?.execute([])
-        };
-        file.write(1, made).await.unwrap();
-        let refused = |tx: &mut Tx<'_>| -> Sql<(bool, i64)> {
-            let is_more = tx.try_again()?;
-            let mut count = tx.sql("SELECT count(*) FROM incoming WHERE error IS NOT NULL")?;
-            Ok((is_more, count.query_row([], |row| row.get(0))?))
-        };
-        for left in [(true, 6), (true, 2), (false, 0), (false, 0)] {
-            assert_eq!(file.write(1, refused).await.unwrap(), left, "4 MiB in one transaction");
+        for column in ["body", "headers", "key"] {
+            let file = File::open(SqliteSettings::memory(), Seams::system("test")).unwrap();
+            let insert = format!(
+                "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10)
+                 INSERT INTO incoming (topic, {column}, error) SELECT 'orders', zeroblob(1 << 20), 'no topic' FROM n"
+            );
+            let made = move |tx: &mut Tx<'_>| {
+                tx.own.marks.tried_again = Some(i64::MIN);
+                tx.connection().execute(&insert, [])
+            };
+            file.write(1, made).await.unwrap();
+            let refused = |tx: &mut Tx<'_>| -> Sql<(bool, i64)> {
+                let is_more = tx.try_again()?;
+                let mut count = tx.sql("SELECT count(*) FROM incoming WHERE error IS NOT NULL")?;
+                Ok((is_more, count.query_row([], |row| row.get(0))?))
+            };
+            for left in [(true, 6), (true, 2), (false, 0), (false, 0)] {
+                assert_eq!(file.write(1, refused).await.unwrap(), left, "4 MiB in one transaction: {column}");
+            }
         }
     }
 }

@@ -26,7 +26,12 @@ pub(crate) const PAGE: i64 = 2048;
 const INCREMENTAL: i64 = 2;
 
 /// How to get from each version to the next: the first makes an empty file one of version 1.
-const STEPS: &[&str] = &[include_str!("layout/1.sql"), include_str!("layout/2.sql")];
+const STEPS: &[&str] = &[
+    include_str!("layout/1.sql"),
+    include_str!("layout/2.sql"),
+    include_str!("layout/3.sql"),
+    include_str!("layout/4.sql"),
+];
 
 /// Makes an empty database ours.
 pub(crate) fn create(connection: &Connection) -> Sql<()> {
@@ -311,7 +316,7 @@ mod tests {
         let due: String = connection
             .query_row(
                 "SELECT group_concat(number) FROM (
-                     SELECT number FROM message INDEXED BY message_due WHERE topic = 1 AND phase = 0 ORDER BY due, number
+                     SELECT message AS number FROM waiting WHERE in_topic = 1 ORDER BY due_at, message
                  )",
                 [],
                 |row| row.get(0),
@@ -336,7 +341,10 @@ mod tests {
         connection.pragma_update(None, "page_size", 2 * PAGE).unwrap();
         at_once(&connection, || write(&connection, &STEPS[..1], 0)).unwrap();
         check(&connection, &old, Duration::ZERO).unwrap();
-        assert_eq!((size(&connection), look(&connection).unwrap()), (2 * PAGE, Found::Ours { version: 2 }));
+        assert_eq!(
+            (size(&connection), look(&connection).unwrap()),
+            (2 * PAGE, Found::Ours { version: STEPS.len() })
+        );
     }
 
     #[test]

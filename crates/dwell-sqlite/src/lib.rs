@@ -70,6 +70,7 @@ mod statements;
 mod tidy;
 mod tx;
 mod usage;
+mod waiting;
 mod worker;
 mod writer;
 

@@ -11,6 +11,7 @@ use crate::{
     file::File,
     record::{Found, record},
     tx::code,
+    waiting::waiting,
 };
 use dwell_core::{Cursor, Error, ErrorKind, MessageId, Page, Record, RecordQuery, Result, State, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Params, Row, ToSql, types::Value};
@@ -121,19 +122,41 @@ impl Filter {
     }
 }
 
+/// What leads to some of the records.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Index(&'static str),
+    /// The table of what waits.
+    Waiting,
+}
+
+impl Way {
+    /// What a statement selects from.
+    fn from(self) -> String {
+        match self {
+            Self::Index(name) => format!("message INDEXED BY {name}"),
+            Self::Waiting => waiting!().to_owned(),
+        }
+    }
+}
+
 /// One way to some of the records.
 #[derive(Clone, Debug)]
 struct Scan {
-    /// Through this index, of rows like this.
-    from: &'static str,
+    way: Way,
+    /// Of rows like this.
     condition: String,
     /// The index has them in order. Else all of them are looked at, and they are few.
     is_ordered: bool,
 }
 
 impl Scan {
-    fn new(from: &'static str, condition: impl Into<String>, is_ordered: bool) -> Self {
-        Self { from, condition: condition.into(), is_ordered }
+    fn new(index: &'static str, condition: impl Into<String>, is_ordered: bool) -> Self {
+        Self { way: Way::Index(index), condition: condition.into(), is_ordered }
+    }
+
+    fn of_waiting() -> Self {
+        Self { way: Way::Waiting, condition: "phase = 0".to_owned(), is_ordered: false }
     }
 
     /// Those in this state alone.
@@ -167,14 +190,20 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
         // What is ready or in hands belongs where it lies, unless it is dead: of those there may be millions.
         let here = format!("place IN (SELECT home FROM tally WHERE state = {code} AND messages > 0)");
         let places = match state {
-            State::Scheduled => vec![Scan::new("message_due", "phase = 0", false)],
+            State::Scheduled => vec![Scan::of_waiting()],
             State::Ready => vec![
                 Scan::new("message_ready", format!("phase = 1 AND {here}"), false),
                 Scan::new("message_aside", format!("phase = 2 AND {here}"), false),
             ],
             State::Processing => vec![Scan::new("message_leased", format!("phase = 3 AND {here}"), false)],
             State::Done => vec![Scan::new("message_over", "phase = 4", false)],
-            _ => vec![Scan::new("message_state", "state > 2 AND state <> 8", true)],
+            // Each state by itself: of the other one there may be millions.
+            State::Cancelled | State::Discarded => {
+                vec![Scan::new("message_dropped", format!("state BETWEEN 6 AND 7 AND state = {code}"), false)]
+            }
+            State::Deferred | State::Retrying | State::Dead => {
+                vec![Scan::new("message_state", "state BETWEEN 3 AND 5", true)]
+            }
         };
         for place in places.iter().filter(|place| !place.is_ordered) {
             are_few &= is_small(connection, place)?;
@@ -196,10 +225,11 @@ fn is_small(connection: &Connection, scan: &Scan) -> Sql<bool> {
 }
 
 fn has_few(connection: &Connection, scan: &Scan, of: impl Params) -> Sql<bool> {
-    let sql = format!(
-        "SELECT 1 FROM message INDEXED BY {} WHERE {} LIMIT 1 OFFSET {FEW}",
-        scan.from, scan.condition
-    );
+    let all = match scan.way {
+        Way::Index(name) => format!("message INDEXED BY {name} WHERE {}", scan.condition),
+        Way::Waiting => "waiting".to_owned(),
+    };
+    let sql = format!("SELECT 1 FROM {all} LIMIT 1 OFFSET {FEW}");
     Ok(!connection.prepare_cached(&sql)?.exists(of)?)
 }
 
@@ -329,10 +359,10 @@ fn each(
         None => "",
     };
     let sql = format!(
-        "SELECT {columns} FROM message INDEXED BY {from} WHERE {condition}
+        "SELECT {columns} FROM {from} WHERE {condition}
          AND (created_at, id, number) > (:at, :id, :number){until}{filter}
          ORDER BY created_at, id, number LIMIT :limit",
-        from = scan.from,
+        from = scan.way.from(),
         condition = scan.condition,
         filter = filter.sql,
     );
@@ -360,9 +390,10 @@ fn each(
 /// Where so many rows end, if there are more behind them.
 fn end_by_rows(connection: &Connection, scan: &Scan, after: &Rank) -> Sql<Option<Rank>> {
     let sql = format!(
-        "SELECT created_at, id, number FROM message INDEXED BY {} WHERE {}
+        "SELECT created_at, id, number FROM {} WHERE {}
          AND (created_at, id, number) > (?1, ?2, ?3) ORDER BY created_at, id, number LIMIT 1 OFFSET ?4",
-        scan.from, scan.condition
+        scan.way.from(),
+        scan.condition
     );
     connection
         .prepare_cached(&sql)?

@@ -5,7 +5,7 @@ use crate::{
     halt::{Halt, refused},
     tx::Tx,
 };
-use dwell_core::{Address, ErrorKind, Headers, Subscription, Text, wire};
+use dwell_core::{Address, ErrorKind, Headers, Subscription, Text, suggest, wire};
 use rusqlite::{Connection, OptionalExtension};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -169,13 +169,13 @@ impl Places {
 impl Tx<'_> {
     pub(crate) fn topic(&self, name: &str) -> Result<i64, Halt> {
         self.places().topic_named(name).ok_or_else(|| {
-            refused(
-                ErrorKind::NotFound,
-                format!(
-                    "there is no topic `{name}` in `{}`: provision it, or a subscription of it",
-                    self.file_name()
-                ),
-            )
+            let close = suggest(name, self.places().topic_names.keys().map(|name| &**name));
+            let meant = close.map(|close| format!("did you mean `{close}`? else ")).unwrap_or_default();
+            let text = format!(
+                "there is no topic `{name}` in `{}`: {meant}start a program that handles it, or set `on_missing = \"create\"`",
+                self.file_name()
+            );
+            refused(ErrorKind::NotFound, text)
         })
     }
 
@@ -194,7 +194,10 @@ impl Tx<'_> {
                 return Ok(adopter);
             }
         }
-        let text = format!("there is no subscription `{name}` of the topic `{}`: provision it", of.name);
+        let text = format!(
+            "there is no subscription `{name}` of the topic `{}`: start a program that has it, or set `on_missing = \"create\"`",
+            of.name
+        );
         Err(refused(ErrorKind::NotFound, text))
     }
 

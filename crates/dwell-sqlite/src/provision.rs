@@ -38,7 +38,10 @@ impl Plan {
         if missing.is_empty() {
             return Ok(());
         }
-        let text = format!("not in `{file}`: {}; provision them with `Create`", missing.join(", "));
+        let missing = missing.join(", ");
+        let text = format!(
+            "not in `{file}`: {missing}; start a program that handles it first, or set `on_missing = \"create\"`"
+        );
         Err(refused(ErrorKind::NotFound, text))
     }
 

@@ -8,6 +8,7 @@
 //! here, and if there is no room for that, nothing new comes in before the log was emptied. Another thread writes it, before
 //! it is needed, so that a commit seldom waits for that.
 
+use dwell_core::{Random, SeededRandom};
 use std::{
     fs::{self, File},
     io::{self, Write},
@@ -28,6 +29,12 @@ const MOST: u64 = 64 << 20;
 
 /// If the log may add no more than this before it is not enough, it grows: a few large commits.
 const AHEAD: u64 = 1 << 20;
+
+/// It is written in pieces of this size. File systems compress no more than that at once.
+const PIECE: usize = 1 << 20;
+
+/// No block of a file system is smaller.
+const BLOCK: usize = 4 << 10;
 
 /// How often it is tried to take the room again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -153,9 +160,13 @@ fn fill(path: &Path) -> io::Result<()> {
 fn grow(path: &Path, size: u64) -> io::Result<u64> {
     let mut file = File::options().create(true).append(true).open(path)?;
     let before = file.metadata()?.len();
-    let zeros = vec![0; 64 << 10];
-    for _ in 0..size.saturating_sub(before).div_ceil(zeros.len() as u64) {
-        if let Err(error) = file.write_all(&zeros) {
+    // Zeros would take no room on a file system that compresses, and to let go of them would free none. One piece is made up,
+    // and then changed in each of its blocks, because others keep equal blocks once.
+    let (random, mut piece) = (SeededRandom::from_system(), vec![0; PIECE]);
+    vary(&mut piece, size_of::<u64>(), &random);
+    for _ in 0..size.saturating_sub(before).div_ceil(PIECE as u64) {
+        vary(&mut piece, BLOCK, &random);
+        if let Err(error) = file.write_all(&piece) {
             file.set_len(before)?;
             return Err(error);
         }
@@ -163,10 +174,18 @@ fn grow(path: &Path, size: u64) -> io::Result<u64> {
     Ok(file.metadata()?.len())
 }
 
+/// Begins each part of so many bytes with a new number.
+fn vary(bytes: &mut [u8], each: usize, random: &SeededRandom) {
+    for part in bytes.chunks_exact_mut(each) {
+        part[..size_of::<u64>()].copy_from_slice(&random.next().to_ne_bytes());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::directory::Directory;
+    use std::collections::HashSet;
 
     #[test]
     fn room_is_let_go_once_and_taken_again_after_a_while() {
@@ -211,6 +230,26 @@ mod tests {
             reserve.release() && reserve.cover(SIZE) && length() == 0,
             "what was let go is not taken by the way"
         );
+    }
+
+    #[test]
+    fn no_file_system_stores_it_in_less_room() {
+        let directory = Directory::new();
+        let mut reserve = Reserve::beside(Some(&directory.path().join("dwell.db")));
+        assert!(reserve.cover(SIZE), "it has grown");
+        let bytes = fs::read(directory.path().join("dwell.db-reserve")).unwrap();
+        assert_eq!(bytes.len() as u64, 2 * SIZE);
+        let blocks: HashSet<_> = bytes.chunks(BLOCK).collect();
+        assert_eq!(blocks.len(), bytes.len() / BLOCK, "no block is like another");
+        for piece in [&bytes[..PIECE], &bytes[bytes.len() - PIECE..]] {
+            let numbers: HashSet<_> = piece.chunks(8).collect();
+            assert_eq!(numbers.len(), PIECE / 8, "nothing comes again within what is compressed at once");
+            let mut counts = [0; 256];
+            piece.iter().for_each(|byte| counts[usize::from(*byte)] += 1);
+            let usual = PIECE / counts.len();
+            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            assert!(usual * 3 / 4 < *least && *most < usual * 5 / 4, "all bytes are as frequent: {counts:?}");
+        }
     }
 
     #[test]

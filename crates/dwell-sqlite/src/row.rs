@@ -258,6 +258,9 @@ impl Tx<'_> {
             content.inline(),
         ])?;
         self.write_payload(number, content)?;
+        if new.phase == Phase::Waits {
+            self.wait(new.topic, new.due, number)?;
+        }
         let bytes = if new.state == State::Dead { message.body.len() as i64 } else { 0 };
         self.tally(new.home, new.state, 1, bytes);
         Ok(number)
@@ -346,6 +349,7 @@ impl Tx<'_> {
         for held in all {
             fired.extend(self.fired(held)?);
             self.uncount(held)?;
+            self.forget_wait(held)?;
             self.sql("DELETE FROM message WHERE number = ?1")?.execute([held.number])?;
             if held.step != held.number {
                 self.sql("DELETE FROM history WHERE message = ?1")?.execute([held.number])?;
@@ -444,6 +448,7 @@ impl Tx<'_> {
             }
             self.write_payload(held.number, content)?;
         }
+        self.forget_wait(held)?;
         let step = self.next();
         let waits = new.phase == Phase::Waits;
         self.sql(
@@ -481,6 +486,9 @@ impl Tx<'_> {
             content.headers,
             content.inline(),
         ])?;
+        if waits {
+            self.wait(new.topic, new.due, held.number)?;
+        }
         let bytes = if new.state == State::Dead { message.body.len() as i64 } else { 0 };
         self.tally(new.home, new.state, 1, bytes);
         fired.map_or(Ok(()), |fired| self.remember_fired(&fired))

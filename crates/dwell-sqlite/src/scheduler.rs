@@ -6,6 +6,7 @@ use crate::{
     producer::accept,
     row::{Held, Phase, held, message, read_message},
     tx::{Tx, state},
+    waiting::waiting,
 };
 use dwell_core::{
     Address, BoxFuture, Changed, Due, Envelope, OnConflict, Pending, Query, Result, ScheduleId, Scheduler,
@@ -114,6 +115,8 @@ impl Tx<'_> {
     pub(crate) fn reschedule(&mut self, held: &Held, due: Timestamp, by: Option<&str>) -> Sql<()> {
         self.write_past(held.number, held.step)?;
         let step = self.next();
+        self.wait_no_longer(held)?;
+        self.wait(held.topic, due, held.number)?;
         self.sql(
             "UPDATE message SET due = ?2, step = ?3, updated_at = ?4, changed_by = ?5 WHERE number = ?1",
         )?
@@ -145,29 +148,33 @@ fn pending(connection: &Connection, query: &Query, now: Timestamp) -> Sql<Vec<Pe
 
 /// What waits, by the numbers that the rest of the statement finds.
 macro_rules! pending {
-    ($found:expr) => {
+    ($found:expr, $due:expr) => {
         concat!(
             "SELECT coalesce(schedule, id), due, once, state, (SELECT topic FROM place WHERE place.id = message.place),
                 (SELECT subscription FROM place WHERE place.id = message.place), ",
             message!(),
-            " FROM message WHERE number IN (SELECT number FROM message INDEXED BY ",
+            " FROM message WHERE number IN (SELECT number FROM ",
             $found,
-            " AND phase = 0 AND (due, coalesce(schedule, id)) > (:after, :name) AND (:key IS NULL OR key = :key)
+            " AND phase = 0 AND (",
+            $due,
+            ", coalesce(schedule, id)) > (:after, :name) AND (:key IS NULL OR key = :key)
               AND (:to IS NULL OR coalesce(destination, (
                   SELECT CASE p.subscription WHEN '' THEN p.topic ELSE p.topic || '/' || p.subscription END
                   FROM place p WHERE p.id = message.place
               )) = :to)
-              ORDER BY due, coalesce(schedule, id) LIMIT :limit)"
+              ORDER BY ",
+            $due,
+            ", coalesce(schedule, id) LIMIT :limit)"
         )
     };
 }
 
 fn of_topic(connection: &Connection, query: &Query, topic: i64, now: Timestamp) -> Sql<Vec<Pending>> {
-    list(connection, pending!("message_due WHERE topic = :of"), &topic, query, now)
+    list(connection, pending!(concat!(waiting!(), " WHERE in_topic = :of"), "due_at"), &topic, query, now)
 }
 
 fn of_message(connection: &Connection, query: &Query, id: &str, now: Timestamp) -> Sql<Vec<Pending>> {
-    list(connection, pending!("message_id WHERE id = :of"), &id, query, now)
+    list(connection, pending!("message INDEXED BY message_id WHERE id = :of", "due"), &id, query, now)
 }
 
 fn list(

@@ -439,7 +439,10 @@ impl Worker {
 mod tests {
     use super::*;
     use crate::{directory::Directory, file::File};
+    use dwell_core::{Clock, SystemClock};
     use std::sync::mpsc;
+
+    const LARGE: u32 = 32 << 20;
 
     #[tokio::test]
     async fn who_writes_does_not_wait_for_who_reads_and_the_log_is_emptied_afterwards() {
@@ -467,19 +470,22 @@ mod tests {
         tokio::task::spawn_blocking(move || begun.recv().unwrap()).await.unwrap();
         let write = async || {
             let insert = |tx: &mut Tx<'_>| {
-                let sql = "INSERT INTO payload SELECT count(*) + 1, zeroblob(33554432) FROM payload";
-                tx.connection().execute(sql, [])
+                let sql = "INSERT INTO payload SELECT count(*) + 1, zeroblob(?1) FROM payload";
+                tx.connection().execute(sql, [LARGE])
             };
             file.write(1, insert).await.unwrap();
         };
-        while length() <= LOG_LIMIT {
+        for _ in 0..=LOG_LIMIT / u64::from(LARGE) {
             write().await;
         }
-        write().await;
+        assert!(length() > LOG_LIMIT, "it is not emptied under who reads: {}", length());
         end.send(()).unwrap();
         assert_eq!(reading.await.unwrap(), (0, true), "it saw one moment, and nobody waited for it");
         // By the order after which nobody is at it, not even the thread that writes the log into the file.
+        let clock = SystemClock::new();
+        let start = clock.elapsed();
         while length() > 0 {
+            assert!(clock.elapsed() - start < Duration::from_secs(120), "it is not emptied: {}", length());
             file.write(1, |_| Ok(())).await.unwrap();
         }
     }

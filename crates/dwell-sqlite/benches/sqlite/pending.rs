@@ -36,6 +36,7 @@ enum Kind {
     Schedule { callers: usize },
     ScheduleBatches,
     Cancel { callers: usize },
+    Reschedule { callers: usize },
     Receive,
     Counts,
     Get,
@@ -43,7 +44,7 @@ enum Kind {
 }
 
 /// What is measured.
-const KINDS: [(&str, Kind); 11] = [
+const KINDS: [(&str, Kind); 14] = [
     ("schedule, 1 caller", Kind::Schedule { callers: 1 }),
     ("schedule, 100 callers", Kind::Schedule { callers: 100 }),
     ("schedule, 1000 callers", Kind::Schedule { callers: BATCH }),
@@ -51,6 +52,9 @@ const KINDS: [(&str, Kind); 11] = [
     ("cancel, 1 caller", Kind::Cancel { callers: 1 }),
     ("cancel, 100 callers", Kind::Cancel { callers: 100 }),
     ("cancel, 1000 callers", Kind::Cancel { callers: BATCH }),
+    ("reschedule, 1 caller", Kind::Reschedule { callers: 1 }),
+    ("reschedule, 100 callers", Kind::Reschedule { callers: 100 }),
+    ("reschedule, 1000 callers", Kind::Reschedule { callers: BATCH }),
     ("receive and ack, batches of 500", Kind::Receive),
     ("counts of the ledger", Kind::Counts),
     ("one record, by its id", Kind::Get),
@@ -126,13 +130,19 @@ impl<'a> File<'a> {
         for at in (0..KINDS.len()).map(|at| (at + 2 * round) % KINDS.len()) {
             let kind = KINDS[at].1;
             // Each waits for a commit of its own, or reads a good deal.
-            let alone =
-                matches!(kind, Kind::Schedule { callers: 1 } | Kind::Cancel { callers: 1 } | Kind::Page);
+            let alone = matches!(
+                kind,
+                Kind::Schedule { callers: 1 }
+                    | Kind::Cancel { callers: 1 }
+                    | Kind::Reschedule { callers: 1 }
+                    | Kind::Page
+            );
             let sample = if alone { sample.div_ceil(10) } else { sample };
             let passed = match kind {
                 Kind::Schedule { callers } => self.schedule(sample, callers).await,
                 Kind::ScheduleBatches => self.schedule_batches(sample).await,
                 Kind::Cancel { callers } => self.cancel(sample, callers).await,
+                Kind::Reschedule { callers } => self.reschedule(sample, callers).await,
                 Kind::Receive => self.receive(sample).await,
                 Kind::Counts | Kind::Get | Kind::Page => self.look(kind, sample).await,
             };
@@ -193,6 +203,25 @@ impl<'a> File<'a> {
                 async move {
                     let cancelled = scheduler.cancel(&id).await.expect("the file is open");
                     assert_eq!(cancelled, Changed::Done);
+                }
+            })
+            .await;
+        }
+        start.passed()
+    }
+
+    /// To another time, for as many as are asked for, from anywhere in the file.
+    async fn reschedule(&mut self, sample: usize, callers: usize) -> [f64; 2] {
+        let chosen =
+            (0..sample).map(|_| (ScheduleId(name(self.waiting[self.any()]).into()), soon(&self.random)));
+        let chosen: Vec<_> = chosen.collect();
+        let start = Stamp::now();
+        for some in chosen.chunks(callers) {
+            at_once(some.iter().cloned(), |(id, due)| {
+                let scheduler = self.scheduler.clone();
+                async move {
+                    let changed = scheduler.reschedule(&id, due).await.expect("the file is open");
+                    assert_eq!(changed, Changed::Done);
                 }
             })
             .await;
@@ -267,15 +296,18 @@ fn name(n: usize) -> String {
 async fn schedule(scheduler: &dyn Scheduler, random: &SeededRandom, from: usize, count: usize) {
     for first in (from..from + count).step_by(BATCH) {
         let batch = (first..(first + BATCH).min(from + count)).map(|n| {
-            // Within a day, an hour from now at the earliest: nothing fires while we measure.
-            let due = Duration::from_millis(3_600_000 + random.next() % 86_400_000);
             let message = Message::new(name(n), KIND, vec![b'x'; BODY]);
-            Envelope::new(Address::topic(TOPIC), message).due(Due::After(due))
+            Envelope::new(Address::topic(TOPIC), message).due(soon(random))
         });
         for result in scheduler.schedule(batch.collect()).await {
             result.expect("there is room");
         }
     }
+}
+
+/// Within a day, an hour from now at the earliest: nothing fires while we measure.
+fn soon(random: &SeededRandom) -> Due {
+    Due::After(Duration::from_millis(3_600_000 + random.next() % 86_400_000))
 }
 
 fn open_alone(path: &Path) -> (f64, f64) {

@@ -49,7 +49,9 @@ impl Raw {
              PRAGMA cache_size = -12288; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0;
              PRAGMA journal_size_limit = 67108864;",
             include_str!("../../src/layout/1.sql"),
-            include_str!("../../src/layout/2.sql")
+            include_str!("../../src/layout/2.sql"),
+            include_str!("../../src/layout/3.sql"),
+            include_str!("../../src/layout/4.sql")
         );
         connection.execute_batch(layout).expect("the layout is SQL");
         Self { connection, next: 3, log: RawLog::of(path) }
@@ -107,8 +109,7 @@ impl Raw {
                 "SELECT 1 FROM message INDEXED BY message_ready WHERE place = ?1 AND phase = 1 LIMIT 1 OFFSET ?2";
             is_any(has_ready, &[&QUEUE, &(most as i64 - 1)])?;
             is_any(
-                "SELECT number FROM message INDEXED BY message_due
-                 WHERE topic = ?1 AND phase = 0 AND due <= ?2 ORDER BY due, number LIMIT 1000",
+                "SELECT message FROM waiting WHERE in_topic = ?1 AND due_at <= ?2 ORDER BY due_at, message LIMIT 1000",
                 &[&TOPIC, &now.0],
             )?;
             is_any(

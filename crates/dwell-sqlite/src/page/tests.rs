@@ -1,5 +1,9 @@
 use super::*;
 
+/// What waits has an entry for its due time.
+const WAIT: &str =
+    "DELETE FROM waiting; INSERT INTO waiting SELECT topic, due, number FROM message WHERE phase = 0";
+
 /// A row in each place, and so many of one state in one phase that another state is few among them.
 #[test]
 fn whatever_else_lies_there_no_state_is_looked_for_among_more_than_few_rows_at_a_time() {
@@ -12,6 +16,9 @@ fn whatever_else_lies_there_no_state_is_looked_for_among_more_than_few_rows_at_a
         (3, State::Processing, State::Dead),
         (3, State::Processing, State::Processing),
         (4, State::Done, State::Cancelled),
+        (4, State::Cancelled, State::Done),
+        (4, State::Cancelled, State::Discarded),
+        (4, State::Discarded, State::Discarded),
     ] {
         let connection = Connection::open_in_memory().unwrap();
         crate::layout::create(&connection).unwrap();
@@ -20,6 +27,7 @@ fn whatever_else_lies_there_no_state_is_looked_for_among_more_than_few_rows_at_a
                  INSERT INTO message SELECT i, 9, ?3, ?3, ?4, ?5, ?5, i, i, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL,
                      NULL, NULL, NULL, NULL, NULL, NULL, NULL, i, '', NULL, '', NULL, 0, 0, NULL, x'' FROM n";
             connection.execute(sql, (first, count, place, phase, code(state))).unwrap();
+            connection.execute_batch(WAIT).unwrap();
             connection
                 .execute("REPLACE INTO tally VALUES (?1, ?2, ?3, 0)", (place, code(state), count))
                 .unwrap();
@@ -30,9 +38,9 @@ fn whatever_else_lies_there_no_state_is_looked_for_among_more_than_few_rows_at_a
         let scans = scans(&connection, &query).unwrap();
         let mut found = 0;
         for scan in &scans {
-            let (all, of_it) = scan.condition.split_once(" AND state").unwrap_or(("1", ""));
+            let (all, of_it) = scan.condition.rsplit_once(" AND state").unwrap_or(("1", ""));
             let count = |condition: &str| -> i64 {
-                let sql = format!("SELECT count(*) FROM message INDEXED BY {} WHERE {condition}", scan.from);
+                let sql = format!("SELECT count(*) FROM {} WHERE {condition}", scan.way.from());
                 connection.query_row(&sql, [], |row| row.get(0)).unwrap()
             };
             assert!(scan.is_ordered || count(all) <= FEW, "{few} among {many}: {scan:?} {of_it}");

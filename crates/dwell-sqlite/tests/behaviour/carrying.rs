@@ -60,7 +60,7 @@ async fn items_of_a_batch_fail_alone_and_say_what_to_do() {
         |at: usize| results[at].as_ref().map_err(|error| (error.kind(), error.to_string())).unwrap_err();
     assert!(results[0].is_ok() && results[4].is_ok());
     assert_eq!(error(1).0, ErrorKind::NotFound);
-    assert!(error(1).1.contains("`invoices`") && error(1).1.contains("provision"), "{}", error(1).1);
+    assert!(error(1).1.contains("`invoices`") && error(1).1.contains("on_missing"), "{}", error(1).1);
     assert_eq!(error(2).0, ErrorKind::NotFound);
     assert!(error(2).1.contains("`nobody`") && error(2).1.contains("`orders`"), "{}", error(2).1);
     assert_eq!(error(3).0, ErrorKind::TooLarge);

@@ -32,6 +32,12 @@ const FAR: Option<u64> = Some(1 << 30);
 /// What `unshare` is told so that a process may mount something that nobody else sees.
 pub(crate) const MOUNTING: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
 
+/// Says that a test is not done here, so that `cargo xtask test` counts it as skipped: on a line of its own, on stdout, and not
+/// by `println`, which is shown only if a test fails.
+pub(crate) fn leave_out(what: &str) {
+    let _ = writeln!(std::io::stdout(), "\nleft out: {what}, for want of permission to mount one");
+}
+
 impl Way {
     /// Runs a shell command under this condition, with `$0` for the directory.
     fn run(self, directory: &Path, then: &str, batch: usize, max_size: Option<u64>) -> Option<ExitStatus> {
@@ -64,8 +70,7 @@ async fn a_disk_that_is_really_full_is_said_to_be_settles_loses_nothing_and_goes
         |way: &Way| way.run(directory.path(), "true", 1, None).is_some_and(|status| status.success());
     let mounted = MOUNTING.map(Way::Mounted).into_iter().find(is_permitted);
     if mounted.is_none() {
-        // Not by `println`, which is shown only if a test fails. On a line of its own, `cargo xtask test` counts it as skipped.
-        let _ = writeln!(std::io::stdout(), "\nleft out: a full disk, for want of permission to mount one");
+        leave_out("a full disk");
     }
     for way in mounted.into_iter().chain([Way::Limited]) {
         // One by one, all of the log changes the same few pages; in batches, most of it is new to the file.

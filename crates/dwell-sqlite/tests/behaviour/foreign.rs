@@ -107,6 +107,7 @@ async fn a_body_that_is_no_text_although_it_says_so_stays_as_it_is_until_it_has_
     insert(&broker, "INSERT INTO incoming (topic, id) VALUES ('orders', 'a')");
     assert_eq!(seen(&broker.mail).await, ["a"]);
     assert!(problem_of(&broker).contains("no topic `ordres`"), "{}", problem_of(&broker));
+    assert!(problem_of(&broker).contains("did you mean `orders`?"), "{}", problem_of(&broker));
     let body = "SELECT typeof(body) || ' ' || hex(body) FROM incoming";
     let body: String = broker.file.connection().query_row(body, [], |row| row.get(0)).unwrap();
     assert_eq!(body, "text 63E97A");
@@ -269,19 +270,66 @@ async fn the_shell_of_sqlite_inserts_what_the_page_shows_while_a_bus_is_at_work(
 
 #[tokio::test]
 async fn large_rows_are_taken_in_a_few_at_a_time_and_in_the_end_all_are() {
-    let broker = Broker::new().await;
+    for (column, value) in [
+        ("body", "zeroblob(1 << 20)"),
+        ("headers", r#"'{"x": "' || hex(zeroblob((1 << 19) - 8)) || '"}'"#),
+        ("key", "randomblob(1 << 20)"),
+    ] {
+        let broker = Broker::new().await;
+        insert(
+            &broker,
+            &format!(
+                "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10)
+                 INSERT INTO incoming (topic, subscription, id, {column}) SELECT 'orders', 'mail', i, {value} FROM n"
+            ),
+        );
+        let left = || -> i64 {
+            let left = "SELECT count(*) FROM incoming WHERE error IS NULL";
+            broker.file.connection().query_row(left, [], |row| row.get(0)).unwrap()
+        };
+        let mut found = broker.mail.receive(1, Duration::ZERO, None).await.unwrap().len();
+        assert_eq!(left(), 6, "4 MiB in one transaction: {column}");
+        while left() > 0 {
+            found += receive(&broker.mail).await.len();
+        }
+        assert_eq!(found + receive(&broker.mail).await.len(), 10, "{column}");
+    }
+}
+
+/// It may be of any length, and nobody else writes while it is read or written.
+#[tokio::test]
+async fn a_row_whose_body_is_too_large_is_refused_before_it_is_read_and_left_alone_until_more_is_allowed() {
+    const MAX_BODY: usize = 1000;
+    let broker = Broker::with(SqliteSettings { max_body: MAX_BODY, ..settings() }).await;
     insert(
         &broker,
-        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10)
-         INSERT INTO incoming (topic, subscription, id, body) SELECT 'orders', 'mail', i, zeroblob(1 << 20) FROM n",
+        &format!(
+            "CREATE TABLE written (number);
+             CREATE TRIGGER written AFTER INSERT ON incoming BEGIN INSERT INTO written VALUES (new.number); END;
+             INSERT INTO incoming (topic, id, body) VALUES ('invoices', 'large', zeroblob({MAX_BODY} + 1))"
+        ),
     );
-    let left = || -> i64 {
-        broker.file.connection().query_row("SELECT count(*) FROM incoming", [], |row| row.get(0)).unwrap()
+    let written = |broker: &Broker| -> i64 {
+        broker.file.connection().query_row("SELECT count(*) FROM written", [], |row| row.get(0)).unwrap()
     };
-    let mut found = broker.mail.receive(1, Duration::ZERO, None).await.unwrap().len();
-    assert_eq!(left(), 6, "4 MiB in one transaction");
-    while left() > 0 {
-        found += receive(&broker.mail).await.len();
-    }
-    assert_eq!(found + receive(&broker.mail).await.len(), 10);
+    assert!(seen(&broker.mail).await.is_empty());
+    let problem = problem_of(&broker);
+    let is_it = problem.contains("1001 bytes") && problem.contains("`max_body`");
+    assert!(is_it, "not by what else is wrong with it: {problem}");
+    assert_eq!(written(&broker), 2, "by its program, and with the reason");
+
+    let invoices = broker.subscribe(Subscription::new("invoices", "mail")).await;
+    assert!(seen(&invoices).await.is_empty());
+    broker.sqlite.close().await.unwrap();
+    let kept = SqliteSettings { max_body: MAX_BODY, ..settings() };
+    let broker = Broker::on(broker.clock, broker.file, kept).await;
+    assert!(seen(&broker.mail).await.is_empty());
+    assert_eq!(written(&broker), 2, "neither for a topic nor for who opens the file");
+    assert_eq!((problem_of(&broker), broker.sqlite.usage().await.unwrap().refused), (problem, 1));
+
+    broker.sqlite.close().await.unwrap();
+    let more = SqliteSettings { max_body: MAX_BODY + 1, ..settings() };
+    let broker = Broker::on(broker.clock, broker.file, more).await;
+    let invoices = broker.subscribe(Subscription::new("invoices", "mail")).await;
+    assert_eq!(seen(&invoices).await, ["large"]);
 }

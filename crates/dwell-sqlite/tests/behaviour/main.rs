@@ -1,5 +1,6 @@
 //! SQLite through its traits, on virtual time, in a file of its own for each test.
 
+mod cancelled;
 mod carrying;
 mod control;
 #[path = "../rig/directory.rs"]

@@ -3,7 +3,6 @@
 
 use super::*;
 use std::{
-    io::Write,
     path::Path,
     process::{Command, ExitStatus},
 };
@@ -30,10 +29,7 @@ async fn a_file_that_may_not_be_written_is_said_to_be_and_has_lost_nothing_when_
     let is_permitted =
         |flags: &&[&str]| run(flags, directory.path(), "true").is_some_and(|status| status.success());
     let Some(flags) = disk::MOUNTING.into_iter().find(is_permitted) else {
-        // Not by `eprintln`, which is shown only if a test fails.
-        let _ =
-            writeln!(std::io::stderr(), "left out: a read-only disk, for want of permission to mount one");
-        return;
+        return disk::leave_out("a read-only disk");
     };
     let ended = run(flags, directory.path(), "exec \"$1\" --exact \"$2\" --nocapture").unwrap();
     assert!(ended.success(), "{ended}");

@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 /// What holds, and what there is none of because it does.
-const ALL: [(&str, &str); 13] = [
+const ALL: [(&str, &str); 15] = [
     (
         "the tally is what there is",
         "SELECT home, state, count(*) FROM message GROUP BY home, state
@@ -44,6 +44,16 @@ const ALL: [(&str, &str); 13] = [
     (
         "what waits under one name in one topic is one",
         "SELECT 1 FROM message WHERE phase = 0 GROUP BY coalesce(schedule, id), topic HAVING count(*) > 1",
+    ),
+    (
+        "what waits can be found when it is due",
+        "SELECT topic, due, number FROM message WHERE phase = 0
+             EXCEPT SELECT in_topic, due_at, message FROM waiting",
+    ),
+    (
+        "nothing else is looked for when it is due, but what was cancelled or discarded while it waited",
+        "SELECT in_topic, due_at, message FROM waiting
+             EXCEPT SELECT topic, due, number FROM message WHERE phase = 0 OR state IN (6, 7)",
     ),
     ("nothing that waits has fired under its id", "SELECT number FROM message WHERE fired = 1 AND phase = 0"),
     (
