@@ -1,15 +1,18 @@
-//! What was declared, and what Kafka itself has no place for: what becomes of messages that nobody subscribed to, and which
-//! subscription a group belongs to. It is a compacted topic of one partition; keys and values are plain text:
+//! What was declared, and what Kafka itself has no place for: what becomes of messages that nobody subscribed to, which
+//! subscription a group belongs to, and who has adopted what a topic kept under its own name. It is a compacted topic of one
+//! partition; keys and values are plain text:
 //!
 //! ```text
 //! topic orders              →  discard
 //! subscription orders.mail  →  orders mail declared
+//! adopted jobs              →  worker
 //! ```
 
 use crate::{
     cluster::{Cluster, NewOne},
     fault::fault,
     headers::RawHeaders,
+    names::group_name,
     outbox::Outbox,
     record::{Outgoing, Record},
 };
@@ -20,7 +23,7 @@ use std::{collections::BTreeMap, time::Duration};
 /// Where it lies.
 pub(crate) const TOPIC: &str = "dwell.catalogue";
 
-/// How long reading it may take.
+/// How long nothing may come while it is read.
 const PATIENCE: Duration = Duration::from_secs(15);
 const STEP: Duration = Duration::from_millis(100);
 
@@ -38,6 +41,8 @@ pub(crate) struct Entry {
 pub(crate) struct Catalogue {
     topics: BTreeMap<Text, Unclaimed>,
     groups: BTreeMap<Text, Entry>,
+    /// By topic, the subscription that has adopted the one of the topic's own name.
+    adopters: BTreeMap<Text, Text>,
 }
 
 /// One thing that is declared, or no longer.
@@ -46,6 +51,9 @@ pub(crate) enum Change {
     Topic(Text, Unclaimed),
     Group(Text, Entry),
     NoGroup(Text),
+    /// The subscription of the topic's own name was adopted by this one.
+    Adopted(Text, Text),
+    NotAdopted(Text),
 }
 
 impl Catalogue {
@@ -54,11 +62,8 @@ impl Catalogue {
         if cluster.partitions(TOPIC).await?.is_none() {
             return Ok(Self::default());
         }
-        let records = read_all(cluster, TOPIC, 0, Offset::Beginning).await?;
         let mut catalogue = Self::default();
-        for record in &records {
-            catalogue.take_in(record);
-        }
+        read_all(cluster).await?.iter().for_each(|record| catalogue.take_in(record));
         Ok(catalogue)
     }
 
@@ -91,6 +96,37 @@ impl Catalogue {
         self.groups.get(group)
     }
 
+    /// Whether a topic has a subscription of its own name that only keeps what nobody subscribed to.
+    pub(crate) fn has_default(&self, topic: &str) -> bool {
+        self.own(topic).is_some_and(|own| !own.declared)
+    }
+
+    /// Whether the subscription of the topic's own name is a declared one.
+    pub(crate) fn declares_own(&self, topic: &str) -> bool {
+        self.own(topic).is_some_and(|own| own.declared)
+    }
+
+    /// The subscription that has adopted the one of the topic's own name.
+    pub(crate) fn adopter(&self, topic: &str) -> Option<&Text> {
+        self.adopters.get(topic)
+    }
+
+    /// The subscription on account of which a topic that keeps has nothing under its own name: the one that has adopted it, or
+    /// another that was declared. None if nobody subscribed, or the topic's own name is a declared one.
+    pub(crate) fn claimed(&self, topic: &str) -> Option<&Text> {
+        if self.declares_own(topic) || !self.keeps(topic) {
+            return None;
+        }
+        let of_topic = |entry: &&Entry| entry.declared && *entry.topic == *topic;
+        let declared = || self.groups.values().filter(of_topic).map(|entry| &entry.name);
+        declared().find(|name| self.adopter(topic) == Some(*name)).or_else(|| declared().next())
+    }
+
+    /// The subscription of the topic's own name.
+    fn own(&self, topic: &str) -> Option<&Entry> {
+        self.group(&group_name(topic, topic)).filter(|entry| *entry.topic == *topic)
+    }
+
     /// As it will be with these.
     pub(crate) fn with(mut self, changes: &[Change]) -> Self {
         changes.iter().for_each(|change| self.apply(change.clone()));
@@ -114,6 +150,8 @@ impl Catalogue {
             Change::Topic(topic, unclaimed) => drop(self.topics.insert(topic, unclaimed)),
             Change::Group(group, entry) => drop(self.groups.insert(group, entry)),
             Change::NoGroup(group) => drop(self.groups.remove(&group)),
+            Change::Adopted(topic, by) => drop(self.adopters.insert(topic, by)),
+            Change::NotAdopted(topic) => drop(self.adopters.remove(&topic)),
         }
     }
 }
@@ -130,6 +168,8 @@ impl Change {
                 (format!("subscription {group}"), Some(format!("{topic} {name} {word}")))
             }
             Self::NoGroup(group) => (format!("subscription {group}"), None),
+            Self::Adopted(topic, by) => (format!("adopted {topic}"), Some(by.to_string())),
+            Self::NotAdopted(topic) => (format!("adopted {topic}"), None),
         };
         Outgoing {
             topic: TOPIC.into(),
@@ -145,6 +185,8 @@ impl Change {
             ("topic", Some("keep")) => Some(Self::Topic(name.into(), Unclaimed::Keep)),
             ("topic", Some("discard")) => Some(Self::Topic(name.into(), Unclaimed::Discard)),
             ("subscription", None) => Some(Self::NoGroup(name.into())),
+            ("adopted", Some(by)) => Some(Self::Adopted(name.into(), by.into())),
+            ("adopted", None) => Some(Self::NotAdopted(name.into())),
             ("subscription", Some(value)) => {
                 let [topic, of, word] = value.split(' ').collect::<Vec<_>>().try_into().ok()?;
                 let declared = word == "declared";
@@ -155,30 +197,29 @@ impl Change {
     }
 }
 
-/// The records of a partition, from an offset to its end as it is now.
-pub(crate) async fn read_all(
-    cluster: &Cluster,
-    topic: &str,
-    partition: i32,
-    from: Offset,
-) -> Result<Vec<Record>> {
+/// All records that there are now.
+async fn read_all(cluster: &Cluster) -> Result<Vec<Record>> {
     let guest = cluster.member(TOPIC)?;
     let (reader, clock) = (guest.share(), cluster.clock());
-    let (name, what) = (topic.to_owned(), format!("read the topic `{topic}`"));
     let read = tokio::task::spawn_blocking(move || {
         let mut place = TopicPartitionList::new();
-        let placed = place.add_partition_offset(&name, partition, from).and_then(|()| reader.assign(&place));
-        placed.map_err(|error| fault(&what, error))?;
-        let (start, mut records) = (clock.elapsed(), vec![]);
-        while clock.elapsed().saturating_sub(start) < PATIENCE {
+        let placed =
+            place.add_partition_offset(TOPIC, 0, Offset::Beginning).and_then(|()| reader.assign(&place));
+        placed.map_err(|error| fault(&format!("read the topic `{TOPIC}`"), error))?;
+        let (mut came, mut records) = (clock.elapsed(), vec![]);
+        while clock.elapsed().saturating_sub(came) < PATIENCE {
             match reader.poll(STEP) {
-                Some(Ok(message)) => records.push(Record::read(&message)),
+                Some(Ok(message)) => {
+                    came = clock.elapsed();
+                    records.push(Record::read(&message));
+                }
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok(records),
-                Some(Err(error)) => tracing::debug!(%error, topic = name, "reading is tried again"),
+                Some(Err(error)) => tracing::debug!(%error, "reading `{TOPIC}` is tried again"),
                 None => {}
             }
         }
-        let text = format!("Kafka cannot {what}: no end of it came in {PATIENCE:?}");
+        let text =
+            format!("Kafka cannot read the topic `{TOPIC}`: nothing came for {PATIENCE:?}, and not its end");
         Err(Error::new(ErrorKind::Unavailable, text))
     });
     read.await
@@ -201,6 +242,9 @@ mod tests {
                 Entry { topic: "jobs".into(), name: "jobs".into(), declared: false },
             ),
             Change::NoGroup("jobs.jobs".into()),
+            Change::Adopted("jobs".into(), "worker".into()),
+            Change::Adopted("bills".into(), "worker".into()),
+            Change::NotAdopted("bills".into()),
         ];
         for change in &changes {
             let Outgoing { key, body, .. } = change.record();
@@ -211,7 +255,35 @@ mod tests {
         let catalogue = Catalogue::default().with(&changes);
         assert_eq!((catalogue.group("orders.mail"), catalogue.group("jobs.jobs")), (Some(&mail), None));
         assert!(catalogue.keeps("jobs") && catalogue.keeps("orders.dlq") && !catalogue.keeps("orders"));
+        assert_eq!(catalogue.adopter("jobs").map(|by| &**by), Some("worker"));
+        assert_eq!(catalogue.adopter("bills"), None);
         assert_eq!(Change::parse("topic", None), None);
         assert_eq!(Change::parse("topic x", Some("perhaps")), None);
+    }
+
+    #[test]
+    fn a_topic_keeps_nothing_under_its_own_name_once_another_is_declared() {
+        let group = |topic: &str, name: &str, declared| {
+            let entry = Entry { topic: topic.into(), name: name.into(), declared };
+            Change::Group(group_name(topic, name).into(), entry)
+        };
+        let claimed = |changes: &[Change]| {
+            let keeps = Change::Topic("jobs".into(), Unclaimed::Keep);
+            let catalogue = Catalogue::default().with(&[keeps]).with(changes);
+            (catalogue.has_default("jobs"), catalogue.claimed("jobs").map(ToString::to_string))
+        };
+        let default = group("jobs", "jobs", false);
+        assert_eq!(claimed(&[]), (false, None));
+        let events = Catalogue::default().with(&[group("orders", "mail", true)]);
+        assert_eq!(events.claimed("orders"), None, "nothing was ever there");
+        assert_eq!(claimed(std::slice::from_ref(&default)), (true, None));
+        assert_eq!(claimed(&[default, group("jobs", "worker", true)]), (true, Some("worker".into())));
+        let both = [group("jobs", "audit", true), group("jobs", "worker", true)];
+        assert_eq!(claimed(&both), (false, Some("audit".into())));
+        let adopted = [&both[..], &[Change::Adopted("jobs".into(), "worker".into())]].concat();
+        assert_eq!(claimed(&adopted), (false, Some("worker".into())));
+        assert_eq!(claimed(&[&adopted[..], &[group("jobs", "jobs", true)]].concat()), (false, None));
+        // The same group, and another topic.
+        assert_eq!(claimed(&[group("jobs.jobs", "x", true), group("job", "s.jobs", true)]), (false, None));
     }
 }

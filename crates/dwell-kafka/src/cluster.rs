@@ -73,7 +73,7 @@ impl Cluster {
         client_id: String,
         clock: Arc<dyn Clock>,
     ) -> Result<Self> {
-        let trouble = Trouble::default();
+        let trouble = Trouble::new(clock.clone());
         let config = settings.finish(settings.client(&client_id));
         let asker = config.create_with_context(trouble.clone());
         let asker = Arc::new(asker.map_err(|error| fault("set up a client", error))?);
@@ -204,21 +204,22 @@ impl Cluster {
         self.ends(topic, partitions).await.map(drop)
     }
 
-    /// Deletes topics and groups that are no longer needed. What fails is only left over.
-    pub(crate) async fn delete(&self, topic: &str, group: &str) {
-        let options = AdminOptions::new();
-        self.forget(topic);
-        let admin = match self.admin() {
-            Ok(admin) => admin,
+    /// Deletes a group that is no longer needed. One that still has members is left to expire.
+    pub(crate) async fn delete_group(&self, group: &str) {
+        let deleted = match self.admin() {
+            Ok(admin) => admin.share().delete_groups(&[group], &AdminOptions::new()).await,
             Err(error) => {
-                return tracing::warn!(%error, topic, group, "what is no longer needed is left over");
+                return tracing::warn!(%error, group, "a group that is no longer needed is left over");
             }
         };
-        if let Err(error) = admin.share().delete_topics(&[topic], &options).await {
-            tracing::warn!(%error, topic, "a topic that is no longer needed was not deleted");
-        }
-        if let Err(error) = admin.share().delete_groups(&[group], &options).await {
-            tracing::warn!(%error, group, "a group that is no longer needed was not deleted");
+        let refused = match deleted {
+            Ok(answers) => {
+                answers.into_iter().filter_map(Result::err).map(|(_, code)| code.to_string()).next()
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(error) = refused {
+            tracing::warn!(%error, group, "a group that is no longer needed is left over");
         }
     }
 

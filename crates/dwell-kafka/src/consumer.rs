@@ -1,4 +1,5 @@
-//! One member of one subscription. It reads the subscription's topic, and the retry topic that is its alone.
+//! One member of one subscription. It reads the subscription's topic, the retry topic that is its alone, and the one of the
+//! subscription that it has adopted, if any.
 
 use crate::group::{Member, Settling, Taken};
 use dwell_core::{
@@ -12,7 +13,7 @@ pub(crate) struct KafkaConsumer {
     pub(crate) subscription: Subscription,
     pub(crate) clock: Arc<dyn Clock>,
     /// As the member knows them.
-    pub(crate) topics: [String; 2],
+    pub(crate) topics: Vec<String>,
 }
 
 impl KafkaConsumer {

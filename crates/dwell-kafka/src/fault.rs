@@ -1,5 +1,6 @@
 //! From errors of the client library to ours: what happened, to what, and whether trying again may help.
 
+use crate::provision::MAKE_IT;
 use dwell_core::{Error, ErrorKind};
 use rdkafka::{
     error::{KafkaError, RDKafkaErrorCode as Code},
@@ -36,8 +37,8 @@ pub(crate) fn of_code(what: &str, code: Code) -> Error {
         Code::UnknownTopicOrPartition
         | Code::UnknownTopic
         | Code::UnknownPartition
-        | Code::UnknownTopicId => (ErrorKind::NotFound, "there is no such topic: provision it first"),
-        Code::MessageSizeTooLarge | Code::InvalidMessageSize => {
+        | Code::UnknownTopicId => (ErrorKind::NotFound, MAKE_IT),
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
             (ErrorKind::TooLarge, "make it smaller, or raise `max_record` here and `max.message.bytes` there")
         }
         Code::InvalidRecord => {
@@ -92,6 +93,7 @@ mod tests {
     fn what_may_pass_is_retryable_and_what_lies_in_the_message_is_not() {
         let send = |code| fault("send to `orders`", KafkaError::MessageProduction(code));
         assert_eq!(send(Code::UnknownTopicOrPartition).kind(), ErrorKind::NotFound);
+        assert!(send(Code::UnknownTopicOrPartition).to_string().contains("on_missing"));
         assert!(send(Code::MessageSizeTooLarge).is_of_the_message());
         assert!(send(Code::InvalidRecord).is_of_the_message());
         assert!(send(Code::MessageTimedOut).is_retryable() && send(Code::NotEnoughReplicas).is_retryable());

@@ -20,6 +20,7 @@ mod consumer;
 mod fault;
 mod group;
 mod headers;
+mod kept;
 mod names;
 mod outbox;
 mod producer;

@@ -1,17 +1,15 @@
 //! Making sure that topics, groups and retry topics are there.
 
 use crate::{
-    catalogue::{Catalogue, Change, Entry, read_all},
+    catalogue::{Catalogue, Change, Entry},
     cluster::{Cluster, Mark, NewOne},
-    group::settled_above,
+    kept,
     names::{group_name, retry_topic},
     outbox::Outbox,
-    record::Outgoing,
     relay,
 };
 use dwell_core::{Address, Clock, Error, ErrorKind, OnMissing, Result, Subscription, Text, Topic, wire};
-use rdkafka::Offset;
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 /// How long to wait for whoever makes the same subscription at this moment.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -23,6 +21,14 @@ pub(crate) struct Provisioner {
     pub(crate) cluster: Cluster,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) clock: Arc<dyn Clock>,
+}
+
+/// What a subscription reads.
+pub(crate) struct Reads {
+    /// Its topic, its retry topic, and the retry topic of the one that it has adopted.
+    pub(crate) topics: Vec<String>,
+    /// Another that is declared may change that.
+    pub(crate) may_change: bool,
 }
 
 /// What has to be there.
@@ -72,8 +78,9 @@ impl Provisioner {
         let catalogue = Catalogue::read(&self.cluster).await?;
         check_conflicts(&catalogue, topics, &wanted)?;
         let shelves = relay::look(&self.cluster).await?;
+        kept::warn_of_others(&self.cluster, &wanted.topics).await;
         if on_missing == OnMissing::Validate {
-            return self.check_missing(&wanted, &shelves).await;
+            return self.check_missing(&catalogue, &wanted, &shelves).await;
         }
         relay::make(&self.cluster, &shelves).await?;
         let mut new = vec![];
@@ -90,11 +97,45 @@ impl Provisioner {
             .map(|topic| Change::Topic(topic.name.clone(), topic.unclaimed))
             .collect();
         Catalogue::write(&self.cluster, &self.outbox, &changes).await?;
-        let catalogue = catalogue.with(&changes);
+        let mut catalogue = catalogue.with(&changes);
         for (topic, name) in &wanted.subscriptions {
+            if catalogue.has_default(topic) {
+                // It is adopted once: by an earlier one of these, or by whoever was at it while topics were made.
+                catalogue = Catalogue::read(&self.cluster).await?;
+            }
             self.subscribe(&catalogue, topic, name, true).await?;
         }
         Ok(())
+    }
+
+    /// What a subscription reads. `NotFound` for the topic's own name where somebody else has subscribed: all of it is theirs.
+    pub(crate) async fn reads(&self, of: &Subscription) -> Result<Reads> {
+        let is_own = of.name == of.topic;
+        let [retries, kept] = [&of.name, &of.topic].map(|name| retry_topic(&group_name(&of.topic, name)));
+        let mut reads = Reads { topics: vec![of.topic.to_string(), retries], may_change: false };
+        // Most topics have kept nothing. If we may not know, the catalogue tells.
+        let is_kept = !matches!(self.cluster.partitions(&kept).await, Ok(None));
+        if !is_own && !is_kept {
+            return Ok(reads);
+        }
+        let catalogue = Catalogue::read(&self.cluster).await?;
+        if is_own {
+            if let Some(by) = catalogue.claimed(&of.topic) {
+                let text = format!(
+                    "what `{}` kept for itself was adopted by its subscription `{by}`: consume that one",
+                    of.topic
+                );
+                return Err(Error::new(ErrorKind::NotFound, text));
+            }
+            reads.may_change = catalogue.keeps(&of.topic) && !catalogue.declares_own(&of.topic);
+        } else if catalogue.adopter(&of.topic) == Some(&of.name) {
+            reads.topics.push(kept);
+            reads.may_change = true;
+        } else {
+            // It may adopt that one yet, where its own topics were made by hand.
+            reads.may_change = catalogue.has_default(&of.topic);
+        }
+        Ok(reads)
     }
 
     /// The subscription under the topic's own name, for who reads what nobody subscribed to. It is made when it is
@@ -110,17 +151,20 @@ impl Provisioner {
 
     fn topic(&self, name: Text) -> NewOne {
         let settings = self.cluster.settings();
-        let retention = match wire::is_dead_letter_topic(&name) {
-            true => Some("-1".to_owned()),
-            false => settings.retention.map(|time| time.as_millis().to_string()),
+        let retention = settings.retention.map(|time| ("retention.ms", time.as_millis().to_string()));
+        let set = match wire::is_dead_letter_topic(&name) {
+            true => kept::settings(),
+            false => retention.into_iter().collect(),
         };
-        let set = retention.map(|value| ("retention.ms", value)).into_iter().collect();
         NewOne { name, partitions: settings.partitions, settings: set }
     }
 
     /// Makes the subscription, unless it is there. Whoever makes its retry topic says where it begins, alone: a second
     /// one who said so later would skip what came between. One who takes over from it, and all who are slow, only say so
     /// where nobody has.
+    ///
+    /// Nothing is copied from the one that it adopts, whose retry topic stays and is read as well: there may be more on its way
+    /// to that for years, and two who are at this at one time do no more than one.
     async fn subscribe(
         &self,
         catalogue: &Catalogue,
@@ -137,7 +181,13 @@ impl Provisioner {
             }
             None => {}
         }
-        let retries: Text = retry_topic(&group).into();
+        let (retries, default) = (Text::from(retry_topic(&group)), group_name(topic, topic));
+        let adopts = name != topic && catalogue.has_default(topic);
+        if adopts {
+            // Before there is a retry topic: whoever finds that reads both.
+            let adopted = Change::Adopted(topic.clone(), name.clone());
+            Catalogue::write(&self.cluster, &self.outbox, &[adopted]).await?;
+        }
         let made = match self.cluster.partitions(&retries).await? {
             Some(_) => false,
             None => !self.cluster.create(&[self.topic(retries.clone())]).await?.is_empty(),
@@ -146,23 +196,34 @@ impl Provisioner {
             return Ok(());
         }
         let mut changes = vec![Change::Group(group.clone(), entry)];
-        let adopted = group_name(topic, topic);
-        let adopted = catalogue.group(&adopted).filter(|entry| !entry.declared).map(|_| adopted);
-        let start = self.start(catalogue, topic, adopted.as_deref()).await?;
-        let mut starts = vec![(topic.clone(), start)];
+        let adopted = adopts.then_some(&*default);
+        let mut starts = vec![(topic.clone(), self.start(catalogue, topic, adopted).await?)];
+        if adopts {
+            let kept = Text::from(retry_topic(&default));
+            starts.push((kept.clone(), self.start(catalogue, &kept, adopted).await?));
+            changes.push(Change::NoGroup(default.as_str().into()));
+        }
+        // One that is declared has its own name back.
+        let adopter = catalogue.adopter(topic).filter(|_| name == topic);
+        if adopter.is_some() {
+            changes.push(Change::NotAdopted(topic.clone()));
+        }
         if made {
             // Nothing can be in it yet. Said here, so that no consumer has to find out when its first retry comes.
             let partitions = self.cluster.partitions(&retries).await?.unwrap_or(0);
-            starts.push((retries.clone(), vec![Mark::at(0); partitions]));
+            starts.push((retries, vec![Mark::at(0); partitions]));
+        } else if let Some(adopter) = adopter {
+            let start = self.start(catalogue, &retries, Some(&group_name(topic, adopter))).await?;
+            starts.push((retries, start));
         }
         // Where another has said so before, that stands: publishers were told that all is ready, and what came since lies before
         // the end as we have seen it.
         self.cluster.begin(&group, starts).await?;
-        if let Some(adopted) = adopted.filter(|adopted| **adopted != *group) {
-            self.adopt_retries(&adopted, &retries).await?;
-            changes.push(Change::NoGroup(adopted.into()));
+        Catalogue::write(&self.cluster, &self.outbox, &changes).await?;
+        if adopts {
+            self.cluster.delete_group(&default).await;
         }
-        Catalogue::write(&self.cluster, &self.outbox, &changes).await
+        Ok(())
     }
 
     /// The retry topic is there and the entry is not: somebody is at it, or has died at it.
@@ -177,51 +238,24 @@ impl Provisioner {
         Ok(false)
     }
 
-    /// Where a new group begins in each partition of its topic: where the subscription was that it adopts, else at the
-    /// first record of a topic that keeps, else behind the last.
-    async fn start(&self, catalogue: &Catalogue, topic: &Text, adopted: Option<&str>) -> Result<Vec<Mark>> {
-        let partitions = self.cluster.partitions(topic).await?.unwrap_or(0);
+    /// Where a new group begins in each partition of a topic: where the group is that it follows, else at the first record
+    /// of a topic that keeps, else behind the last.
+    async fn start(&self, catalogue: &Catalogue, topic: &Text, former: Option<&str>) -> Result<Vec<Mark>> {
+        let Some(partitions) = self.cluster.partitions(topic).await? else { return Ok(vec![]) };
         let ends = self.cluster.ends(topic, partitions).await?;
-        let committed = match adopted {
+        let committed = match former {
             Some(group) => self.cluster.committed(group, topic, partitions).await?,
             None => vec![None; partitions],
         };
         let keeps = catalogue.keeps(topic);
         let begin = |((low, high), committed): ((i64, i64), Option<Mark>)| {
-            committed.unwrap_or(Mark::at(if keeps || adopted.is_some() { low } else { high }))
+            committed.unwrap_or(Mark::at(if keeps || former.is_some() { low } else { high }))
         };
         Ok(ends.into_iter().zip(committed).map(begin).collect())
     }
 
-    /// What was addressed to the adopted subscription alone, and is not settled yet, goes to the one that adopts it.
-    async fn adopt_retries(&self, adopted: &str, retries: &Text) -> Result<()> {
-        let from = retry_topic(adopted);
-        let Some(partitions) = self.cluster.partitions(&from).await? else { return Ok(()) };
-        let committed = self.cluster.committed(adopted, &from, partitions).await?;
-        for (partition, committed) in committed.into_iter().enumerate() {
-            let at = committed.as_ref().map_or(Offset::Beginning, |mark| Offset::Offset(mark.offset));
-            let settled = committed.map_or_else(BTreeSet::new, |mark| {
-                settled_above(u64::try_from(mark.offset).unwrap_or(0), &mark.details)
-            });
-            let held = read_all(&self.cluster, &from, partition as i32, at).await?;
-            let held: Vec<_> = held
-                .into_iter()
-                .filter(|record| !settled.contains(&record.offset))
-                .map(|record| Outgoing {
-                    topic: retries.clone(),
-                    key: record.key,
-                    headers: record.headers,
-                    body: record.body,
-                })
-                .collect();
-            self.outbox.send(&held).await.into_iter().try_for_each(|answer| answer.map(drop))?;
-        }
-        self.cluster.delete(&from, adopted).await;
-        Ok(())
-    }
-
     /// Names all that is missing: the delay topics among it are known.
-    async fn check_missing(&self, wanted: &Wanted, shelves: &[NewOne]) -> Result<()> {
+    async fn check_missing(&self, catalogue: &Catalogue, wanted: &Wanted, shelves: &[NewOne]) -> Result<()> {
         let mut missing = vec![];
         for topic in &wanted.topics {
             if self.cluster.partitions(topic).await?.is_none() {
@@ -229,7 +263,9 @@ impl Provisioner {
             }
         }
         for (topic, name) in &wanted.subscriptions {
-            if self.cluster.partitions(&retry_topic(&group_name(topic, name))).await?.is_none() {
+            let is_adopted = name == topic && catalogue.claimed(topic).is_some();
+            let retries = retry_topic(&group_name(topic, name));
+            if is_adopted || self.cluster.partitions(&retries).await?.is_none() {
                 missing.push(format!("subscription `{topic}/{name}`"));
             }
         }
@@ -270,6 +306,10 @@ pub(crate) fn names(shelves: &[NewOne]) -> Vec<String> {
     shelves.iter().map(|shelf| format!("delay topic `{}`", shelf.name)).collect()
 }
 
+/// What to do about a topic that is not there.
+pub(crate) const MAKE_IT: &str =
+    "start a program that handles it, create it, or set `on_missing = \"create\"`";
+
 pub(crate) fn not_found(what: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("Kafka has no {what}: provision it first"))
+    Error::new(ErrorKind::NotFound, format!("Kafka has no {what}: {MAKE_IT}"))
 }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use dwell_core::{Attempts, Headers, Message, MessageFields, Text, Timestamp, wire};
 use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
 use std::{
+    cell::Cell,
     fmt,
     io::Write as _,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -32,7 +33,7 @@ pub(crate) struct Record {
     pub(crate) key: Option<Bytes>,
     pub(crate) headers: RawHeaders,
     pub(crate) body: Option<Bytes>,
-    /// Its headers cannot be read.
+    /// Some of its headers cannot be read, and are not there.
     pub(crate) broken: bool,
 }
 
@@ -42,21 +43,23 @@ pub(crate) type Read = fn(&BorrowedMessage<'_>) -> Record;
 impl Record {
     /// As it is.
     pub(crate) fn read(from: &BorrowedMessage<'_>) -> Self {
-        let headers = read_headers(|| headers(from).collect::<RawHeaders>());
-        Self {
-            broken: headers.is_none(),
-            headers: headers.unwrap_or_default(),
-            ..Self::without_headers(from)
-        }
+        Self::read_but(from, Cell::default())
+    }
+
+    /// Without the header that is known to be broken.
+    fn read_but(from: &BorrowedMessage<'_>, broken: Cell<Option<usize>>) -> Self {
+        let headers = headers(from, &broken).flatten().collect();
+        Self { broken: broken.get().is_some(), headers, ..Self::without_headers(from) }
     }
 
     /// As the message that it is, without the copy that it takes to read it as it is and make that a message then. What is
     /// not as Dwell writes it is read as it is.
     pub(crate) fn read_message(from: &BorrowedMessage<'_>) -> Self {
-        let Some(fields) = read_headers(|| plain(headers(from))) else {
-            return Self { broken: true, ..Self::without_headers(from) };
+        let broken = Cell::default();
+        let fields = plain(headers(from, &broken).map_while(|header| header));
+        let Some(fields) = fields.filter(|_| broken.get().is_none()) else {
+            return Self::read_but(from, broken);
         };
-        let Some(fields) = fields else { return Self::read(from) };
         let Self { partition, offset, timestamp, key, body, .. } = Self::without_headers(from);
         let message = Message::from(MessageFields { key, body: body.unwrap_or_default(), ..fields });
         Self { partition, offset, timestamp, message: Some(message), ..Self::default() }
@@ -147,20 +150,31 @@ pub(crate) fn native_headers(message: &Message) -> OwnedHeaders {
     own.chain(others).fold(empty, |all, (key, value)| all.insert(Header { key, value: Some(value) }))
 }
 
-fn headers<'a>(of: &'a BorrowedMessage<'_>) -> impl Iterator<Item = (&'a str, Option<&'a [u8]>)> {
-    let headers = of.headers().into_iter().flat_map(|headers| headers.iter());
-    headers.map(|header| (header.key, header.value))
-}
+/// One header: its name, and its value.
+type Named<'a> = (&'a str, Option<&'a [u8]>);
 
-/// `None` if there is a header whose name is no text. The library panics at it: that is one bad record, and not the end of a
-/// consumer.
-fn read_headers<T>(read: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(read)).ok()
+/// All of them, one after the other. `None` is one whose name is no text: where that was is noted, and it is not looked at again.
+fn headers<'a>(
+    of: &'a BorrowedMessage<'_>,
+    broken: &'a Cell<Option<usize>>,
+) -> impl Iterator<Item = Option<Named<'a>>> {
+    let all = of.headers().into_iter().flat_map(|all| (0..all.count()).map(move |index| (all, index)));
+    all.map(|(all, index)| {
+        if broken.get() == Some(index) {
+            return None;
+        }
+        // The library panics at it: that is one bad header, and not the end of a consumer.
+        let Ok(header) = catch_unwind(AssertUnwindSafe(|| all.get(index))) else {
+            broken.set(Some(index));
+            return None;
+        };
+        Some((header.key, header.value))
+    })
 }
 
 /// What [`wire::from_headers`] makes of what [`native_headers`] wrote, at half the cost: most of what is received is that. `None`
 /// where anything is otherwise, or came through a delay topic.
-fn plain<'a>(mut headers: impl Iterator<Item = (&'a str, Option<&'a [u8]>)>) -> Option<MessageFields> {
+fn plain<'a>(mut headers: impl Iterator<Item = Named<'a>>) -> Option<MessageFields> {
     let mut next = |name: &str| {
         let (_, value) = headers.next().filter(|(known, _)| *known == name)?;
         std::str::from_utf8(value?).ok()

@@ -172,7 +172,10 @@ impl KafkaSettings {
             group.clone_into(&mut relay.group);
         }
         if let Some(ladder) = options.text("ladder")? {
-            relay.ladder = Ladder::parse(ladder)?;
+            relay.ladder = Ladder::parse(ladder).map_err(|error| {
+                let text = format!("the option `ladder` of kafka:// is `{ladder}`: {error}");
+                Error::new(ErrorKind::Config, text)
+            })?;
         }
         set(&mut relay.outage, options.duration("outage")?);
         set(&mut relay.absent_for, options.duration("absent_for")?);

@@ -4,10 +4,10 @@ use crate::{
     cluster::Cluster,
     consumer::KafkaConsumer,
     group::{Fetch, Member, MemberSettings},
-    names::{group_name, retry_topic},
+    names::group_name,
     outbox::Outbox,
     producer::KafkaProducer,
-    provision::{Provisioner, not_found},
+    provision::{Provisioner, Reads, not_found},
     record::Record,
     relay::{Counts, Relay},
     settings::KafkaSettings,
@@ -26,6 +26,8 @@ use std::{
 };
 use tokio::sync::OnceCell;
 
+/// How often a consumer looks whether what it reads has become another's, where that may be.
+const LOOK: Duration = Duration::from_secs(5);
 /// What a consumer that has all partitions fetches ahead.
 const AHEAD_RECORDS: usize = 100_000;
 const AHEAD_BYTES: usize = 64 << 20;
@@ -98,11 +100,11 @@ impl Kafka {
 
     async fn join(&self, of: Subscription) -> Result<KafkaConsumer> {
         self.open()?;
-        let group = group_name(&of.topic, &of.name);
-        let topics = [of.topic.to_string(), retry_topic(&group)];
+        let (group, provisioner) = (group_name(&of.topic, &of.name), self.provisioner());
+        let Reads { topics, may_change } = provisioner.reads(&of).await?;
         let mut known = self.cluster.partitions(&topics[1]).await?.is_some();
         if !known && of.name == of.topic {
-            known = self.provisioner().default_subscription(&of.topic).await?;
+            known = provisioner.default_subscription(&of.topic).await?;
         }
         if !known {
             return Err(not_found(&format!("subscription `{}`", of.address())));
@@ -116,7 +118,7 @@ impl Kafka {
             connection: settings,
             client_id: &self.client_id,
             group,
-            topics: topics.to_vec(),
+            topics: topics.clone(),
             max_span: settings.max_span,
             commits: true,
             measures_lag: false,
@@ -125,10 +127,40 @@ impl Kafka {
             epoch: self.seams.random.next(),
             clock: self.seams.clock.clone(),
         })?);
+        if may_change {
+            tokio::spawn(keep_looking(provisioner, of.clone(), topics.clone(), Arc::downgrade(&member)));
+        }
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         members.retain(|member| member.strong_count() > 0);
         members.push(Arc::downgrade(&member));
         Ok(KafkaConsumer { member, subscription: of, clock: self.seams.clock.clone(), topics })
+    }
+}
+
+/// Closes a member as soon as it reads what is another's, or not all that is its own: whoever receives from it opens another one,
+/// and hears why.
+async fn keep_looking(provisioner: Provisioner, of: Subscription, topics: Vec<String>, member: Weak<Member>) {
+    let Some(ended) = member.upgrade().map(|member| member.ended()) else { return };
+    let look = async {
+        loop {
+            provisioner.clock.tick(LOOK).await;
+            match provisioner.reads(&of).await {
+                Ok(reads) if reads.topics != topics => return,
+                Err(error) if error.kind() == ErrorKind::NotFound => return,
+                // What cannot be known now, will be.
+                _ => {}
+            }
+        }
+    };
+    tokio::select! {
+        () = ended => {}
+        () = look => {
+            tracing::warn!(of = %of.address(), "another subscription was declared: a consumer opens anew");
+            let closed = member.upgrade().map(|member| member.close());
+            if let Some(closed) = closed {
+                closed.await;
+            }
+        }
     }
 }
 

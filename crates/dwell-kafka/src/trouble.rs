@@ -1,19 +1,50 @@
 //! What the client library says by the way: its log, and the errors that belong to no call.
 
-use dwell_core::{Error, ErrorKind};
+use dwell_core::{Clock, Error, ErrorKind};
 use rdkafka::{
     ClientContext,
     config::RDKafkaLogLevel as Level,
     consumer::ConsumerContext,
     error::{KafkaError, RDKafkaErrorCode as Code},
 };
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// How long the same thing is not said again: while no broker is up, the library tries several times a second.
+const QUIET: Duration = Duration::from_secs(10);
 
 /// Hears what the library says. A failed call often knows only that time ran out; why, was said here.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Trouble(Arc<Mutex<Option<(Code, String)>>>);
+#[derive(Clone)]
+pub(crate) struct Trouble(Arc<Inner>);
+
+struct Inner {
+    clock: Arc<dyn Clock>,
+    heard: Mutex<Option<(Code, String)>>,
+    /// What was logged lately, and when.
+    said: Mutex<BTreeMap<String, Duration>>,
+}
 
 impl Trouble {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self(Arc::new(Inner { clock, heard: Mutex::default(), said: Mutex::default() }))
+    }
+
+    /// Whether this was not said a moment ago. It is, from now on.
+    pub(crate) fn is_news(&self, what: &str) -> bool {
+        let (now, mut said) = (self.0.clock.elapsed(), lock(&self.0.said));
+        said.retain(|_, at| now.saturating_sub(*at) < QUIET);
+        // `(after 3ms in state CONNECT)` makes nothing new of it.
+        let what = what.split(" (after ").next().unwrap_or(what);
+        let is_news = !said.contains_key(what);
+        if is_news {
+            said.insert(what.to_owned(), now);
+        }
+        is_news
+    }
+
     /// Remembers an error that belongs to no call.
     pub(crate) fn heard(&self, error: &KafkaError) {
         if let Some(code) = error.rdkafka_error_code() {
@@ -23,12 +54,12 @@ impl Trouble {
 
     /// Whether trying again cannot help: we are not let in.
     pub(crate) fn is_hopeless(&self) -> bool {
-        let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let heard = lock(&self.0.heard);
         matches!(*heard, Some((Code::Authentication | Code::SaslAuthenticationFailed, _)))
     }
 
     fn remember(&self, code: Code, reason: String) {
-        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = lock(&self.0.heard);
         // That nobody answers follows from the reason, and comes after it.
         if heard.is_none() || !matches!(code, Code::AllBrokersDown | Code::BrokerTransportFailure) {
             *heard = Some((code, reason));
@@ -37,7 +68,7 @@ impl Trouble {
 
     /// The error of a call, with the reason that was heard since, if there is a better one.
     pub(crate) fn explain(&self, what: &str, error: Error) -> Error {
-        let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let heard = lock(&self.0.heard).clone();
         let Some((code, reason)) = heard.filter(|_| error.is_retryable()) else { return error };
         let (kind, advice) = match code {
             Code::Authentication | Code::SaslAuthenticationFailed => {
@@ -48,6 +79,12 @@ impl Trouble {
             _ if reason.contains("SSL routines") => {
                 (ErrorKind::Unavailable, "check `tls`, `ca` and `certificate`")
             }
+            _ if reason.contains("SSL connection closed by peer") => {
+                (ErrorKind::Unavailable, "check `tls`: the broker may not speak TLS at this port")
+            }
+            _ if reason.contains("connecting to a SSL listener?") => {
+                (ErrorKind::Unavailable, "check `tls`: the broker may want TLS at this port")
+            }
             _ => (ErrorKind::Unavailable, "check the address, and that a broker runs there"),
         };
         Error::new(kind, format!("Kafka cannot {what}: {reason} ({advice})"))
@@ -56,18 +93,38 @@ impl Trouble {
 
 impl ClientContext for Trouble {
     fn log(&self, level: Level, fac: &str, message: &str) {
+        // Of a connection that fails `error` is told as well, and whoever is not ready yet is asked again.
+        let is_said = matches!(level, Level::Error) && fac == "FAIL" || message.contains("load in progress");
         match level {
             Level::Emerg | Level::Alert | Level::Critical => tracing::error!(fac, "{message}"),
-            Level::Error | Level::Warning => tracing::warn!(fac, "{message}"),
+            Level::Error | Level::Warning if !is_said && self.is_news(message) => {
+                tracing::warn!(fac, "{message}");
+            }
             _ => tracing::debug!(fac, "{message}"),
         }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::warn!(%error, reason, "the Kafka client reports");
         let Some(code) = error.rdkafka_error_code() else { return };
+        // Whoever asks for the end of a topic is told of it in this way.
+        if code == Code::PartitionEOF {
+            return;
+        }
         self.remember(code, reason.to_owned());
+        // That nobody is left follows from what was said of each.
+        if code != Code::AllBrokersDown && self.is_news(reason) {
+            tracing::warn!(%error, reason, "the Kafka client reports");
+        } else {
+            tracing::debug!(%error, reason, "the Kafka client reports");
+        }
     }
 }
 
 impl ConsumerContext for Trouble {}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

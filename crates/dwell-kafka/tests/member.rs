@@ -8,7 +8,7 @@ use dwell_core::{
 use dwell_kafka::{Kafka, KafkaSettings};
 use rdkafka::{
     ClientConfig,
-    admin::{AdminClient, AdminOptions, ResourceSpecifier},
+    admin::{AdminClient, AdminOptions, ConfigSource, ResourceSpecifier},
     client::DefaultClientContext,
     consumer::{BaseConsumer, Consumer as _},
 };
@@ -44,18 +44,25 @@ async fn a_user_who_is_known_is_let_in_and_stays_a_member_while_a_handler_works(
     // What may be dropped after a while, and what may not.
     let admin: AdminClient<DefaultClientContext> =
         ClientConfig::new().set("bootstrap.servers", server.address()).create().unwrap();
+    let for_a_while = [("retention.ms", "7200000")];
+    let for_ever = [("retention.ms", "-1"), ("retention.bytes", "-1"), ("cleanup.policy", "delete")];
     let kept = [
-        ("orders", "7200000"),
-        ("dwell.retry.orders.mail", "7200000"),
-        ("orders.dlq", "-1"),
-        ("orders.invalid", "-1"),
-        ("delay-parked", "-1"),
+        ("orders", &for_a_while[..]),
+        ("dwell.retry.orders.mail", &for_a_while),
+        ("orders.dlq", &for_ever),
+        ("orders.invalid", &for_ever),
+        ("delay-parked", &for_ever),
     ];
     let topics = kept.map(|(topic, _)| ResourceSpecifier::Topic(topic));
     let found = admin.describe_configs(&topics, &AdminOptions::new()).await.unwrap();
-    for ((topic, retention), found) in kept.into_iter().zip(found) {
-        let found = found.unwrap().get("retention.ms").and_then(|entry| entry.value.clone());
-        assert_eq!(found.as_deref(), Some(retention), "{topic}");
+    for ((topic, settings), found) in kept.into_iter().zip(found) {
+        let found = found.unwrap();
+        for (name, value) in settings {
+            let entry = found.get(name).unwrap();
+            // The topic's own, whatever the broker's default is.
+            let is = (entry.value.as_deref(), &entry.source);
+            assert_eq!(is, (Some(*value), &ConfigSource::DynamicTopic), "{topic}: {name}");
+        }
     }
 
     let consumer = kafka.consumer(mail).await.unwrap();

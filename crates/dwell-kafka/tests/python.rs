@@ -79,8 +79,9 @@ async fn what_a_transaction_in_python_delays_comes_on_time_to_a_transaction_in_p
         let stamp: i64 = stamp.split('"').next().unwrap().parse().unwrap();
         assert!(stamp >= at, "early by {} ms", at - stamp);
     }
-    assert_eq!(counts.tally().forwarded, COUNT as u64, "what was given up was never there");
     drop(stop);
     relay.await.unwrap().unwrap();
+    // A record can be read before its sender knows that it is there.
+    assert_eq!(counts.tally().forwarded, COUNT as u64, "what was given up was never there");
     kafka.close().await.unwrap();
 }

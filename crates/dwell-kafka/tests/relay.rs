@@ -183,20 +183,6 @@ async fn within_a_transaction_what_cannot_be_sent_on_is_parked_and_the_rest_goes
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delay_topic_under_whose_settings_a_record_could_come_early_is_refused() {
-    let scene = Scene::new().await;
-    let admin = scene.admin();
-    let topic = scene.delay_topic("1s");
-    let new = NewTopic::new(&topic, 1, TopicReplication::Fixed(1)).set("retention.ms", "60000");
-    admin.create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
-    let error = scene.relay().task.await.unwrap().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Conflict);
-    for named in [topic.as_str(), "message.timestamp.type=CreateTime", "retention.ms=60000"] {
-        assert!(error.to_string().contains(named), "{error}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn what_we_send_is_read_by_others_with_the_documented_headers() {
     let scene = Scene::new().await;
     let mail = Subscription::new(format!("orders-{}", scene.mark), "mail");
@@ -378,17 +364,6 @@ async fn a_key_has_one_partition_which_is_that_of_other_clients() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn delay_topics_that_are_missing_are_named_where_they_are_only_looked_for() {
-    let scene = Scene::new().await;
-    let error = scene.kafka.provision(&[], &[], OnMissing::Validate).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotFound);
-    for level in ["1s", "2s", "due", "parked"] {
-        let topic = format!("`{}`", scene.delay_topic(level));
-        assert!(error.to_string().contains(&topic), "{error}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn many_records_that_are_due_at_once_go_in_batches_that_the_broker_takes() {
     const COUNT: usize = 100;
     let mut scene = Scene::new().await;
@@ -415,6 +390,47 @@ async fn many_records_that_are_due_at_once_go_in_batches_that_the_broker_takes()
     assert_eq!((tally.forwarded, tally.parked), (COUNT as u64, 0), "{tally:?}");
     assert_eq!(scene.count(&target), COUNT);
     relay.stop().await;
+}
+
+/// The target takes less than a batch, and less than one of the records: that one takes none of its neighbours along.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_record_that_is_too_large_for_its_target_is_refused_and_none_for_its_batch() {
+    const COUNT: usize = 50;
+    for transactions in [None, Some(SECOND * 5)] {
+        let mut scene = Scene::new().await;
+        scene.settings.relay.transactions = transactions;
+        let target = format!("small-{}", scene.mark);
+        let new = NewTopic::new(&target, 1, TopicReplication::Fixed(1)).set("max.message.bytes", "100000");
+        scene.admin().create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+        let relay = scene.relay();
+        scene.wait_for(&scene.delay_topic("due")).await;
+        let batch = |due: Due| {
+            let sizes = (0..=COUNT).map(|n| if n == COUNT / 2 { 150_000 } else { 5_000 });
+            let envelope = |(n, size): (usize, usize)| {
+                let message = Message::new(n.to_string(), "t", "x".repeat(size))
+                    .with(|message| message.key = Some(n.to_string().into()));
+                Envelope::new(Address::topic(target.clone()), message).due(due)
+            };
+            sizes.enumerate().map(envelope).collect::<Vec<_>>()
+        };
+        let producer = scene.kafka.producer().await.unwrap();
+        let answers = producer.send(&batch(Due::NOW)).await;
+        for (n, answer) in answers.into_iter().enumerate() {
+            let refused = answer.err().map(|error| error.kind());
+            assert_eq!(refused, (n == COUNT / 2).then_some(ErrorKind::TooLarge), "{n}");
+        }
+        let answers = producer.send(&batch(Due::At(Timestamp(scene.now() + 2_500)))).await;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        let count = || {
+            let tally = relay.counts.tally();
+            (tally.forwarded, tally.parked)
+        };
+        scene.until("all are somewhere", || count().0 + count().1 > COUNT as u64).await;
+        assert_eq!(count(), (COUNT as u64, 1));
+        assert_eq!(scene.count(&target), COUNT * 2);
+        assert_eq!(scene.list(&scene.delay_topic("parked"), "%k"), [(COUNT / 2).to_string()]);
+        relay.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,9 +12,9 @@ use std::{
     time::Duration,
 };
 
-/// A lease's position is its topic in the highest bit, its partition in the next fifteen, and its offset below.
+/// A lease's position is its topic in the two highest bits, its partition in the next fourteen, and its offset below.
+const TOPIC_SHIFT: u32 = 62;
 const OFFSET_BITS: u32 = 48;
-const TOPIC_BIT: u64 = 1 << 63;
 
 /// How long a message holds back a partition whose span is full before that is said.
 pub(super) const STUCK: Duration = Duration::from_secs(30);
@@ -220,12 +220,11 @@ pub(super) fn add(
 }
 
 pub(super) fn position((topic, partition): Key, offset: u64) -> u64 {
-    let topic = if topic == 0 { 0 } else { TOPIC_BIT };
-    topic | (partition as u64) << OFFSET_BITS | offset
+    (topic as u64) << TOPIC_SHIFT | (partition as u64) << OFFSET_BITS | offset
 }
 
 pub(super) fn split(position: u64) -> (Key, u64) {
-    let topic = usize::from(position & TOPIC_BIT != 0);
-    let partition = ((position & !TOPIC_BIT) >> OFFSET_BITS) as i32;
-    ((topic, partition), position & ((1 << OFFSET_BITS) - 1))
+    let below = |bits: u32| position & ((1 << bits) - 1);
+    let (topic, partition) = (position >> TOPIC_SHIFT, below(TOPIC_SHIFT) >> OFFSET_BITS);
+    ((topic as usize, partition as i32), below(OFFSET_BITS))
 }

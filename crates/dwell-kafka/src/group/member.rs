@@ -42,7 +42,7 @@ pub(crate) struct MemberSettings<'a> {
     pub(crate) connection: &'a KafkaSettings,
     pub(crate) client_id: &'a str,
     pub(crate) group: String,
-    /// Two at most.
+    /// Four at most.
     pub(crate) topics: Vec<String>,
     pub(crate) max_span: usize,
     /// Whether it commits what was completed by itself; else whoever completes it does, in a transaction.
@@ -125,7 +125,7 @@ impl Member {
         let lanes = Arc::new(Lanes::new(topics.clone(), max_span, epoch, read, clock.clone()));
         let wish = Arc::new(AtomicU8::new(wish::GO_ON));
         let watcher = Watcher {
-            trouble: Trouble::default(),
+            trouble: Trouble::new(clock.clone()),
             lanes: lanes.clone(),
             wish: wish.clone(),
             commits,
@@ -213,17 +213,22 @@ impl Member {
         }
     }
 
+    /// Completes when it has left, whichever way.
+    pub(crate) fn ended(&self) -> BoxFuture<'static, ()> {
+        let mut ended = self.ended.clone();
+        Box::pin(async move { drop(ended.wait_for(|ended| *ended).await) })
+    }
+
     /// Commits what is settled, gives back the rest, and leaves. Does not wait for a broker that is away: the library does,
     /// without a limit, on the thread that it is left to. Idempotent.
     pub(crate) fn close(&self) -> BoxFuture<'static, ()> {
         let _ = self.wish.compare_exchange(wish::GO_ON, wish::LEAVE, Ordering::SeqCst, Ordering::SeqCst);
         self.lanes.hurry();
-        let (mut ended, patience) = (self.ended.clone(), self.clock.sleep(LEAVE));
+        let (ended, patience) = (self.ended(), self.clock.sleep(LEAVE));
         Box::pin(async move {
             tokio::select! {
                 biased;
-                // It ends with its thread, whichever way.
-                _ = ended.wait_for(|ended| *ended) => {}
+                () = ended => {}
                 () = patience => tracing::warn!("a Kafka consumer could not commit in time: what it did may come again"),
             }
         })

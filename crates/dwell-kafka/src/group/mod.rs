@@ -18,6 +18,6 @@ mod poller;
 mod watcher;
 mod wish;
 
-pub(crate) use details::{REACH, read as settled_above};
+pub(crate) use details::REACH;
 pub(crate) use lanes::{Settling, Taken};
 pub(crate) use member::{Fetch, Member, MemberSettings, Offsets};

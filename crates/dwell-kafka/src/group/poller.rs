@@ -153,8 +153,15 @@ impl Poller {
                     | Code::UnknownTopicOrPartition
             )
         );
-        tracing::warn!(%error, topic = self.lanes.a_topic(), "a Kafka consumer reports");
-        if error.rdkafka_error_code() == Some(Code::AllBrokersDown) {
+        let is_alone = error.rdkafka_error_code() == Some(Code::AllBrokersDown);
+        let topic = self.lanes.a_topic();
+        // Of all others, the client has said more already.
+        if (told || is_alone) && self.consumer.context().trouble.is_news(&error.to_string()) {
+            tracing::warn!(%error, topic, "a Kafka consumer reports");
+        } else {
+            tracing::debug!(%error, topic, "a Kafka consumer reports");
+        }
+        if is_alone {
             self.lanes.desert(true);
         }
         if told {

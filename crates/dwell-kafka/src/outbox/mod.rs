@@ -48,6 +48,8 @@ pub(crate) struct Outbox {
     state: Mutex<State>,
     /// It is about to be closed: no call is waited for that a broker may never answer.
     closing: Arc<AtomicBool>,
+    /// One that sends each record by itself, for those that were refused and may not be by themselves. It has no other one.
+    alone: Option<Box<Self>>,
 }
 
 /// Opened on first use, and again after an error that the library cannot recover from.
@@ -59,19 +61,29 @@ enum State {
 
 impl Outbox {
     pub(crate) fn new(settings: KafkaSettings, client_id: String, clock: Arc<dyn Clock>) -> Self {
+        let mut outbox = Self::unopened(settings.clone(), client_id.clone(), clock.clone());
+        let mut alone = Self::unopened(settings, client_id, clock);
+        alone.closing = outbox.closing.clone();
+        outbox.alone = Some(Box::new(alone));
+        outbox
+    }
+
+    fn unopened(settings: KafkaSettings, client_id: String, clock: Arc<dyn Clock>) -> Self {
         let (state, closing) = (Mutex::new(State::Unopened), Arc::default());
         let (transactions, largest, name) = (None, None, AtomicUsize::new(new_name()));
-        Self { settings, client_id, clock, transactions, largest, name, state, closing }
+        Self { settings, client_id, clock, transactions, largest, name, state, closing, alone: None }
     }
 
     /// One that leaves it to the broker whether a topic takes a record of up to so many bytes.
     pub(crate) fn with_largest(mut self, largest: usize) -> Self {
         self.largest = Some(largest);
+        self.alone.iter_mut().for_each(|alone| alone.largest = Some(largest));
         self
     }
 
     /// One for [`Self::transact`] alone.
     pub(crate) fn with_transactions(mut self, transactions: Transactions) -> Self {
+        self.alone.iter_mut().for_each(|alone| alone.transactions = Some(transactions.clone()));
         self.transactions = Some(transactions);
         self
     }
@@ -103,6 +115,13 @@ impl Outbox {
     /// Waits for what is on its way, and sends no more. Idempotent.
     pub(crate) async fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
+        self.end().await;
+        if let Some(alone) = &self.alone {
+            alone.end().await;
+        }
+    }
+
+    async fn end(&self) {
         let before = std::mem::replace(&mut *lock(&self.state), State::Closed);
         if let State::Open(native) = before {
             let gone = native.ended();
@@ -160,7 +179,7 @@ impl Outbox {
     }
 
     fn open(&self) -> Result<Native> {
-        let reports = Reports::new(Trouble::default());
+        let reports = Reports::new(Trouble::new(self.clock.clone()), self.alone.is_some());
         Native::open(&self.config(), reports, native::IDLE).map_err(|error| fault("open a producer", error))
     }
 
@@ -169,7 +188,8 @@ impl Outbox {
         if let Some(largest) = self.largest {
             config.set("message.max.bytes", largest.to_string());
         }
-        // A batch that is larger than the broker allows is refused as a whole, whatever the size of its records.
+        // A batch that is larger than the broker allows is refused as a whole, whatever the size of its records, and all of
+        // them are then sent one by one: that a topic allows less is only known then.
         config.set("batch.size", BATCH.min(self.settings.max_record).to_string());
         config.set("enable.idempotence", "true").set("acks", "all");
         // Where the broker makes whatever topic somebody asks for, a target that was deleted would come back, with settings that
@@ -188,7 +208,11 @@ impl Outbox {
             let patience = self.settings.send_timeout.min(*timeout);
             config.set("message.timeout.ms", patience.as_millis().to_string());
         }
-        self.settings.finish(config)
+        let mut config = self.settings.finish(config);
+        if self.alone.is_none() {
+            config.set("batch.num.messages", "1");
+        }
+        config
     }
 
     /// After a fatal error the library refuses everything: the next send opens another producer.
@@ -243,6 +267,19 @@ mod tests {
             assert_eq!(config.get("batch.size"), Some(batch));
             assert_eq!(config.get("message.max.bytes"), Some(max_record.to_string().as_str()));
         }
+    }
+
+    #[test]
+    fn what_is_sent_again_because_of_its_batch_has_a_batch_of_its_own_whatever_the_settings() {
+        let mut settings = KafkaSettings::at("host:9092");
+        settings.properties.push(("batch.num.messages".to_owned(), "500".to_owned()));
+        let transactions = Transactions { id: "shop".to_owned(), timeout: Duration::from_secs(10) };
+        let outbox = Outbox::new(settings, "x".to_owned(), Arc::new(SystemClock::new()));
+        let outbox = outbox.with_largest(64 << 20).with_transactions(transactions);
+        let (many, one) = (outbox.config(), outbox.alone.as_ref().unwrap().config());
+        assert_eq!((many.get("batch.num.messages"), one.get("batch.num.messages")), (Some("500"), Some("1")));
+        assert_eq!(many.get("message.max.bytes"), one.get("message.max.bytes"));
+        assert_ne!(many.get("transactional.id"), one.get("transactional.id"));
     }
 
     #[test]

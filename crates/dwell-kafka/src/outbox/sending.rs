@@ -40,6 +40,8 @@ pub(super) enum Unsent {
     ///
     /// Or it is nowhere because of another record in its batch, which the broker will never take.
     Unconfirmed(Box<OwnedMessage>),
+    /// It was refused for the size of the batch that it was in: whether it is too large itself, it has to be sent alone to know.
+    TooLargeABatch(Box<OwnedMessage>),
     /// Whoever hears of it has ended.
     Unheard,
 }
@@ -58,21 +60,25 @@ impl Outgoing {
 }
 
 /// Hears what became of each record.
-pub(super) struct Reports(Trouble);
+pub(super) struct Reports {
+    trouble: Trouble,
+    /// A batch may be of several records.
+    in_batches: bool,
+}
 
 impl Reports {
-    pub(super) fn new(trouble: Trouble) -> Self {
-        Self(trouble)
+    pub(super) fn new(trouble: Trouble, in_batches: bool) -> Self {
+        Self { trouble, in_batches }
     }
 }
 
 impl ClientContext for Reports {
     fn log(&self, level: RDKafkaLogLevel, fac: &str, message: &str) {
-        self.0.log(level, fac, message);
+        self.trouble.log(level, fac, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        self.0.error(error, reason);
+        self.trouble.error(error, reason);
     }
 }
 
@@ -88,10 +94,13 @@ impl ProducerContext for Reports {
                 Stamp::LogAppendTime(at) => Some(Timestamp(at)),
                 _ => None,
             }),
-            Err((error, message)) if error.rdkafka_error_code() == Some(Code::InvalidDifferentRecord) => {
-                Err(Unsent::Unconfirmed(Box::new(message.detach())))
-            }
-            Err((error, _)) => Err(Unsent::Refused(error.clone())),
+            Err((error, message)) => Err(match error.rdkafka_error_code() {
+                Some(Code::InvalidDifferentRecord) => Unsent::Unconfirmed(Box::new(message.detach())),
+                Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge) if self.in_batches => {
+                    Unsent::TooLargeABatch(Box::new(message.detach()))
+                }
+                _ => Unsent::Refused(error.clone()),
+            }),
         });
     }
 }
@@ -131,53 +140,103 @@ impl<'a> Sending<'a> {
 
     /// Until the broker has confirmed or refused each: one answer per record, in order.
     pub(crate) async fn wait(self) -> Vec<Confirmed> {
-        let mut reports = self.batch.wait(self.topics.len(), self.native.ended()).await;
+        let mut reports = self.outbox.hear(&self.native, &self.batch, self.topics.len()).await;
         for _ in 0..AGAIN {
-            if !self.send_unconfirmed(&mut reports).await {
+            let unconfirmed = self.send_unconfirmed(&mut reports).await;
+            if self.send_alone(&mut reports).await + unconfirmed == 0 {
                 break;
             }
         }
-        let mut fatal = self.native.has_ended();
         let answers = reports.into_iter().zip(&self.topics).map(|(report, topic)| {
             report.map_err(|unsent| match unsent {
-                Unsent::Refused(error) => {
-                    fatal |= error.rdkafka_error_code() == Some(Code::Fatal);
-                    refused(topic, error)
-                }
-                Unsent::Unconfirmed(_) | Unsent::Unheard => {
+                Unsent::Refused(error) => refused(topic, error),
+                Unsent::Unconfirmed(_) | Unsent::TooLargeABatch(_) | Unsent::Unheard => {
                     let text = format!("no broker confirmed a record for `{topic}`: send it again");
                     Error::new(ErrorKind::Timeout, text)
                 }
             })
         });
-        let answers = answers.collect();
-        if fatal {
-            self.outbox.renew(&self.native);
-        }
-        answers
+        answers.collect()
     }
 
-    /// Sends again what nobody confirmed: better twice than not at all. Whether there was any.
-    async fn send_unconfirmed(&self, reports: &mut [Reported]) -> bool {
+    /// Sends again what nobody confirmed: better twice than not at all. How many those were.
+    async fn send_unconfirmed(&self, reports: &mut [Reported]) -> usize {
+        let count = self.outbox.send_again(&self.native, reports, unconfirmed).await;
+        if count > 0 {
+            tracing::warn!(count, "records that no broker confirmed were sent to Kafka again");
+        }
+        count
+    }
+
+    /// Sends those again, each by itself, whose batch was too large. How many those were.
+    async fn send_alone(&self, reports: &mut [Reported]) -> usize {
+        let Some(alone) = &self.outbox.alone else { return 0 };
+        if reports.iter().all(|report| of_its_batch(report).is_none()) {
+            return 0;
+        }
+        // One that was closed meanwhile sends no more.
+        let Ok(native) = alone.native() else { return 0 };
+        let count = alone.send_again(&native, reports, of_its_batch).await;
+        tracing::debug!(
+            count,
+            "records whose batch was too large for their topic were sent to Kafka one by one"
+        );
+        count
+    }
+}
+
+fn unconfirmed(report: &Reported) -> Option<&OwnedMessage> {
+    match report {
+        Err(Unsent::Unconfirmed(message)) => Some(message),
+        _ => None,
+    }
+}
+
+pub(super) fn of_its_batch(report: &Reported) -> Option<&OwnedMessage> {
+    match report {
+        Err(Unsent::TooLargeABatch(message)) => Some(message),
+        _ => None,
+    }
+}
+
+impl Outbox {
+    /// Until so many were reported. A producer that is of no more use is given up.
+    async fn hear(&self, native: &Arc<Native>, batch: &Batch, count: usize) -> Vec<Reported> {
+        let reports = batch.wait(count, native.ended()).await;
+        let is_fatal = |report: &Reported| match report {
+            Err(Unsent::Refused(error)) => error.rdkafka_error_code() == Some(Code::Fatal),
+            _ => false,
+        };
+        if native.has_ended() || reports.iter().any(is_fatal) {
+            self.renew(native);
+        }
+        reports
+    }
+
+    /// Sends these once more, to where they were for, and waits. How many there were.
+    async fn send_again(
+        &self,
+        native: &Arc<Native>,
+        reports: &mut [Reported],
+        these: impl Fn(&Reported) -> Option<&OwnedMessage>,
+    ) -> usize {
         let (batch, mut places) = (Batch::new(), vec![]);
         for (place, report) in reports.iter().enumerate() {
-            let Err(Unsent::Unconfirmed(message)) = report else { continue };
+            let Some(message) = these(report) else { continue };
             let report = Box::new(Report { batch: batch.clone(), index: places.len() });
             let mut record =
                 BaseRecord::with_opaque_to(message.topic(), report).partition(message.partition());
             (record.key, record.payload) = (message.key(), message.payload());
             record.headers = message.headers().cloned();
             places.push(place);
-            self.outbox.hand_over(&self.native, record).await;
+            self.hand_over(native, record).await;
         }
         let count = places.len();
         if count > 0 {
-            tracing::warn!(count, "records that no broker confirmed are sent to Kafka again");
+            let heard = self.hear(native, &batch, count).await;
+            places.into_iter().zip(heard).for_each(|(place, report)| reports[place] = report);
         }
-        for (place, report) in places.into_iter().zip(batch.wait(count, self.native.ended()).await) {
-            reports[place] = report;
-        }
-        count > 0
+        count
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Native, Outbox, State, lock,
-    sending::{Batch, Report, Reported, Unsent, refused},
+    sending::{Batch, Report, Reported, Unsent, of_its_batch, refused},
 };
 use crate::{fault::fault, group::Offsets, record::Outgoing};
 use dwell_core::{Error, ErrorKind, Result};
@@ -52,28 +52,23 @@ impl Outbox {
         records: &[R],
         offsets: impl FnOnce() -> Option<Offsets> + Send + 'static,
     ) -> Result<Transaction> {
-        let native = match self.begin().await {
-            Ok(native) => native,
-            Err(error) => return Ok(Transaction::Undone(error)),
-        };
-        let reports = self.report(&native, records).await;
-        if reports.iter().any(Result::is_err) {
-            let is_away = |report: &Reported| match report {
-                Err(Unsent::Refused(error)) => is_timeout(error),
-                Err(Unsent::Unheard) => true,
-                _ => false,
+        let mut outbox = self;
+        let native = loop {
+            let native = match outbox.begin().await {
+                Ok(native) => native,
+                Err(error) => return Ok(Transaction::Undone(error)),
             };
-            if reports.iter().any(is_away) {
-                self.rename(native).await;
-            } else {
-                self.abort(native).await;
+            let reports = outbox.report(&native, records).await;
+            if reports.iter().all(Result::is_ok) {
+                break native;
             }
-            let reasons = reports.into_iter().zip(records).map(|(report, record)| {
-                let Err(Unsent::Refused(error)) = report else { return None };
-                (!is_of_the_transaction(&error)).then(|| refused(&record.as_ref().topic, error))
-            });
-            return Ok(Transaction::Refused(reasons.collect()));
-        }
+            outbox.give_up(native, &reports).await;
+            match &outbox.alone {
+                // Which of them is too large, if any, is known when each is a batch of its own.
+                Some(alone) if reports.iter().any(|report| of_its_batch(report).is_some()) => outbox = alone,
+                _ => return Ok(Transaction::Refused(reasons(reports, records))),
+            }
+        };
         let (of, closing) = (native.clone(), self.closing.clone());
         let ended = on_a_thread(move || {
             let Some(Offsets { marks, member }) = offsets() else {
@@ -94,11 +89,11 @@ impl Outbox {
         match ended.await {
             Ended::Committed => Ok(Transaction::Committed),
             Ended::Undone(error) => {
-                self.abort(native).await;
+                outbox.abort(native).await;
                 Ok(Transaction::Undone(error))
             }
             Ended::Refused(error) => {
-                self.abort(native).await;
+                outbox.abort(native).await;
                 Err(error)
             }
             Ended::Unknown(error) => Err(error),
@@ -142,6 +137,20 @@ impl Outbox {
     fn not_begun(&self, native: &Arc<Native>, error: KafkaError) -> Error {
         self.renew(native);
         fault("begin a transaction", error)
+    }
+
+    /// Ends a transaction some of whose records were not sent.
+    async fn give_up(&self, native: Arc<Native>, reports: &[Reported]) {
+        let is_away = |report: &Reported| match report {
+            Err(Unsent::Refused(error)) => is_timeout(error),
+            Err(Unsent::Unheard) => true,
+            _ => false,
+        };
+        if reports.iter().any(is_away) {
+            self.rename(native).await;
+        } else {
+            self.abort(native).await;
+        }
     }
 
     /// Nothing of it has happened. A producer that cannot say so is given up, and with it what it began.
@@ -203,6 +212,15 @@ fn patiently(closing: &AtomicBool, call: impl Fn() -> Result<(), KafkaError>) ->
             answer => return answer,
         }
     }
+}
+
+/// Why each was refused, where that lies in it.
+fn reasons<R: AsRef<Outgoing>>(reports: Vec<Reported>, records: &[R]) -> Vec<Option<Error>> {
+    let reasons = reports.into_iter().zip(records).map(|(report, record)| {
+        let Err(Unsent::Refused(error)) = report else { return None };
+        (!is_of_the_transaction(&error)).then(|| refused(&record.as_ref().topic, error))
+    });
+    reasons.collect()
 }
 
 fn is_timeout(error: &KafkaError) -> bool {

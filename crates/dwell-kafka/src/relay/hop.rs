@@ -90,6 +90,11 @@ impl Plan {
         self.outgoing(topic.into(), headers)
     }
 
+    /// Its target is there. Should it be absent later, that begins then.
+    pub(super) fn found(&mut self) {
+        self.absent_since = None;
+    }
+
     /// To a delay topic, because its target is away.
     pub(super) fn put_back(&self, topic: String) -> Outgoing {
         let mut outgoing = self.shelve(topic);
@@ -107,7 +112,7 @@ impl Plan {
     }
 }
 
-/// To where people look after what can never be sent on, all of it as it came, and why.
+/// To where people look after what can never be sent on, all of it that could be read as it came, and why.
 pub(super) fn park(
     record: &Record,
     from: &str,
@@ -210,6 +215,15 @@ mod tests {
         let expected =
             [("x-target-topic", "orders"), ("x-original-timestamp", "4"), ("x-process-at", "1000251")];
         assert_eq!(names(&shelved.headers), expected);
+    }
+
+    #[test]
+    fn since_when_its_target_is_absent_is_kept_on_a_shelf_until_it_is_found() {
+        let headers = [("x-target-topic", "orders"), ("x-process-at", "5"), ("x-dwell-absent-since", "7")];
+        let mut plan = read_again(read(&headers).unwrap().put_back("delay-5s".into()));
+        assert_eq!(plan.absent_since, Some(Timestamp(7)));
+        plan.found();
+        assert_eq!(read_again(plan.put_back("delay-5s".into())).absent_since, None);
     }
 
     #[test]

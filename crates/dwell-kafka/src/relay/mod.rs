@@ -35,7 +35,13 @@ use futures_util::{
     future::{FusedFuture as _, join_all},
 };
 use passing::Shared;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 use targets::Targets;
 use tokio::{sync::watch, task::JoinSet};
 use topics::Level;
@@ -52,8 +58,9 @@ const DUE: Fetch =
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs a relay until `stop` completes: what a bus does in the background, for a process that does nothing else. Ends with
-/// an error if the brokers cannot be reached at the start, or if a delay topic has settings under which a record could be
-/// lost or come early; what may pass is tried again.
+/// an error if the brokers cannot be reached at the start, or refuse it, or if a delay topic has settings under which a record
+/// could be lost or come early. Once it has worked, what may pass is tried again: a topic that it is told is gone is made
+/// anew, and a right that was taken away may be given back.
 pub async fn relay(
     settings: KafkaSettings,
     seams: Seams,
@@ -64,11 +71,12 @@ pub async fn relay(
     let client_id = format!("{}-{}", seams.instance, seams.incarnation);
     let cluster = Cluster::connect(settings, client_id, seams.clock.clone()).await?;
     topics::check(&cluster).await?;
-    let stop = stop.shared();
+    let (stop, begun) = (stop.shared(), Arc::new(AtomicBool::new(false)));
     loop {
-        let relay = Relay { cluster: cluster.clone(), seams: seams.clone(), counts: counts.clone() };
+        let mut relay = Relay::new(cluster.clone(), seams.clone(), counts.clone());
+        relay.begun = begun.clone();
         match relay.run(Box::pin(stop.clone())).await {
-            Err(error) if error.is_retryable() => {
+            Err(error) if error.is_retryable() || begun.load(Ordering::SeqCst) && may_pass(&error) => {
                 tracing::error!(%error, "the relay failed: it starts again")
             }
             ended => return ended,
@@ -78,6 +86,11 @@ pub async fn relay(
             () = seams.clock.sleep(PAUSE) => {}
         }
     }
+}
+
+/// Whether a relay that has worked may do so again, with nothing changed in how it was started.
+fn may_pass(error: &Error) -> bool {
+    !matches!(error.kind(), ErrorKind::Config | ErrorKind::Conflict | ErrorKind::Unsupported)
 }
 
 /// Whoever names its group otherwise sends everything once more, from the first record on: nobody wants that, and it is easily
@@ -122,11 +135,13 @@ pub(crate) struct Relay {
     cluster: Cluster,
     seams: Seams,
     counts: Arc<Counts>,
+    /// It had all that it needs, at least once.
+    begun: Arc<AtomicBool>,
 }
 
 impl Relay {
     pub(crate) fn new(cluster: Cluster, seams: Seams, counts: Arc<Counts>) -> Self {
-        Self { cluster, seams, counts }
+        Self { cluster, seams, counts, begun: Arc::default() }
     }
 
     pub(crate) async fn run(self, stop: BoxFuture<'static, ()>) -> Result<()> {
@@ -165,6 +180,7 @@ impl Relay {
             () = &mut stop => return Ok(()),
             begun = begin(transactions.iter().flatten()) => begun?,
         }
+        self.begun.store(true, Ordering::SeqCst);
         // Nobody waits for it: it asks every broker, and one of them may be away.
         let looking = tokio::spawn(warn_of_other_groups(self.cluster.clone()));
         let (tell, told) = watch::channel(false);
@@ -218,6 +234,17 @@ impl Relay {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_relay_that_has_worked_ends_only_for_what_will_not_pass() {
+        let of = |kind| may_pass(&Error::new(kind, "it failed"));
+        for kind in [ErrorKind::NotFound, ErrorKind::Denied, ErrorKind::Stale, ErrorKind::Unavailable] {
+            assert!(of(kind), "{kind}");
+        }
+        for kind in [ErrorKind::Config, ErrorKind::Conflict, ErrorKind::Unsupported] {
+            assert!(!of(kind), "{kind}");
+        }
+    }
 
     #[test]
     fn only_another_group_of_the_same_delay_topics_is_warned_of() {

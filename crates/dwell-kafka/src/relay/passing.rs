@@ -247,7 +247,8 @@ impl Shared {
             Kind::Forward(plan, _) | Kind::Shelve(plan) | Kind::Hold(plan) if is_of_the_record(error) => {
                 self.give_up(step.lease, &plan.record, &step.from, &error.to_string(), now)
             }
-            Kind::Forward(plan, _) => {
+            Kind::Forward(mut plan, _) => {
+                plan.found();
                 // It may have been deleted, and the library takes its time to notice: asked before the next try.
                 self.cluster.forget(&plan.target);
                 let pause = self.targets.failed(&plan.target, self.clock.elapsed());

@@ -3,12 +3,14 @@
 use super::RelaySettings;
 use crate::{
     cluster::{Cluster, NewOne},
+    kept::{self, value},
     settings::{HEADER_ROOM, KafkaSettings},
 };
 use dwell_core::{Error, ErrorKind, Result, Text, format_duration};
-use rdkafka::admin::ConfigResource;
 use std::time::Duration;
 
+/// The largest batch that a topic takes.
+const SIZE: &str = "max.message.bytes";
 /// See [`largest`].
 const PARKED: usize = 64 << 20;
 
@@ -74,7 +76,7 @@ pub(super) async fn check(cluster: &Cluster) -> Result<()> {
     make(cluster, &missing).await
 }
 
-/// That those of these which are levels keep what waits in them, for as long as it does.
+/// That those of these which are levels keep what waits in them, for as long as it does, and the one for what is parked for ever.
 async fn check_settings(cluster: &Cluster, topics: &[&str]) -> Result<()> {
     if topics.is_empty() {
         return Ok(());
@@ -92,8 +94,14 @@ async fn check_settings(cluster: &Cluster, topics: &[&str]) -> Result<()> {
         return Err(Error::new(ErrorKind::Denied, text));
     }
     let problems = topics.iter().zip(&described).flat_map(|(topic, resource)| {
-        let level = levels.iter().find(|level| *level.topic == **topic);
-        level.map_or(vec![], |level| problems(level, settings, |name| value(resource, name)))
+        let value = |name: &str| value(resource, name);
+        match levels.iter().find(|level| *level.topic == **topic) {
+            Some(level) => problems(level, settings, value),
+            None => {
+                warn_of_size(topic, largest(cluster.settings()), value(SIZE));
+                kept::problems(topic, value)
+            }
+        }
     });
     let problems: Vec<_> = problems.collect();
     if problems.is_empty() {
@@ -121,10 +129,7 @@ fn wanted(cluster: &Cluster) -> Vec<NewOne> {
     let parked = NewOne {
         name: settings.parking_topic().into(),
         partitions: 1,
-        settings: vec![
-            ("retention.ms", "-1".to_owned()),
-            ("max.message.bytes", largest(cluster.settings()).to_string()),
-        ],
+        settings: [kept::settings(), vec![(SIZE, largest(cluster.settings()).to_string())]].concat(),
     };
     delay.chain([parked]).collect()
 }
@@ -135,13 +140,20 @@ pub(super) fn largest(settings: &KafkaSettings) -> usize {
     (settings.max_record + HEADER_ROOM).max(PARKED)
 }
 
+/// What does not fit is not lost, and not every broker can be told to take as much.
+fn warn_of_size(topic: &str, largest: usize, found: Option<String>) {
+    let takes = found.and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
+    if takes < largest {
+        tracing::warn!(
+            "`{topic}` has `{SIZE}={takes}` and should have {largest}: a larger record that cannot be sent on cannot be \
+             parked either, and holds back what is behind it"
+        );
+    }
+}
+
 /// How long records must be kept: while they wait, and for as long as all relays may be away.
 fn kept(level: &Level, settings: &RelaySettings) -> Duration {
     level.wait.unwrap_or_else(|| settings.ladder.levels()[0]).saturating_add(settings.outage)
-}
-
-fn value(resource: &ConfigResource, name: &str) -> Option<String> {
-    resource.get(name).and_then(|entry| entry.value.clone())
 }
 
 /// What is wrong with the settings of a delay topic.
@@ -162,7 +174,8 @@ fn problems(level: &Level, settings: &RelaySettings, value: impl Fn(&str) -> Opt
     let enough = keeps.is_some_and(|keeps| keeps == -1 || i128::from(keeps) >= needed.as_millis() as i128);
     if !enough {
         problems.push(format!(
-            "`{topic}` has `retention.ms={}` and needs at least {} ({}: its level, and `outage`)",
+            "`{topic}` has `retention.ms={}` and needs at least {} ({}: its level, and `outage`): raise it with \
+             `kafka-configs --alter`, or lower `outage`",
             keeps.unwrap_or_default(),
             needed.as_millis(),
             format_duration(needed)
@@ -202,5 +215,11 @@ mod tests {
             let problems = found(&[(name, value)]);
             assert!(problems.len() == 1 && problems[0].contains(name), "{problems:?}");
         }
+        let what_to_do = "raise it with `kafka-configs --alter`, or lower `outage`";
+        assert!(
+            found(&[("retention.ms", "1")])[0].ends_with(what_to_do),
+            "{:?}",
+            found(&[("retention.ms", "1")])
+        );
     }
 }

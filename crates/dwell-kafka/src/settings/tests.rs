@@ -52,7 +52,8 @@ fn what_cannot_work_is_refused_by_name_and_without_secrets() {
         ("kafka://host?retention=0s", "`retention`"),
         ("kafka://host?revoke_wait=24h", "`revoke_wait`"),
         ("kafka://host?max_record=100", "`max_record`"),
-        ("kafka://host?ladder=5s,2s", "ladder"),
+        ("kafka://host?ladder=5s,2s", "`ladder` of kafka://"),
+        ("kafka://host?ladder=5", "`ladder` of kafka:// is `5`"),
         ("kafka://host?read_ahead=0", "`read_ahead`"),
     ] {
         let error = read(url).unwrap_err();

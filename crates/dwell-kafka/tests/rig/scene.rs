@@ -7,6 +7,7 @@ use dwell_kafka::{Counts, Kafka, KafkaSettings};
 use rdkafka::{ClientConfig, admin::AdminClient, client::DefaultClientContext};
 use std::{
     collections::BTreeSet,
+    ffi::OsString,
     io::Write as _,
     process::{Command, Stdio},
     sync::Arc,
@@ -95,10 +96,22 @@ impl Scene {
     }
 
     fn try_write(&self, topic: &str, key: &str, headers: &[(&str, String)], body: &str) -> bool {
+        let headers = headers.iter().map(|(name, value)| format!("{name}={value}").into());
+        self.try_write_raw(topic, key, headers, body)
+    }
+
+    /// The same, with headers as `kcat` takes them: they need not be text.
+    pub(crate) fn try_write_raw(
+        &self,
+        topic: &str,
+        key: &str,
+        headers: impl IntoIterator<Item = OsString>,
+        body: &str,
+    ) -> bool {
         let mut kcat = Command::new("kcat");
         kcat.args(["-b", &self.address, "-P", "-t", topic, "-K", "|", "-X", "message.max.bytes=2000000"]);
-        for (name, value) in headers {
-            kcat.args(["-H", &format!("{name}={value}")]);
+        for header in headers {
+            kcat.arg("-H").arg(header);
         }
         let mut child = kcat.stdin(Stdio::piped()).spawn().expect("it was installed");
         child.stdin.take().unwrap().write_all(format!("{key}|{body}\n").as_bytes()).unwrap();

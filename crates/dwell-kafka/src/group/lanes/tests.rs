@@ -47,7 +47,9 @@ fn marks(lanes: &Lanes) -> Vec<(i32, Offset)> {
 
 #[test]
 fn a_position_tells_topic_partition_and_offset() {
-    for (key, offset) in [((0, 0), 0), ((1, 32_767), (1 << 48) - 1), ((0, 7), 12)] {
+    for (key, offset) in
+        [((0, 0), 0), ((1, 16_383), (1 << 48) - 1), ((3, 16_383), 5), ((2, 0), 9), ((0, 7), 12)]
+    {
         assert_eq!(split(position(key, offset)), (key, offset));
     }
 }

@@ -9,10 +9,10 @@ use std::{sync::mpsc, thread};
 /// Of a group that nobody coordinates. It has a partition of which nothing is known yet.
 fn poller() -> Poller {
     let clock = Arc::new(SystemClock::new());
-    let lanes = Arc::new(Lanes::new(vec!["orders".to_owned()], 5, 100, Record::read, clock));
+    let lanes = Arc::new(Lanes::new(vec!["orders".to_owned()], 5, 100, Record::read, clock.clone()));
     let wish = Arc::new(AtomicU8::new(wish::GO_ON));
     let watcher = Watcher {
-        trouble: Trouble::default(),
+        trouble: Trouble::new(clock),
         lanes: lanes.clone(),
         wish: wish.clone(),
         commits: false,

@@ -46,7 +46,8 @@ async fn eventually<T>(what: impl Future<Output = T>) -> T {
 #[tokio::test]
 async fn a_send_wakes_the_thread_that_hears_of_it() {
     let (_broker, config) = broker();
-    let native = Native::open(&config, Reports::new(Trouble::default()), FOR_EVER).unwrap();
+    let reports = Reports::new(Trouble::new(Arc::new(SystemClock::new())), true);
+    let native = Native::open(&config, reports, FOR_EVER).unwrap();
     for _ in 0..2 {
         // It has gone to sleep, most probably: nobody can tell.
         SystemClock::new().sleep(POLL * 3).await;

@@ -1,0 +1,51 @@
+//! Topics whose records stay until somebody removes them: dead letters, and what the relay has parked.
+
+use crate::cluster::Cluster;
+use dwell_core::{Text, wire};
+use rdkafka::admin::ConfigResource;
+
+/// Each with the reason. The broker's own defaults may be others.
+const SETTINGS: [(&str, &str, &str); 3] = [
+    ("cleanup.policy", "delete", "compaction drops all but the last record of a key"),
+    ("retention.ms", "-1", "records that are older are dropped"),
+    ("retention.bytes", "-1", "a full topic drops its oldest records"),
+];
+
+/// What such a topic is made with.
+pub(crate) fn settings() -> Vec<(&'static str, String)> {
+    SETTINGS.map(|(name, value, _)| (name, value.to_owned())).into()
+}
+
+/// Why a topic does not keep its records for ever.
+pub(crate) fn problems(topic: &str, value: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let problem = |(name, wanted, why): (&str, &str, &str)| {
+        let found = value(name).unwrap_or_default();
+        let text = || format!("`{topic}` has `{name}={found}` and needs `{wanted}`: {why}");
+        (found != wanted).then(text)
+    };
+    SETTINGS.into_iter().filter_map(problem).collect()
+}
+
+/// Warns of topics of dead letters that are there and do not keep them for ever. They are their owner's, who may want that.
+pub(crate) async fn warn_of_others(cluster: &Cluster, topics: &[Text]) {
+    let mut there = vec![];
+    for topic in topics.iter().filter(|topic| wire::is_dead_letter_topic(topic)) {
+        if matches!(cluster.partitions(topic).await, Ok(Some(_))) {
+            there.push(&**topic);
+        }
+    }
+    if there.is_empty() {
+        return;
+    }
+    // Some may not read settings; they may provision all the same. One that is not told has no entries.
+    let Ok(described) = cluster.describe(&there).await else { return };
+    let told = there.into_iter().zip(&described).filter(|(_, resource)| !resource.entries.is_empty());
+    for problem in told.flat_map(|(topic, resource)| problems(topic, |name| value(resource, name))) {
+        tracing::warn!("dead letters may be lost: {problem}");
+    }
+}
+
+/// A setting of a topic.
+pub(crate) fn value(resource: &ConfigResource, name: &str) -> Option<String> {
+    resource.get(name).and_then(|entry| entry.value.clone())
+}

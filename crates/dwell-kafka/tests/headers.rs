@@ -1,0 +1,45 @@
+//! A header whose name is no text, as clients in other languages can write it.
+
+mod rig;
+
+use dwell_core::{OnMissing, Subscription, Transport as _};
+use rig::scene::{SECOND, Scene};
+use std::{ffi::OsString, os::unix::ffi::OsStringExt as _};
+
+/// With one that is no text in the middle.
+fn with_a_broken_one(before: &str, after: &str) -> [OsString; 3] {
+    [before.into(), OsString::from_vec(b"caf\xe9=1".to_vec()), after.into()]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_parked_keeps_all_headers_but_the_one_that_cannot_be_read() {
+    let scene = Scene::new().await;
+    let target = scene.topic("orders").await;
+    let relay = scene.relay();
+    let level = scene.delay_topic("1s");
+    scene.wait_for(&level).await;
+    let headers = with_a_broken_one(&format!("x-target-topic={target}"), "x-process-at=5");
+    assert!(scene.try_write_raw(&level, "k", headers, "odd"));
+    let parked = scene.read(&scene.delay_topic("parked"), 1).await.remove(0);
+    assert_eq!((parked.1.as_str(), parked.3.as_str()), ("k", "odd"));
+    let start = format!("x-target-topic={target},x-process-at=5,x-original-topic={level},");
+    assert!(parked.2.starts_with(&start), "{}", parked.2);
+    assert!(parked.2.contains("the name of one of its headers is no text"), "{}", parked.2);
+    relay.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_received_keeps_all_headers_but_the_one_that_cannot_be_read() {
+    let scene = Scene::new().await;
+    let mail = Subscription::new(format!("orders-{}", scene.mark), "mail");
+    scene.kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
+    let headers = with_a_broken_one("x-dwell-id=order-42", "tag=one");
+    assert!(scene.try_write_raw(&mail.topic, "k", headers, "odd"));
+    let consumer = scene.kafka.consumer(mail).await.unwrap();
+    let delivery = consumer.receive(1, SECOND * 30, None).await.unwrap().pop().expect("it comes");
+    let problem = delivery.problem.as_deref();
+    assert_eq!(problem, Some("the name of one of its headers is no text"));
+    assert_eq!(&*delivery.message.id.0, "order-42");
+    assert_eq!(delivery.message.headers.get("tag").map(|tag| &tag[..]), Some(&b"one"[..]));
+    scene.kafka.close().await.unwrap();
+}
