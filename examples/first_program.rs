@@ -57,7 +57,8 @@ async fn main() -> Result<(), dwell::Error> {
     let url = std::env::var("DWELL_EXAMPLE_URL").unwrap_or("memory://".into());
     let bus = wiring().start(&url).await?;
     bus.publish(OrderPlaced { order: 42 }).await?;
-    // A service waits for `tokio::signal::ctrl_c()` here. Then what runs may end, and the rest is given back.
+    // A service waits for a signal here: `tokio::signal::ctrl_c()`, and the SIGTERM that Docker and systemd send. Then what
+    // runs may end, and the rest is given back.
     bus.run_until(tokio::time::sleep(Duration::from_secs(1))).await
 }
 

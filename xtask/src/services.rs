@@ -170,7 +170,7 @@ impl Place {
         let errors = fs::create_dir_all(self.0.join("services")).and_then(|()| File::create(&log));
         let errors = errors.map_err(|error| format!("cannot write `{}`: {error}", log.display()))?;
         // In a group of its own: a Ctrl-C in the terminal is not meant for it.
-        let mut holder = Command::new(holder)
+        let mut holder = detached(&holder)
             .arg(name)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -219,8 +219,40 @@ impl Place {
     }
 }
 
+/// A program to which nothing is handed down but its three streams: it goes on when we have ended, and whoever waits for a
+/// descriptor to be closed, as `flock` does for its lock, does not wait for it. The shell becomes that program, and knows no
+/// descriptors of two digits.
+fn detached(program: &Path) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"exec "$0" "$@" 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-"#]).arg(program);
+    shell
+}
+
 /// Runs a program that must succeed.
 fn run_program(name: &str, arguments: &[&str]) -> Result<Output, String> {
     let output = Program::new(name.as_ref(), name, arguments).run(&mut |_| ())?;
     if output.ending.is_success() { Ok(output) } else { Err(output.problem()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The descriptors of a program that is started, as this command says, by somebody who has more of them.
+    fn descriptors(command: &Command) -> String {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", r#"exec 3</dev/null 9</dev/null; exec "$0" "$@""#]);
+        let shell = shell.arg(command.get_program()).args(command.get_args());
+        String::from_utf8(shell.output().unwrap().stdout).unwrap()
+    }
+
+    #[test]
+    fn what_goes_on_when_we_have_ended_keeps_nothing_open_that_was_handed_to_us() {
+        let list = |mut command: Command| {
+            command.args(["-c", "for fd in 1 3 9; do test -e /dev/fd/$fd && echo $fd; done; true"]);
+            descriptors(&command).lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(list(Command::new("sh")), ["1", "3", "9"]);
+        assert_eq!(list(detached(Path::new("sh"))), ["1"]);
+    }
 }

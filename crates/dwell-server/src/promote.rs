@@ -3,16 +3,13 @@
 use dwell_core::{Result, Seams, TransportUrl};
 use std::process::ExitCode;
 
-use crate::ending::asked_to_end;
+use crate::{ending::asked_to_end, failure::fail};
 
 /// Makes ready what is due until it is interrupted or asked to end.
 pub(crate) async fn run(url: &str) -> ExitCode {
     match promote(url).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => fail(&error),
     }
 }
 

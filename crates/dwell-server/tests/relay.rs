@@ -84,7 +84,10 @@ impl Relay {
             if value.is_some_and(&is) {
                 return;
             }
-            assert!(start.elapsed() < PATIENCE, "{name} is {value:?} in {text}");
+            if start.elapsed() >= PATIENCE {
+                self.log.extend(self.said.try_iter());
+                panic!("{name} is {value:?} in {text}, and it said {:#?}", self.log);
+            }
             thread::sleep(Duration::from_millis(100));
         }
     }
@@ -320,8 +323,17 @@ fn what_cannot_work_is_said_and_the_exit_code_tells_whose_fault_it_is() {
     let (code, said) = run(&["--brokers", "127.0.0.1:1", "--group", "shop"]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("error: Kafka cannot connect to 127.0.0.1:1"), "{said}");
+    assert!(said.lines().count() < 10, "once is enough: {said}");
     let (code, said) = run(&["--brokers", "127.0.0.1:1", "--group", "shop", "--option", "ladder"]);
     assert_eq!(code, Some(2), "{said}");
     let (code, said) = run(&["--brokers", "127.0.0.1:1", "--group", "shop", "--ladder", "5s,soon"]);
     assert_eq!((code, said.contains("soon")), (Some(1), true), "{said}");
+    let (code, said) = run(&["--brokers", "127.0.0.1:1", "--metrics", "9187"]);
+    assert_eq!((code, said.contains("127.0.0.1:9187")), (Some(2), true), "{said}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (code, said) =
+        run(&["--brokers", "127.0.0.1:1", "--metrics", &taken.local_addr().unwrap().to_string()]);
+    assert_eq!((code, said.contains("in use")), (Some(1), true), "{said}");
+    let (code, said) = run(&["--brokers", "127.0.0.1:1", "--option", "key_password_file=/nope"]);
+    assert_eq!((code, said.contains("No such file")), (Some(1), true), "{said}");
 }

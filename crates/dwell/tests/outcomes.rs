@@ -184,7 +184,7 @@ table! {
     a_message_without_a_type_is_invalid_and_says_how_to_mend_it: Row {
         message: untyped,
         runs: &[],
-        end: Dead("orders.dlq", UNACCEPTABLE, "it has no type, by which a handler in orders/mail would be found: set its type"),
+        end: Dead("orders.dlq", UNACCEPTABLE, "it has no type, by which a handler in orders/mail would be found: set the header `x-dwell-type`, or on SQLite the column `type`"),
         ..ROW
     };
     a_type_that_nobody_handles_is_left_alone_if_told_so: Row {

@@ -8,7 +8,7 @@ use dwell_core::{Error, ErrorKind, Result, Seams, TransportUrl};
 use dwell_kafka::{Counts, KafkaSettings};
 use std::{net::SocketAddr, process::ExitCode, sync::Arc};
 
-use crate::ending::asked_to_end;
+use crate::{ending::asked_to_end, failure::fail};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -22,8 +22,8 @@ pub(crate) struct Options {
     /// Host and port of some brokers, separated by commas
     #[arg(long, value_name = "HOST:PORT,…")]
     brokers: String,
-    /// The consumer groups are NAME, a dash, and the delay topic
-    #[arg(long, value_name = "NAME")]
+    /// The consumer groups are NAME, a dash, and the delay topic. All relays have one NAME, also those inside of a bus
+    #[arg(long, value_name = "NAME", default_value = "dwell")]
     group: String,
     /// What the names of the delay topics begin with
     #[arg(long, value_name = "TEXT", default_value = "delay-")]
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "5s,10s,…")]
     ladder: Option<String>,
     /// Serve metrics for Prometheus at http://ADDR/metrics
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = socket)]
     metrics: Option<SocketAddr>,
     /// Targets that may be sent to, `*` standing for any text; others are parked [default: all]
     #[arg(long, value_name = "GLOB")]
@@ -48,15 +48,16 @@ fn pair(text: &str) -> std::result::Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
+fn socket(text: &str) -> std::result::Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write it ADDRESS:PORT, such as `127.0.0.1:9187`".to_owned())
+}
+
 /// Relays until it is interrupted or asked to end.
 pub(crate) async fn run(command: Command) -> ExitCode {
     let Command::Kafka(options) = command;
     match relay(options).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => fail(&error),
     }
 }
 
@@ -119,11 +120,22 @@ fn settings(options: &Options) -> Result<KafkaSettings> {
     };
     let query: Vec<_> =
         query.iter().map(|(key, value)| format!("{}={}", encoded(key), encoded(value))).collect();
-    let url = TransportUrl::parse(&format!("kafka://{login}{}?{}", options.brokers, query.join("&")))?;
+    let brokers = brokers(&options.brokers)?;
+    let url = TransportUrl::parse(&format!("kafka://{login}{brokers}?{}", query.join("&")))?;
     let mut settings = KafkaSettings::from_url(&url)?;
     settings.relay.allow_targets = options.allow_targets.clone();
     settings.properties = properties;
     Ok(settings)
+}
+
+/// Hosts and ports. People copy them from a URL.
+fn brokers(given: &str) -> Result<&str> {
+    let brokers = given.trim_start_matches("kafka://").trim_end_matches('/');
+    if brokers.contains(['@', '/', '?']) {
+        let text = "`--brokers` takes hosts and ports alone, such as `one:9092,two:9092`: users and options go to `--option`";
+        return Err(Error::new(ErrorKind::Config, text));
+    }
+    Ok(brokers)
 }
 
 fn read_secret(path: &str) -> Result<String> {
@@ -157,10 +169,31 @@ mod tests {
     }
 
     fn read(more: &[&str]) -> Result<KafkaSettings> {
-        let line = ["dwell", "kafka", "--brokers", "one:9092,two", "--group", "shop"];
-        let line = Line::try_parse_from(line.iter().chain(more)).unwrap_or_else(|error| panic!("{error}"));
-        let Command::Kafka(options) = line.command;
+        read_all(&[&["--brokers", "one:9092,two", "--group", "shop"], more].concat())
+    }
+
+    fn read_all(line: &[&str]) -> Result<KafkaSettings> {
+        let line = Line::try_parse_from([&["dwell", "kafka"], line].concat());
+        let Command::Kafka(options) = line.unwrap_or_else(|error| panic!("{error}")).command;
         settings(&options)
+    }
+
+    #[test]
+    fn a_relay_has_the_group_of_those_inside_of_a_bus_unless_told_otherwise() {
+        let settings = read_all(&["--brokers", "one"]).unwrap();
+        assert_eq!(settings.relay, KafkaSettings::at("one").relay);
+    }
+
+    #[test]
+    fn brokers_may_be_written_as_a_url_says_them_and_nothing_else_of_it() {
+        for given in ["kafka://one:9092,two", "kafka://one:9092,two/"] {
+            assert_eq!(read_all(&["--brokers", given]).unwrap().brokers, "one:9092,two:9092");
+        }
+        for given in ["kafka://me:s3cret@one:9092", "one:9092?tls=true"] {
+            let said = read_all(&["--brokers", given]).unwrap_err().to_string();
+            assert!(said.contains("`--brokers`") && said.contains("`--option`"), "{said}");
+            assert!(!said.contains("s3cret"), "{said}");
+        }
     }
 
     #[test]
@@ -183,6 +216,7 @@ mod tests {
         let refused = |more: &[&str]| read(more).unwrap_err().to_string();
         assert!(refused(&["--option", "partitons=3"]).contains("partitons"));
         assert!(refused(&["--ladder", "5s,1s"]).contains("5s"), "{}", refused(&["--ladder", "5s,1s"]));
+        assert!(refused(&["--ladder", "5"]).contains("`ladder`"), "{}", refused(&["--ladder", "5"]));
         assert!(refused(&["--option", "username=me"]).contains("password_file"));
         let said = refused(&["--option", "username=me", "--option", "password=s3cret"]);
         assert!(said.contains("password_file") && !said.contains("s3cret"), "{said}");

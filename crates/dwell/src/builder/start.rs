@@ -72,7 +72,7 @@ impl Builder {
         self.start_with(transport, seams, place).await
     }
 
-    /// A bus that only sends: it runs no handlers, and no work in the background.
+    /// A bus that only sends, and looks after what others hold: it runs no handlers, and no work in the background.
     ///
     /// ```
     /// # use dwell::{Config, prelude::*};

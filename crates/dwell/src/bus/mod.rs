@@ -106,7 +106,7 @@ impl Bus {
         Builder::default()
     }
 
-    /// A bus that only sends.
+    /// A bus that handles nothing: it sends, and looks after what others hold.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -147,7 +147,7 @@ impl Bus {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
     /// # let signal = std::future::ready(());
     /// let bus = Bus::builder().start("memory://").await?;
-    /// bus.run_until(signal).await // in a service, `tokio::signal::ctrl_c()`
+    /// bus.run_until(signal).await // in a service, `tokio::signal::ctrl_c()`, or the SIGTERM of Docker and systemd
     /// # }
     /// ```
     pub async fn run_until<T>(&self, signal: impl Future<Output = T>) -> Result<()> {

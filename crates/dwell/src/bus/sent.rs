@@ -110,7 +110,7 @@ impl Bus {
     }
 
     /// Everything that is known about a message: a record for each subscription that has or had it. Empty if it is not
-    /// known.
+    /// known. On a transport without a ledger, what a store holds of it, and `Unsupported` if that is nothing.
     ///
     /// ```
     /// # use dwell::{prelude::*, raw};

@@ -1,0 +1,38 @@
+//! How a command ends that cannot go on.
+
+use std::{error::Error, process::ExitCode};
+
+/// Says why, with the causes, in one line.
+pub(crate) fn fail(error: &dyn Error) -> ExitCode {
+    eprintln!("error: {}", with_causes(error));
+    ExitCode::FAILURE
+}
+
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let why = error.to_string();
+        // Some say it themselves.
+        if !text.contains(&why) {
+            text = format!("{text}: {why}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dwell_core::ErrorKind;
+    use std::io;
+
+    #[test]
+    fn an_error_is_said_with_its_cause_once() {
+        let cause = || io::Error::other("address in use");
+        let error = |text: &str| dwell_core::Error::new(ErrorKind::Config, text).with_source(cause());
+        assert_eq!(with_causes(&error("nothing is served")), "nothing is served: address in use");
+        assert_eq!(with_causes(&error("address in use: choose another")), "address in use: choose another");
+    }
+}
