@@ -10,7 +10,7 @@ use crate::{
     waiting::waiting,
 };
 use dwell_core::{ScheduleId, State, Text, Timestamp};
-use rusqlite::{OptionalExtension, Row};
+use rusqlite::Row;
 
 /// How much is done at a time, in messages: a million due at one instant do not keep others out. Who asks for more is
 /// handed out more, within bounds.
@@ -25,6 +25,10 @@ struct Due {
 impl Due {
     fn read(row: &Row<'_>) -> Sql<Self> {
         Ok(Self { held: Held::read(row)?, name: Name::read(row, Held::COLUMNS)? })
+    }
+
+    fn rank(&self) -> (Timestamp, i64) {
+        (self.held.due, self.held.number)
     }
 }
 
@@ -147,21 +151,20 @@ impl Tx<'_> {
         if !may_be_there {
             return Ok(None);
         }
-        self.sql(concat!(
+        let sql = concat!(
             "SELECT ",
             held!(),
             ", ",
             name!(),
             " FROM ",
             waiting!(),
-            " WHERE in_topic = ?1 AND due_at <= ?2 AND place <> topic ORDER BY due_at, waiting.message LIMIT 1"
-        ))?
-        .query_row((topic, self.now.0), Due::read)
-        .optional()
+            " WHERE in_topic = ?1 AND due_at <= ?2 AND place <> topic ORDER BY due_at, waiting.message LIMIT ?3"
+        );
+        Ok(self.first_due(sql, topic, 1, Due::read, Due::rank)?.pop())
     }
 
     fn due(&self, topic: i64, most: usize) -> Sql<Vec<Due>> {
-        let mut statement = self.sql(concat!(
+        let sql = concat!(
             "SELECT ",
             held!(),
             ", ",
@@ -169,9 +172,8 @@ impl Tx<'_> {
             " FROM ",
             waiting!(),
             " WHERE in_topic = ?1 AND due_at <= ?2 ORDER BY due_at, waiting.message LIMIT ?3"
-        ))?;
-        let due = statement.query_map((topic, self.now.0, most as i64), Due::read)?;
-        due.collect()
+        );
+        self.first_due(sql, topic, most, Due::read, Due::rank)
     }
 
     fn fire(&mut self, due: Due) -> Sql<()> {

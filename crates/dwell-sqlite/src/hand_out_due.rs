@@ -10,7 +10,7 @@ use crate::{
     hand_out::Ask,
     row::{message, read_message},
     tx::{Tx, code, state},
-    waiting::waiting,
+    waiting::{ranges, waiting},
 };
 use dwell_core::{Delivery, Message, Receipt, State, Text, Timestamp};
 use rusqlite::Row;
@@ -110,7 +110,7 @@ impl Tx<'_> {
             deliveries.push(self.leave_due(ask, whole, fence)?);
         }
         if let Some((due, number)) = last {
-            self.wait_no_longer_until(ask.topic, due, number)?;
+            ranges(ask.topic).into_iter().try_for_each(|range| self.clear_until(range, due, number))?;
         }
         run.map_or(Ok(()), |run| self.lease_run(ask, &run))
     }
@@ -124,15 +124,14 @@ impl Tx<'_> {
     }
 
     fn whole_due(&self, topic: i64, most: usize) -> Sql<Vec<Whole>> {
-        let mut statement = self.sql(concat!(
+        let sql = concat!(
             "SELECT ",
             whole!(),
             " FROM ",
             waiting!(),
             " WHERE in_topic = ?1 AND due_at <= ?2 ORDER BY due_at, waiting.message LIMIT ?3"
-        ))?;
-        let whole = statement.query_map((topic, self.now.0, most as i64), Whole::read)?;
-        whole.collect()
+        );
+        self.first_due(sql, topic, most, Whole::read, |whole| (whole.due, whole.number))
     }
 
     /// Writes down what a message was that is about to be written as part of a run. No topic of dead letters is handed out

@@ -91,7 +91,7 @@ fn is_behind(connection: &Connection, now: Timestamp) -> Sql<bool> {
         .prepare_cached(
             "SELECT EXISTS (SELECT 1 FROM incoming INDEXED BY incoming_open WHERE error IS NULL) OR EXISTS (
                  SELECT 1 FROM topic WHERE EXISTS (
-                     SELECT 1 FROM waiting WHERE in_topic = topic.id AND due_at <= ?1
+                     SELECT 1 FROM waiting WHERE in_topic IN (topic.id, -topic.id) AND due_at <= ?1
                  )
              )",
         )?

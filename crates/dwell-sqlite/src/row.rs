@@ -118,20 +118,22 @@ pub(crate) struct Held {
     pub(crate) has_fired: bool,
     /// Its body lies in a table of its own.
     is_large: bool,
+    /// When it was due before it was rescheduled: its entry of then may still be there.
+    pub(crate) was_due: Option<Timestamp>,
 }
 
 /// The columns of [`Held`], in its order.
 macro_rules! held {
     () => {
         "number, topic, place, home, phase, state, step, due, deliveries, key, id, updated_at, content IS NOT NULL,
-         fired IS NOT NULL, body IS NULL"
+         fired IS NOT NULL, body IS NULL, was_due"
     };
 }
 pub(crate) use held;
 
 impl Held {
     /// How many columns it has.
-    pub(crate) const COLUMNS: usize = 15;
+    pub(crate) const COLUMNS: usize = 16;
 
     pub(crate) fn read(row: &Row<'_>) -> Sql<Self> {
         Ok(Self {
@@ -150,6 +152,7 @@ impl Held {
             is_chosen: row.get(12)?,
             has_fired: row.get(13)?,
             is_large: row.get(14)?,
+            was_due: row.get::<_, Option<i64>>(15)?.map(Timestamp),
         })
     }
 
@@ -230,7 +233,7 @@ impl Tx<'_> {
         let destination = content.destination.as_deref().filter(|_| new.phase == Phase::Waits);
         self.sql(
             "INSERT INTO message VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?1, ?7, ?8, ?9, ?10, ?11, ?11, NULL, NULL, 0, NULL,
-             NULL, NULL, NULL, NULL, ?12, ?13, NULL, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
+             NULL, NULL, NULL, NULL, ?12, ?13, NULL, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, NULL)",
         )?
         .execute(params![
             number,
@@ -280,7 +283,7 @@ impl Tx<'_> {
         self.sql(
             "INSERT INTO message SELECT ?1, ?2, ?3, ?4, 1, ?5, born, ?6, ?6, NULL, NULL, due, created_at, updated_at, NULL,
                 NULL, 0, changed_by, worker, error, CASE error_step WHEN step THEN ?6 ELSE error_step END, NULL, once,
-                content, fired, problem, id, type, key, content_type, sent_at, handled, failed, headers, body
+                content, fired, problem, id, type, key, content_type, sent_at, handled, failed, headers, body, NULL
              FROM message WHERE number = ?7",
         )?
         .execute((number, topic, place, home, code(shown), step, of))?;
@@ -456,7 +459,7 @@ impl Tx<'_> {
                 schedule = ?9, destination = ?10, due = ?11, updated_at = ?12, lease_until = NULL, holder = NULL,
                 deliveries = 0, changed_by = ?13, worker = coalesce(?14, worker), error = ?15, error_step = ?16,
                 result = NULL, once = NULL, fired = NULL, problem = NULL, id = ?17, type = ?18, key = ?19, content_type = ?20,
-                sent_at = ?21, handled = ?22, failed = ?23, headers = ?24, body = ?25
+                sent_at = ?21, handled = ?22, failed = ?23, headers = ?24, body = ?25, was_due = NULL
              WHERE number = ?1",
         )?
         .execute(params![

@@ -6,7 +6,7 @@ use crate::{
     producer::accept,
     row::{Held, Phase, held, message, read_message},
     tx::{Tx, state},
-    waiting::waiting,
+    waiting::{ranges, waiting},
 };
 use dwell_core::{
     Address, BoxFuture, Changed, Due, Envelope, OnConflict, Pending, Query, Result, ScheduleId, Scheduler,
@@ -115,12 +115,11 @@ impl Tx<'_> {
     pub(crate) fn reschedule(&mut self, held: &Held, due: Timestamp, by: Option<&str>) -> Sql<()> {
         self.write_past(held.number, held.step)?;
         let step = self.next();
-        self.wait_no_longer(held)?;
-        self.wait(held.topic, due, held.number)?;
+        let was_due = self.wait_instead(held, due)?;
         self.sql(
-            "UPDATE message SET due = ?2, step = ?3, updated_at = ?4, changed_by = ?5 WHERE number = ?1",
+            "UPDATE message SET due = ?2, was_due = ?3, step = ?4, updated_at = ?5, changed_by = ?6 WHERE number = ?1",
         )?
-        .execute((held.number, due.0, step, self.now.0, by))?;
+        .execute((held.number, due.0, was_due.map(|due| due.0), step, self.now.0, by))?;
         self.expect(held.topic, due);
         Ok(())
     }
@@ -134,8 +133,8 @@ fn pending(connection: &Connection, query: &Query, now: Timestamp) -> Sql<Vec<Pe
             let mut topics = connection.prepare_cached("SELECT id FROM topic ORDER BY id")?;
             let topics: Vec<i64> = topics.query_map([], |row| row.get(0))?.collect::<Sql<_>>()?;
             let mut found = Vec::new();
-            for topic in topics {
-                found.extend(of_topic(connection, query, topic, now)?);
+            for range in topics.into_iter().flat_map(ranges) {
+                found.extend(in_range(connection, query, range, now)?);
             }
             found
         }
@@ -169,8 +168,8 @@ macro_rules! pending {
     };
 }
 
-fn of_topic(connection: &Connection, query: &Query, topic: i64, now: Timestamp) -> Sql<Vec<Pending>> {
-    list(connection, pending!(concat!(waiting!(), " WHERE in_topic = :of"), "due_at"), &topic, query, now)
+fn in_range(connection: &Connection, query: &Query, range: i64, now: Timestamp) -> Sql<Vec<Pending>> {
+    list(connection, pending!(concat!(waiting!(), " WHERE in_topic = :of"), "due_at"), &range, query, now)
 }
 
 fn of_message(connection: &Connection, query: &Query, id: &str, now: Timestamp) -> Sql<Vec<Pending>> {

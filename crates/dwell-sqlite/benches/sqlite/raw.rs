@@ -62,7 +62,7 @@ impl Raw {
         self.transaction(|tx, next| {
             let mut insert = tx.prepare_cached(
                 "INSERT INTO message VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?1, ?7, ?8, ?9, ?10, ?11, ?11, NULL, NULL, 0,
-                 NULL, NULL, NULL, NULL, NULL, ?12, ?13, NULL, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)",
+                 NULL, NULL, NULL, NULL, NULL, ?12, ?13, NULL, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, NULL)",
             )?;
             for Envelope { message, .. } in group {
                 let (number, nothing) = (*next, None::<&str>);

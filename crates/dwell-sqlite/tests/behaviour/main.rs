@@ -1,6 +1,5 @@
 //! SQLite through its traits, on virtual time, in a file of its own for each test.
 
-mod cancelled;
 mod carrying;
 mod control;
 #[path = "../rig/directory.rs"]
@@ -18,6 +17,7 @@ mod mass;
 mod once;
 mod order;
 mod pages;
+mod passed_over;
 mod provisioning;
 mod random;
 #[cfg(target_os = "linux")]

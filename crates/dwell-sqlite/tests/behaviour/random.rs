@@ -155,6 +155,21 @@ impl Life {
         assert_eq!(answers.iter().map(|answer| answer.changed).collect::<Vec<_>>(), [Changed::Done]);
     }
 
+    /// One is due at another time, if it waits; sometimes at the time that another one is due at.
+    async fn reschedule(&mut self) {
+        let Some(chosen) = (!self.sent.is_empty()).then(|| self.pick(self.sent.len())) else { return };
+        let due = match self.pick(3) {
+            0 => self.sent[&self.pick(self.sent.len()).to_string()].max(self.broker.now()),
+            _ => self.broker.now().after(MILLI * self.pick(60_000) as u32),
+        };
+        let (id, ledger) = (chosen.to_string(), self.broker.sqlite.ledger().unwrap());
+        let change = Change::Reschedule(Due::At(due));
+        let answers = ledger.change(&id.as_str().into(), Of::All, change, "ada").await.unwrap();
+        if answers.iter().any(|answer| answer.changed == Changed::Done) {
+            self.sent.insert(id, due);
+        }
+    }
+
     /// All that is held, counted in two ways.
     async fn check(&self) {
         self.broker.file.check();
@@ -181,6 +196,7 @@ impl Life {
         }
         assert_eq!(self.acked.len(), self.sent.len());
         assert!(self.broker.held().is_empty());
+        self.broker.file.check();
     }
 }
 
@@ -189,11 +205,12 @@ async fn whatever_happens_nothing_is_lost_early_out_of_order_or_miscounted() {
     for seed in 0..20 {
         let mut life = Life::new(seed).await;
         for _ in 0..300 {
-            match life.pick(10) {
+            match life.pick(12) {
                 0..3 => life.send().await,
                 3..6 => life.receive().await,
                 6..8 => life.settle().await,
                 8 => life.replay().await,
+                9..11 => life.reschedule().await,
                 _ => {
                     let by = MILLI * life.pick(20_000) as u32;
                     life.broker.clock.advance(by).await;

@@ -47,13 +47,15 @@ const ALL: [(&str, &str); 15] = [
     ),
     (
         "what waits can be found when it is due",
-        "SELECT topic, due, number FROM message WHERE phase = 0
+        "SELECT CASE WHEN was_due IS NULL THEN topic ELSE -topic END, due, number FROM message WHERE phase = 0
              EXCEPT SELECT in_topic, due_at, message FROM waiting",
     ),
     (
-        "nothing else is looked for when it is due, but what was cancelled or discarded while it waited",
+        "nothing else is looked for when it is due, but what was cancelled, discarded or rescheduled while it waited",
         "SELECT in_topic, due_at, message FROM waiting
-             EXCEPT SELECT topic, due, number FROM message WHERE phase = 0 OR state IN (6, 7)",
+             EXCEPT SELECT CASE WHEN was_due IS NULL THEN topic ELSE -topic END, due, number FROM message
+                 WHERE phase = 0 OR state IN (6, 7)
+             EXCEPT SELECT topic, was_due, number FROM message WHERE was_due IS NOT NULL",
     ),
     ("nothing that waits has fired under its id", "SELECT number FROM message WHERE fired = 1 AND phase = 0"),
     (

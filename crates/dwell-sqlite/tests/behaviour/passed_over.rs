@@ -1,0 +1,194 @@
+//! What is cancelled or rescheduled stays where what waits is looked for, and is passed over.
+
+use super::*;
+use dwell_core::{Changed, Query, RecordQuery, ScheduleId, Scheduler, State};
+
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Records are kept for a minute.
+async fn broker() -> Broker {
+    Broker::with(SqliteSettings { done: SECOND * 60, ..settings() }).await
+}
+
+fn to_mail(id: &str, delay: Duration) -> Envelope {
+    Envelope { to: Address::subscription("orders", "mail"), ..order(id) }.due(after(delay))
+}
+
+fn scheduler(broker: &Broker) -> Arc<dyn Scheduler> {
+    broker.sqlite.scheduler().unwrap()
+}
+
+async fn cancel(broker: &Broker, id: &str) {
+    assert_eq!(scheduler(broker).cancel(&ScheduleId(id.into())).await.unwrap(), Changed::Done);
+}
+
+async fn reschedule(broker: &Broker, id: &str, delay: Duration) {
+    let changed = scheduler(broker).reschedule(&ScheduleId(id.into()), after(delay)).await.unwrap();
+    assert_eq!(changed, Changed::Done);
+}
+
+/// What waits, in its order.
+async fn pending(broker: &Broker) -> Vec<String> {
+    let query = Query { limit: 100, ..Query::default() };
+    scheduler(broker).pending(query).await.unwrap().iter().map(|pending| pending.id.to_string()).collect()
+}
+
+/// How many are looked for when they are due.
+fn entries(broker: &Broker) -> i64 {
+    broker.file.connection().query_row("SELECT count(*) FROM waiting", [], |row| row.get(0)).unwrap()
+}
+
+#[tokio::test]
+async fn what_was_cancelled_is_passed_over_when_its_time_comes_and_leaves_nothing_behind() {
+    let broker = broker().await;
+    for (id, seconds) in [("a", 1), ("b", 2), ("c", 3)] {
+        broker.send(to_mail(id, SECOND * seconds)).await.unwrap();
+    }
+    cancel(&broker, "a").await;
+    cancel(&broker, "c").await;
+    assert_eq!((entries(&broker), broker.held().waiting), (3, 1));
+    assert_eq!(pending(&broker).await, ["b"]);
+    broker.file.check();
+    broker.clock.advance(SECOND * 3).await;
+    assert_eq!(seen(&broker.mail).await, ["b"]);
+    assert!(seen(&broker.mail).await.is_empty());
+    assert_eq!(entries(&broker), 0);
+    broker.file.check();
+}
+
+#[tokio::test]
+async fn where_nobody_receives_who_looks_at_the_ledger_clears_what_was_cancelled_away() {
+    let broker = broker().await;
+    broker.send(to_mail("a", SECOND)).await.unwrap();
+    cancel(&broker, "a").await;
+    broker.clock.advance(SECOND).await;
+    let query = RecordQuery { states: vec![State::Cancelled], limit: 10, ..RecordQuery::default() };
+    let page = broker.sqlite.ledger().unwrap().list(query).await.unwrap();
+    assert_eq!((page.items.len(), entries(&broker)), (1, 0));
+    broker.file.check();
+}
+
+#[tokio::test]
+async fn what_was_cancelled_long_before_it_was_due_goes_with_its_record() {
+    let broker = broker().await;
+    let background = broker.sqlite.background(Box::pin(std::future::pending())).unwrap();
+    tokio::spawn(broker.clock.track(Box::pin(async move { background.await.unwrap() })));
+    broker.send(to_mail("a", YEAR * 10)).await.unwrap();
+    broker.send(to_mail("b", YEAR * 10)).await.unwrap();
+    cancel(&broker, "a").await;
+    broker.clock.advance(SECOND * 30).await;
+    assert_eq!(entries(&broker), 2);
+    broker.clock.advance(SECOND * 120).await;
+    assert_eq!((entries(&broker), broker.held().waiting), (1, 1));
+    broker.file.check();
+}
+
+#[tokio::test]
+async fn what_was_rescheduled_or_replaced_waits_for_its_new_time_alone() {
+    let broker = broker().await;
+    broker.send(to_mail("a", SECOND * 10)).await.unwrap();
+    reschedule(&broker, "a", SECOND).await;
+    for delay in [YEAR, SECOND * 2] {
+        let once = Some(dwell_core::OnConflict::Replace);
+        broker.send(Envelope { once, ..to_mail("b", delay) }).await.unwrap();
+    }
+    assert_eq!(entries(&broker), 3, "the one that was rescheduled has left one behind");
+    assert_eq!(pending(&broker).await, ["a", "b"]);
+    broker.file.check();
+    broker.clock.advance(SECOND * 2).await;
+    assert_eq!(seen(&broker.mail).await, ["a", "b"]);
+    broker.file.check();
+    broker.clock.advance(SECOND * 8).await;
+    assert!(seen(&broker.mail).await.is_empty(), "nothing waits for the old time");
+    assert_eq!(entries(&broker), 0);
+}
+
+#[tokio::test]
+async fn what_was_rescheduled_comes_in_its_turn_among_what_was_not() {
+    let broker = broker().await;
+    // One that has its topic to itself gets what is due straight into its hands; others find it among what is ready.
+    let alone = broker.subscribe(Subscription::new("invoices", "mail")).await;
+    for (to, consumer) in [(Address::topic("invoices"), &alone), (Address::topic("orders"), &broker.mail)] {
+        let send = async |id: &str, delay| {
+            broker.send(Envelope { to: to.clone(), ..order(id) }.due(after(delay))).await.unwrap();
+        };
+        for (id, tenths) in [("a", 10), ("b", 90), ("c", 20), ("d", 30), ("e", 5)] {
+            send(id, SECOND * tenths / 10).await;
+        }
+        reschedule(&broker, "b", SECOND * 15 / 10).await;
+        reschedule(&broker, "e", SECOND * 25 / 10).await;
+        assert_eq!(pending(&broker).await, ["a", "b", "c", "e", "d"]);
+        broker.clock.advance(SECOND * 2).await;
+        assert_eq!(seen(consumer).await, ["a", "b", "c"]);
+        broker.clock.advance(SECOND * 1).await;
+        assert_eq!(seen(consumer).await, ["e", "d"]);
+        broker.file.check();
+    }
+}
+
+#[tokio::test]
+async fn what_is_rescheduled_there_and_back_waits_once() {
+    let broker = broker().await;
+    broker.send(to_mail("a", SECOND * 2)).await.unwrap();
+    reschedule(&broker, "a", SECOND).await;
+    reschedule(&broker, "a", SECOND * 2).await;
+    assert_eq!(pending(&broker).await, ["a"]);
+    broker.file.check();
+    broker.clock.advance(SECOND * 2 - MILLI).await;
+    assert!(seen(&broker.mail).await.is_empty(), "nothing is early");
+    broker.clock.advance(MILLI).await;
+    assert_eq!(seen(&broker.mail).await, ["a"]);
+    assert!(seen(&broker.mail).await.is_empty(), "it came once");
+    assert_eq!(entries(&broker), 0);
+    broker.file.check();
+}
+
+#[tokio::test]
+async fn however_often_one_is_rescheduled_it_leaves_one_entry_behind_which_goes_with_its_record() {
+    let broker = broker().await;
+    let background = broker.sqlite.background(Box::pin(std::future::pending())).unwrap();
+    tokio::spawn(broker.clock.track(Box::pin(async move { background.await.unwrap() })));
+    for id in ["handled", "cancelled", "deferred"] {
+        broker.send(to_mail(id, YEAR * 10)).await.unwrap();
+        for n in 0..100 {
+            reschedule(&broker, id, YEAR * 9 - SECOND * n).await;
+        }
+    }
+    assert_eq!(entries(&broker), 6);
+    cancel(&broker, "cancelled").await;
+    for id in ["handled", "deferred"] {
+        reschedule(&broker, id, SECOND).await;
+    }
+    broker.clock.advance(SECOND).await;
+    for delivery in receive(&broker.mail).await {
+        let action = match &*delivery.message.id.0 {
+            "handled" => Action::ACK,
+            _ => Action::Move { to: Address::subscription("orders", "mail"), due: after(YEAR) },
+        };
+        assert!(settle(&broker.mail, delivery, action).await.is_empty());
+    }
+    broker.file.check();
+    assert_eq!(entries(&broker), 4, "one of what was handled, two of what was cancelled, and the deferral");
+    broker.clock.advance(SECOND * 120).await;
+    assert_eq!((entries(&broker), broker.held().waiting), (1, 1));
+    broker.file.check();
+}
+
+#[tokio::test]
+async fn thousands_that_were_cancelled_hold_up_nobody_behind_them() {
+    const COUNT: usize = 2500;
+    let broker = broker().await;
+    let batch: Vec<_> = (0..COUNT).map(|n| to_mail(&n.to_string(), SECOND)).collect();
+    broker.sqlite.producer().await.unwrap().send(&batch).await;
+    broker.send(to_mail("alive", SECOND * 2)).await.unwrap();
+    for n in 0..COUNT {
+        cancel(&broker, &n.to_string()).await;
+    }
+    let receiving = broker.receiving(&broker.mail, 10, SECOND * 10);
+    broker.clock.advance(SECOND * 2 - MILLI).await;
+    assert!(receiving.is_waiting(), "nothing is early");
+    broker.clock.advance(MILLI).await;
+    assert_eq!(receiving.got(), (SECOND * 2, vec!["alive".to_owned()]));
+    assert_eq!(entries(&broker), 0);
+    broker.file.check();
+}
