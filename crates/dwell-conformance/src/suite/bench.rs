@@ -118,6 +118,16 @@ impl Bench {
         self.try_send(self.stage.envelope(topic, id).due(Due::After(delay))).await
     }
 
+    /// Waits until nothing is in anybody's hands here: what has run is settled.
+    pub(super) async fn at_rest(&self) -> Outcome {
+        let held = || self.engine.monitor().in_flight();
+        self.stage.until(|| held().is_empty()).await;
+        match held() {
+            none if none.is_empty() => Ok(()),
+            held => Err(failure(format!("not settled: {held:?}"))),
+        }
+    }
+
     /// Stops in order, beside the case.
     pub(super) async fn stopping(&self) -> Running<Result<()>> {
         let engine = self.engine.clone();

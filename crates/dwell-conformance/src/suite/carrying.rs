@@ -199,11 +199,9 @@ async fn receive_gives_no_more_than_asked_for(stage: Stage) -> Outcome {
     let mail = stage.subscribe("orders", "mail").await?;
     stage.send("orders", &["a", "b", "c", "d", "e"]).await?;
     let mut held = vec![];
-    while held.len() < 5 {
-        // More than asked for is an error of `some`.
-        let batch = mail.some(2).await?;
-        assert!(!batch.is_empty(), "only {:?}", ids(&held));
-        held.extend(batch);
+    for count in [2, 2, 1] {
+        // More than asked for is an error.
+        held.extend(mail.take_many(count).await?);
     }
     assert_eq!(ids(&held).len(), 5);
     mail.ack_all(held).await?;
@@ -248,6 +246,7 @@ async fn order_is_kept_per_key(stage: Stage) -> Outcome {
 
     let mut settled: BTreeMap<Bytes, usize> = BTreeMap::new();
     let mut held: [Vec<Delivery>; 2] = [vec![], vec![]];
+    let mut in_vain = 0;
     while settled.values().sum::<usize>() < KEYS * EACH {
         let mut idle = true;
         for (index, member) in members.iter().enumerate() {
@@ -268,7 +267,9 @@ async fn order_is_kept_per_key(stage: Stage) -> Outcome {
                 member.ack(delivery).await?;
             }
         }
-        assert!(!idle, "nothing comes any more, after {settled:?}");
+        // Whoever shares by partitions has to agree with the others first, and that may take a while.
+        in_vain = if idle { in_vain + 1 } else { 0 };
+        assert!(in_vain < 10, "nothing comes any more, after {settled:?}");
     }
     Ok(())
 }

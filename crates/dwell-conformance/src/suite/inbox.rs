@@ -38,9 +38,11 @@ async fn an_inbox_gives_a_message_to_one_and_remembers_that_it_is_done(stage: St
 
 async fn an_inbox_claim_ends_with_its_lease(stage: Stage) -> Outcome {
     let ((inbox, mail, id), lease) = (inbox(&stage)?, stage.pace().lease);
+    let start = stage.clock().elapsed();
     assert_eq!(inbox.claim(&mail, &id, 1, lease).await?, Claim::New);
     let left = stage.pass_almost(lease).await;
-    assert_eq!(inbox.claim(&mail, &id, 2, lease).await?, Claim::Busy);
+    let claim = inbox.claim(&mail, &id, 2, lease).await?;
+    assert!(claim == Claim::Busy || !stage.is_before(start, lease), "{claim:?} before its end");
     stage.pass(left).await;
     assert_eq!(inbox.claim(&mail, &id, 2, lease).await?, Claim::New);
     assert_eq!(inbox.claim(&mail, &id, 1, lease).await?, Claim::Busy, "the first one is too late");
@@ -72,9 +74,11 @@ async fn an_inbox_keeps_each_subscription_apart(stage: Stage) -> Outcome {
 async fn an_inbox_remembers_what_is_done_for_as_long_as_it_was_told(stage: Stage) -> Outcome {
     let ((inbox, mail, id), lease) = (inbox(&stage)?, stage.pace().lease);
     assert_eq!(inbox.claim(&mail, &id, 1, lease).await?, Claim::New);
+    let start = stage.clock().elapsed();
     inbox.done(&mail, &id, lease).await?;
     let left = stage.pass_almost(lease).await;
-    assert_eq!(inbox.claim(&mail, &id, 2, lease).await?, Claim::Done);
+    let claim = inbox.claim(&mail, &id, 2, lease).await?;
+    assert!(claim == Claim::Done || !stage.is_before(start, lease), "{claim:?} before its end");
     stage.pass(left).await;
     assert_eq!(inbox.claim(&mail, &id, 2, lease).await?, Claim::New, "or it would grow for ever");
     Ok(())

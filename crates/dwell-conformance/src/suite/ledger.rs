@@ -33,16 +33,11 @@ struct Book {
     gate: Arc<Semaphore>,
 }
 
-/// Longer than any case.
-fn long(stage: &Stage) -> std::time::Duration {
-    stage.pace().patience + stage.pace().delay * 100
-}
-
 impl Book {
     async fn open(stage: &Stage) -> Result<Self, BoxError> {
         let bench = Bench::new(stage).await?;
         let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
-        let (gate, long) = (Arc::new(Semaphore::new(0)), long(stage));
+        let (gate, long) = (Arc::new(Semaphore::new(0)), stage.long());
         let work = bench.runs.gated(&gate, move |message, _| match &*message.id.0 {
             "deferred" => Some(Verdict::defer(long)),
             "retrying" => Some(Verdict::fail("out of paper")),
@@ -69,6 +64,8 @@ impl Book {
         bench.try_send(keyed("orders", "scheduled").due(Due::After(long))).await?;
         bench.try_send(keyed("invoices", "ready")).await?;
         bench.runs.until(5).await?;
+        // All but the one that is being processed are settled.
+        stage.until(|| bench.engine.monitor().in_flight().len() == 1).await;
         stage.look().await;
         Ok(Self { bench, ledger, gate })
     }
@@ -146,7 +143,7 @@ async fn an_error_belongs_to_the_change_that_brought_it(stage: Stage) -> Outcome
     bench.runs.until(1).await?;
     stage.pass(delay).await;
     bench.runs.until(2).await?;
-    stage.look().await;
+    bench.at_rest().await?;
     let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
     let record = ledger.get(&"a".into()).await?.pop().ok_or_else(|| failure("no record"))?;
     let last = record.history.last().map(|last| (last.state, last.error.as_deref()));
@@ -184,10 +181,12 @@ async fn the_ledger_tells_which_is_the_oldest_that_is_ready(stage: Stage) -> Out
     let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
     let mail = stage.subscribe("orders", "mail").await?;
     let delay = stage.pace().delay;
-    bench.send_after("orders", "waits", long(&stage)).await?;
-    // The later one is sent first.
-    let later = bench.send_after("orders", "later", delay * 2).await?.due;
-    let first = bench.send_after("orders", "first", delay).await?.due;
+    bench.send_after("orders", "waits", stage.long()).await?;
+    // The later one comes first, and both at once, so that nobody falls asleep between them.
+    let batch = [("later", delay * 2), ("first", delay)];
+    let batch = batch.map(|(id, delay)| stage.envelope("orders", id).due(Due::After(delay)));
+    let sent: Vec<_> = bench.engine.send(&batch).await.into_iter().collect::<Result<_, _>>()?;
+    let (later, first) = (sent[0].due, sent[1].due);
     assert!(first < later, "{first:?} {later:?}");
     stage.pass(delay * 3).await;
     for id in ["first", "later"] {
@@ -314,10 +313,10 @@ async fn the_ledger_cancels_and_reschedules_what_waits_and_nothing_else(stage: S
         }
     }
     assert!(change("nobody", Change::Cancel).await?.is_empty());
-    let runs = book.bench.runs.len();
-    let answers = change("retrying", Change::Reschedule(Due::After(stage.pace().delay))).await?;
+    let (runs, started, delay) = (book.bench.runs.len(), stage.clock().elapsed(), stage.pace().delay);
+    let answers = change("retrying", Change::Reschedule(Due::After(delay))).await?;
     assert_eq!(changed(&answers), [(Some("mail"), Changed::Done)]);
-    book.bench.runs.still_before(runs, stage.pace().delay).await?;
+    book.bench.runs.still_before(runs, started, delay).await?;
     let all = book.bench.runs.until(runs + 1).await?;
     assert_eq!(all.last().map(|run| (run.id(), run.counts())), Some(("retrying", (1, 1))));
     Ok(())
@@ -327,9 +326,9 @@ async fn the_past_of_what_waits_tells_who_changed_it(stage: Stage) -> Outcome {
     let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
     let scheduler = stage.transport().scheduler().ok_or_else(|| failure("no scheduler"))?;
     stage.declare(&stage.subscription("orders", "mail")).await?;
-    let later = Due::After(long(&stage) * 2);
+    let later = Due::After(stage.long() * 2);
     for id in ["cancelled", "moved", "asked"] {
-        stage.try_send(stage.envelope("orders", id).due(Due::After(long(&stage)))).await?;
+        stage.try_send(stage.envelope("orders", id).due(Due::After(stage.long()))).await?;
     }
     assert_eq!(scheduler.cancel(&"cancelled".into()).await?, Changed::Done);
     assert_eq!(scheduler.reschedule(&"moved".into(), later).await?, Changed::Done);
@@ -346,7 +345,7 @@ async fn the_past_of_what_waits_tells_who_changed_it(stage: Stage) -> Outcome {
     // What is over is not kept by all.
     let cancelled = last("cancelled").await?;
     assert!(cancelled.is_none() || cancelled == Some((State::Cancelled, Some(instance))), "{cancelled:?}");
-    assert_eq!(scheduler.reschedule(&"asked".into(), Due::After(long(&stage))).await?, Changed::Done);
+    assert_eq!(scheduler.reschedule(&"asked".into(), Due::After(stage.long())).await?, Changed::Done);
     assert_eq!(
         last("asked").await?,
         Some((State::Scheduled, Some(stage.rig().seams().instance))),
@@ -356,26 +355,45 @@ async fn the_past_of_what_waits_tells_who_changed_it(stage: Stage) -> Outcome {
 }
 
 async fn the_ledger_changes_one_subscription_alone(stage: Stage) -> Outcome {
-    let (bench, delay) = (Bench::new(&stage).await?, stage.pace().delay);
+    let (bench, delay, long) = (Bench::new(&stage).await?, stage.pace().delay, stage.long());
     let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
     for name in ["mail", "stock"] {
         bench
             .handle(stage.settings("orders", name), move |_, before| match before {
-                0 => Verdict::defer(delay),
+                0 => Verdict::defer(long),
                 _ => Verdict::ACK,
             })
             .await?;
     }
     bench.send("orders", "a").await?;
     bench.runs.until(2).await?;
-    stage.look().await;
-    assert_eq!(ledger.get(&"a".into()).await?.len(), 2, "one record for each");
-    let answers =
-        ledger.change(&"a".into(), Of::Subscription("mail".into()), Change::Cancel, "somebody").await?;
-    assert_eq!(changed(&answers), [(Some("mail"), Changed::Done)]);
-    stage.pass(delay).await;
+    bench.at_rest().await?;
+    let stands = async || -> Result<Vec<_>, BoxError> {
+        let records = ledger.get(&"a".into()).await?.into_iter();
+        let mut stands: Vec<_> = records.map(|record| (record.subscription, record.state)).collect();
+        stands.sort_by(|one, other| one.0.cmp(&other.0));
+        Ok(stands)
+    };
+    let [mail, stock] = ["mail", "stock"].map(Text::from);
+    let both = [(Some(mail.clone()), State::Deferred), (Some(stock.clone()), State::Deferred)];
+    assert_eq!(stands().await?, both, "one record for each");
+    let change = async |of: &Text, change| {
+        ledger.change(&"a".into(), Of::Subscription(of.clone()), change, "somebody").await
+    };
+    assert_eq!(changed(&change(&mail, Change::Cancel).await?), [(Some("mail"), Changed::Done)]);
+    // What is over is not kept by all.
+    let mut left = stands().await?;
+    left.retain(|of| *of != (Some(mail.clone()), State::Cancelled));
+    assert_eq!(left, [(Some(stock.clone()), State::Deferred)], "the other one waits as before");
+
+    let started = stage.clock().elapsed();
+    let answers = change(&stock, Change::Reschedule(Due::After(delay))).await?;
+    assert_eq!(changed(&answers), [(Some("stock"), Changed::Done)]);
+    bench.runs.still_before(2, started, delay).await?;
     bench.runs.until(3).await?;
-    stage.pass(delay).await;
+    // Where waiting costs nothing, until what was cancelled would have been due.
+    let is_virtual = stage.rig().time().virtual_clock().is_some();
+    stage.pass(if is_virtual { long } else { delay }).await;
     let runs = bench.runs.still(3).await?;
     assert_eq!(&*runs[2].subscription, "stock");
     Ok(())
@@ -383,13 +401,13 @@ async fn the_ledger_changes_one_subscription_alone(stage: Stage) -> Outcome {
 
 /// One id in two topics, and in one of them both deferred by a subscription and published once more.
 async fn a_bulk_change_touches_nothing_that_its_filter_leaves_out(stage: Stage) -> Outcome {
-    let (bench, long) = (Bench::new(&stage).await?, long(&stage));
+    let (bench, long) = (Bench::new(&stage).await?, stage.long());
     let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
     bench.handle(stage.settings("orders", "mail"), move |_, _| Verdict::defer(long)).await?;
     bench.handle(stage.settings("invoices", "mail"), |_, _| Verdict::ACK).await?;
     bench.send("orders", "a").await?;
     bench.runs.until(1).await?;
-    stage.look().await;
+    bench.at_rest().await?;
     bench.send_after("orders", "a", long).await?;
     bench.send_after("invoices", "a", long).await?;
     let waiting = async |topic: &str| {

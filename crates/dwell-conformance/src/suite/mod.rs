@@ -95,3 +95,8 @@ fn cases() -> Vec<Case> {
 fn failure(text: impl Into<String>) -> BoxError {
     text.into().into()
 }
+
+/// None of [`Stage::rounds`] was long enough.
+fn too_late() -> BoxError {
+    failure("too late each time")
+}

@@ -78,6 +78,7 @@ async fn a_reject_goes_to_the_dead_letters(stage: Stage) -> Outcome {
         stage.pass(stage.pace().delay).await;
         bench.runs.still(1).await?;
         audit.nothing().await?;
+        stage.until(|| pump.counts().rejected == 1).await;
         assert_eq!(pump.counts().rejected, 1, "{way:?}");
     }
     Ok(())
@@ -117,7 +118,9 @@ async fn what_cannot_be_read_is_never_run_and_goes_where_invalid_goes(stage: Sta
     assert!(text(wire::REJECTION_MESSAGE).is_some_and(|text| text.contains(wire::HANDLED_COUNT)));
     assert_eq!(dead.message.body, "42");
     audit.ack(dead).await?;
+    bench.runs.until(1).await?;
     bench.runs.still(1).await?;
+    stage.until(|| (pump.counts().handled, pump.counts().invalid) == (1, 1)).await;
     assert_eq!((pump.counts().handled, pump.counts().invalid), (1, 1));
     Ok(())
 }
@@ -150,6 +153,7 @@ async fn a_type_that_nobody_handles_is_invalid_or_left_alone(stage: Stage) -> Ou
     stage.pass(stage.pace().delay).await;
     bench.runs.still(2).await?;
     audits[1].nothing().await?;
+    stage.until(|| skipping.counts().skipped == 1).await;
     assert_eq!(skipping.counts().skipped, 1);
     Ok(())
 }
@@ -171,7 +175,7 @@ async fn what_is_discarded_is_acked_and_the_next_message_arrives(stage: Stage) -
         }
         bench.runs.until(3).await?;
         bench.runs.still(3).await?;
-        stage.until(|| pump.counts().discarded == 2).await;
+        stage.until(|| (pump.counts().discarded, pump.counts().handled) == (2, 1)).await;
         assert_eq!((pump.counts().discarded, pump.counts().handled), (2, 1), "{way:?}");
         bench.shut_down().await?;
         // All three are gone for good.
@@ -279,7 +283,7 @@ async fn a_replay_by_the_ledger_returns_to_its_own_subscription(stage: Stage) ->
     let bench = Bench::new(&stage).await?;
     let message = give_up(&stage, &bench).await?;
     let ledger = stage.transport().ledger().ok_or_else(|| failure("no ledger"))?;
-    stage.look().await;
+    bench.at_rest().await?;
     let wrong =
         ledger.change(&"a".into(), Of::Subscription("stock".into()), Change::Replay(None), "suite").await?;
     assert!(wrong.iter().all(|answer| answer.changed != Changed::Done), "it is not dead there: {wrong:?}");
@@ -313,7 +317,8 @@ async fn a_consumer_of_dead_letters_tries_again_at_the_longest_delay(stage: Stag
     bench.send("orders", "a").await?;
     audit.runs.until(1).await?;
     for count in 1..4 {
-        audit.runs.still_before(count, longest).await?;
+        let last = audit.runs.all()[count - 1].at;
+        audit.runs.still_before(count, last, longest).await?;
         audit.runs.until(count + 1).await?;
     }
     let runs = audit.runs.all();

@@ -28,7 +28,7 @@ pub struct Options {
     pub skip: Vec<String>,
     /// How many run at once; what [`Rig::at_once`] says if none.
     pub parallel: Option<usize>,
-    /// A case that has not ended by then, in real time, hangs: it fails.
+    /// A case that has not ended by then, in real time, hangs: it fails. One that restarts its server has twice as long.
     pub limit: Duration,
 }
 
@@ -149,7 +149,8 @@ async fn facts(rig: &Arc<dyn Rig>, run: &str) -> Result<Facts, String> {
     Ok(facts)
 }
 
-/// Runs one case in a task of its own, and gives up on it after `limit`.
+/// Runs one case in a task of its own, and gives up on it after `limit`. One that restarts its server has twice as long,
+/// since that may take half a minute each time, and its time begins when the server is there.
 async fn watch(
     rig: Arc<dyn Rig>,
     case: &Case,
@@ -158,10 +159,16 @@ async fn watch(
     limit: Duration,
 ) -> (Verdict, String) {
     let (body, alone) = (case.run, case.runs_alone());
-    let mut task = tokio::spawn(async move {
-        if alone {
-            rig.isolate().await?;
+    let limit = if alone { limit * 2 } else { limit };
+    if alone {
+        let rig = rig.clone();
+        match tokio::spawn(async move { rig.isolate().await }).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return (Verdict::Fail, format!("no server: {}", chain(&error))),
+            Err(error) => return (Verdict::Fail, format!("no server: {}", chain(&error))),
         }
+    }
+    let mut task = tokio::spawn(async move {
         let stage = Stage::open(rig, namespace).await?;
         let outcome = match fate {
             Fate::Refuse(need) => refusal(&stage, need).await,

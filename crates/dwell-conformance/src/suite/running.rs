@@ -1,8 +1,8 @@
 //! Living, with pumps at work: stopping, crashing, stalling, and a broker that goes away in the middle of everything.
 
 use super::{Bench, Case, Outcome, Run, Stage, Way, case};
-use dwell_core::{BoxError, Due, Envelope};
-use dwell_engine::{SubscriptionSettings, Verdict};
+use dwell_core::{BoxError, Due, Envelope, Lease};
+use dwell_engine::{Pump, SubscriptionSettings, Verdict};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
@@ -110,30 +110,57 @@ async fn a_handler_longer_than_any_poll_interval_keeps_its_message(stage: Stage)
     let settings = stage.settings("orders", "mail");
     let mut pumps = vec![];
     for bench in [&one, &two] {
-        let work = bench.runs.gated(&gate, |_, _| None);
+        let work = bench.runs.gated(&gate, |message, _| {
+            if message.id.0.starts_with("before") { Some(Verdict::ACK) } else { None }
+        });
         pumps.push(bench.engine.subscribe(settings.clone(), work).await?);
     }
-    stage.look().await;
+    agree([&one, &two], &pumps).await?;
+    let counts = || {
+        let counts = pumps.iter().map(|pump| pump.counts());
+        counts.fold((0, 0), |sum, counts| (sum.0 + counts.handled, sum.1 + counts.lost))
+    };
+    let (before, counts_before) = (one.runs.len(), counts());
     for id in ["running", "waiting-1", "waiting-2"] {
         let message = stage.message(id).with(|message| message.key = Some("k".into()));
         one.try_send(Envelope::new(stage.to("orders"), message)).await?;
     }
-    one.runs.until(1).await?;
+    one.runs.until(before + 1).await?;
     stage.look().await;
     // Without an order between competing consumers, the other one may have begun as well.
-    let begun = if stage.capabilities().key_order { 1 } else { one.runs.len() };
+    let begun = if stage.capabilities().key_order { 1 } else { one.runs.len() - before };
     assert!(begun <= 2, "{begun} are running");
     stage.pass(stage.pace().session + stage.pace().lease * 2).await;
-    one.runs.still(begun).await?;
+    one.runs.still(before + begun).await?;
     gate.add_permits(3);
-    one.runs.until(3).await?;
+    one.runs.until(before + 3).await?;
     stage.pass(stage.pace().session + stage.pace().lease).await;
-    one.runs.still(3).await?;
-    let counts = pumps
-        .iter()
-        .map(|pump| pump.counts())
-        .fold((0, 0), |sum, counts| (sum.0 + counts.handled, sum.1 + counts.lost));
-    assert_eq!(counts, (3, 0), "handled and lost");
+    one.runs.still(before + 3).await?;
+    let (handled, lost) = counts();
+    assert_eq!((handled - counts_before.0, lost - counts_before.1), (3, 0), "handled and lost");
+    Ok(())
+}
+
+/// Who share by partitions have to agree first, and what runs before they did may change hands. So until each of them was
+/// given something; where there is one partition, one of them never is.
+async fn agree(benches: [&Bench; 2], pumps: &[Pump]) -> Outcome {
+    const ROUNDS: usize = 10;
+    const EACH: usize = 8;
+    let [one, _] = benches;
+    let is_shared = one.stage.capabilities().lease == Lease::Session;
+    for round in 0..if is_shared { ROUNDS } else { 0 } {
+        let ids: Vec<_> = (0..EACH).map(|n| format!("before-{round}-{n}")).collect();
+        let batch: Vec<_> = ids.iter().map(|id| one.stage.envelope("orders", id)).collect();
+        one.send_all(&batch).await?;
+        one.stage.until(|| ids.iter().all(|id| !one.runs.of(id).is_empty())).await;
+        if pumps.iter().all(|pump| pump.counts().received > 0) {
+            break;
+        }
+    }
+    for bench in benches {
+        bench.at_rest().await?;
+    }
+    one.stage.look().await;
     Ok(())
 }
 
@@ -164,7 +191,7 @@ async fn what_is_released_is_bounded_too(stage: Stage) -> Outcome {
     /// What may wait outside the handlers.
     const ASIDE: usize = 1000;
     let bench = Bench::new(&stage).await?;
-    let release_delay = stage.pace().patience + stage.pace().delay * 100;
+    let release_delay = stage.long();
     let settings =
         SubscriptionSettings { release_delay, concurrency: 10, ..stage.settings("orders", "mail") };
     let most = ASIDE + 2 * (settings.batch + settings.concurrency);

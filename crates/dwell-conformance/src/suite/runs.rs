@@ -149,13 +149,15 @@ impl Runs {
         self.exactly(count)
     }
 
-    /// Lets `time` pass. Until just before its end there are `count` runs, as finely as this clock can tell.
-    pub(super) async fn still_before(&self, count: usize, time: Duration) -> Outcome {
-        let end = self.clock.elapsed() + time;
+    /// Lets time pass until `delay` after `start`. Until just before that there are `count` runs, as finely as this clock
+    /// can tell.
+    pub(super) async fn still_before(&self, count: usize, start: Duration, delay: Duration) -> Outcome {
+        let time = (start + delay).saturating_sub(self.clock.elapsed());
         let left = self.stage.pass_almost(time).await;
-        // In real time, who was asleep for too long has seen nothing.
-        if self.clock.elapsed() < end {
-            self.exactly(count)?;
+        // Looked at first: in real time, it may be over by the time that the clock is asked.
+        let seen = self.exactly(count);
+        if self.stage.is_before(start, delay) {
+            seen?;
         }
         self.stage.pass(left).await;
         Ok(())

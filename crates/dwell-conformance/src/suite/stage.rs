@@ -112,6 +112,28 @@ impl Stage {
         left
     }
 
+    /// Longer than any case.
+    pub(super) fn long(&self) -> Duration {
+        self.pace().patience + self.pace().delay * 100
+    }
+
+    /// Whether it is certain that what is due `delay` after `start` is not yet due. In real time, who was asleep for too
+    /// long has seen nothing, and is too late for everything.
+    pub(super) fn is_before(&self, start: Duration, delay: Duration) -> bool {
+        self.clock().elapsed() + self.blur() < start + delay
+    }
+
+    /// A topic and a delay for what has to be done before that delay is over. In real time, who was too late tries once
+    /// more, with more time, and out of the way of what has come of it.
+    pub(super) fn rounds(&self) -> impl Iterator<Item = (String, Duration)> + use<> {
+        let delay = self.pace().delay;
+        let count = match self.0.rig.time() {
+            Time::Virtual(_) => 1,
+            Time::Real => 3,
+        };
+        (0..count).map(move |round| (format!("orders-{round}"), delay * 4_u32.pow(round)))
+    }
+
     /// Waits until it is so, as long as one waits for what must come.
     pub(super) async fn until(&self, is: impl Fn() -> bool) {
         let (clock, patience) = (self.clock(), self.pace().patience);
@@ -183,7 +205,7 @@ impl Stage {
     /// The settings of a subscription, at the pace of the rig, and without chance. Its own delays are a tenth of one
     /// that is worth testing.
     pub(super) fn settings(&self, topic: &str, name: &str) -> SubscriptionSettings {
-        let Pace { lease, delay, .. } = self.pace();
+        let Pace { lease, delay, patience, .. } = self.pace();
         let retry = RetryPolicy { base_delay: delay / 10, max_delay: delay, jitter: 0.0, max_retries: 5 };
         SubscriptionSettings {
             lease,
@@ -192,7 +214,7 @@ impl Stage {
             release_delay: delay / 10,
             channel_failure_delay: delay / 10,
             handler_timeout: delay * 100,
-            shutdown_timeout: lease,
+            shutdown_timeout: lease.max(patience),
             ..SubscriptionSettings::new(self.topic(topic), name)
         }
     }

@@ -1,7 +1,7 @@
 //! A real server for all cases, and another for those that restart it; or one of the tester's own.
 
 use dwell_conformance::{
-    Abilities, BadUrl, Foreign, Namespace, Rig, Time,
+    Abilities, BadUrl, Foreign, Namespace, Pace, Rig, Time,
     servers::redis::{RedisCluster, RedisOptions, RedisServer, unavailable},
 };
 use dwell_core::{BoxFuture, ErrorKind, Result, Seams, Transport, TransportUrl};
@@ -10,6 +10,7 @@ use std::{
     path::PathBuf,
     process::Command,
     sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Duration,
 };
 
 /// A server or a cluster.
@@ -131,6 +132,11 @@ impl Rig for RedisRig {
             let redis = dwell_redis::connect(&TransportUrl::parse(&url)?, seams).await?;
             Ok(Arc::new(redis) as Arc<dyn Transport>)
         })
+    }
+
+    /// A lease that no case loses because the machine stands still for a moment.
+    fn pace(&self) -> Pace {
+        Pace { lease: Duration::from_secs(5), ..Pace::REAL }
     }
 
     fn abilities(&self) -> Abilities {
