@@ -116,7 +116,7 @@ fn child(address: &str) -> Child {
 }
 
 async fn run(options: kills::Options, tell: &mut dyn FnMut(&str)) -> Result<Report, dwell_core::BoxError> {
-    let broker = Broker::start()?;
+    let broker = Broker::start().await?;
     let (clock, dice) = (SystemClock::new(), SeededRandom::new(options.seed));
     let kafka = Kafka::connect(settings(broker.address()), Seams::system("producer")).await?;
     kafka.provision(&[Topic::named(TARGET)], &[], OnMissing::Create).await?;

@@ -51,7 +51,13 @@ impl Committer {
         let committed = self.consumer.commit(&marks, CommitMode::Sync);
         let was_failing = std::mem::replace(&mut self.failing, committed.is_err());
         match committed {
-            Ok(()) => self.lanes.committed(),
+            Ok(()) => {
+                self.lanes.committed();
+                for mark in marks.elements() {
+                    let (topic, partition, offset) = (mark.topic(), mark.partition(), mark.offset().to_raw());
+                    tracing::debug!(topic, partition, offset, "committed");
+                }
+            }
             Err(error) => {
                 if error.rdkafka_error_code() == Some(Code::OffsetMetadataTooLarge) {
                     self.lanes.be_terse();

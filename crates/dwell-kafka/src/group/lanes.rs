@@ -64,6 +64,8 @@ struct State {
     taken: Option<Duration>,
     /// Since when something is to be committed, and is not yet.
     committing: Option<Duration>,
+    /// That it takes so long was said.
+    said: bool,
     /// No broker is there.
     deserted: bool,
     /// Whoever commits waits to be told that there is something.
@@ -101,6 +103,7 @@ impl Lanes {
             hurried: false,
             taken: None,
             committing: None,
+            said: false,
             deserted: false,
             sleeps: false,
             departures: 0,

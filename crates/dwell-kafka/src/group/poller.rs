@@ -56,6 +56,7 @@ impl Poller {
             Some(Err(error)) => self.hear(error),
             None => {}
         }
+        self.lanes.note_silence();
         if self.lanes.open(|topic, partition| self.split(topic, partition)) {
             self.drain();
         }

@@ -7,6 +7,9 @@ use std::time::Duration;
 /// How long what is settled waits for its commit, so that one commit is for many: each costs the broker more than to take in a
 /// record, and makes late whatever else it does.
 const GATHER: Duration = Duration::from_millis(25);
+/// How long a commit does not come through before that is said. Until then it may be a broker that is busy, and from then on
+/// somebody wonders why nothing happens.
+const SILENCE: Duration = Duration::from_secs(5);
 /// Whoever commits looks by himself this often, whatever he is told.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -70,6 +73,22 @@ impl Lanes {
         if was_stuck {
             self.stirred.notify_one();
         }
+    }
+
+    /// Says of a commit that does not come through, once, that nothing more is handed out meanwhile. Whether it
+    /// does that now.
+    pub(in crate::group) fn note_silence(&self) -> bool {
+        let mut state = self.lock();
+        let now = self.clock.elapsed();
+        let is_long = state.committing.is_some_and(|since| now.saturating_sub(since) >= SILENCE);
+        let was_said = std::mem::replace(&mut state.said, is_long);
+        if is_long && !was_said {
+            tracing::warn!(
+                topic = self.a_topic(),
+                "a commit has not come through to Kafka for {SILENCE:?}: nothing more is handed out until one does"
+            );
+        }
+        is_long && !was_said
     }
 
     /// A commit of these failed: their marks are to be committed again.

@@ -191,6 +191,25 @@ async fn nothing_more_is_handed_out_while_a_commit_does_not_come_through() {
     assert_eq!(take(&lanes, 1).len(), 1);
 }
 
+#[tokio::test]
+async fn a_commit_that_does_not_come_through_for_long_is_said_once_and_so_is_the_next() {
+    let clock = VirtualClock::new();
+    let lanes = lanes_at(clock.clone(), [3, 0]);
+    for _ in 0..2 {
+        let taken = take(&lanes, 1);
+        assert!(complete(&lanes, taken[0]));
+        clock.advance(Duration::from_secs(10)).await;
+        assert!(!lanes.note_silence(), "nobody has begun to commit");
+        assert_eq!(marks(&lanes).len(), 1);
+        clock.advance(COMMIT_PATIENCE * 2).await;
+        assert!(lanes.is_stuck() && !lanes.note_silence(), "it may take a moment");
+        clock.advance(Duration::from_secs(5)).await;
+        assert_eq!([(), ()].map(|()| lanes.note_silence()), [true, false]);
+        lanes.committed();
+        assert!(!lanes.note_silence());
+    }
+}
+
 #[test]
 fn where_the_log_goes_back_all_comes_again_and_what_was_held_is_stale() {
     let lanes = lanes([3, 0]);
