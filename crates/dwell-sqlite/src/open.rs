@@ -15,12 +15,10 @@ use std::{
 /// How many prepared statements a connection keeps: more than there are.
 const STATEMENTS: usize = 200;
 
-/// What the connection that writes keeps of the file in memory at most, in KiB. More is not faster: after nearly every
-/// commit SQLite looks at each page that it keeps, and what is not kept is in the memory of the system.
-const WRITER_CACHE: i64 = 12 * 1024;
-
-/// The same for one that reads.
-const READER_CACHE: i64 = 8 * 1024;
+/// What a connection keeps of the file in memory at most, in KiB. More is slower for the one that writes, with a million
+/// that wait: after nearly every commit SQLite looks at each page that it keeps, and what is not kept is in the memory of the
+/// system.
+const CACHE: i64 = 8 * 1024;
 
 /// A log that has grown beyond this is cut back when all of it is in the file.
 pub(crate) const LOG_LIMIT: u64 = 64 << 20;
@@ -30,7 +28,7 @@ pub(crate) fn open_writer(settings: &SqliteSettings) -> Result<Connection> {
     let name = settings.location.to_string();
     let Location::File(path) = &settings.location else {
         let connection = Connection::open_in_memory().map_err(|error| fault(&name, error))?;
-        let made = set_up(&connection, settings, WRITER_CACHE).and_then(|()| layout::create(&connection));
+        let made = set_up(&connection, settings).and_then(|()| layout::create(&connection));
         return made.map(|()| connection).map_err(|error| fault(&name, error));
     };
     check_path(path)?;
@@ -40,7 +38,7 @@ pub(crate) fn open_writer(settings: &SqliteSettings) -> Result<Connection> {
     wait(Duration::ZERO)?;
     layout::check(&connection, path, settings.busy_timeout)?;
     wait(settings.busy_timeout)?;
-    set_up(&connection, settings, WRITER_CACHE).map_err(|error| fault(&name, error))?;
+    set_up(&connection, settings).map_err(|error| fault(&name, error))?;
     Ok(connection)
 }
 
@@ -48,7 +46,7 @@ pub(crate) fn open_writer(settings: &SqliteSettings) -> Result<Connection> {
 pub(crate) fn open_reader(path: &Path, settings: &SqliteSettings) -> Sql<Connection> {
     let connection = Connection::open_with_flags(as_file(path), flags() - OpenFlags::SQLITE_OPEN_CREATE)?;
     connection.busy_timeout(settings.busy_timeout)?;
-    set_up(&connection, settings, READER_CACHE)?;
+    set_up(&connection, settings)?;
     connection.pragma_update(None, "query_only", true)?;
     Ok(connection)
 }
@@ -81,12 +79,12 @@ fn check_path(path: &Path) -> Result<()> {
     }
 }
 
-fn set_up(connection: &Connection, settings: &SqliteSettings, cache: i64) -> Sql<()> {
+fn set_up(connection: &Connection, settings: &SqliteSettings) -> Sql<()> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     // Or else statements are planned anew for each value that they are given.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.pragma_update(None, "synchronous", settings.synchronous.pragma())?;
-    connection.pragma_update(None, "cache_size", -cache)?;
+    connection.pragma_update(None, "cache_size", -CACHE)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     // A commit does not wait for that: a thread of its own does it.
     connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
