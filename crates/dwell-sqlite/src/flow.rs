@@ -7,10 +7,10 @@ use crate::{
     row::{Because, Held, Phase, held},
     signals::Signal,
     tx::Tx,
-    waiting::waiting,
+    waiting::{Found, ranges, waiting, waits_under},
 };
 use dwell_core::{ScheduleId, State, Text, Timestamp};
-use rusqlite::Row;
+use rusqlite::{OptionalExtension, Row};
 
 /// How much is done at a time, in messages: a million due at one instant do not keep others out. Who asks for more is
 /// handed out more, within bounds.
@@ -26,10 +26,6 @@ impl Due {
     fn read(row: &Row<'_>) -> Sql<Self> {
         Ok(Self { held: Held::read(row)?, name: Name::read(row, Held::COLUMNS)? })
     }
-
-    fn rank(&self) -> (Timestamp, i64) {
-        (self.held.due, self.held.number)
-    }
 }
 
 /// What was made ready.
@@ -37,7 +33,9 @@ impl Due {
 pub(crate) struct Promoted {
     /// How many messages.
     pub(crate) moved: usize,
-    /// More is due.
+    /// Something is due for which there was no room.
+    pub(crate) is_stuck: bool,
+    /// That, or not all was looked at.
     pub(crate) is_more: bool,
 }
 
@@ -75,8 +73,8 @@ impl Tx<'_> {
     pub(crate) fn promote(&mut self, topic: i64, limit: usize) -> Sql<Promoted> {
         let subscribed = self.places().topics[&topic].subscribed.len().max(1);
         let most = (limit / subscribed).max(1);
-        let (due, mut room, mut moved) = (self.due(topic, most)?, self.room()?, 0);
-        let is_more = due.len() == most;
+        let Found { due, is_more } = self.due(topic, most)?;
+        let (mut room, mut moved, mut is_stuck) = (self.room()?, 0, false);
         for due in due {
             let (copies, number) = (self.copies_of(&due.held), due.held.number);
             let fits = match &mut room {
@@ -88,17 +86,16 @@ impl Tx<'_> {
                 self.fire(due)?;
                 moved += 1;
             }
+            is_stuck |= !fits;
         }
-        let is_due = |due: Timestamp| due <= self.now;
-        let is_left = is_more || room.is_some() || self.is_frugal;
-        Ok(Promoted { moved, is_more: is_left && self.next_due(topic)?.is_some_and(is_due) })
+        Ok(Promoted { moved, is_stuck, is_more: is_more || is_stuck })
     }
 
     /// Where there is hardly any room: makes one ready for which there is some.
     pub(crate) fn promote_one(&mut self, topic: i64) -> Sql<bool> {
         for may_make_room in [true, false] {
             let room = self.room()?;
-            for due in self.due(topic, CHUNK)? {
+            for due in self.due(topic, CHUNK)?.due {
                 let (copies, number) = (self.copies_of(&due.held), due.held.number);
                 let fits = match room {
                     Some(room) if copies > 0 => room.has_for_one(copies, self.body_length(number)?),
@@ -151,29 +148,29 @@ impl Tx<'_> {
         if !may_be_there {
             return Ok(None);
         }
-        let sql = concat!(
-            "SELECT ",
-            held!(),
-            ", ",
-            name!(),
-            " FROM ",
-            waiting!(),
-            " WHERE in_topic = ?1 AND due_at <= ?2 AND place <> topic ORDER BY due_at, waiting.message LIMIT ?3"
-        );
-        Ok(self.first_due(sql, topic, 1, Due::read, Due::rank)?.pop())
+        let mut found: Option<Due> = None;
+        for range in ranges(topic) {
+            let first = self
+                .sql(concat!(
+                    "SELECT ",
+                    held!(),
+                    ", ",
+                    name!(),
+                    " FROM ",
+                    waiting!(),
+                    " WHERE in_topic = ?1 AND due_at <= ?2 AND place <> topic ORDER BY due_at, waiting.message LIMIT 1"
+                ))?
+                .query_row((range, self.now.0), Due::read)
+                .optional()?;
+            let rank = |due: &Due| (due.held.due, due.held.number);
+            found = found.into_iter().chain(first).min_by_key(rank);
+        }
+        Ok(found)
     }
 
-    fn due(&self, topic: i64, most: usize) -> Sql<Vec<Due>> {
-        let sql = concat!(
-            "SELECT ",
-            held!(),
-            ", ",
-            name!(),
-            " FROM ",
-            waiting!(),
-            " WHERE in_topic = ?1 AND due_at <= ?2 ORDER BY due_at, waiting.message LIMIT ?3"
-        );
-        self.first_due(sql, topic, most, Due::read, Due::rank)
+    fn due(&self, topic: i64, most: usize) -> Sql<Found<Due>> {
+        let sql = concat!("SELECT ", held!(), ", ", name!(), " FROM ", waits_under!());
+        self.first_due(sql, topic, most, Due::read)
     }
 
     fn fire(&mut self, due: Due) -> Sql<()> {

@@ -95,7 +95,8 @@ impl Tx<'_> {
         let is_more_to_take_in = self.take_in()?;
         let is_more_lost = self.give_back_expired(ask.place)?;
         let mut deliveries = self.hand_out_due(ask)?;
-        let is_more_due = deliveries.len() < ask.max.max(1) && self.promote_for(ask)?;
+        let is_more_due =
+            deliveries.len() < ask.max.max(1) && self.promote_for(ask, deliveries.is_empty())?;
         if self.places().queues.get(&ask.place).is_none_or(|queue| queue.settings.name != ask.name) {
             return Ok(Look::Nothing { due: None, expiry: None });
         }
@@ -118,12 +119,14 @@ impl Tx<'_> {
         Ok(Look::Nothing { due, expiry })
     }
 
-    /// Makes ready what is due. Returns whether there is more.
-    fn promote_for(&mut self, ask: &Ask) -> Result<bool, Halt> {
+    /// Makes ready what is due. Returns whether there is more. An error if there is no room for any of it, and nothing else for
+    /// who asks: what is in his hands by then must reach him.
+    fn promote_for(&mut self, ask: &Ask, has_nothing: bool) -> Result<bool, Halt> {
         let is_enough = self.has_ready(ask.place, ask.max)?;
         let limit = if is_enough { ask.max.clamp(1, CHUNK) } else { CHUNK };
         let promoted = self.promote(ask.topic, limit)?;
-        if promoted.moved == 0 && promoted.is_more && !self.has_ready(ask.place, 1)? {
+        let is_held_up = promoted.moved == 0 && promoted.is_stuck;
+        if is_held_up && has_nothing && !self.has_ready(ask.place, 1)? {
             // Where there is hardly any room, one is handled after the other.
             return if self.promote_one(ask.topic)? { Ok(true) } else { Err(self.no_room_for_due()) };
         }

@@ -131,8 +131,8 @@ impl Tx<'_> {
             let Some(topic) = self.places().topic_named(name) else { continue };
             let promoted = self.promote(topic, CHUNK)?;
             if promoted.is_more {
-                let has_moved = promoted.moved > 0 || self.promote_one(topic)?;
-                return if has_moved { Ok(false) } else { Err(self.no_room_for_due()) };
+                let goes_on = promoted.moved > 0 || !promoted.is_stuck || self.promote_one(topic)?;
+                return if goes_on { Ok(false) } else { Err(self.no_room_for_due()) };
             }
         }
         self.make(plan)?;

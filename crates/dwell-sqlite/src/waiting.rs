@@ -9,10 +9,13 @@
 //!        7      10:20      3      was cancelled, and is passed over
 //! ```
 //!
-//! What is cancelled or rescheduled leaves its entry in the range of all, and is passed over when its time comes: to take it
-//! out at once would write a page of its own among a million, where at its time all that goes lies side by side. For the
-//! same reason the new one is put where few others are. A record that is removed takes its entries along: there are never
-//! more than these two, and its row knows both.
+//! What is cancelled or discarded leaves its entry, and what is rescheduled leaves the one in the range of all; that is
+//! passed over when its time comes. To take it out at once would write a page of its own among a million, where at its time
+//! all that goes lies side by side. For the same reason the new one is put where few others are. A record that is removed
+//! takes its entries along: there are never more than these two, and its row knows both.
+//!
+//! Who looks for what is due passes a bounded number of entries each time, and takes those in front out: however many were
+//! cancelled for one instant, nobody is held up by all of them.
 
 use crate::{
     fault::Sql,
@@ -21,12 +24,12 @@ use crate::{
     tx::Tx,
 };
 use dwell_core::{State, Timestamp};
-use rusqlite::Row;
+use rusqlite::{OptionalExtension, Row, Rows};
 
 /// So many that do not wait any more are passed over each time, before they are taken out.
 const PASSED: usize = 64;
 
-/// Whether a message waits under an entry: what it does not wait under says nothing.
+/// Whether a message waits under an entry of `waiting`: one that it does not wait under says nothing.
 macro_rules! waits_here {
     () => {
         "number = waiting.message AND phase = 0 AND topic = abs(in_topic) AND due = due_at
@@ -40,7 +43,35 @@ macro_rules! waiting {
         concat!("waiting CROSS JOIN message ON ", $crate::waiting::waits_here!())
     };
 }
-pub(crate) use {waiting, waits_here};
+
+/// The message that waits under an entry: of this number, in this topic, due then, and not rescheduled or so.
+macro_rules! waits_under {
+    () => {
+        "message WHERE number = ?1 AND phase = 0 AND topic = ?2 AND due = ?3 AND (was_due IS NULL) = ?4"
+    };
+}
+pub(crate) use {waiting, waits_here, waits_under};
+
+/// What was found of what is due.
+pub(crate) struct Found<T> {
+    /// In the order of due times.
+    pub(crate) due: Vec<T>,
+    /// Not all entries were looked at.
+    pub(crate) is_more: bool,
+}
+
+/// A due time, and the number of a message.
+type Entry = (Timestamp, i64);
+
+fn next_entry(rows: &mut Rows<'_>) -> Sql<Option<Entry>> {
+    rows.next()?.map(|row| Ok((Timestamp(row.get(0)?), row.get(1)?))).transpose()
+}
+
+/// The first of the next ones of each range, and which range it is of.
+fn first_of(next: [Option<Entry>; 2]) -> Option<(Entry, usize)> {
+    let next = next.into_iter().enumerate();
+    next.filter_map(|(range, entry)| entry.map(|entry| (entry, range))).min()
+}
 
 /// The ranges of a topic.
 pub(crate) fn ranges(topic: i64) -> [i64; 2] {
@@ -55,9 +86,9 @@ impl Held {
 }
 
 impl Tx<'_> {
-    /// A message waits that has no entry.
-    pub(crate) fn wait(&self, topic: i64, due: Timestamp, number: i64) -> Sql<()> {
-        self.sql("INSERT INTO waiting VALUES (?1, ?2, ?3)")?.execute((topic, due.0, number))?;
+    /// A message waits that has no entry in this range.
+    pub(crate) fn wait(&self, range: i64, due: Timestamp, number: i64) -> Sql<()> {
+        self.sql("INSERT INTO waiting VALUES (?1, ?2, ?3)")?.execute((range, due.0, number))?;
         Ok(())
     }
 
@@ -102,25 +133,56 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The first of what is due in a topic, by a statement that finds them in a range: its parameters are that, the time, and
-    /// how many at most.
+    /// The first of what is due in a topic, in order. `sql` reads a message by its number if it waits under an entry, as
+    /// [`waits_under`] has it. No more than some entries that nothing waits under are passed over each time, however many
+    /// there are, and those in front are taken out.
     pub(crate) fn first_due<T>(
         &self,
         sql: &'static str,
         topic: i64,
         most: usize,
         read: fn(&Row<'_>) -> Sql<T>,
-        rank: fn(&T) -> (Timestamp, i64),
-    ) -> Sql<Vec<T>> {
-        let mut found: Vec<T> = Vec::new();
-        for range in ranges(topic) {
-            let mut statement = self.sql(sql)?;
-            for due in statement.query_map((range, self.now.0, most as i64), read)? {
-                found.push(due?);
+    ) -> Sql<Found<T>> {
+        let mut found = Found { due: Vec::new(), is_more: false };
+        // By range: the last one in front that nothing waits under, and whether there was one that something does.
+        let (mut passed, mut front) = (0, [(None, false); 2]);
+        {
+            let mut message = self.sql(sql)?;
+            let mut all = self.sql(
+                "SELECT due_at, message FROM waiting WHERE in_topic = ?1 AND due_at <= ?2 ORDER BY due_at, message",
+            )?;
+            let mut rescheduled = self.sql(
+                "SELECT due_at, message FROM waiting WHERE in_topic = -?1 AND due_at <= ?2 ORDER BY due_at, message",
+            )?;
+            let mut entries = [all.query((topic, self.now.0))?, rescheduled.query((topic, self.now.0))?];
+            let mut next = [next_entry(&mut entries[0])?, next_entry(&mut entries[1])?];
+            while let Some((entry, range)) = first_of(next) {
+                if found.due.len() == most || passed == CHUNK {
+                    found.is_more = true;
+                    break;
+                }
+                let (due, number) = entry;
+                match message.query_row((number, topic, due.0, range == 0), read).optional()? {
+                    Some(message) => {
+                        found.due.push(message);
+                        front[range].1 = true;
+                    }
+                    None => {
+                        passed += 1;
+                        if !front[range].1 {
+                            front[range].0 = Some(entry);
+                        }
+                    }
+                }
+                next[range] = next_entry(&mut entries[range])?;
             }
         }
-        found.sort_by_key(rank);
-        found.truncate(most);
+        // Where there is hardly any room, what need not be written is not.
+        if !self.is_frugal || found.due.is_empty() {
+            for (range, (last, _)) in ranges(topic).into_iter().zip(front) {
+                last.map_or(Ok(()), |(due, number)| self.clear_until(range, due, number))?;
+            }
+        }
         Ok(found)
     }
 
@@ -164,5 +226,48 @@ impl Tx<'_> {
             self.clear_until(range, due, number)?;
         }
         Ok(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Sqlite, SqliteSettings, flow::Promoted};
+    use dwell_core::{
+        Address, Due, Envelope, Message, OnMissing, Seams, Subscription, Transport, VirtualClock,
+    };
+    use std::{slice::from_ref, time::Duration};
+
+    #[tokio::test]
+    async fn who_looks_for_what_is_due_passes_a_bounded_number_of_entries_and_takes_them_out() {
+        let clock = VirtualClock::new();
+        let sqlite = Sqlite::open(SqliteSettings::memory(), Seams::virtual_time(clock.clone(), 1)).unwrap();
+        let mail = Subscription::new("orders", "mail");
+        sqlite.provision(&[], from_ref(&mail), OnMissing::Create).await.unwrap();
+        let alive = Envelope::new(Address::topic("orders"), Message::new("alive", "orders.placed", "42"))
+            .due(Due::After(Duration::from_secs(1)));
+        sqlite.producer().await.unwrap().send(&[alive]).await.remove(0).unwrap();
+        let file = sqlite.0.file();
+        let dead = 2 * CHUNK as i64 + 500;
+        // Of messages that are not there, in turns in each range, and all of them before the one that is.
+        let fill = move |tx: &mut Tx<'_>| -> Sql<i64> {
+            let topic = tx.sql("SELECT in_topic FROM waiting")?.query_row([], |row| row.get(0))?;
+            for n in 0..dead {
+                tx.wait(ranges(topic)[(n % 2) as usize], tx.now, 1_000_000 + n)?;
+            }
+            Ok(topic)
+        };
+        let topic = file.write(1, fill).await.unwrap();
+        clock.advance(Duration::from_secs(1)).await;
+        for (moved, is_more, left) in [(0, true, 1501), (0, true, 501), (1, false, 0)] {
+            let look = move |tx: &mut Tx<'_>| -> Sql<(Promoted, i64)> {
+                let promoted = tx.promote(topic, 10)?;
+                let left = tx.sql("SELECT count(*) FROM waiting")?.query_row([], |row| row.get(0))?;
+                Ok((promoted, left))
+            };
+            let (promoted, entries) = file.write(1, look).await.unwrap();
+            assert_eq!((promoted.moved, promoted.is_more, entries), (moved, is_more, left));
+            assert!(!promoted.is_stuck, "there is room");
+        }
     }
 }

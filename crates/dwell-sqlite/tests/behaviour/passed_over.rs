@@ -192,3 +192,62 @@ async fn thousands_that_were_cancelled_hold_up_nobody_behind_them() {
     assert_eq!(entries(&broker), 0);
     broker.file.check();
 }
+
+/// A file of limited size with so many that were cancelled and would be due in two seconds, for one that has its topic to
+/// itself.
+async fn cancelled_in_a_limited_file(count: usize) -> (Broker, Arc<dyn Consumer>) {
+    let broker =
+        Broker::with(SqliteSettings { max_size: Some(64 << 20), done: SECOND * 60, ..settings() }).await;
+    let alone = broker.subscribe(Subscription::new("invoices", "mail")).await;
+    let batch: Vec<_> = (0..count).map(|n| invoice(&n.to_string(), SECOND * 2)).collect();
+    broker.sqlite.producer().await.unwrap().send(&batch).await;
+    for n in 0..count {
+        cancel(&broker, &n.to_string()).await;
+    }
+    (broker, alone)
+}
+
+fn invoice(id: &str, delay: Duration) -> Envelope {
+    Envelope { to: Address::topic("invoices"), ..order(id) }.due(after(delay))
+}
+
+async fn cancelled(broker: &Broker) -> usize {
+    let query = RecordQuery { states: vec![State::Cancelled], limit: 10_000, ..RecordQuery::default() };
+    broker.sqlite.ledger().unwrap().list(query).await.unwrap().items.len()
+}
+
+#[tokio::test]
+async fn what_is_passed_over_is_not_taken_for_something_that_has_no_room() {
+    const COUNT: usize = 1500;
+    let (broker, alone) = cancelled_in_a_limited_file(COUNT).await;
+    broker.send(invoice("alive", SECOND)).await.unwrap();
+    broker.clock.advance(SECOND * 2).await;
+    assert_eq!(ids(&alone.receive(10, Duration::ZERO, None).await.unwrap()), ["alive"]);
+    assert!(alone.receive(10, Duration::ZERO, None).await.unwrap().is_empty());
+    assert_eq!((cancelled(&broker).await, entries(&broker)), (COUNT, 0), "no record goes before its time");
+    broker.file.check();
+}
+
+#[tokio::test]
+async fn what_is_passed_over_keeps_nobody_from_subscribing() {
+    const COUNT: usize = 1500;
+    let (broker, _alone) = cancelled_in_a_limited_file(COUNT).await;
+    broker.clock.advance(SECOND * 2).await;
+    broker.subscribe(Subscription::new("invoices", "stock")).await;
+    assert_eq!(cancelled(&broker).await, COUNT);
+}
+
+#[tokio::test]
+async fn what_is_passed_over_goes_although_there_is_always_something_ready() {
+    let broker = broker().await;
+    for n in 0..200 {
+        broker.send(to_mail(&format!("late-{n}"), SECOND)).await.unwrap();
+        cancel(&broker, &format!("late-{n}")).await;
+    }
+    for n in 0..10 {
+        broker.send(order(&n.to_string())).await.unwrap();
+    }
+    broker.clock.advance(SECOND * 2).await;
+    assert_eq!(ids(&broker.mail.receive(1, Duration::ZERO, None).await.unwrap()), ["0"]);
+    assert_eq!(entries(&broker), 0);
+}

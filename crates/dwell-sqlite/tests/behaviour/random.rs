@@ -2,11 +2,12 @@
 
 use super::*;
 use bytes::Bytes;
-use dwell_core::{Change, Changed, Of, Random, SeededRandom, wire};
+use dwell_core::{Change, Changed, Of, Random, SeededRandom, State, wire};
 use std::collections::{BTreeMap, BTreeSet};
 
 struct Life {
     broker: Broker,
+    is_declared: bool,
     random: SeededRandom,
     consumers: Vec<Arc<dyn Consumer>>,
     /// What each consumer holds.
@@ -14,6 +15,7 @@ struct Life {
     sent: BTreeMap<String, Timestamp>,
     seen: BTreeSet<String>,
     acked: BTreeSet<String>,
+    cancelled: BTreeSet<String>,
     /// Those that were given up, and may be replayed.
     dead: BTreeSet<String>,
     /// The last of each key that was handed out for the first time.
@@ -21,23 +23,31 @@ struct Life {
 }
 
 impl Life {
-    async fn new(seed: u64) -> Self {
-        let broker = Broker::new().await;
+    /// With what a topic keeps; or with a subscription that has it to itself, which gets what is due straight into its hands,
+    /// and with records that are kept.
+    async fn new(seed: u64, is_declared: bool) -> Self {
+        let done = if is_declared { SECOND * 3600 } else { Duration::ZERO };
+        let broker = Broker::with(SqliteSettings { done, ..settings() }).await;
         let topics = ["jobs", "jobs.dlq"].map(|name| Topic::named(name).keep());
         broker.sqlite.provision(&topics, &[], OnMissing::Create).await.unwrap();
         let kept = Subscription::new("jobs", "jobs");
+        if is_declared {
+            broker.sqlite.provision(&[], from_ref(&kept), OnMissing::Create).await.unwrap();
+        }
         let mut consumers = Vec::new();
         for _ in 0..3 {
             consumers.push(broker.sqlite.consumer(kept.clone()).await.unwrap());
         }
         Self {
             broker,
+            is_declared,
             random: SeededRandom::new(seed),
             hands: consumers.iter().map(|_| Vec::new()).collect(),
             consumers,
             sent: BTreeMap::new(),
             seen: BTreeSet::new(),
             acked: BTreeSet::new(),
+            cancelled: BTreeSet::new(),
             dead: BTreeSet::new(),
             last: BTreeMap::new(),
         }
@@ -74,6 +84,7 @@ impl Life {
             let id = message.id.to_string();
             assert!(self.broker.now() >= self.sent[&id], "{id} is early");
             assert!(!self.acked.contains(&id), "{id} was acked");
+            assert!(!self.cancelled.contains(&id), "{id} was cancelled");
             if let Some(key) = &message.key {
                 let key = String::from_utf8(key.to_vec()).unwrap();
                 let others = (0..self.hands.len()).filter(|other| *other != who);
@@ -170,21 +181,34 @@ impl Life {
         }
     }
 
+    /// One does not come any more, if it waits.
+    async fn cancel(&mut self) {
+        let Some(chosen) = (!self.sent.is_empty()).then(|| self.pick(self.sent.len())) else { return };
+        let (id, ledger) = (chosen.to_string(), self.broker.sqlite.ledger().unwrap());
+        let answers = ledger.change(&id.as_str().into(), Of::All, Change::Cancel, "ada").await.unwrap();
+        if answers.iter().any(|answer| answer.changed == Changed::Done) {
+            assert!(self.cancelled.insert(id.clone()), "{id} was cancelled twice");
+        }
+    }
+
     /// All that is held, counted in two ways.
     async fn check(&self) {
         self.broker.file.check();
         let held = self.broker.held();
         let counts = self.broker.sqlite.ledger().unwrap().counts().await.unwrap();
-        let counted: u64 = counts.iter().map(|count| count.count).sum();
+        let is_over = |state| matches!(state, State::Done | State::Cancelled | State::Discarded);
+        let counted: u64 = counts.iter().filter(|count| !is_over(count.state)).map(|count| count.count).sum();
         let total = (held.waiting + held.ready + held.leased) as u64;
-        assert_eq!((counted, self.sent.len() - self.acked.len()), (total, total as usize));
+        let over = self.acked.len() + self.cancelled.len();
+        assert_eq!((counted, self.sent.len() - over), (total, total as usize));
     }
 
     async fn drain(&mut self) {
         while !self.dead.is_empty() {
             self.replay().await;
         }
-        let adopter = self.broker.subscribe(Subscription::new("jobs", "adopter")).await;
+        let name = if self.is_declared { "jobs" } else { "adopter" };
+        let adopter = self.broker.subscribe(Subscription::new("jobs", name)).await;
         self.check().await;
         for consumer in &self.consumers {
             consumer.close().await.unwrap();
@@ -194,7 +218,7 @@ impl Life {
             assert!(self.acked.insert(delivery.message.id.to_string()));
             ack(&adopter, delivery).await;
         }
-        assert_eq!(self.acked.len(), self.sent.len());
+        assert_eq!(self.acked.len() + self.cancelled.len(), self.sent.len());
         assert!(self.broker.held().is_empty());
         self.broker.file.check();
     }
@@ -203,14 +227,15 @@ impl Life {
 #[tokio::test]
 async fn whatever_happens_nothing_is_lost_early_out_of_order_or_miscounted() {
     for seed in 0..20 {
-        let mut life = Life::new(seed).await;
+        let mut life = Life::new(seed, seed % 2 == 1).await;
         for _ in 0..300 {
-            match life.pick(12) {
+            match life.pick(13) {
                 0..3 => life.send().await,
                 3..6 => life.receive().await,
                 6..8 => life.settle().await,
                 8 => life.replay().await,
                 9..11 => life.reschedule().await,
+                11 => life.cancel().await,
                 _ => {
                     let by = MILLI * life.pick(20_000) as u32;
                     life.broker.clock.advance(by).await;
