@@ -1,12 +1,16 @@
 //! An order is confirmed at once, and reminded of if it is not paid within five days.
 //!
-//! Expect a confirmation, and then nothing for five days, of which this program waits one second. Its test waits for all
-//! of them: `cargo test -p dwell-examples --example first-program`.
+//! Expect a confirmation, and then nothing for five days, for which this program does not wait: it ends when both handlers of
+//! the order have run. Its test waits, on virtual time: `cargo test -p dwell-examples --example first-program`.
 
 use dwell::prelude::*;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 const FIVE_DAYS: Duration = Duration::from_hours(5 * 24);
+
+/// How often an order was handled, for `main` to know when it may end.
+static HANDLED: Semaphore = Semaphore::const_new(0);
 
 /// An event says what has happened: everybody who subscribed gets it.
 #[derive(Event, Serialize, Deserialize)]
@@ -25,6 +29,7 @@ struct Remind {
 /// A handler is a function: the message first, then what it needs.
 async fn confirm(placed: OrderPlaced) -> Result<(), Failure> {
     println!("order {}: thank you!", placed.order);
+    HANDLED.add_permits(1);
     Ok(())
 }
 
@@ -33,6 +38,7 @@ async fn confirm(placed: OrderPlaced) -> Result<(), Failure> {
 async fn expect_payment(placed: OrderPlaced, cx: Cx) -> Result<(), Failure> {
     let OrderPlaced { order } = placed;
     cx.send(Remind { order }).id(format!("reminder-{order}")).after(FIVE_DAYS).await?;
+    HANDLED.add_permits(1);
     Ok(())
 }
 
@@ -59,7 +65,7 @@ async fn main() -> Result<(), dwell::Error> {
     bus.publish(OrderPlaced { order: 42 }).await?;
     // A service waits for a signal here: `tokio::signal::ctrl_c()`, and the SIGTERM that Docker and systemd send. Then what
     // runs may end, and the rest is given back.
-    bus.run_until(tokio::time::sleep(Duration::from_secs(1))).await
+    bus.run_until(HANDLED.acquire_many(2)).await
 }
 
 #[cfg(test)]

@@ -99,8 +99,9 @@ impl Provisioner {
         Catalogue::write(&self.cluster, &self.outbox, &changes).await?;
         let mut catalogue = catalogue.with(&changes);
         for (topic, name) in &wanted.subscriptions {
-            if catalogue.has_default(topic) {
-                // It is adopted once: by an earlier one of these, or by whoever was at it while topics were made.
+            if catalogue.keeps(topic) {
+                // Somebody may have read under its own name while topics were made, and that one is adopted once: by an
+                // earlier one of these, or by whoever was at it meanwhile.
                 catalogue = Catalogue::read(&self.cluster).await?;
             }
             self.subscribe(&catalogue, topic, name, true).await?;

@@ -132,6 +132,29 @@ async fn two_who_adopt_at_one_time_have_each_retry_once() {
     kafka.close().await.unwrap();
 }
 
+/// The first one takes some seconds, because somebody has made its retry topic, and died before it said that it was done.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_kept_only_while_its_adopter_waits_for_others_is_adopted_as_well() {
+    let (scene, kafka, own) = kept().await;
+    let [slow, mail] =
+        [format!("slow-{}", scene.mark), own.topic.to_string()].map(|topic| Subscription::new(topic, "mail"));
+    let retries = format!("dwell.retry.{}.mail", slow.topic);
+    let new = NewTopic::new(&retries, 1, TopicReplication::Fixed(1));
+    scene.admin().create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+    let other = connect(&scene).await;
+    let reading = async {
+        scene.wait_for(&slow.topic).await;
+        let reader = kafka.consumer(own.clone()).await.unwrap();
+        send(&kafka, own.address(), "its-own", NOW).await;
+        reader.close().await.unwrap();
+    };
+    let both = [slow.clone(), mail.clone()];
+    tokio::join!(subscribe(&other, &both), reading);
+    let consumer = kafka.consumer(mail.clone()).await.unwrap();
+    assert_eq!(all(&kafka, &consumer, &[&mail, &own]).await, ["its-own"]);
+    kafka.close().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_a_subscription_that_is_adopted_comes_to_its_adopter() {
     let (scene, kafka, own) = kept().await;

@@ -4,7 +4,10 @@ mod rig;
 
 use dwell_core::{ErrorKind, OnMissing, Subscription, Transport as _};
 use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication};
-use rig::{log, scene::Scene};
+use rig::{
+    log,
+    scene::{SECOND, Scene},
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_delay_topic_under_whose_settings_a_record_could_come_early_is_refused() {
@@ -60,5 +63,30 @@ async fn delay_topics_that_are_missing_are_named_where_they_are_only_looked_for(
     for level in ["1s", "2s", "due", "parked"] {
         let topic = format!("`{}`", scene.delay_topic(level));
         assert!(error.to_string().contains(&topic), "{error}");
+    }
+}
+
+/// Whoever clears it may do so by deleting it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parking_topic_that_was_deleted_is_made_anew_when_there_is_something_to_park() {
+    for transactions in [None, Some(SECOND * 5)] {
+        let mut scene = Scene::new().await;
+        scene.settings.relay.transactions = transactions;
+        let target = scene.topic("orders").await;
+        let relay = scene.relay();
+        let [level, parked] = ["1s", "parked"].map(|level| scene.delay_topic(level));
+        scene.wait_for(&level).await;
+        scene.write(&level, "k", &[], "before");
+        assert_eq!(scene.read(&parked, 1).await[0].3, "before");
+        scene.admin().delete_topics(&[&parked], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+        scene.write(&level, "k", &[], "after");
+        let headers = [("x-target-topic", target.clone()), ("x-process-at", scene.now().to_string())];
+        scene.write(&level, "k", &headers, "good");
+        assert_eq!(scene.read(&target, 1).await[0].3, "good");
+        scene.wait_for(&parked).await;
+        scene.until("it is parked", || scene.list(&parked, "%s") == ["after"]).await;
+        scene.until("that counts", || relay.counts.tally().parked == 2).await;
+        scene.until("nothing is left", || relay.counts.tally().lag.values().all(|lag| *lag == 0)).await;
+        relay.stop().await;
     }
 }

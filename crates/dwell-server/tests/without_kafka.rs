@@ -1,4 +1,4 @@
-//! A program that was built without Kafka.
+//! A program that was built without Kafka: `cargo xtask test` builds it so for this test alone.
 #![cfg(not(feature = "kafka"))]
 
 use std::process::Command;

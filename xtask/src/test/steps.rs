@@ -117,6 +117,7 @@ fn clippy(job: &mut Job<'_>) -> Result<Outcome, String> {
 
 /// Every test executable, but for the columns of the conformance suite and of the kills, which have steps of their own.
 fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
+    let mut outcome = without_kafka(job)?;
     let workspace = job.workspace;
     let binaries =
         artifacts::build(workspace, &["--lib", "--bins", "--tests"], &mut |program| job.check(program))?;
@@ -137,7 +138,6 @@ fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
     let mut outputs = job.run_beside(vec![(of(&|package| ![HEAVY, LIGHT].contains(&package)), BESIDE)])?;
     let together = [HEAVY, LIGHT].map(|package| (of(&|other| other == package), 1));
     outputs.extend(job.run_beside(together.into())?);
-    let mut outcome = Outcome::default();
     for binary in binaries.iter().filter(|binary| !is_column(binary) && is_left_out(binary)) {
         outcome.leave_out(format!("{binary} needs a server that is left out"));
     }
@@ -145,6 +145,22 @@ fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
         // The last one, because a test may run a harness of its own and show what that said.
         let counted = output.stdout.iter().rev().find_map(|line| Tally::of_line(line));
         outcome.add_harness(&output, counted);
+    }
+    Ok(outcome)
+}
+
+/// What `dwell` says where it was built without Kafka. Only the binary is another one, at the path where
+/// other tests look for theirs: so this comes before the build that all steps share.
+fn without_kafka(job: &mut Job<'_>) -> Result<Outcome, String> {
+    let features = FEATURES.split(',').filter(|feature| *feature != "dwell-server/kafka");
+    let features = features.collect::<Vec<_>>().join(",");
+    let test = Program::cargo(["test", "--workspace", "--features", &features, "--test", "without_kafka"]);
+    let output = job.run(test)?;
+    let counted = output.stdout.iter().find_map(|line| Tally::of_line(line));
+    let mut outcome = Outcome::default();
+    outcome.add_harness(&output, counted);
+    if outcome.tally == Tally::default() {
+        outcome.fail(format!("`{}` has no test: it was built with Kafka", output.shown));
     }
     Ok(outcome)
 }

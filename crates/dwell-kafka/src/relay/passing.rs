@@ -2,13 +2,15 @@
 //!
 //! A record counts as done only after it lies, confirmed, wherever it goes next. What goes to a target and does not get there
 //! goes to a shelf, and what no shelf takes is parked, so that one record never holds up another. Only where a delay topic, or
-//! the parking topic, takes nothing at all, is it tried again, with a pause each time: there is no other place.
+//! the parking topic, takes nothing at all, is it tried again, with a pause each time: there is no other place. A parking topic
+//! that somebody has deleted is made anew first.
 
 use super::{
     Counts,
     budget::Budget,
     hop::{Plan, park},
     targets::{Pass, Targets},
+    topics,
 };
 use crate::{
     cluster::Cluster,
@@ -116,6 +118,7 @@ impl Shared {
                 return Ok(());
             }
             steps = self.turn_away_all_absent(steps).await;
+            self.keep_parking_topic(&steps).await;
             let leases: Vec<_> = steps.iter().map(|step| step.lease).collect();
             let of = member.clone();
             let ended = outbox.transact(&steps, move || of.offsets(&leases)).await?;
@@ -166,6 +169,7 @@ impl Shared {
     /// Returns what is left to do, and whether all of that goes elsewhere now.
     async fn send_once(&self, member: &Member, steps: Vec<Step>) -> (Vec<Step>, bool) {
         let steps = self.turn_away_absent(steps).await;
+        self.keep_parking_topic(&steps).await;
         let outbox = match steps.first().map(|step| &step.kind) {
             Some(Kind::Forward(..)) => &self.to_targets,
             _ => &self.to_shelves,
@@ -227,6 +231,24 @@ impl Shared {
             }
             // Whether it is there, the send will tell, which makes no topic.
             _ => steps,
+        }
+    }
+
+    /// People may clear the parking topic by deleting it, and nobody else makes it while relays run. It is asked for each time:
+    /// little is parked, and the library would wait for a topic that is gone.
+    async fn keep_parking_topic(&self, steps: &[Step]) {
+        if !steps.iter().any(|step| matches!(step.kind, Kind::Park)) {
+            return;
+        }
+        let topic = self.cluster.settings().relay.parking_topic();
+        self.cluster.forget(&topic);
+        if let Ok(None) = self.cluster.partitions(&topic).await {
+            match topics::check(&self.cluster).await {
+                Ok(()) => tracing::warn!(topic, "the parking topic was gone: it is made anew"),
+                Err(error) => {
+                    tracing::error!(%error, topic, "the parking topic is gone, and cannot be made: trying again")
+                }
+            }
         }
     }
 
