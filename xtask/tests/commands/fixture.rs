@@ -26,6 +26,9 @@ impl Fixture {
         let server = features(&["kafka"]) + "[[bin]]\nname = 'dwell'\npath = 'src/main.rs'\n";
         fixture.package("dwell-server", &server);
         fixture.write("crates/dwell-server/src/main.rs", &program(&["never early"], 0));
+        // Of a build of its own alone.
+        let without = "#[cfg(not(feature = \"kafka\"))]\n#[test]\nfn is_built_without() {}\n";
+        fixture.write("crates/dwell-server/tests/without_kafka.rs", without);
 
         fixture.package("dwell-simulation", "");
         fixture.write("crates/dwell-simulation/src/main.rs", SIMULATION);
