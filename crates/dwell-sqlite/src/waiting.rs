@@ -44,7 +44,7 @@ macro_rules! waiting {
     };
 }
 
-/// The message that waits under an entry: of this number, in this topic, due then, and not rescheduled or so.
+/// The message that waits under an entry: of this number, in this topic, due then, and whether that is in the range of all.
 macro_rules! waits_under {
     () => {
         "message WHERE number = ?1 AND phase = 0 AND topic = ?2 AND due = ?3 AND (was_due IS NULL) = ?4"
