@@ -190,7 +190,7 @@ impl Program {
                 if stream == Stream::Stdout {
                     stdout.push(line.to_owned());
                 }
-                if stream == Stream::Stderr || !self.machine_readable {
+                if (stream == Stream::Stderr || !self.machine_readable) && !is_frame(line) {
                     if tail.len() == TAIL {
                         tail.pop_front();
                     }
@@ -202,6 +202,16 @@ impl Program {
         let ending = watched.map_err(|error| format!("cannot watch `{}`: {error}", self.shown))?;
         Ok(Output { ending, stdout, tail: tail.into(), shown: self.shown })
     }
+}
+
+/// Whether a line is of a backtrace: a few of those, and the tail would no longer say what has failed. The log has them.
+fn is_frame(line: &str) -> bool {
+    let rest = line.trim_start();
+    let is_place = rest.starts_with("at ") && rest.len() + 10 <= line.len();
+    let number = rest.split_once(": ").map_or("", |(number, _)| number);
+    let is_call =
+        line.starts_with(' ') && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_place || is_call
 }
 
 fn cannot_start(shown: &str, error: &std::io::Error) -> String {
@@ -302,6 +312,14 @@ mod tests {
         assert_eq!(output.stdout.len(), 100);
         assert_eq!(output.tail.len(), TAIL);
         assert_eq!(output.tail.last().unwrap(), "line 99");
+    }
+
+    #[test]
+    fn the_report_says_what_has_failed_however_long_a_backtrace_is() {
+        let backtrace = "i=0; while [ $i -lt 50 ]; do printf '%4d: %s\\n%13s at ./tests/a.rs:1:2\\n' $i call ''; i=$((i+1)); done";
+        let output = shell(&format!("echo panicked at a.rs; {backtrace}; exit 1")).run(&mut |_| ()).unwrap();
+        assert_eq!(output.stdout.len(), 101);
+        assert_eq!(output.tail, ["panicked at a.rs"]);
     }
 
     #[test]

@@ -532,6 +532,13 @@ async fn a_cluster_without_the_slot_of_a_topic_is_unavailable_until_somebody_has
     assert_eq!(take(&consumer, 2).await, names(&["after", "ready"]));
 }
 
+/// The one ten thousand above its own, which it would take by itself, may be a client's by then: it would not start.
+#[test]
+fn a_cluster_of_one_has_a_port_for_its_members_that_was_seen_to_be_free() {
+    let server = RedisServer::start(RedisOptions::default().with("cluster-enabled", "yes")).unwrap();
+    assert_ne!(said(&server, &["config", "get", "cluster-port"]), "cluster-port\n0");
+}
+
 /// What the page says about a log that was cut short: not mended, the second start would carry out half a script.
 #[test]
 fn a_server_that_was_killed_while_it_wrote_a_script_has_none_of_it_however_often_it_starts() {

@@ -51,7 +51,13 @@ pub struct RedisServer {
 impl RedisServer {
     /// Starts a server with a log of all that it confirms, and waits until it answers.
     pub fn start(options: RedisOptions) -> io::Result<Self> {
-        let [port] = free_ports()?;
+        let [port, bus] = free_ports()?;
+        let has = |name: &str| options.settings.iter().any(|(set, _)| set == name);
+        // Left to itself, a member of a cluster takes the port ten thousand above its own, which a client may have.
+        let options = match has("cluster-enabled") && !has("cluster-port") {
+            true => options.with("cluster-port", &bus.to_string()),
+            false => options,
+        };
         Self::start_at(port, options)
     }
 
@@ -102,6 +108,11 @@ impl RedisServer {
             let answer = self.cli(&["ping"]).map(|output| output.stdout).unwrap_or_default();
             // One that wants a password is there as well.
             answer.starts_with(b"PONG") || answer.starts_with(b"NOAUTH")
+        })
+        .map_err(|error| {
+            let log = fs::read(self.directory.join("log")).unwrap_or_default();
+            let last = String::from_utf8_lossy(&log).lines().last().unwrap_or_default().to_owned();
+            io::Error::new(error.kind(), format!("{error}; the last that it said: {last}"))
         })
     }
 
