@@ -7,7 +7,7 @@ use crate::{
     row::{Because, Held, Phase, held},
     signals::Signal,
     tx::Tx,
-    waiting::{Found, ranges, waiting, waits_under},
+    waiting::{Found, waiting, waits_under},
 };
 use dwell_core::{ScheduleId, State, Text, Timestamp};
 use rusqlite::{OptionalExtension, Row};
@@ -138,7 +138,7 @@ impl Tx<'_> {
 
     /// The first that is due and goes to one subscription alone, for which no room is needed, however much is before it. Where
     /// the counts say that there is none, that is not looked through.
-    fn due_for_one(&self, topic: i64) -> Sql<Option<Due>> {
+    fn due_for_one(&mut self, topic: i64) -> Sql<Option<Due>> {
         let mut counts =
             self.sql("SELECT 1 FROM tally WHERE home = ?1 AND state IN (0, 3, 4) AND messages > 0")?;
         let mut may_be_there = self.places().topics[&topic].is_dead;
@@ -149,7 +149,8 @@ impl Tx<'_> {
             return Ok(None);
         }
         let mut found: Option<Due> = None;
-        for range in ranges(topic) {
+        drop(counts);
+        for part in self.parts(topic)?.to_vec() {
             let first = self
                 .sql(concat!(
                     "SELECT ",
@@ -158,9 +159,10 @@ impl Tx<'_> {
                     name!(),
                     " FROM ",
                     waiting!(),
-                    " WHERE in_topic = ?1 AND due_at <= ?2 AND place <> topic ORDER BY due_at, waiting.message LIMIT 1"
+                    " WHERE in_topic = ?1 AND in_part = ?2 AND due_at <= ?3 AND place <> topic
+                     ORDER BY due_at, waiting.message LIMIT 1"
                 ))?
-                .query_row((range, self.now.0), Due::read)
+                .query_row((topic, part, self.now.0), Due::read)
                 .optional()?;
             let rank = |due: &Due| (due.held.due, due.held.number);
             found = found.into_iter().chain(first).min_by_key(rank);
@@ -168,7 +170,7 @@ impl Tx<'_> {
         Ok(found)
     }
 
-    fn due(&self, topic: i64, most: usize) -> Sql<Found<Due>> {
+    fn due(&mut self, topic: i64, most: usize) -> Sql<Found<Due>> {
         let sql = concat!("SELECT ", held!(), ", ", name!(), " FROM ", waits_under!());
         self.first_due(sql, topic, most, Due::read)
     }

@@ -10,14 +10,16 @@ use crate::{
     hand_out::Ask,
     row::{message, read_message},
     tx::{Tx, code, state},
-    waiting::{Found, ranges, waits_under},
+    waiting::{Found, waits_under},
 };
 use dwell_core::{Delivery, Message, Receipt, State, Text, Timestamp};
 use rusqlite::Row;
+use std::collections::BTreeSet;
 
 /// One that is due, as its receiver gets it.
 struct Whole {
     number: i64,
+    part: i64,
     place: i64,
     home: i64,
     state: State,
@@ -32,7 +34,12 @@ struct Whole {
 /// The columns of [`Whole`], in its order.
 macro_rules! whole {
     () => {
-        concat!("number, place, home, state, step, due, deliveries, problem, ", name!(), ", ", message!())
+        concat!(
+            "number, part, place, home, state, step, due, deliveries, problem, ",
+            name!(),
+            ", ",
+            message!()
+        )
     };
 }
 
@@ -40,15 +47,16 @@ impl Whole {
     fn read(row: &Row<'_>) -> Sql<Self> {
         Ok(Self {
             number: row.get(0)?,
-            place: row.get(1)?,
-            home: row.get(2)?,
-            state: state(row.get(3)?),
-            step: row.get(4)?,
-            due: Timestamp(row.get(5)?),
-            deliveries: row.get(6)?,
-            problem: row.get(7)?,
-            name: Name::read(row, 8)?,
-            message: read_message(row, 8 + Name::COLUMNS)?,
+            part: row.get(1)?,
+            place: row.get(2)?,
+            home: row.get(3)?,
+            state: state(row.get(4)?),
+            step: row.get(5)?,
+            due: Timestamp(row.get(6)?),
+            deliveries: row.get(7)?,
+            problem: row.get(8)?,
+            name: Name::read(row, 9)?,
+            message: read_message(row, 9 + Name::COLUMNS)?,
         })
     }
 }
@@ -94,6 +102,7 @@ impl Tx<'_> {
     fn lease_due(&mut self, ask: &Ask, due: Vec<Whole>, deliveries: &mut Vec<Delivery>) -> Sql<()> {
         let is_ordered = self.places().queues[&ask.place].settings.ordered;
         let (mut run, mut last): (Option<Run>, _) = (None, None);
+        let mut parts = BTreeSet::new();
         for whole in due {
             let is_for_it = whole.place == ask.topic || whole.place == ask.place;
             if !is_for_it || is_ordered && whole.message.key.is_some() {
@@ -109,10 +118,11 @@ impl Tx<'_> {
                 }
             }
             last = Some((whole.due, whole.number));
+            parts.insert(whole.part);
             deliveries.push(self.leave_due(ask, whole, fence)?);
         }
-        if let Some((due, number)) = last {
-            ranges(ask.topic).into_iter().try_for_each(|range| self.clear_until(range, due, number))?;
+        if let Some(last) = last {
+            parts.into_iter().try_for_each(|part| self.clear_until(ask.topic, part, last))?;
         }
         run.map_or(Ok(()), |run| self.lease_run(ask, &run))
     }
@@ -125,7 +135,7 @@ impl Tx<'_> {
         is_its_name && !topic.is_dead && topic.subscribed == [ask.place]
     }
 
-    fn whole_due(&self, topic: i64, most: usize) -> Sql<Found<Whole>> {
+    fn whole_due(&mut self, topic: i64, most: usize) -> Sql<Found<Whole>> {
         let sql = concat!("SELECT ", whole!(), " FROM ", waits_under!());
         self.first_due(sql, topic, most, Whole::read)
     }

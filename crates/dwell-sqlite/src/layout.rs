@@ -316,7 +316,9 @@ mod tests {
         let due: String = connection
             .query_row(
                 "SELECT group_concat(number) FROM (
-                     SELECT message AS number FROM waiting WHERE in_topic = 1 ORDER BY due_at, message
+                     SELECT number FROM waiting JOIN message ON number = message AND topic = in_topic AND part = in_part
+                         AND due = due_at
+                     WHERE in_topic = 1 AND in_part = 0 ORDER BY due_at, message
                  )",
                 [],
                 |row| row.get(0),

@@ -54,6 +54,7 @@ mod ledger;
 mod open;
 mod orders;
 mod page;
+mod parts;
 mod places;
 mod producer;
 mod provision;

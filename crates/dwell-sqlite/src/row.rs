@@ -118,22 +118,24 @@ pub(crate) struct Held {
     pub(crate) has_fired: bool,
     /// Its body lies in a table of its own.
     is_large: bool,
-    /// When it was due before it was rescheduled: its entry of then may still be there.
-    pub(crate) was_due: Option<Timestamp>,
+    /// The part that its entry is in, while it waits.
+    pub(crate) part: i64,
+    /// The entry that it had before it was rescheduled, which may still be there.
+    pub(crate) left: Option<(i64, Timestamp)>,
 }
 
 /// The columns of [`Held`], in its order.
 macro_rules! held {
     () => {
         "number, topic, place, home, phase, state, step, due, deliveries, key, id, updated_at, content IS NOT NULL,
-         fired IS NOT NULL, body IS NULL, was_due"
+         fired IS NOT NULL, body IS NULL, coalesce(part, 0), was_part, was_due"
     };
 }
 pub(crate) use held;
 
 impl Held {
     /// How many columns it has.
-    pub(crate) const COLUMNS: usize = 16;
+    pub(crate) const COLUMNS: usize = 18;
 
     pub(crate) fn read(row: &Row<'_>) -> Sql<Self> {
         Ok(Self {
@@ -152,7 +154,8 @@ impl Held {
             is_chosen: row.get(12)?,
             has_fired: row.get(13)?,
             is_large: row.get(14)?,
-            was_due: row.get::<_, Option<i64>>(15)?.map(Timestamp),
+            part: row.get(15)?,
+            left: row.get::<_, Option<i64>>(16)?.zip(row.get::<_, Option<i64>>(17)?.map(Timestamp)),
         })
     }
 
@@ -230,10 +233,12 @@ impl Tx<'_> {
         let (content, message) = (new.content, new.content.message);
         let rank = (new.phase == Phase::Ready).then_some(number);
         let schedule = new.schedule();
-        let destination = content.destination.as_deref().filter(|_| new.phase == Phase::Waits);
+        let waits = new.phase == Phase::Waits;
+        let destination = content.destination.as_deref().filter(|_| waits);
+        let part = waits.then(|| self.wait(new.topic, new.due, number)).transpose()?;
         self.sql(
             "INSERT INTO message VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?1, ?7, ?8, ?9, ?10, ?11, ?11, NULL, NULL, 0, NULL,
-             NULL, NULL, NULL, NULL, ?12, ?13, NULL, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, NULL)",
+             NULL, NULL, NULL, NULL, ?12, ?13, NULL, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, NULL, NULL)",
         )?
         .execute(params![
             number,
@@ -259,11 +264,9 @@ impl Tx<'_> {
             message.attempts.failed,
             content.headers,
             content.inline(),
+            part,
         ])?;
         self.write_payload(number, content)?;
-        if new.phase == Phase::Waits {
-            self.wait(new.topic, new.due, number)?;
-        }
         let bytes = if new.state == State::Dead { message.body.len() as i64 } else { 0 };
         self.tally(new.home, new.state, 1, bytes);
         Ok(number)
@@ -283,7 +286,8 @@ impl Tx<'_> {
         self.sql(
             "INSERT INTO message SELECT ?1, ?2, ?3, ?4, 1, ?5, born, ?6, ?6, NULL, NULL, due, created_at, updated_at, NULL,
                 NULL, 0, changed_by, worker, error, CASE error_step WHEN step THEN ?6 ELSE error_step END, NULL, once,
-                content, fired, problem, id, type, key, content_type, sent_at, handled, failed, headers, body, NULL
+                content, fired, problem, id, type, key, content_type, sent_at, handled, failed, headers, body, NULL, NULL,
+                NULL
              FROM message WHERE number = ?7",
         )?
         .execute((number, topic, place, home, code(shown), step, of))?;
@@ -454,12 +458,14 @@ impl Tx<'_> {
         self.forget_wait(held)?;
         let step = self.next();
         let waits = new.phase == Phase::Waits;
+        let part = waits.then(|| self.wait(new.topic, new.due, held.number)).transpose()?;
         self.sql(
             "UPDATE message SET topic = ?2, place = ?3, home = ?4, phase = ?5, state = ?6, step = ?7, rank = ?8,
                 schedule = ?9, destination = ?10, due = ?11, updated_at = ?12, lease_until = NULL, holder = NULL,
                 deliveries = 0, changed_by = ?13, worker = coalesce(?14, worker), error = ?15, error_step = ?16,
                 result = NULL, once = NULL, fired = NULL, problem = NULL, id = ?17, type = ?18, key = ?19, content_type = ?20,
-                sent_at = ?21, handled = ?22, failed = ?23, headers = ?24, body = ?25, was_due = NULL
+                sent_at = ?21, handled = ?22, failed = ?23, headers = ?24, body = ?25, part = ?26,
+                was_part = NULL, was_due = NULL
              WHERE number = ?1",
         )?
         .execute(params![
@@ -488,10 +494,8 @@ impl Tx<'_> {
             message.attempts.failed,
             content.headers,
             content.inline(),
+            part,
         ])?;
-        if waits {
-            self.wait(new.topic, new.due, held.number)?;
-        }
         let bytes = if new.state == State::Dead { message.body.len() as i64 } else { 0 };
         self.tally(new.home, new.state, 1, bytes);
         fired.map_or(Ok(()), |fired| self.remember_fired(&fired))

@@ -3,16 +3,17 @@
 use crate::{
     fault::Sql,
     handle::Handle,
+    parts::{Part, all_parts},
     producer::accept,
     row::{Held, Phase, held, message, read_message},
     tx::{Tx, state},
-    waiting::{ranges, waiting},
+    waiting::waiting,
 };
 use dwell_core::{
     Address, BoxFuture, Changed, Due, Envelope, OnConflict, Pending, Query, Result, ScheduleId, Scheduler,
     Sent, State, Text, Timestamp,
 };
-use rusqlite::{Connection, Row, ToSql, named_params};
+use rusqlite::{Connection, Row, ToSql};
 use std::sync::Arc;
 
 pub(crate) struct SqliteScheduler(pub(crate) Arc<Handle>);
@@ -115,26 +116,34 @@ impl Tx<'_> {
     pub(crate) fn reschedule(&mut self, held: &Held, due: Timestamp, by: Option<&str>) -> Sql<()> {
         self.write_past(held.number, held.step)?;
         let step = self.next();
-        let was_due = self.wait_instead(held, due)?;
+        let (part, left) = self.wait_instead(held, due)?;
         self.sql(
-            "UPDATE message SET due = ?2, was_due = ?3, step = ?4, updated_at = ?5, changed_by = ?6 WHERE number = ?1",
+            "UPDATE message SET due = ?2, part = ?3, was_part = ?4, was_due = ?5, step = ?6, updated_at = ?7, changed_by = ?8
+             WHERE number = ?1",
         )?
-        .execute((held.number, due.0, was_due.map(|due| due.0), step, self.now.0, by))?;
+        .execute((
+            held.number,
+            due.0,
+            part,
+            left.map(|(part, _)| part),
+            left.map(|(_, due)| due.0),
+            step,
+            self.now.0,
+            by,
+        ))?;
         self.expect(held.topic, due);
         Ok(())
     }
 }
 
-/// One page of what waits: that of each topic, put together.
+/// One page of what waits: that of each part, put together.
 fn pending(connection: &Connection, query: &Query, now: Timestamp) -> Sql<Vec<Pending>> {
     let mut found = match &query.message {
         Some(id) => of_message(connection, query, &id.0, now)?,
         None => {
-            let mut topics = connection.prepare_cached("SELECT id FROM topic ORDER BY id")?;
-            let topics: Vec<i64> = topics.query_map([], |row| row.get(0))?.collect::<Sql<_>>()?;
             let mut found = Vec::new();
-            for range in topics.into_iter().flat_map(ranges) {
-                found.extend(in_range(connection, query, range, now)?);
+            for part in all_parts(connection)? {
+                found.extend(in_part(connection, query, &part, now)?);
             }
             found
         }
@@ -168,18 +177,25 @@ macro_rules! pending {
     };
 }
 
-fn in_range(connection: &Connection, query: &Query, range: i64, now: Timestamp) -> Sql<Vec<Pending>> {
-    list(connection, pending!(concat!(waiting!(), " WHERE in_topic = :of"), "due_at"), &range, query, now)
+fn in_part(connection: &Connection, query: &Query, part: &Part, now: Timestamp) -> Sql<Vec<Pending>> {
+    let sql = pending!(concat!(waiting!(), " WHERE in_topic = :topic AND in_part = :part"), "due_at");
+    list(connection, sql, &[(":topic", &part.topic), (":part", &part.id)], query, now)
 }
 
 fn of_message(connection: &Connection, query: &Query, id: &str, now: Timestamp) -> Sql<Vec<Pending>> {
-    list(connection, pending!("message INDEXED BY message_id WHERE id = :of", "due"), &id, query, now)
+    list(
+        connection,
+        pending!("message INDEXED BY message_id WHERE id = :id", "due"),
+        &[(":id", &id)],
+        query,
+        now,
+    )
 }
 
 fn list(
     connection: &Connection,
     sql: &str,
-    of: &dyn ToSql,
+    of: &[(&str, &dyn ToSql)],
     query: &Query,
     now: Timestamp,
 ) -> Sql<Vec<Pending>> {
@@ -187,17 +203,12 @@ fn list(
     let first = (now.0.saturating_add(1), "");
     let (after, name) = query.after.as_ref().map_or(first, |(due, id)| (due.0, &*id.0).max(first));
     let mut statement = connection.prepare_cached(sql)?;
-    let found = statement.query_map(
-        named_params! {
-            ":of": of,
-            ":after": after,
-            ":name": name,
-            ":key": query.key.as_deref(),
-            ":to": query.to.as_ref().map(Address::to_string),
-            ":limit": i64::try_from(query.limit).unwrap_or(i64::MAX),
-        },
-        read,
-    )?;
+    let to = query.to.as_ref().map(Address::to_string);
+    let (key, limit) = (query.key.as_deref(), i64::try_from(query.limit).unwrap_or(i64::MAX));
+    let mut values: Vec<(&str, &dyn ToSql)> =
+        vec![(":after", &after), (":name", &name), (":key", &key), (":to", &to), (":limit", &limit)];
+    values.extend(of);
+    let found = statement.query_map(&values[..], read)?;
     found.collect()
 }
 

@@ -204,7 +204,8 @@ mod tests {
         let file = File::open(SqliteSettings::memory(), Seams::system("test")).unwrap();
         let insert = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1 + 10)
              INSERT INTO message SELECT i, 9, 9, 9, 4, 8, 8, i, NULL, NULL, NULL, 0, 0, i, NULL, NULL, 0, NULL, NULL, NULL,
-                 NULL, CASE WHEN i <= ?1 THEN x'00' END, NULL, NULL, NULL, NULL, i, '', NULL, '', NULL, 0, 0, NULL, x'', NULL FROM n";
+                 NULL, CASE WHEN i <= ?1 THEN x'00' END, NULL, NULL, NULL, NULL, i, '', NULL, '', NULL, 0, 0, NULL, x'', NULL,
+                 NULL, NULL FROM n";
         file.write(1, move |tx| tx.sql(insert)?.execute([2 * SEARCH])).await.unwrap();
         let left = |tx: &mut Tx<'_>| -> Sql<i64> {
             tx.make_room()?;

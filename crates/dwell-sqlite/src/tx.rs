@@ -2,6 +2,7 @@
 
 use crate::{
     fault::Sql,
+    parts::Filling,
     places::Places,
     room::Room,
     settings::SqliteSettings,
@@ -23,9 +24,12 @@ const SET: i64 = 500;
 pub(crate) struct Cache {
     /// What SQLite calls `data_version`: changes when another connection has written. `None` if nothing was read yet.
     version: Option<i64>,
-    next: i64,
+    /// The next number.
+    pub(crate) next: i64,
     generation: i64,
     places: Places,
+    /// The parts of what waits, by topic: all that there are, where they were asked for.
+    pub(crate) parts: HashMap<i64, Vec<i64>>,
     /// Every receiver that waits on this topic wakes up by this time, or was told to look again.
     pub(crate) told: HashMap<i64, Timestamp>,
     /// The same for the first lease of a subscription that may run out.
@@ -55,6 +59,8 @@ pub(crate) struct Own {
     /// Its consumers, by their numbers: their leases follow our monotonic time.
     pub(crate) consumers: BTreeMap<i64, Ours>,
     pub(crate) marks: Marks,
+    /// Where what is scheduled goes, by topic.
+    pub(crate) filling: HashMap<i64, Filling>,
     /// The disk was full, and what was kept for settling is used up.
     pub(crate) is_short: bool,
     /// How long the log is, in bytes.
@@ -153,6 +159,7 @@ impl<'a> Tx<'a> {
                 cache.places = Places::load(connection)?;
             }
             (cache.version, cache.next, cache.generation) = (Some(version), next, generation);
+            cache.parts.clear();
             cache.told.clear();
             cache.told_lease.clear();
         }

@@ -1,18 +1,17 @@
-//! What waits, by its due time. Each message that waits has an entry here, in one of two ranges of its topic: what was
-//! rescheduled is in one of its own, under the number of its topic with a minus.
+//! What waits, by its due time. Each message that waits has an entry here, in one of the parts of its topic.
 //!
 //! ```text
-//!   in_topic   due_at  message
-//!       -7      10:05      2      was rescheduled: `was_due` of its row is 10:15
-//!        7      10:00      1
-//!        7      10:15      2      is passed over
-//!        7      10:20      3      was cancelled, and is passed over
+//!   in_topic  in_part  due_at  message
+//!       7        0      10:00      1
+//!       7        0      10:15      2      is passed over
+//!       7        0      10:20      3      was cancelled, and is passed over
+//!       7        1      10:05      2      was rescheduled: its row knows both entries
 //! ```
 //!
-//! What is cancelled or discarded leaves its entry, and what is rescheduled leaves the one in the range of all; that is
-//! passed over when its time comes. To take it out at once would write a page of its own among a million, where at its time
-//! all that goes lies side by side. For the same reason the new one is put where few others are. A record that is removed
-//! takes its entries along: there are never more than these two, and its row knows both.
+//! What is cancelled or discarded leaves its entry, and what is rescheduled leaves its first one; that is passed over when its
+//! time comes. To take it out at once would write a page of its own among a million, where at its time all that goes lies
+//! side by side. A record that is removed takes its entries along: there are never more than these two, and its row knows
+//! both. For the same reason there are parts, see [`parts`](crate::parts).
 //!
 //! Who looks for what is due passes a bounded number of entries each time, and takes those in front out: however many were
 //! cancelled for one instant, nobody is held up by all of them.
@@ -24,16 +23,19 @@ use crate::{
     tx::Tx,
 };
 use dwell_core::{State, Timestamp};
-use rusqlite::{OptionalExtension, Row, Rows};
+use rusqlite::{OptionalExtension, Row};
+use std::collections::VecDeque;
 
 /// So many that do not wait any more are passed over each time, before they are taken out.
 const PASSED: usize = 64;
 
+/// At least so many entries of a part are read at a time.
+const FEW: usize = 16;
+
 /// Whether a message waits under an entry of `waiting`: one that it does not wait under says nothing.
 macro_rules! waits_here {
     () => {
-        "number = waiting.message AND phase = 0 AND topic = abs(in_topic) AND due = due_at
-         AND (was_due IS NULL) = (in_topic > 0)"
+        "number = waiting.message AND phase = 0 AND topic = in_topic AND part = in_part AND due = due_at"
     };
 }
 
@@ -44,10 +46,10 @@ macro_rules! waiting {
     };
 }
 
-/// The message that waits under an entry: of this number, in this topic, due then, and whether that is in the range of all.
+/// The message that waits under an entry: of this number, in this topic and part, due then.
 macro_rules! waits_under {
     () => {
-        "message WHERE number = ?1 AND phase = 0 AND topic = ?2 AND due = ?3 AND (was_due IS NULL) = ?4"
+        "message WHERE number = ?1 AND phase = 0 AND topic = ?2 AND part = ?3 AND due = ?4"
     };
 }
 pub(crate) use {waiting, waits_here, waits_under};
@@ -63,58 +65,95 @@ pub(crate) struct Found<T> {
 /// A due time, and the number of a message.
 type Entry = (Timestamp, i64);
 
-fn next_entry(rows: &mut Rows<'_>) -> Sql<Option<Entry>> {
-    rows.next()?.map(|row| Ok((Timestamp(row.get(0)?), row.get(1)?))).transpose()
+/// What is due of one part, in order, some at a time.
+struct Due {
+    part: i64,
+    read: VecDeque<Entry>,
+    /// The last that was read; `None` once there is no more.
+    after: Option<Entry>,
+    /// The last of those in front that nothing waits under.
+    front: Option<Entry>,
+    /// There was one that something waits under.
+    has_found: bool,
 }
 
-/// The first of the next ones of each range, and which range it is of.
-fn first_of(next: [Option<Entry>; 2]) -> Option<(Entry, usize)> {
-    let next = next.into_iter().enumerate();
-    next.filter_map(|(range, entry)| entry.map(|entry| (entry, range))).min()
-}
+impl Due {
+    fn of(part: i64) -> Self {
+        let before_all = (Timestamp(i64::MIN), i64::MIN);
+        Self { part, read: VecDeque::new(), after: Some(before_all), front: None, has_found: false }
+    }
 
-/// The ranges of a topic.
-pub(crate) fn ranges(topic: i64) -> [i64; 2] {
-    [topic, -topic]
+    /// Makes sure that the next one is there, if there is one.
+    fn fill(&mut self, tx: &Tx<'_>, topic: i64, count: usize) -> Sql<()> {
+        let Some((due, number)) = self.after.filter(|_| self.read.is_empty()) else { return Ok(()) };
+        let mut statement = tx.sql(
+            "SELECT due_at, message FROM waiting WHERE in_topic = ?1 AND in_part = ?2 AND due_at <= ?3
+             AND (due_at, message) > (?4, ?5) ORDER BY due_at, message LIMIT ?6",
+        )?;
+        let mut rows = statement.query((topic, self.part, tx.now.0, due.0, number, count as i64))?;
+        while let Some(row) = rows.next()? {
+            self.read.push_back((Timestamp(row.get(0)?), row.get(1)?));
+        }
+        self.after = self.read.back().copied().filter(|_| self.read.len() == count);
+        Ok(())
+    }
 }
 
 impl Held {
-    /// The range that its entry is in, if it waits.
-    fn range(&self) -> i64 {
-        if self.was_due.is_some() { -self.topic } else { self.topic }
+    /// The entry that it waits under, if it waits.
+    fn entry(&self) -> (i64, Timestamp) {
+        (self.part, self.due)
     }
 }
 
 impl Tx<'_> {
-    /// A message waits that has no entry in this range.
-    pub(crate) fn wait(&self, range: i64, due: Timestamp, number: i64) -> Sql<()> {
-        self.sql("INSERT INTO waiting VALUES (?1, ?2, ?3)")?.execute((range, due.0, number))?;
+    /// A message waits that has no entry. Returns the part that it is in now, which its row must know.
+    pub(crate) fn wait(&mut self, topic: i64, due: Timestamp, number: i64) -> Sql<i64> {
+        let part = self.part_to_fill(topic)?;
+        self.put_in(topic, (part, due), number)?;
+        Ok(part)
+    }
+
+    /// What it has left there before may still be there.
+    fn put_in(&self, topic: i64, (part, due): (i64, Timestamp), number: i64) -> Sql<()> {
+        self.sql("INSERT OR IGNORE INTO waiting VALUES (?1, ?2, ?3, ?4)")?
+            .execute((topic, part, due.0, number))?;
         Ok(())
     }
 
     pub(crate) fn wait_no_longer(&self, held: &Held) -> Sql<()> {
-        self.take_out(held.range(), held.due, held.number)
+        self.take_out(held, held.entry())
     }
 
-    fn take_out(&self, range: i64, due: Timestamp, number: i64) -> Sql<()> {
-        self.sql("DELETE FROM waiting WHERE in_topic = ?1 AND due_at = ?2 AND message = ?3")?
-            .execute((range, due.0, number))?;
+    fn take_out(&self, held: &Held, (part, due): (i64, Timestamp)) -> Sql<()> {
+        self.sql(
+            "DELETE FROM waiting WHERE in_topic = ?1 AND in_part = ?2 AND due_at = ?3 AND message = ?4",
+        )?
+        .execute((held.topic, part, due.0, held.number))?;
         Ok(())
     }
 
-    /// What waits is due at another time. Returns what its row is to know of the entry that it has left.
-    pub(crate) fn wait_instead(&self, held: &Held, due: Timestamp) -> Sql<Option<Timestamp>> {
+    /// What waits is due at another time. Returns the part that it is in now, and the entry that it has left, both of which
+    /// its row must know.
+    pub(crate) fn wait_instead(
+        &mut self,
+        held: &Held,
+        due: Timestamp,
+    ) -> Sql<(i64, Option<(i64, Timestamp)>)> {
         // Where there is hardly any room, nothing is left behind.
         if self.is_frugal {
             self.forget_wait(held)?;
-            self.wait(held.topic, due, held.number)?;
-            return Ok(None);
+            return Ok((self.wait(held.topic, due, held.number)?, None));
         }
-        if held.was_due.is_some() {
+        let part = self.part_to_fill(held.topic)?;
+        if (part, due) == held.entry() {
+            return Ok((part, held.left));
+        }
+        if held.left.is_some() {
             self.wait_no_longer(held)?;
         }
-        self.wait(-held.topic, due, held.number)?;
-        Ok(held.was_due.or(Some(held.due)))
+        self.put_in(held.topic, (part, due), held.number)?;
+        Ok((part, held.left.or(Some(held.entry())).filter(|left| *left != (part, due))))
     }
 
     /// The row of this message goes: so do the entries that it may have.
@@ -123,13 +162,15 @@ impl Tx<'_> {
         if held.phase == Phase::Waits || was_dropped {
             self.wait_no_longer(held)?;
         }
-        held.was_due.map_or(Ok(()), |due| self.take_out(held.topic, due, held.number))
+        held.left.map_or(Ok(()), |entry| self.take_out(held, entry))
     }
 
-    /// None of what comes before this one in its range waits any more, nor does this one.
-    pub(crate) fn clear_until(&self, range: i64, due: Timestamp, number: i64) -> Sql<()> {
-        self.sql("DELETE FROM waiting WHERE in_topic = ?1 AND (due_at, message) <= (?2, ?3)")?
-            .execute((range, due.0, number))?;
+    /// None of what comes before this one in its part waits any more, nor does this one.
+    pub(crate) fn clear_until(&self, topic: i64, part: i64, (due, number): Entry) -> Sql<()> {
+        self.sql(
+            "DELETE FROM waiting WHERE in_topic = ?1 AND in_part = ?2 AND (due_at, message) <= (?3, ?4)",
+        )?
+        .execute((topic, part, due.0, number))?;
         Ok(())
     }
 
@@ -137,50 +178,44 @@ impl Tx<'_> {
     /// [`waits_under`] has it. No more than some entries that nothing waits under are passed over each time, however many
     /// there are, and those in front are taken out.
     pub(crate) fn first_due<T>(
-        &self,
+        &mut self,
         sql: &'static str,
         topic: i64,
         most: usize,
         read: fn(&Row<'_>) -> Sql<T>,
     ) -> Sql<Found<T>> {
         let mut found = Found { due: Vec::new(), is_more: false };
-        // By range: the last one in front that nothing waits under, and whether there was one that something does.
-        let (mut passed, mut front) = (0, [(None, false); 2]);
-        {
-            let mut message = self.sql(sql)?;
-            let mut all = self.sql(
-                "SELECT due_at, message FROM waiting WHERE in_topic = ?1 AND due_at <= ?2 ORDER BY due_at, message",
-            )?;
-            let mut rescheduled = self.sql(
-                "SELECT due_at, message FROM waiting WHERE in_topic = -?1 AND due_at <= ?2 ORDER BY due_at, message",
-            )?;
-            let mut entries = [all.query((topic, self.now.0))?, rescheduled.query((topic, self.now.0))?];
-            let mut next = [next_entry(&mut entries[0])?, next_entry(&mut entries[1])?];
-            while let Some((entry, range)) = first_of(next) {
-                if found.due.len() == most || passed == CHUNK {
-                    found.is_more = true;
-                    break;
-                }
-                let (due, number) = entry;
-                match message.query_row((number, topic, due.0, range == 0), read).optional()? {
-                    Some(message) => {
-                        found.due.push(message);
-                        front[range].1 = true;
-                    }
-                    None => {
-                        passed += 1;
-                        if !front[range].1 {
-                            front[range].0 = Some(entry);
-                        }
-                    }
-                }
-                next[range] = next_entry(&mut entries[range])?;
+        let mut parts: Vec<_> = self.parts(topic)?.iter().copied().map(Due::of).collect();
+        let at_once = most.clamp(FEW, CHUNK);
+        let (mut passed, mut message) = (0, self.sql(sql)?);
+        parts.iter_mut().try_for_each(|part| part.fill(self, topic, at_once))?;
+        loop {
+            let first = parts.iter_mut().filter(|part| !part.read.is_empty());
+            let Some(part) = first.min_by_key(|part| part.read[0]) else { break };
+            if found.due.len() == most || passed == CHUNK {
+                found.is_more = true;
+                break;
             }
+            let Some(entry) = part.read.pop_front() else { break };
+            let (due, number) = entry;
+            match message.query_row((number, topic, part.part, due.0), read).optional()? {
+                Some(message) => {
+                    found.due.push(message);
+                    part.has_found = true;
+                }
+                None => {
+                    passed += 1;
+                    if !part.has_found {
+                        part.front = Some(entry);
+                    }
+                }
+            }
+            part.fill(self, topic, at_once)?;
         }
         // Where there is hardly any room, what need not be written is not.
         if !self.is_frugal || found.due.is_empty() {
-            for (range, (last, _)) in ranges(topic).into_iter().zip(front) {
-                last.map_or(Ok(()), |(due, number)| self.clear_until(range, due, number))?;
+            for part in parts {
+                part.front.map_or(Ok(()), |entry| self.clear_until(topic, part.part, entry))?;
             }
         }
         Ok(found)
@@ -188,21 +223,27 @@ impl Tx<'_> {
 
     /// When the first message of this topic is due. Where a great many in front do not wait any more, it is one of those: who
     /// looks then finds the next.
-    pub(crate) fn next_due(&self, topic: i64) -> Sql<Option<Timestamp>> {
-        let [all, rescheduled] = ranges(topic).map(|range| self.next_due_in(range));
-        Ok([all?, rescheduled?].into_iter().flatten().min())
+    pub(crate) fn next_due(&mut self, topic: i64) -> Sql<Option<Timestamp>> {
+        let mut next: Option<Timestamp> = None;
+        for part in self.parts(topic)?.to_vec() {
+            match self.next_due_in(topic, part)? {
+                Some(due) => next = Some(next.map_or(due, |next| next.min(due))),
+                None => self.part_is_empty(topic, part),
+            }
+        }
+        Ok(next)
     }
 
-    fn next_due_in(&self, range: i64) -> Sql<Option<Timestamp>> {
+    fn next_due_in(&self, topic: i64, part: i64) -> Sql<Option<Timestamp>> {
         let (mut passed, mut is_past) = (0, false);
         let (mut next, mut last) = (None, None);
         {
             let mut statement = self.sql(concat!(
                 "SELECT due_at, waiting.message, EXISTS (SELECT 1 FROM message WHERE ",
                 waits_here!(),
-                ") FROM waiting WHERE in_topic = ?1 ORDER BY due_at, waiting.message"
+                ") FROM waiting WHERE in_topic = ?1 AND in_part = ?2 ORDER BY due_at, waiting.message"
             ))?;
-            let mut rows = statement.query([range])?;
+            let mut rows = statement.query((topic, part))?;
             while let Some(row) = rows.next()? {
                 let due = Timestamp(row.get(0)?);
                 next = Some(due);
@@ -219,11 +260,11 @@ impl Tx<'_> {
             }
         }
         // Where there is hardly any room, what need not be written is not.
-        if let Some((due, number)) = last
+        if let Some(entry) = last
             && (is_past || passed > PASSED)
             && !self.is_frugal
         {
-            self.clear_until(range, due, number)?;
+            self.clear_until(topic, part, entry)?;
         }
         Ok(next)
     }
@@ -249,11 +290,12 @@ mod tests {
         sqlite.producer().await.unwrap().send(&[alive]).await.remove(0).unwrap();
         let file = sqlite.0.file();
         let dead = 2 * CHUNK as i64 + 500;
-        // Of messages that are not there, in turns in each range, and all of them before the one that is.
+        // Of messages that are not there, in turns in each of two parts, and all of them before the one that is.
         let fill = move |tx: &mut Tx<'_>| -> Sql<i64> {
             let topic = tx.sql("SELECT in_topic FROM waiting")?.query_row([], |row| row.get(0))?;
+            tx.cache.parts.remove(&topic);
             for n in 0..dead {
-                tx.wait(ranges(topic)[(n % 2) as usize], tx.now, 1_000_000 + n)?;
+                tx.put_in(topic, (n % 2, tx.now), 1_000_000 + n)?;
             }
             Ok(topic)
         };

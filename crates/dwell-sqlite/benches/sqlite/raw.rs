@@ -46,7 +46,7 @@ impl Raw {
         planned_once.expect("SQLite is new enough");
         let layout = concat!(
             "PRAGMA page_size = 2048; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
-             PRAGMA cache_size = -12288; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0;
+             PRAGMA cache_size = -8192; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0;
              PRAGMA journal_size_limit = 67108864;",
             include_str!("../../src/layout/1.sql"),
             include_str!("../../src/layout/2.sql"),
@@ -62,7 +62,8 @@ impl Raw {
         self.transaction(|tx, next| {
             let mut insert = tx.prepare_cached(
                 "INSERT INTO message VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?1, ?7, ?8, ?9, ?10, ?11, ?11, NULL, NULL, 0,
-                 NULL, NULL, NULL, NULL, NULL, ?12, ?13, NULL, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, NULL)",
+                 NULL, NULL, NULL, NULL, NULL, ?12, ?13, NULL, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, NULL, NULL,
+                 NULL)",
             )?;
             for Envelope { message, .. } in group {
                 let (number, nothing) = (*next, None::<&str>);
@@ -109,7 +110,8 @@ impl Raw {
                 "SELECT 1 FROM message INDEXED BY message_ready WHERE place = ?1 AND phase = 1 LIMIT 1 OFFSET ?2";
             is_any(has_ready, &[&QUEUE, &(most as i64 - 1)])?;
             is_any(
-                "SELECT message FROM waiting WHERE in_topic = ?1 AND due_at <= ?2 ORDER BY due_at, message LIMIT 1000",
+                "SELECT message FROM waiting WHERE in_topic = ?1 AND in_part = 0 AND due_at <= ?2
+                 ORDER BY due_at, message LIMIT 1000",
                 &[&TOPIC, &now.0],
             )?;
             is_any(

@@ -1,8 +1,8 @@
 use super::*;
 
 /// What waits has an entry for its due time.
-const WAIT: &str =
-    "DELETE FROM waiting; INSERT INTO waiting SELECT topic, due, number FROM message WHERE phase = 0";
+const WAIT: &str = "DELETE FROM waiting; UPDATE message SET part = number % 3 WHERE phase = 0;
+                    INSERT INTO waiting SELECT topic, part, due, number FROM message WHERE phase = 0";
 
 /// A row in each place, and so many of one state in one phase that another state is few among them.
 #[test]
@@ -25,7 +25,7 @@ fn whatever_else_lies_there_no_state_is_looked_for_among_more_than_few_rows_at_a
         let insert = |place: i64, state: State, first: i64, count: i64| {
             let sql = "WITH RECURSIVE n (i) AS (SELECT ?1 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?1 + ?2)
                  INSERT INTO message SELECT i, 9, ?3, ?3, ?4, ?5, ?5, i, i, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL,
-                     NULL, NULL, NULL, NULL, NULL, NULL, NULL, i, '', NULL, '', NULL, 0, 0, NULL, x'', NULL FROM n";
+                     NULL, NULL, NULL, NULL, NULL, NULL, NULL, i, '', NULL, '', NULL, 0, 0, NULL, x'', NULL, NULL, NULL FROM n";
             connection.execute(sql, (first, count, place, phase, code(state))).unwrap();
             connection.execute_batch(WAIT).unwrap();
             connection
@@ -56,7 +56,7 @@ fn a_key_that_few_have_is_found_by_it_and_one_that_many_have_in_order() {
     crate::layout::create(&connection).unwrap();
     let insert = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1 + 5)
          INSERT INTO message SELECT i, 9, 9, 9, 1, 1, 1, i, i, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL,
-             NULL, NULL, NULL, NULL, NULL, i, '', CASE WHEN i <= 3 THEN x'01' ELSE x'02' END, '', NULL, 0, 0, NULL, x'', NULL FROM n";
+             NULL, NULL, NULL, NULL, NULL, i, '', CASE WHEN i <= 3 THEN x'01' ELSE x'02' END, '', NULL, 0, 0, NULL, x'', NULL, NULL, NULL FROM n";
     connection.execute(insert, [FEW]).unwrap();
     let rest = "INSERT INTO place VALUES (9, 'orders', 'mail'); INSERT INTO tally VALUES (9, 1, 20005, 0)";
     connection.execute_batch(rest).unwrap();
@@ -86,7 +86,7 @@ fn empty() -> Connection {
 /// One message there, which came to be after those with smaller numbers.
 fn insert(connection: &Connection, number: i64, phase: u8, state: State, body: Option<&[u8]>) {
     let sql = "INSERT INTO message SELECT ?1, 9, 9, 9, ?2, ?3, ?3, ?1, ?1, NULL, NULL, 0, ?1, 0, NULL, NULL, 0, NULL, NULL,
-                   NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'id', '', NULL, '', NULL, 0, 0, NULL, ?4, NULL";
+                   NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'id', '', NULL, '', NULL, 0, 0, NULL, ?4, NULL, NULL, NULL";
     connection.prepare_cached(sql).unwrap().execute((number, phase, code(state), body)).unwrap();
     let count = "INSERT INTO tally VALUES (9, ?1, 1, 0) ON CONFLICT DO UPDATE SET messages = messages + 1";
     connection.prepare_cached(count).unwrap().execute([code(state)]).unwrap();

@@ -16,8 +16,8 @@ async fn fill(broker: &Broker) {
          INSERT INTO message SELECT {MILLION} + i, topic, place, home, phase, state, born, {MILLION} + i, rank, schedule,
              destination, due, created_at, updated_at, lease_until, holder, deliveries, changed_by, worker, error,
              error_step, result, once, content, fired, problem, 'm-' || i, type, key, content_type, sent_at, handled, failed,
-             headers, body, NULL FROM n, message WHERE id = 'm-0';
-         INSERT INTO waiting SELECT topic, due, number FROM message WHERE number > {MILLION} ORDER BY number;
+             headers, body, i >> 17, NULL, NULL FROM n, message WHERE id = 'm-0';
+         INSERT INTO waiting SELECT topic, part, due, number FROM message WHERE number > {MILLION} ORDER BY number;
          UPDATE counter SET next = 2 * {MILLION};
          UPDATE tally SET messages = {MILLION} WHERE state = 0;
          COMMIT;"

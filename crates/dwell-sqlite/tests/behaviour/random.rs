@@ -191,6 +191,22 @@ impl Life {
         }
     }
 
+    /// What waits lies in other parts than before, as if there were a great many: which ones says nothing.
+    fn scatter(&self) {
+        let connection = self.broker.file.connection();
+        let scatter = format!(
+            "BEGIN IMMEDIATE;
+             UPDATE message SET part = (number * 7 + {by}) % 5 WHERE phase = 0 OR state IN (6, 7);
+             UPDATE message SET was_part = 5 + number % 2 WHERE was_part IS NOT NULL;
+             DELETE FROM waiting;
+             INSERT INTO waiting SELECT topic, part, due, number FROM message WHERE phase = 0;
+             INSERT INTO waiting SELECT topic, was_part, was_due, number FROM message WHERE was_part IS NOT NULL;
+             COMMIT",
+            by = self.pick(5)
+        );
+        connection.execute_batch(&scatter).unwrap();
+    }
+
     /// All that is held, counted in two ways.
     async fn check(&self) {
         self.broker.file.check();
@@ -229,13 +245,14 @@ async fn whatever_happens_nothing_is_lost_early_out_of_order_or_miscounted() {
     for seed in 0..20 {
         let mut life = Life::new(seed, seed % 2 == 1).await;
         for _ in 0..300 {
-            match life.pick(13) {
+            match life.pick(14) {
                 0..3 => life.send().await,
                 3..6 => life.receive().await,
                 6..8 => life.settle().await,
                 8 => life.replay().await,
                 9..11 => life.reschedule().await,
                 11 => life.cancel().await,
+                12 => life.scatter(),
                 _ => {
                     let by = MILLI * life.pick(20_000) as u32;
                     life.broker.clock.advance(by).await;

@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 /// What holds, and what there is none of because it does.
-const ALL: [(&str, &str); 15] = [
+const ALL: [(&str, &str); 16] = [
     (
         "the tally is what there is",
         "SELECT home, state, count(*) FROM message GROUP BY home, state
@@ -47,15 +47,18 @@ const ALL: [(&str, &str); 15] = [
     ),
     (
         "what waits can be found when it is due",
-        "SELECT CASE WHEN was_due IS NULL THEN topic ELSE -topic END, due, number FROM message WHERE phase = 0
-             EXCEPT SELECT in_topic, due_at, message FROM waiting",
+        "SELECT topic, part, due, number FROM message WHERE phase = 0 EXCEPT SELECT * FROM waiting",
     ),
     (
         "nothing else is looked for when it is due, but what was cancelled, discarded or rescheduled while it waited",
-        "SELECT in_topic, due_at, message FROM waiting
-             EXCEPT SELECT CASE WHEN was_due IS NULL THEN topic ELSE -topic END, due, number FROM message
-                 WHERE phase = 0 OR state IN (6, 7)
-             EXCEPT SELECT topic, was_due, number FROM message WHERE was_due IS NOT NULL",
+        "SELECT * FROM waiting
+             EXCEPT SELECT topic, part, due, number FROM message WHERE phase = 0 OR state IN (6, 7)
+             EXCEPT SELECT topic, was_part, was_due, number FROM message WHERE was_due IS NOT NULL",
+    ),
+    (
+        "no message knows an entry twice, or half of one",
+        "SELECT number FROM message WHERE (was_part IS NULL) <> (was_due IS NULL)
+             OR phase = 0 AND (part, due) = (was_part, was_due)",
     ),
     ("nothing that waits has fired under its id", "SELECT number FROM message WHERE fired = 1 AND phase = 0"),
     (
