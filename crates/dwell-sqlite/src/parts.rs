@@ -10,7 +10,8 @@ use dwell_core::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row};
 
 /// So many entries are put into one part: with more, a commit writes more pages; with fewer, there are more parts to look at.
-const FULL: usize = 1 << 17;
+/// In the tests of this crate, few are many.
+const FULL: usize = if cfg!(test) { 8 } else { 1 << 17 };
 
 /// One that has no more than this, because the time of what was there has come, is filled up again.
 const HALF: usize = FULL / 2;
@@ -136,5 +137,119 @@ impl Tx<'_> {
         )?
         .query_row((topic, part, HALF as i64 + 1), |row| row.get::<_, i64>(0))
         .map(|entries| entries as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Sqlite, SqliteSettings};
+    use dwell_core::{
+        Address, Clock, Consumer, Due, Envelope, Message, OnMissing, Query, Seams, Subscription, Transport,
+        VirtualClock,
+    };
+    use std::{slice::from_ref, sync::Arc, time::Duration};
+
+    struct Stage {
+        clock: VirtualClock,
+        sqlite: Sqlite,
+        mail: Arc<dyn Consumer>,
+        sent: usize,
+    }
+
+    impl Stage {
+        async fn new() -> Self {
+            let clock = VirtualClock::new();
+            let seams = Seams::virtual_time(clock.clone(), 1);
+            let sqlite = Sqlite::open(SqliteSettings::memory(), seams).unwrap();
+            let lease = Duration::from_secs(3600);
+            let mail = Subscription { lease, ..Subscription::new("orders", "mail") };
+            sqlite.provision(&[], from_ref(&mail), OnMissing::Create).await.unwrap();
+            let mail = sqlite.consumer(mail).await.unwrap();
+            Self { clock, sqlite, mail, sent: 0 }
+        }
+
+        async fn send(&mut self, count: usize, seconds: u64) {
+            for _ in 0..count {
+                let message = Message::new(format!("{:02}", self.sent), "orders.placed", "42");
+                let envelope = Envelope::new(Address::topic("orders"), message)
+                    .due(Due::After(Duration::from_secs(seconds)));
+                self.sqlite.producer().await.unwrap().send(&[envelope]).await.remove(0).unwrap();
+                self.sent += 1;
+            }
+        }
+
+        /// How many entries each part has.
+        async fn parts(&self) -> Vec<(i64, i64)> {
+            let look = |tx: &mut Tx<'_>| -> Sql<Vec<(i64, i64)>> {
+                let mut parts = tx.sql("SELECT in_part, count(*) FROM waiting GROUP BY 1 ORDER BY 1")?;
+                let parts = parts.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                parts.collect()
+            };
+            self.sqlite.0.file().write(1, look).await.unwrap()
+        }
+
+        async fn receive(&self) -> Vec<String> {
+            let received = self.mail.receive(100, Duration::ZERO, None).await.unwrap();
+            received.iter().map(|delivery| delivery.message.id.to_string()).collect()
+        }
+    }
+
+    fn names(numbers: impl Iterator<Item = usize>) -> Vec<String> {
+        numbers.map(|n| format!("{n:02}")).collect()
+    }
+
+    #[tokio::test]
+    async fn what_is_scheduled_fills_one_part_after_the_other_and_one_that_has_emptied_again() {
+        let mut stage = Stage::new().await;
+        stage.send(FULL, 10).await;
+        stage.send(FULL, 30).await;
+        stage.send(2, 20).await;
+        assert_eq!(stage.parts().await, [(0, 8), (1, 8), (2, 2)]);
+        stage.clock.advance(Duration::from_secs(10)).await;
+        assert_eq!(stage.receive().await, names(0..8));
+        stage.send(FULL - 2, 5).await;
+        assert_eq!(stage.parts().await, [(1, 8), (2, 8)], "the one that is being filled is filled up");
+        stage.send(FULL, 1).await;
+        assert_eq!(stage.parts().await, [(0, 8), (1, 8), (2, 8)], "before there is another one");
+        stage.send(1, 40).await;
+        assert_eq!(stage.parts().await, [(0, 8), (1, 8), (2, 8), (3, 1)]);
+        let scheduler = stage.sqlite.scheduler().unwrap();
+        let pending = scheduler.pending(Query { limit: 17, ..Query::default() }).await.unwrap();
+        let pending: Vec<_> = pending.iter().map(|pending| pending.id.to_string()).collect();
+        assert_eq!(pending, names((24..32).chain(18..24).chain(16..18).chain(8..9)), "over all parts");
+        stage.clock.advance(Duration::from_secs(40)).await;
+        let in_order = (24..32).chain(18..24).chain(16..18).chain(8..16).chain(32..33);
+        assert_eq!(stage.receive().await, names(in_order), "in the order of due times, over all parts");
+        assert_eq!(stage.parts().await, []);
+    }
+
+    #[tokio::test]
+    async fn a_topic_that_few_wait_in_has_one_part_however_many_come_and_go() {
+        let mut stage = Stage::new().await;
+        for _ in 0..10 {
+            stage.send(HALF, 1).await;
+            assert_eq!(stage.parts().await.len(), 1);
+            stage.clock.advance(Duration::from_secs(1)).await;
+            assert_eq!(stage.receive().await.len(), HALF);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_sleeper_wakes_up_for_the_first_of_any_part() {
+        let mut stage = Stage::new().await;
+        stage.send(FULL + 1, 100).await;
+        let (mail, clock) = (stage.mail.clone(), stage.clock.clone());
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let waits = async move {
+            let received = mail.receive(1, Duration::from_secs(3600), None).await.unwrap();
+            tell.send(received[0].message.id.to_string()).unwrap();
+        };
+        tokio::spawn(clock.track(Box::pin(waits)));
+        stage.clock.advance(Duration::from_secs(1)).await;
+        stage.send(1, 5).await;
+        assert_eq!(stage.parts().await, [(0, 8), (1, 2)]);
+        stage.clock.advance(Duration::from_secs(5)).await;
+        assert_eq!(told.await.unwrap(), "09");
     }
 }
