@@ -13,10 +13,10 @@ use rusqlite::{Connection, OptionalExtension, Row};
 /// In the tests of this crate, few are many.
 const FULL: usize = if cfg!(test) { 8 } else { 1 << 17 };
 
-/// One that has no more than this, because the time of what was there has come, is filled up again.
-const HALF: usize = FULL / 2;
+/// One that has no more than this, because it was left or the time of what was there has come, is filled up.
+const FEW: usize = FULL / 4;
 
-/// So many parts are looked at for one that can be filled up.
+/// So many parts are looked at for one that can be filled up, beside the last.
 const LOOKED_AT: usize = 4;
 
 /// The part of a topic that is being filled by this process.
@@ -113,21 +113,23 @@ impl Tx<'_> {
         Ok(part)
     }
 
-    /// One that was filled and has emptied since, or a new one.
+    /// One that few are in, or a new one behind all others.
     fn choose(&mut self, topic: i64) -> Sql<Filling> {
-        let before = self.own.filling.get(&topic).map(|filling| filling.part);
         // Others each time.
         let turn = self.cache.next as usize;
-        let parts = self.parts(topic)?.to_vec();
-        let some = (0..parts.len().min(LOOKED_AT)).map(|at| parts[(turn + at) % parts.len()]);
-        for part in before.into_iter().chain(some) {
+        let mut parts = self.parts(topic)?.to_vec();
+        parts.sort_unstable();
+        // The last one is likely to be the one that a process before this was at.
+        let last = parts.last().copied();
+        let count = parts.len().min(LOOKED_AT);
+        let some = (0..count).map(|at| parts[(turn + at * parts.len() / count) % parts.len()]);
+        for part in last.into_iter().chain(some) {
             let entries = self.entries(topic, part)?;
-            if entries <= HALF {
+            if entries <= FEW {
                 return Ok(Filling { part, room: FULL - entries - 1 });
             }
         }
-        let part = (0..).find(|part| !parts.contains(part)).unwrap_or_default();
-        Ok(Filling { part, room: FULL - 1 })
+        Ok(Filling { part: last.map_or(0, |last| last.saturating_add(1)), room: FULL - 1 })
     }
 
     /// How many entries a part has, as far as that matters.
@@ -135,7 +137,7 @@ impl Tx<'_> {
         self.sql(
             "SELECT count(*) FROM (SELECT 1 FROM waiting WHERE in_topic = ?1 AND in_part = ?2 LIMIT ?3)",
         )?
-        .query_row((topic, part, HALF as i64 + 1), |row| row.get::<_, i64>(0))
+        .query_row((topic, part, FEW as i64 + 1), |row| row.get::<_, i64>(0))
         .map(|entries| entries as usize)
     }
 }
@@ -228,10 +230,10 @@ mod tests {
     async fn a_topic_that_few_wait_in_has_one_part_however_many_come_and_go() {
         let mut stage = Stage::new().await;
         for _ in 0..10 {
-            stage.send(HALF, 1).await;
+            stage.send(FEW, 1).await;
             assert_eq!(stage.parts().await.len(), 1);
             stage.clock.advance(Duration::from_secs(1)).await;
-            assert_eq!(stage.receive().await.len(), HALF);
+            assert_eq!(stage.receive().await.len(), FEW);
         }
     }
 

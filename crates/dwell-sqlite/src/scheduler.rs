@@ -136,9 +136,9 @@ impl Tx<'_> {
     }
 }
 
-/// One page of what waits: that of each part, put together.
+/// One page of what waits: of each part the first, put together, and of those the first.
 fn pending(connection: &Connection, query: &Query, now: Timestamp) -> Sql<Vec<Pending>> {
-    let mut found = match &query.message {
+    let mut found: Vec<Place> = match &query.message {
         Some(id) => of_message(connection, query, &id.0, now)?,
         None => {
             let mut found = Vec::new();
@@ -149,19 +149,25 @@ fn pending(connection: &Connection, query: &Query, now: Timestamp) -> Sql<Vec<Pe
         }
     };
     // Two topics may hold one id; then the older topic comes first, as it was found.
-    found.sort_by(|a, b| (a.due, &a.id).cmp(&(b.due, &b.id)));
+    found.sort_by(|(a, ..), (b, ..)| a.cmp(b));
     found.truncate(query.limit);
-    Ok(found)
+    let mut statement = connection.prepare_cached(concat!(
+        "SELECT coalesce(schedule, id), due, once, state, (SELECT topic FROM place WHERE place.id = message.place),
+            (SELECT subscription FROM place WHERE place.id = message.place), ",
+        message!(),
+        " FROM message WHERE number = ?1"
+    ))?;
+    found.into_iter().map(|(_, number)| statement.query_row([number], read)).collect()
 }
 
-/// What waits, by the numbers that the rest of the statement finds.
+/// Where a message stands in the order of what waits, by its due time and the name that it waits under; and its number.
+type Place = ((i64, String), i64);
+
+/// The [`Place`]s of what waits.
 macro_rules! pending {
     ($found:expr, $due:expr) => {
         concat!(
-            "SELECT coalesce(schedule, id), due, once, state, (SELECT topic FROM place WHERE place.id = message.place),
-                (SELECT subscription FROM place WHERE place.id = message.place), ",
-            message!(),
-            " FROM message WHERE number IN (SELECT number FROM ",
+            "SELECT due, coalesce(schedule, id), number FROM ",
             $found,
             " AND phase = 0 AND (",
             $due,
@@ -172,17 +178,17 @@ macro_rules! pending {
               )) = :to)
               ORDER BY ",
             $due,
-            ", coalesce(schedule, id) LIMIT :limit)"
+            ", coalesce(schedule, id) LIMIT :limit"
         )
     };
 }
 
-fn in_part(connection: &Connection, query: &Query, part: &Part, now: Timestamp) -> Sql<Vec<Pending>> {
+fn in_part(connection: &Connection, query: &Query, part: &Part, now: Timestamp) -> Sql<Vec<Place>> {
     let sql = pending!(concat!(waiting!(), " WHERE in_topic = :topic AND in_part = :part"), "due_at");
     list(connection, sql, &[(":topic", &part.topic), (":part", &part.id)], query, now)
 }
 
-fn of_message(connection: &Connection, query: &Query, id: &str, now: Timestamp) -> Sql<Vec<Pending>> {
+fn of_message(connection: &Connection, query: &Query, id: &str, now: Timestamp) -> Sql<Vec<Place>> {
     list(
         connection,
         pending!("message INDEXED BY message_id WHERE id = :id", "due"),
@@ -198,7 +204,7 @@ fn list(
     of: &[(&str, &dyn ToSql)],
     query: &Query,
     now: Timestamp,
-) -> Sql<Vec<Pending>> {
+) -> Sql<Vec<Place>> {
     // What is due does not wait, even if nobody has moved it on yet. No name is empty.
     let first = (now.0.saturating_add(1), "");
     let (after, name) = query.after.as_ref().map_or(first, |(due, id)| (due.0, &*id.0).max(first));
@@ -208,7 +214,7 @@ fn list(
     let mut values: Vec<(&str, &dyn ToSql)> =
         vec![(":after", &after), (":name", &name), (":key", &key), (":to", &to), (":limit", &limit)];
     values.extend(of);
-    let found = statement.query_map(&values[..], read)?;
+    let found = statement.query_map(&values[..], |row| Ok(((row.get(0)?, row.get(1)?), row.get(2)?)))?;
     found.collect()
 }
 

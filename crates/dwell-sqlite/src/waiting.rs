@@ -65,6 +65,15 @@ pub(crate) struct Found<T> {
 /// A due time, and the number of a message.
 type Entry = (Timestamp, i64);
 
+/// What comes next of one part.
+struct Next {
+    due: Option<Timestamp>,
+    /// So many entries before it are ones that nothing waits under.
+    passed: usize,
+    /// There are no entries, not even such ones.
+    is_empty: bool,
+}
+
 /// What is due of one part, in order, some at a time.
 struct Due {
     part: i64,
@@ -186,7 +195,7 @@ impl Tx<'_> {
     ) -> Sql<Found<T>> {
         let mut found = Found { due: Vec::new(), is_more: false };
         let mut parts: Vec<_> = self.parts(topic)?.iter().copied().map(Due::of).collect();
-        let at_once = most.clamp(FEW, CHUNK);
+        let at_once = (most / parts.len().max(1)).clamp(FEW, CHUNK);
         let (mut passed, mut message) = (0, self.sql(sql)?);
         parts.iter_mut().try_for_each(|part| part.fill(self, topic, at_once))?;
         loop {
@@ -224,17 +233,20 @@ impl Tx<'_> {
     /// When the first message of this topic is due. Where a great many in front do not wait any more, it is one of those: who
     /// looks then finds the next.
     pub(crate) fn next_due(&mut self, topic: i64) -> Sql<Option<Timestamp>> {
-        let mut next: Option<Timestamp> = None;
+        let (mut first, mut passed): (Option<Timestamp>, usize) = (None, 0);
         for part in self.parts(topic)?.to_vec() {
-            match self.next_due_in(topic, part)? {
-                Some(due) => next = Some(next.map_or(due, |next| next.min(due))),
-                None => self.part_is_empty(topic, part),
+            let next = self.next_due_in(topic, part, CHUNK - passed)?;
+            first = first.into_iter().chain(next.due).min();
+            passed += next.passed;
+            if next.is_empty {
+                self.part_is_empty(topic, part);
             }
         }
-        Ok(next)
+        Ok(first)
     }
 
-    fn next_due_in(&self, topic: i64, part: i64) -> Sql<Option<Timestamp>> {
+    /// The same of one part. No more than so many entries are passed over.
+    fn next_due_in(&self, topic: i64, part: i64, most: usize) -> Sql<Next> {
         let (mut passed, mut is_past) = (0, false);
         let (mut next, mut last) = (None, None);
         {
@@ -246,27 +258,25 @@ impl Tx<'_> {
             let mut rows = statement.query((topic, part))?;
             while let Some(row) = rows.next()? {
                 let due = Timestamp(row.get(0)?);
-                next = Some(due);
-                if row.get(2)? {
+                if passed == most || row.get(2)? {
+                    next = Some(due);
                     break;
                 }
                 is_past |= due <= self.now;
                 last = Some((due, row.get(1)?));
                 passed += 1;
-                if passed == CHUNK {
-                    break;
-                }
-                next = None;
             }
         }
+        let mut is_empty = next.is_none() && passed == 0;
         // Where there is hardly any room, what need not be written is not.
         if let Some(entry) = last
             && (is_past || passed > PASSED)
             && !self.is_frugal
         {
             self.clear_until(topic, part, entry)?;
+            is_empty = next.is_none();
         }
-        Ok(next)
+        Ok(Next { due: next, passed, is_empty })
     }
 }
 

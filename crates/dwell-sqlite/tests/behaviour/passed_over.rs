@@ -57,6 +57,21 @@ async fn what_was_cancelled_is_passed_over_when_its_time_comes_and_leaves_nothin
 }
 
 #[tokio::test]
+async fn where_nothing_waits_any_more_what_was_cancelled_is_cleared_all_the_same_when_its_time_comes() {
+    let broker = Broker::with(SqliteSettings { done: YEAR, busy_timeout: MILLI * 100, ..settings() }).await;
+    broker.send(to_mail("a", SECOND * 10)).await.unwrap();
+    cancel(&broker, "a").await;
+    assert!(seen(&broker.mail).await.is_empty(), "somebody looks before that");
+    broker.clock.advance(SECOND * 20).await;
+    let ledger = broker.sqlite.ledger().unwrap();
+    ledger.counts().await.unwrap();
+    assert_eq!(entries(&broker), 0);
+    let other = broker.file.connection();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    ledger.counts().await.expect("who looks then writes nothing");
+}
+
+#[tokio::test]
 async fn where_nobody_receives_who_looks_at_the_ledger_clears_what_was_cancelled_away() {
     let broker = broker().await;
     broker.send(to_mail("a", SECOND)).await.unwrap();
