@@ -8,6 +8,12 @@ pub(crate) fn fail(error: &dyn Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// The same where it was asked for in a way that makes no sense.
+pub(crate) fn misused(error: &dyn Error) -> ExitCode {
+    fail(error);
+    ExitCode::from(2)
+}
+
 fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -332,7 +332,7 @@ fn what_cannot_work_is_said_and_the_exit_code_tells_whose_fault_it_is() {
     let (code, said) = run(&["--brokers", "127.0.0.1:1", "--group", "shop", "--option", "ladder"]);
     assert_eq!(code, Some(2), "{said}");
     let (code, said) = run(&["--brokers", "127.0.0.1:1", "--group", "shop", "--ladder", "5s,soon"]);
-    assert_eq!((code, said.contains("soon")), (Some(1), true), "{said}");
+    assert_eq!((code, said.contains("soon")), (Some(2), true), "{said}");
     let (code, said) = run(&["--brokers", "127.0.0.1:1", "--metrics", "9187"]);
     assert_eq!((code, said.contains("127.0.0.1:9187")), (Some(2), true), "{said}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

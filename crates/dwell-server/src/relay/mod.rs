@@ -6,9 +6,12 @@ mod status;
 use clap::{Args, Subcommand};
 use dwell_core::{Error, ErrorKind, Result, Seams, TransportUrl};
 use dwell_kafka::{Counts, KafkaSettings};
-use std::{net::SocketAddr, process::ExitCode, sync::Arc};
+use std::{io, net::SocketAddr, process::ExitCode, sync::Arc};
 
-use crate::{ending::asked_to_end, failure::fail};
+use crate::{
+    ending::asked_to_end,
+    failure::{fail, misused},
+};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -55,16 +58,20 @@ fn socket(text: &str) -> std::result::Result<SocketAddr, String> {
 /// Relays until it is interrupted or asked to end.
 pub(crate) async fn run(command: Command) -> ExitCode {
     let Command::Kafka(options) = command;
-    match relay(options).await {
+    let settings = match settings(&options) {
+        Ok(settings) => settings,
+        Err(error) if error.kind() == ErrorKind::Config => return misused(&error),
+        Err(error) => return fail(&error),
+    };
+    match relay(settings, options.metrics).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
 }
 
-async fn relay(options: Options) -> Result<()> {
-    let settings = settings(&options)?;
+async fn relay(settings: KafkaSettings, metrics: Option<SocketAddr>) -> Result<()> {
     let (seams, counts) = (Seams::system("relay"), Arc::new(Counts::default()));
-    if let Some(address) = options.metrics {
+    if let Some(address) = metrics {
         let at = metrics::serve(address, counts.clone()).await?;
         tracing::info!("metrics are at http://{at}/metrics");
     }
@@ -140,7 +147,11 @@ fn brokers(given: &str) -> Result<&str> {
 
 fn read_secret(path: &str) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Error::new(ErrorKind::Config, format!("a secret cannot be read from `{path}`")).with_source(error)
+        let kind = match error.kind() {
+            io::ErrorKind::NotFound => ErrorKind::NotFound,
+            _ => ErrorKind::Denied,
+        };
+        Error::new(kind, format!("a secret cannot be read from `{path}`")).with_source(error)
     })?;
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }
