@@ -191,7 +191,8 @@ impl Place {
 }
 
 /// What to do about a topic or a subscription that is not there.
-pub(crate) const MAKE_IT: &str = "start a program that handles it, or set `on_missing = \"create\"`";
+pub(crate) const MAKE_IT: &str =
+    "start a program that handles it, with `on_missing = \"create\"`, which is the default";
 
 /// All topics that were asked for.
 #[derive(Default)]

@@ -66,7 +66,10 @@ pub(crate) fn fault(file: &str, error: rusqlite::Error) -> Error {
         ),
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => (
             ErrorKind::Denied,
-            format!("`{file}` cannot be written: this process needs to write the file and its directory"),
+            format!(
+                "`{file}` cannot be written: this process needs to write the file and its directory, and `{file}-wal` and \
+                 `{file}-shm` where they are there"
+            ),
         ),
         Some(ErrorCode::CannotOpen) => (
             ErrorKind::Denied,

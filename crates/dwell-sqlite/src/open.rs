@@ -34,6 +34,11 @@ pub(crate) fn open_writer(settings: &SqliteSettings) -> Result<Connection> {
     check_path(path)?;
     let opened = Connection::open_with_flags(as_file(path), flags());
     let connection = opened.map_err(|error| fault(&name, error))?;
+    // Before it is looked at: SQLite would make a log beside it that only this user may write, if anybody.
+    if connection.is_readonly("main").map_err(|error| fault(&name, error))? {
+        let read_only = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY);
+        return Err(fault(&name, rusqlite::Error::SqliteFailure(read_only, None)));
+    }
     let wait = |timeout| connection.busy_timeout(timeout).map_err(|error| fault(&name, error));
     wait(Duration::ZERO)?;
     layout::check(&connection, path, settings.busy_timeout)?;
@@ -71,8 +76,11 @@ fn check_path(path: &Path) -> Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     match directory {
         Some(directory) if !directory.is_dir() => {
-            let text =
-                format!("the directory `{}` of `{shown}` is not there: create it", directory.display());
+            let help = match path.starts_with("~") {
+                true => "nobody replaces the `~` here, so write the whole path",
+                false => "create it",
+            };
+            let text = format!("the directory `{}` of `{shown}` is not there: {help}", directory.display());
             Err(Error::new(ErrorKind::NotFound, text))
         }
         _ => Ok(()),
@@ -162,6 +170,14 @@ mod tests {
         assert_eq!(mode(&settings), 2, "what is confirmed survives a power cut");
         settings.synchronous = Synchronous::Normal;
         assert_eq!(mode(&settings), 1);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_said_with_what_to_do() {
+        let said = |path: &str| check_path(Path::new(path)).unwrap_err().to_string();
+        assert!(said("nowhere/dwell.db").contains("create it"));
+        let home = said("~/dwell.db");
+        assert!(home.contains("write the whole path") && !home.contains("create it"), "{home}");
     }
 
     #[test]

@@ -172,7 +172,7 @@ impl Tx<'_> {
             let close = suggest(name, self.places().topic_names.keys().map(|name| &**name));
             let meant = close.map(|close| format!("did you mean `{close}`? else ")).unwrap_or_default();
             let text = format!(
-                "there is no topic `{name}` in `{}`: {meant}start a program that handles it, or set `on_missing = \"create\"`",
+                "there is no topic `{name}` in `{}`: {meant}start a program that handles it, with `on_missing = \"create\"`, which is the default",
                 self.file_name()
             );
             refused(ErrorKind::NotFound, text)
@@ -195,7 +195,7 @@ impl Tx<'_> {
             }
         }
         let text = format!(
-            "there is no subscription `{name}` of the topic `{}`: start a program that has it, or set `on_missing = \"create\"`",
+            "there is no subscription `{name}` of the topic `{}`: start a program that has it, with `on_missing = \"create\"`, which is the default",
             of.name
         );
         Err(refused(ErrorKind::NotFound, text))

@@ -141,7 +141,7 @@ pub(crate) fn decode<C: Codec, T: DeserializeOwned>(content_type: &str, body: &B
     if !C::reads(content_type) {
         return Err(format!("its body is {content_type}, and its type is read from {}", &*C::CONTENT_TYPE));
     }
-    C::decode(body).map_err(|error| format!("its body cannot be read: {error}"))
+    C::decode(body).map_err(|error| format!("its body cannot be read as {}: {error}", &*C::CONTENT_TYPE))
 }
 
 #[cfg(test)]

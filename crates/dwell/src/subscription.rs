@@ -298,7 +298,7 @@ impl Subscription {
     /// # let t = dwell::testing::start(Bus::builder().subscribe(mail, confirm)).await?;
     /// t.post(Address::topic("orders"), Message::new("a", "orders.placed", "not JSON")).await?;
     /// t.run_until_idle().await;
-    /// assert_eq!(t.errors::<OrderPlaced>(), ["its body cannot be read: expected ident at line 1 column 2"]);
+    /// assert_eq!(t.errors::<OrderPlaced>(), ["its body cannot be read as application/json: expected ident at line 1 column 2"]);
     /// # Ok(()) }
     /// ```
     #[must_use]

@@ -159,13 +159,13 @@ table! {
         message: unreadable,
         mail: |mail| mail.invalid("orders.invalid"),
         runs: &[],
-        end: Dead("orders.invalid", UNACCEPTABLE, "its body cannot be read: EOF while parsing a value at line 1 column 9"),
+        end: Dead("orders.invalid", UNACCEPTABLE, "its body cannot be read as application/json: EOF while parsing a value at line 1 column 9"),
         ..ROW
     };
     without_a_channel_of_its_own_an_unreadable_body_is_a_dead_letter: Row {
         message: unreadable,
         runs: &[],
-        end: Dead("orders.dlq", UNACCEPTABLE, "its body cannot be read: EOF while parsing a value at line 1 column 9"),
+        end: Dead("orders.dlq", UNACCEPTABLE, "its body cannot be read as application/json: EOF while parsing a value at line 1 column 9"),
         ..ROW
     };
     another_content_type_is_invalid_although_the_body_could_be_read: Row {
@@ -358,7 +358,7 @@ on_both_pumps! {
             let lines = logs::take();
             let dead: Vec<_> = lines.iter().filter(|line| line.message == "dead-lettered").collect();
             let [line] = dead[..] else { panic!("one line: {lines:#?}") };
-            assert_eq!(line.field("error"), Some(&*format!("its body cannot be read: {problem}")));
+            assert_eq!(line.field("error"), Some(&*format!("its body cannot be read as application/json: {problem}")));
             assert!(!format!("{lines:?}").contains("4929"), "{lines:#?}");
         }
     }

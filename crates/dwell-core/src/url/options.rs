@@ -67,7 +67,7 @@ impl<'a> Options<'a> {
                 IntErrorKind::PosOverflow => "it is too large; give a smaller number",
                 IntErrorKind::NegOverflow => "it is too small; give a larger number",
                 IntErrorKind::Zero => "it must not be zero",
-                _ => "it must be a whole number, such as `100`",
+                _ => "it must be a whole number without a unit, such as `100`",
             };
             self.refused(name, value, wanted)
         })

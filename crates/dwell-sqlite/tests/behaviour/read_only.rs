@@ -3,6 +3,8 @@
 
 use super::*;
 use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
     process::{Command, ExitStatus},
 };
@@ -57,4 +59,50 @@ async fn scenario(disk: &Path) {
         assert_eq!(seen(consumer).await, ["a"]);
     }
     broker.file.check();
+}
+
+const FILE: &str = "DWELL_SQLITE_TEST_NOT_OURS";
+const OTHER: &str =
+    "read_only::who_may_not_write_a_file_is_told_so_and_leaves_nothing_beside_it_that_shuts_its_owner_out";
+
+/// Somebody who may write nothing opens it, in a process of its own: this test again, from where anybody may run it.
+#[tokio::test]
+async fn who_may_not_write_a_file_is_told_so_and_leaves_nothing_beside_it_that_shuts_its_owner_out() {
+    if let Some(file) = std::env::var_os(FILE) {
+        let url = format!("sqlite://{}", file.to_string_lossy());
+        let url = dwell_core::TransportUrl::parse(&url).unwrap();
+        let error = Sqlite::open(SqliteSettings::from_url(&url).unwrap(), dwell_core::Seams::system("test"))
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(error.to_string().contains("needs to write the file and its directory"), "{error}");
+        return;
+    }
+    let broker = Broker::new().await;
+    broker.send(order("a")).await.unwrap();
+    broker.sqlite.close().await.unwrap();
+    let (file, directory) = (broker.file.path().to_owned(), broker.file.path().parent().unwrap().to_owned());
+    let may = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    may(&directory, 0o777);
+    may(&file, 0o444);
+    let this = directory.join("test");
+    fs::copy(std::env::current_exe().unwrap(), &this).unwrap();
+    may(&this, 0o755);
+    // Whoever is allowed everything becomes nobody.
+    let mut command = match fs::metadata(&file).unwrap().uid() {
+        0 => {
+            let mut nobody = Command::new("setpriv");
+            nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&this);
+            nobody
+        }
+        _ => Command::new(&this),
+    };
+    let ended = command.args(["--exact", OTHER, "--nocapture"]).env(FILE, &file).status().unwrap();
+    assert!(ended.success(), "{ended}");
+    let mut beside: Vec<_> =
+        fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    beside.retain(|name| name.to_string_lossy().contains("-wal") || name.to_string_lossy().contains("-shm"));
+    assert!(beside.is_empty(), "{beside:?}");
+    may(&file, 0o644);
+    let broker = Broker::on(broker.clock, broker.file, settings()).await;
+    assert_eq!(seen(&broker.mail).await, ["a"]);
 }
