@@ -146,7 +146,7 @@ async fn processes_that_come_and_go_fill_the_part_that_the_one_before_them_was_a
         other.close().await.unwrap();
     }
     let last = open(100);
-    let parts = last.0.file().read(|connection| all_parts(connection)).await.unwrap();
+    let parts = last.0.file().read(all_parts).await.unwrap();
     // Each is filled until it does not look as if it had few any more.
     assert!(parts.len() <= 8 + processes.div_ceil(FEW + 1), "{} parts", parts.len());
 }
