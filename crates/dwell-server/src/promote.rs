@@ -1,6 +1,7 @@
 //! `dwell promote`: a promoter in a process of its own.
 
 use dwell_core::{Result, Seams, TransportUrl};
+use dwell_redis::RedisSettings;
 use std::process::ExitCode;
 
 use crate::{
@@ -10,7 +11,9 @@ use crate::{
 
 /// Makes ready what is due until it is interrupted or asked to end.
 pub(crate) async fn run(url: &str) -> ExitCode {
-    let url = match TransportUrl::parse(url) {
+    // Read before anything is asked of a server: what is wrong with it is the fault of who wrote it.
+    let read = TransportUrl::parse(url).and_then(|url| RedisSettings::from_url(&url).map(|_| url));
+    let url = match read {
         Ok(url) => url,
         Err(error) => return misused(&error),
     };

@@ -103,12 +103,17 @@ fn a_server_that_goes_away_is_said_without_being_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_promoted_is_said_in_one_line() {
-    for (url, says) in [("redis://127.0.0.1:1", "127.0.0.1:1"), ("memory://", "redis")] {
+fn what_cannot_be_promoted_is_said_in_one_line_and_the_exit_code_tells_whose_fault_it_is() {
+    for (url, says, code) in [
+        ("redis://127.0.0.1:1", "127.0.0.1:1", 1),
+        ("memory://", "redis", 2),
+        ("redis://127.0.0.1:1?timeot=1s", "`timeout`", 2),
+        ("localhost:6379", "`://` is missing", 2),
+    ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
         let ended = command.args(["promote", url]).output().unwrap();
         let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-        assert!(!ended.status.success(), "{url}");
+        assert_eq!(ended.status.code(), Some(code), "{url}: {said}");
         let error = said.lines().find(|line| line.starts_with("error: ")).unwrap_or_default();
         assert!(error.contains(says), "{url}: {said}");
     }

@@ -172,6 +172,19 @@ mod tests {
         assert_eq!(mode(&settings), 1);
     }
 
+    /// Else it would not be compared with the same.
+    #[test]
+    fn what_the_benchmark_is_compared_with_has_the_cache_the_pages_and_the_log_that_we_have() {
+        let bare = include_str!("../benches/sqlite/raw.rs");
+        for pragma in [
+            format!("cache_size = -{CACHE};"),
+            format!("page_size = {};", layout::PAGE),
+            format!("journal_size_limit = {LOG_LIMIT};"),
+        ] {
+            assert!(bare.contains(&pragma), "{pragma}");
+        }
+    }
+
     #[test]
     fn a_directory_that_is_not_there_is_said_with_what_to_do() {
         let said = |path: &str| check_path(Path::new(path)).unwrap_err().to_string();
