@@ -13,10 +13,14 @@ pub(crate) struct Column {
 /// All columns, in the order of the matrix.
 pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "memory", package: "dwell-conformance", target: "memory" },
+    Column { name: "memory+memory", package: "dwell-conformance", target: "memory_memory" },
+    Column { name: "memory+memory-native", package: "dwell-conformance", target: "memory_native" },
     Column { name: "log", package: "dwell-conformance", target: "log" },
     Column { name: "sqlite", package: "dwell-sqlite", target: "conformance" },
+    Column { name: "sqlite+sqlite", package: "dwell-sqlite", target: "sqlite_sqlite" },
     Column { name: "log+sqlite", package: "dwell-sqlite", target: "log" },
     Column { name: "redis", package: "dwell-redis", target: "conformance" },
+    Column { name: "redis+sqlite", package: "dwell-redis", target: "redis_sqlite" },
     Column { name: "redis-cluster", package: "dwell-redis", target: "cluster" },
     Column { name: "kafka", package: "dwell-kafka", target: "conformance" },
     Column { name: "kafka+sqlite", package: "dwell-kafka", target: "sqlite" },
@@ -30,6 +34,9 @@ pub(crate) const FAULTS: &[Column] = &[
     Column { name: "kafka", package: "dwell-kafka", target: "faults" },
     Column { name: "kafka", package: "dwell-kafka", target: "transactions" },
 ];
+
+/// The transports whose broker is hung under load. Their targets take `--hangs=N` and `--seed=S`.
+pub(crate) const HANGS: &[Column] = &[Column { name: "kafka", package: "dwell-kafka", target: "hangs" }];
 
 /// The names a person may give. One name may stand for several columns, one after the other.
 pub(crate) fn names_of(columns: &'static [Column]) -> impl Iterator<Item = &'static str> {

@@ -1,8 +1,8 @@
 //! A transport that fails where a test says so, and counts what is asked of it.
 
 use dwell_core::{
-    Address, BoxFuture, Capabilities, Changed, Consumer, Delivery, Due, Envelope, Error, ErrorKind, Inbox,
-    LeaseId, Ledger, OnMissing, Pending, Producer, Query, Result, ScheduleId, Scheduler, Sent, Settle,
+    Address, BoxFuture, Capabilities, Changed, Consumer, Delivery, Due, Entries, Envelope, Error, ErrorKind,
+    Inbox, LeaseId, Ledger, OnMissing, Pending, Producer, Query, Receive, Result, Scheduler, Sent, Settle,
     Subscription, Topic, Transport, Unsettled, ready,
 };
 use std::{
@@ -62,6 +62,8 @@ struct Faults {
     settles: usize,
     extends: usize,
     schedules: usize,
+    /// How many of the next deliveries cannot be read.
+    unreadable: usize,
     /// What has reached the transport.
     sent: BTreeMap<Address, usize>,
     settled: usize,
@@ -95,11 +97,16 @@ impl Faulty {
         self.faults().schedules = count;
     }
 
+    /// The next `count` deliveries have a [`Delivery::problem`].
+    pub fn spoil_deliveries(&self, count: usize) {
+        self.faults().unreadable = count;
+    }
+
     /// Nothing fails any more. What is pending stays so.
     pub fn heal(&self) {
         let mut faults = self.faults();
         faults.sends.clear();
-        (faults.settles, faults.extends, faults.schedules) = (0, 0, 0);
+        (faults.settles, faults.extends, faults.schedules, faults.unreadable) = (0, 0, 0, 0);
         self.healed.send_modify(|times| *times += 1);
     }
 
@@ -242,13 +249,16 @@ struct FaultyConsumer {
 }
 
 impl Consumer for FaultyConsumer {
-    fn receive(
-        &self,
-        max: usize,
-        wait: Duration,
-        lease: Option<Duration>,
-    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
-        self.inner.receive(max, wait, lease)
+    fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        let received = self.inner.receive_with(receive);
+        Box::pin(async move {
+            let mut deliveries = received.await?;
+            let spoilt = take(&mut self.of.faults().unreadable, deliveries.len());
+            for delivery in &mut deliveries[..spoilt] {
+                delivery.problem = Some("it cannot be read because the test said so".into());
+            }
+            Ok(deliveries)
+        })
     }
 
     fn settle(&self, mut batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {
@@ -300,12 +310,20 @@ impl Scheduler for FaultyScheduler {
         })
     }
 
-    fn cancel<'a>(&'a self, id: &'a ScheduleId) -> BoxFuture<'a, Result<Changed>> {
-        self.inner.cancel(id)
+    fn begin_send(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>> {
+        self.inner.begin_send(entries)
     }
 
-    fn reschedule<'a>(&'a self, id: &'a ScheduleId, due: Due) -> BoxFuture<'a, Result<Changed>> {
-        self.inner.reschedule(id, due)
+    fn end_send(&self, entries: Vec<(Envelope, Option<Sent>)>) -> BoxFuture<'_, Result<()>> {
+        self.inner.end_send(entries)
+    }
+
+    fn cancel<'a>(&'a self, entries: &'a Entries) -> BoxFuture<'a, Result<Changed>> {
+        self.inner.cancel(entries)
+    }
+
+    fn reschedule<'a>(&'a self, entries: &'a Entries, due: Due) -> BoxFuture<'a, Result<Changed>> {
+        self.inner.reschedule(entries, due)
     }
 
     fn pending(&self, query: Query) -> BoxFuture<'_, Result<Vec<Pending>>> {

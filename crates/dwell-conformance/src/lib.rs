@@ -35,11 +35,13 @@ pub mod faults;
 pub mod kills;
 pub mod log;
 mod namespace;
+mod proxy;
 mod rig;
 pub mod servers;
 mod skew;
 mod suite;
 
 pub use namespace::Namespace;
-pub use rig::{Abilities, BadUrl, Foreign, Pace, Rig, Time};
+pub use proxy::{Proxy, Trouble};
+pub use rig::{Abilities, BadUrl, Foreign, Pace, Rig, ServerFault, Time};
 pub use suite::{CaseReport, Group, Options, Report, Verdict, kept, main, run_all};

@@ -1,6 +1,6 @@
 //! What the suite needs to know about a transport to put it on the bench.
 
-use crate::Namespace;
+use crate::{Namespace, Proxy};
 use bytes::Bytes;
 use dwell_core::{BoxFuture, Error, ErrorKind, Headers, Result, Seams, Transport, VirtualClock, ready};
 use std::{sync::Arc, time::Duration};
@@ -36,6 +36,17 @@ pub trait Rig: Send + Sync + 'static {
         ready(Ok(None))
     }
 
+    /// A store beside a transport that delays messages itself: engines have it, with `delay = "native"`. Absent where
+    /// there is a [`Self::store`].
+    fn spare_store<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+        seams: Seams,
+    ) -> BoxFuture<'a, Result<Option<Arc<dyn Transport>>>> {
+        let _ = (namespace, seams);
+        ready(Ok(None))
+    }
+
     /// How long things take.
     fn pace(&self) -> Pace {
         match self.time() {
@@ -48,6 +59,11 @@ pub trait Rig: Send + Sync + 'static {
     /// each of which has one of its own if that is more than one: see [`Self::isolate`]. What mostly waits takes many.
     fn at_once(&self) -> (usize, usize) {
         (8, 1)
+    }
+
+    /// How many cases over a [`Proxy`] run at once, each with servers of its own. They mostly wait.
+    fn proxied_at_once(&self) -> usize {
+        6
     }
 
     /// What else the rig can do.
@@ -64,6 +80,23 @@ pub trait Rig: Send + Sync + 'static {
     /// Stops the server and starts it again. See [`Abilities::restart`].
     fn restart_broker(&self) -> BoxFuture<'_, Result<()>> {
         ready(Err(cannot("restart its broker")))
+    }
+
+    /// Gives this rig a server of its own behind fault proxies, before the first connection. See [`Abilities::proxy`].
+    ///
+    /// From then on [`Self::connect`] leads through the proxies with the default settings of the transport, because the
+    /// cases measure how soon it recovers with these. No connection may bypass them: a server that announces its own
+    /// address announces the address of its proxy, so a broker of several servers takes one proxy for each. The case
+    /// injects its faults into all of the returned proxies.
+    fn isolate_behind_proxies(&self) -> BoxFuture<'_, Result<Vec<Arc<Proxy>>>> {
+        ready(Err(cannot("put a proxy before its server")))
+    }
+
+    /// Does this to the server behind the proxies, and returns when it is done. See [`Abilities::suspend`],
+    /// [`Abilities::replace`] and [`Abilities::empty`].
+    fn inject(&self, fault: ServerFault) -> BoxFuture<'_, Result<()>> {
+        let _ = fault;
+        ready(Err(cannot("inject this fault into its server")))
     }
 
     /// Makes ready what is due, and does nothing else, until `stop` is done. See [`Abilities::promoters`].
@@ -177,6 +210,29 @@ pub struct Abilities {
     pub processes: bool,
     /// What is due is made ready by processes of their own, which are killed like workers.
     pub promoters: bool,
+    /// [`Rig::isolate_behind_proxies`] works: the cases of the group `Connecting` run. Declare it for every transport with
+    /// a server, together with the faults below that its server allows.
+    pub proxy: bool,
+    /// [`Rig::inject`] suspends and resumes the server.
+    pub suspend: bool,
+    /// [`Rig::inject`] replaces the server.
+    pub replace: bool,
+    /// [`Rig::inject`] empties the server.
+    pub empty: bool,
+}
+
+/// What happens to the server behind the proxies of a case, see [`Rig::inject`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerFault {
+    /// All processes of the server stop (`SIGSTOP`). Connections stay open.
+    Suspend,
+    /// They continue.
+    Resume,
+    /// Another server that has all confirmed data takes over behind the same address, in the way in which this broker fails
+    /// over. Where the old server survives that, as one that refuses writes, existing connections stay with it.
+    Replace,
+    /// The server loses all data, topics included, as a server without persistence does when it restarts.
+    Empty,
 }
 
 impl Abilities {
@@ -198,6 +254,34 @@ impl Abilities {
     #[must_use]
     pub fn with_foreign(mut self) -> Self {
         self.foreign = true;
+        self
+    }
+
+    /// With [`Self::proxy`].
+    #[must_use]
+    pub fn with_proxy(mut self) -> Self {
+        self.proxy = true;
+        self
+    }
+
+    /// With [`Self::suspend`].
+    #[must_use]
+    pub fn with_suspend(mut self) -> Self {
+        self.suspend = true;
+        self
+    }
+
+    /// With [`Self::replace`].
+    #[must_use]
+    pub fn with_replace(mut self) -> Self {
+        self.replace = true;
+        self
+    }
+
+    /// With [`Self::empty`].
+    #[must_use]
+    pub fn with_empty(mut self) -> Self {
+        self.empty = true;
         self
     }
 

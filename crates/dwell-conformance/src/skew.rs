@@ -1,6 +1,6 @@
 //! A clock that is wrong.
 
-use dwell_core::{BoxFuture, Busy, Clock, Timestamp};
+use dwell_core::{BoxFuture, Busy, Clock, Moment, Timestamp};
 use std::{sync::Arc, time::Duration};
 
 /// The same clock, with its wall time off by so many milliseconds: a sender that nobody has set right.
@@ -16,8 +16,8 @@ impl Skewed {
 }
 
 impl Clock for Skewed {
-    fn now(&self) -> Timestamp {
-        Timestamp(self.clock.now().0.saturating_add(self.by))
+    fn moment(&self) -> Moment {
+        self.clock.moment().shift(self.by)
     }
 
     fn elapsed(&self) -> Duration {

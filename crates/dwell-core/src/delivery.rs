@@ -16,17 +16,40 @@ pub struct LeaseId {
 /// The right to settle one delivery, once. Not `Clone`: settlement consumes it.
 #[derive(Debug)]
 #[must_use = "an unsettled delivery is redelivered, and on a log it holds back the commit"]
-pub struct Receipt(LeaseId);
+pub struct Receipt {
+    lease: LeaseId,
+    identity: u64,
+}
 
 impl Receipt {
-    /// Made by the transport that hands the delivery out.
+    /// Made by the transport that hands the delivery out. The position is also the identity.
     pub fn new(position: u64, fence: u64) -> Self {
-        Self(LeaseId { position, fence })
+        Self { lease: LeaseId { position, fence }, identity: position }
+    }
+
+    /// Sets the identity, for a transport whose positions are reused, or change when it redelivers a message.
+    ///
+    /// ```
+    /// use dwell_core::Receipt;
+    ///
+    /// let receipt = Receipt::new(3, 1).with_identity(1042);
+    /// assert_eq!((receipt.lease().position, receipt.identity()), (3, 1042));
+    /// ```
+    pub fn with_identity(self, identity: u64) -> Self {
+        Self { identity, ..self }
     }
 
     /// What to extend.
     pub fn lease(&self) -> LeaseId {
-        self.0
+        self.lease
+    }
+
+    /// Identifies the stored message in its subscription. It is the same for every delivery of the message until it is
+    /// settled, and no other message of the subscription ever has it, even if id and content are the same.
+    ///
+    /// A repeated settlement finds its own copy by it, and no other.
+    pub fn identity(&self) -> u64 {
+        self.identity
     }
 }
 

@@ -60,7 +60,7 @@ pub enum ErrorKind {
     Stale,
     /// There is no such thing.
     NotFound,
-    /// Exists already, or with other settings.
+    /// Exists already, or cannot hold together with what exists.
     Conflict,
     /// Not declared in the capabilities. Asking again will not help.
     Unsupported,

@@ -1,10 +1,10 @@
 //! Names of messages and of what waits, and the seam that makes new ones.
 
-use crate::{Clock, Envelope, Random, Text, Timestamp, wire};
+use crate::{Address, Attempts, Clock, Envelope, MessageFields, Random, Text, Timestamp, wire};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{
     cmp::Ordering,
-    fmt,
+    fmt::{self, Write},
     hash::{Hash, Hasher},
     ops::Deref,
     sync::Arc,
@@ -114,51 +114,84 @@ impl<'de> Deserialize<'de> for IdText {
     }
 }
 
-/// Names an entry that waits. Not the message's id: two subscriptions may defer one message at the same time.
+/// Name of a pending entry. It is not the id of its message: one message can wait at several addresses at once.
+///
+/// ```
+/// use dwell_core::{Address, Envelope, Message, ScheduleId};
+///
+/// let mail = Address::subscription("orders", "mail");
+/// let name = ScheduleId::of(&Envelope::new(mail, Message::new("a", "orders.placed", "{}")));
+/// assert_eq!(name.to_string(), "a@orders/mail");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ScheduleId(pub Text);
 
 impl ScheduleId {
-    /// The name under which `send`, `schedule` and `Move` store a waiting envelope: the message id as long as it was
-    /// never handled, so that its sender can cancel it; from then on message, final destination and count, so that
-    /// two subscriptions never collide and a repeated settlement replaces itself.
+    /// Returns the name under which `send`, `schedule` and `Move` store a pending envelope:
+    /// `{message}@{final destination}`, and from the first run on `{message}@{final destination}#{handled}`. Two
+    /// addresses never share a name, and a repeated settlement computes the same name again.
     ///
-    /// An id belongs to its topic. What only waits for a forwarder lies in one topic of the store with messages for many
-    /// others: there, its name is the message id and the topic that it is for.
+    /// Two suffixes keep entries of the same count apart:
     ///
-    /// What waits again because its target was away has a name of its own: somebody may have sent anew under its id. So has
-    /// what waits because a worker lost it: a crash is no run, and so it leaves the count as it is; and the copy of a record of
-    /// a log, where another record may have its id.
+    /// * `~{losses}` after a worker lost the message. A crash is no run, so the count stays as it is.
+    /// * `+{held}` for an entry of a store that carries [`wire::HELD`].
+    ///
+    /// If another entry has this name already, a transport appends `&` and a suffix of its own: see
+    /// [`Scheduler::schedule`](crate::Scheduler::schedule).
     pub fn of(envelope: &Envelope) -> Self {
-        let message = &envelope.message;
-        let handled = message.attempts.handled > 0 || message.attempts.failed > 0;
-        let lost = message.headers.get_text(wire::LOST_COUNT);
-        let held = message.headers.get_text(wire::HELD);
-        if handled || lost.is_some() || held.is_some() {
-            let destination = wire::final_destination(envelope);
-            let lost = lost.map(|lost| format!("{LOST}{lost}")).unwrap_or_default();
-            let held = held.map(|held| format!("+{held}")).unwrap_or_default();
-            return Self(
-                format!("{}@{destination}#{}{lost}{held}", message.id, message.attempts.handled).into(),
-            );
+        let MessageFields { id, attempts, headers, .. } = &*envelope.message;
+        let mut name = String::with_capacity(96);
+        let mut add = |prefix: &str, text: &dyn fmt::Display| {
+            write!(name, "{prefix}{text}").expect("a String accepts every text");
+        };
+        add("", id);
+        add("@", &wire::final_destination(envelope));
+        if *attempts != Attempts::default() {
+            add("#", &attempts.handled);
         }
-        match message.headers.get_text(wire::TO_TOPIC) {
-            None => Self((&message.id.0).into()),
-            Some(topic) => Self(format!("{}@{topic}", message.id).into()),
+        if let Some(lost) = headers.get_text(wire::LOST_COUNT) {
+            add("~", &lost);
         }
+        if let Some(held) = headers.get_text(wire::HELD) {
+            add("+", &held);
+        }
+        Self(name.into())
     }
 
-    /// Whether what waits under `name` is the message `id` after a worker lost it: it was in somebody's hands, though it may
-    /// never have been handled.
-    pub fn is_of_lost(name: &str, id: &str) -> bool {
-        let counts = name.strip_prefix(id).and_then(|rest| rest.rsplit_once('#'));
-        counts.is_some_and(|(_, counts)| counts.contains(LOST))
+    /// Returns the name of a message that was published to `topic` and has not run yet.
+    pub fn of_publish(message: &str, topic: &str) -> Self {
+        Self([message, "@", topic].concat().into())
+    }
+
+    /// Returns the message id if `name` is [`ScheduleId::of_publish`] for this topic.
+    pub fn published<'a>(name: &'a str, topic: &str) -> Option<&'a str> {
+        name.strip_suffix(topic)?.strip_suffix('@')
+    }
+
+    /// Splits a name into the id of its message and its final destination. `None` for a text without a destination,
+    /// which is no name.
+    ///
+    /// A message of another program may have any id, also one that contains `@`. The destination and the suffixes
+    /// contain none, so the last `@` is the one that ends the id.
+    pub fn split(name: &str) -> Option<(&str, Address)> {
+        let (message, rest) = name.rsplit_once('@')?;
+        let end = rest.find(['#', '~', '+', '&']).unwrap_or(rest.len());
+        Some((
+            message,
+            match rest[..end].split_once('/') {
+                Some((topic, subscription)) => Address::subscription(topic, subscription),
+                None => Address::topic(&rest[..end]),
+            },
+        ))
+    }
+
+    /// Whether the entry of this name goes to a dead-letter topic: it was given up before, and waits for a run of a
+    /// consumer of dead letters.
+    pub fn is_dead_letter(name: &str) -> bool {
+        Self::split(name).is_some_and(|(_, to)| wire::is_dead_letter_topic(to.topic_name()))
     }
 }
-
-/// Before the count of losses in the name of what waits because of one.
-const LOST: char = '~';
 
 macro_rules! text_id {
     ($name:ident) => {
@@ -272,7 +305,7 @@ fn hyphenated(uuid: u128) -> IdText {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Address, Due, Message, SeededRandom, VirtualClock};
+    use crate::{Due, Message, SeededRandom, VirtualClock};
     use std::time::Duration;
 
     #[test]
@@ -309,42 +342,81 @@ mod tests {
     }
 
     #[test]
-    fn two_subscriptions_that_defer_one_message_never_share_a_schedule_id() {
+    fn a_name_holds_the_message_its_final_destination_and_its_count() {
         let mut envelope = Envelope::new(Address::topic("orders"), Message::new("a", "t", ""))
             .due(Due::After(Duration::MAX));
-        assert_eq!(&*ScheduleId::of(&envelope).0, "a");
-        envelope.message.attempts.handled = 2;
+        assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders");
         envelope.to = Address::subscription("orders", "mail");
+        assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/mail");
+        envelope.message.attempts.handled = 2;
         assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/mail#2");
         envelope.to = Address::subscription("orders", "stock");
         assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/stock#2");
         wire::set_destination(&mut envelope.message.headers, &Address::subscription("orders", "stock"));
         envelope.to = Address::subscription("dwell.forward", "log");
         assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/stock#2", "the final destination counts");
+        envelope.message.attempts = Attempts { handled: 0, failed: 1 };
+        assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/stock#0", "either count");
     }
 
     #[test]
-    fn what_waits_because_it_was_lost_has_a_name_for_each_loss_at_the_same_count_of_runs() {
-        let mut envelope =
-            Envelope::new(Address::subscription("orders", "mail"), Message::new("a~1#~", "t", ""));
+    fn the_name_of_a_publish_tells_its_message() {
+        let envelope = Envelope::new(Address::topic("orders"), Message::new("a", "t", ""));
+        let name = ScheduleId::of(&envelope);
+        assert_eq!(ScheduleId::of_publish("a", "orders"), name);
+        assert_eq!(ScheduleId::published(&name.0, "orders"), Some("a"));
+        for other in ["a@orders/mail", "a@orders#1", "a@orders&1", "a@reorders", "a", "orders"] {
+            assert_eq!(ScheduleId::published(other, "orders"), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn every_name_tells_its_message_and_its_destination() {
+        let (orders, mail) = (Address::topic("orders"), Address::subscription("orders", "mail"));
+        for id in ["a", "a@b", "a@orders#3", "x&y", "@", "a@"] {
+            for (to, suffix) in
+                [(&orders, ""), (&orders, "#0"), (&mail, ""), (&mail, "#1~2+3-at:4&5"), (&mail, "&6")]
+            {
+                let name = format!("{id}@{to}{suffix}");
+                assert_eq!(ScheduleId::split(&name), Some((id, to.clone())), "{name}");
+            }
+            let mut envelope = Envelope::new(mail.clone(), Message::new(id, "t", ""));
+            envelope.message.attempts.handled = 1;
+            envelope.message.headers.set(wire::HELD, "7");
+            assert_eq!(ScheduleId::split(&ScheduleId::of(&envelope).0), Some((id, mail.clone())), "{id}");
+            assert_eq!(ScheduleId::published(&ScheduleId::of_publish(id, "orders").0, "orders"), Some(id));
+        }
+        assert_eq!(ScheduleId::split("a"), None, "no name");
+    }
+
+    #[test]
+    fn an_entry_for_a_dead_letter_topic_is_known_by_its_name() {
+        for name in ["a@orders.dlq", "a@orders.dlq/repair#4", "a@orders.invalid/repair~1"] {
+            assert!(ScheduleId::is_dead_letter(name), "{name}");
+        }
+        for name in ["a.dlq", "a.dlq@orders", "a@orders/mail.dlq", "a@orders.dlq@orders", "a@orders#1"] {
+            assert!(!ScheduleId::is_dead_letter(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn each_loss_at_the_same_count_of_runs_has_its_own_name() {
+        let mut envelope = Envelope::new(Address::subscription("orders", "mail"), Message::new("a", "t", ""));
         let mut names = std::collections::BTreeSet::new();
-        for handled in [0, 1] {
+        for (handled, count) in [(0, ""), (1, "#1")] {
             envelope.message.attempts.handled = handled;
             envelope.message.headers.take(wire::LOST_COUNT);
-            let name = ScheduleId::of(&envelope);
-            assert!(!ScheduleId::is_of_lost(&name.0, "a~1#~"), "{name}");
             for lost in ["1", "2"] {
                 envelope.message.headers.set(wire::LOST_COUNT, lost);
                 let name = ScheduleId::of(&envelope);
-                assert_eq!(&*name.0, format!("a~1#~@orders/mail#{handled}~{lost}"));
-                assert!(ScheduleId::is_of_lost(&name.0, "a~1#~"), "{name}");
+                assert_eq!(&*name.0, format!("a@orders/mail{count}~{lost}"));
                 assert!(names.insert(name));
             }
         }
     }
 
     #[test]
-    fn one_id_in_two_topics_never_shares_a_schedule_id_behind_a_forwarder() {
+    fn one_id_at_several_addresses_has_several_names_behind_a_forwarder() {
         let name = |to: Address| {
             let mut envelope =
                 Envelope::new(Address::subscription("dwell.forward", "log"), Message::new("a", "t", ""));
@@ -353,16 +425,16 @@ mod tests {
         };
         assert_eq!(name(Address::topic("orders")), "a@orders");
         assert_eq!(name(Address::topic("invoices")), "a@invoices");
-        assert_eq!(name(Address::subscription("orders", "mail")), "a@orders", "an id belongs to its topic");
+        assert_eq!(name(Address::subscription("orders", "mail")), "a@orders/mail");
     }
 
     #[test]
-    fn what_waits_again_for_its_target_never_takes_the_name_of_what_was_sent_anew() {
+    fn a_held_message_never_takes_the_name_of_a_new_send() {
         let mut envelope =
             Envelope::new(Address::subscription("dwell.forward", "log"), Message::new("a", "t", ""));
         wire::set_destination(&mut envelope.message.headers, &Address::topic("orders"));
         envelope.message.headers.set(wire::HELD, "7");
-        assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders#0+7");
+        assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders+7");
         assert_eq!(wire::take_destination(&mut envelope.message.headers), Some(Address::topic("orders")));
         assert!(envelope.message.headers.is_empty(), "the hold leaves no trace");
     }

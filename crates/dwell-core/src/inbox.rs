@@ -61,8 +61,11 @@ pub enum Claim {
 /// # Ok(()) }
 /// ```
 pub trait Inbox: Send + Sync {
-    /// Claims a message for one subscription, written `topic/name`: two topics may have subscriptions of one name. A claim ends with `done`, with `abandon`, or after `lease`. The same
-    /// `fence` claims again what it already has.
+    /// Claims a message for one subscription, written `topic/name`: two topics may have subscriptions of one name. A
+    /// claim ends with `done`, with `abandon`, or after `lease`.
+    ///
+    /// `fence` names one delivery, and no other delivery of the message. The same `fence` claims again what it already
+    /// has.
     fn claim<'a>(
         &'a self,
         subscription: &'a str,

@@ -1,6 +1,8 @@
 //! Every message that a transport holds: its state, its past, and what people may do about it.
 
-use crate::{Attempts, BoxFuture, Changed, Due, Message, MessageId, Outcome, Result, Text, Timestamp};
+use crate::{
+    Address, Attempts, BoxFuture, Changed, Due, Message, MessageId, Outcome, Result, Text, Timestamp, wire,
+};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -295,12 +297,13 @@ pub struct Answer {
 /// Which records of a message. One id may be in several topics, and in several subscriptions of each.
 ///
 /// ```
-/// use dwell_core::Of;
+/// use dwell_core::{Message, Of};
 ///
+/// let message = Message::new("a", "orders.placed", "{}");
 /// let of_mail = Of::Subscription("mail".into());
-/// assert!(of_mail.has("orders", Some("mail")) && !of_mail.has("orders", Some("stock")));
-/// let waiting_publish = Of::Record { topic: "orders".into(), subscription: None };
-/// assert!(!waiting_publish.has("orders", Some("mail")));
+/// assert!(of_mail.has("orders", Some("mail"), &message) && !of_mail.has("orders", Some("stock"), &message));
+/// let waiting_publish = Of::Record { topic: "orders".into(), subscription: None, to: None };
+/// assert!(!waiting_publish.has("orders", Some("mail"), &message));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Of {
@@ -314,21 +317,30 @@ pub enum Of {
         topic: Text,
         /// Its subscription.
         subscription: Option<Text>,
+        /// Its final destination, if it waits for a forwarder. One forwarder may hold several messages of one id.
+        to: Option<Address>,
     },
 }
 
 impl Of {
     /// This record alone.
     pub fn record(record: &Record) -> Self {
-        Of::Record { topic: record.topic.clone(), subscription: record.subscription.clone() }
+        Of::Record {
+            topic: record.topic.clone(),
+            subscription: record.subscription.clone(),
+            to: wire::destination(&record.message.headers),
+        }
     }
 
     /// Whether the record of this topic and subscription is one of them.
-    pub fn has(&self, topic: &str, subscription: Option<&str>) -> bool {
+    pub fn has(&self, topic: &str, subscription: Option<&str>, message: &Message) -> bool {
         match self {
             Of::All => true,
             Of::Subscription(name) => subscription == Some(name),
-            Of::Record { topic: its, subscription: own } => (&**its, own.as_deref()) == (topic, subscription),
+            Of::Record { topic: its, subscription: own, to } => {
+                (&**its, own.as_deref()) == (topic, subscription)
+                    && (to.is_none() || *to == wire::destination(&message.headers))
+            }
         }
     }
 }

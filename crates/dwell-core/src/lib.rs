@@ -54,16 +54,18 @@ pub use ledger::{
 pub use low_water::LowWater;
 pub use measure::{Measure, Measured};
 pub use message::{Attempts, Envelope, Message, MessageFields, Sent};
-pub use name::{JOB_TOPIC, check_id, check_subscription, check_topic, check_user_topic, is_job_topic};
+pub use name::{
+    JOB_TOPIC, check_id, check_subscription, check_topic, check_user_topic, is_job_topic, is_own_topic,
+};
 pub use random::{Random, SeededRandom};
 pub use retry::{RetryOverride, RetryPolicies, RetryPolicy};
-pub use scheduler::{Changed, OnConflict, Pending, Query, Scheduler};
+pub use scheduler::{Changed, Entries, OnConflict, Pending, Query, Scheduler};
 pub use seams::Seams;
 pub use secret::Secret;
-pub use subscription::{OnMissing, Subscription, Topic, Unclaimed};
+pub use subscription::{OnMissing, SettingChanges, Subscription, Topic, Unclaimed};
 pub use suggest::suggest;
-pub use time::{Due, Timestamp};
-pub use transport::{BoxFuture, Consumer, Producer, SendAtOnce, Transport, ready};
+pub use time::{Due, Moment, Timestamp};
+pub use transport::{BoxFuture, Consumer, Producer, Receive, SendAtOnce, Transport, ready};
 pub use url::{Options, TransportUrl};
 
 /// Shared text. Names repeat, so a clone is a reference count.

@@ -18,7 +18,9 @@ static ID: Rule = Rule::new("message id", "_:-", 128);
 /// Topics that start like this carry jobs: the rest is the job's type.
 pub const JOB_TOPIC: &str = "job.";
 /// Topics that start like this are Dwell's own.
-const RESERVED_PREFIXES: [&str; 2] = ["dwell.", JOB_TOPIC];
+const OWN_TOPIC: &str = "dwell.";
+/// Topics that start like this are no user's to name.
+const RESERVED_PREFIXES: [&str; 2] = [OWN_TOPIC, JOB_TOPIC];
 /// Topics that end like this are the dead-letter and invalid channels of another topic.
 const RESERVED_SUFFIXES: [&str; 2] = [".dlq", ".invalid"];
 
@@ -49,6 +51,11 @@ pub fn check_user_topic(name: &str) -> Result<()> {
         ErrorKind::Invalid,
         format!("the topic {} is reserved: {rule} Dwell's own; choose another name", quote(name)),
     ))
+}
+
+/// Whether this is a topic of Dwell itself, such as those in a store where messages for other brokers wait.
+pub fn is_own_topic(name: &str) -> bool {
+    name.starts_with(OWN_TOPIC)
 }
 
 /// Whether this topic carries jobs.

@@ -1,6 +1,8 @@
 //! Control over what waits.
 
-use crate::{Address, BoxFuture, Due, Envelope, MessageId, Result, ScheduleId, Sent, Timestamp};
+use crate::{
+    Address, BoxFuture, Due, Envelope, MessageId, Result, ScheduleId, Sent, Text, Timestamp, is_own_topic,
+};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -89,9 +91,11 @@ pub struct Pending {
 pub struct Query {
     /// Going there in the end: an entry for a forwarder matches by the destination behind it.
     pub to: Option<Address>,
+    /// Stored in this topic. `None` means in any topic but Dwell's own, where entries for other brokers wait.
+    pub topic: Option<Text>,
     /// With this business key.
     pub key: Option<Bytes>,
-    /// Under this message id, whatever their schedule ids.
+    /// Entries of this message, whatever their names.
     pub message: Option<MessageId>,
     /// The last of the previous page.
     pub after: Option<(Timestamp, ScheduleId)>,
@@ -99,9 +103,54 @@ pub struct Query {
     pub limit: usize,
 }
 
+impl Query {
+    /// Whether entries in this topic are asked for.
+    pub fn may_be_in(&self, topic: &str) -> bool {
+        is_meant(self.topic.as_ref(), topic)
+    }
+}
+
 impl Default for Query {
     fn default() -> Self {
-        Self { to: None, key: None, message: None, after: None, limit: 100 }
+        Self { to: None, topic: None, key: None, message: None, after: None, limit: 100 }
+    }
+}
+
+/// The pending entries of one message that [`Scheduler::cancel`] and [`Scheduler::reschedule`] change.
+///
+/// ```
+/// use dwell_core::Entries;
+///
+/// let everywhere = Entries::from("reminder-42");
+/// let in_orders = Entries { topic: Some("orders".into()), ..everywhere.clone() };
+/// assert!(everywhere.may_be_in("invoices") && !in_orders.may_be_in("invoices"));
+/// assert!(!everywhere.may_be_in("dwell.forward.kafka"), "for another broker");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entries {
+    /// Entries of this message, whatever their names.
+    pub message: MessageId,
+    /// Stored in this topic. `None` means in any topic but Dwell's own, where entries for other brokers wait.
+    pub topic: Option<Text>,
+}
+
+impl Entries {
+    /// Whether entries in this topic are meant.
+    pub fn may_be_in(&self, topic: &str) -> bool {
+        is_meant(self.topic.as_ref(), topic)
+    }
+}
+
+fn is_meant(only: Option<&Text>, topic: &str) -> bool {
+    match only {
+        Some(only) => **only == *topic,
+        None => !is_own_topic(topic),
+    }
+}
+
+impl<I: Into<MessageId>> From<I> for Entries {
+    fn from(message: I) -> Self {
+        Self { message: message.into(), topic: None }
     }
 }
 
@@ -111,19 +160,49 @@ impl Default for Query {
 /// Nothing is leased before it is due, so cancel and reschedule are exact until that moment. No state is shared
 /// between two schedulers but what the broker itself holds.
 pub trait Scheduler: Send + Sync {
-    /// Stores, and confirms as durably as the transport is. One result per envelope, in order; absent counts as an
-    /// error. `After` is resolved on the store's clock, once. A topic fans out when due, to those subscribed *then*:
-    /// one entry, one id, [`ScheduleId::of`]. [`Envelope::once`] says what a known id means; a copy (`None`) replaces
-    /// what waits under its id with the same content, so that storing it again after a doubt is idempotent. What waits
-    /// there with other content, because the id was sent anew after it had fired, stays beside it.
+    /// Stores the entries and confirms them as durably as the transport does. One result per envelope, in order; an
+    /// absent result counts as an error. The store's clock resolves `After`, once. An entry for a topic stays one
+    /// entry until it is due, then it fans out to the subscriptions of that moment.
+    ///
+    /// The name of an entry is [`ScheduleId::of`]. If another entry has this name already:
+    ///
+    /// * [`Envelope::once`] says what happens.
+    /// * A send without `once` replaces nothing. It takes a free name.
+    /// * A copy ([`Envelope::copy`]) replaces an earlier copy of this name and content, so storing it again after a
+    ///   doubt is idempotent. It replaces nothing else: then it takes a free name, too.
+    ///
+    /// A free name is [`ScheduleId::of`] with a suffix that starts with `&`.
     fn schedule(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>>;
 
-    /// `Done` means that it never fires. Where several topics hold the id, all of them are asked, and the best answer
-    /// is given. What has fired is remembered by its name here and, if it was never handled before, by its message id.
-    fn cancel<'a>(&'a self, id: &'a ScheduleId) -> BoxFuture<'a, Result<Changed>>;
+    /// Records that these envelopes are about to be sent to another broker, each under an id that its user chose:
+    /// [`Envelope::once`] is present. Each is addressed to the forwarder, as for [`Scheduler::schedule`], so both share
+    /// one memory of ids.
+    ///
+    /// * `duplicate` means that the id is known with this content. Do not send it. Other content is `Conflict`.
+    /// * Otherwise the id is now recorded as `sending`. Send it, then call [`Scheduler::end_send`]. An id that was
+    ///   recorded before and is still `sending` is answered the same way: nobody knows whether that send succeeded.
+    /// * `Replace` records the id in any case.
+    /// * A record that is `sending` is no proof that the message was sent: [`Scheduler::cancel`] and
+    ///   [`Scheduler::reschedule`] answer as if it did not exist.
+    ///
+    /// One result per envelope, in order; an absent result counts as an error. `Unsupported` if the transport does not
+    /// remember ids.
+    fn begin_send(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>>;
 
-    /// Earlier or later, unless it is too late. An unknown id is `NotFound`.
-    fn reschedule<'a>(&'a self, id: &'a ScheduleId, due: Due) -> BoxFuture<'a, Result<Changed>>;
+    /// Ends the sends of [`Scheduler::begin_send`]. `Some` records the id as `sent`: repeats are duplicates from now
+    /// on. `None` means that the broker refused the message, and removes the record.
+    fn end_send(&self, entries: Vec<(Envelope, Option<Sent>)>) -> BoxFuture<'_, Result<()>>;
+
+    /// Cancels these entries. `Done` means that at least one of them was pending, and that those never fire. `TooLate`
+    /// means that none was pending and at least one has fired. Fired entries are remembered by their name and by their
+    /// message id.
+    ///
+    /// A dead letter that waits for its next run is not pending, see [`ScheduleId::is_dead_letter`]: the answer is
+    /// `TooLate`. People replay or discard it by the ledger.
+    fn cancel<'a>(&'a self, entries: &'a Entries) -> BoxFuture<'a, Result<Changed>>;
+
+    /// Makes the same entries as [`Scheduler::cancel`] due earlier or later, with the same answers.
+    fn reschedule<'a>(&'a self, entries: &'a Entries, due: Due) -> BoxFuture<'a, Result<Changed>>;
 
     /// What waits, with resolved due times.
     fn pending(&self, query: Query) -> BoxFuture<'_, Result<Vec<Pending>>>;

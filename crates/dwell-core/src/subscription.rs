@@ -16,48 +16,140 @@ pub enum Unclaimed {
     Keep,
 }
 
+impl Unclaimed {
+    /// As configuration files have it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Keep => "keep",
+            Self::Discard => "discard",
+        }
+    }
+}
+
 /// A topic, and what it does with messages that nobody subscribed to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topic {
     /// Its name.
     pub name: Text,
-    /// For what nobody subscribed to.
-    pub unclaimed: Unclaimed,
+    /// For messages that nobody subscribed to. `None` leaves an existing topic as it is, and gives a new one the default:
+    /// dead-letter channels keep, other topics discard.
+    pub unclaimed: Option<Unclaimed>,
 }
 
 impl Topic {
-    /// A topic that keeps what nobody subscribed to, if it is a dead-letter channel, and discards it if not.
+    /// A topic whose `unclaimed` was not set.
     pub fn named(name: impl Into<Text>) -> Self {
-        let name = name.into();
-        let unclaimed = if wire::is_dead_letter_topic(&name) { Unclaimed::Keep } else { Unclaimed::Discard };
-        Self { name, unclaimed }
+        Self { name: name.into(), unclaimed: None }
     }
 
-    /// The same, keeping.
+    /// The same, keeping messages that nobody subscribed to.
     #[must_use]
     pub fn keep(mut self) -> Self {
-        self.unclaimed = Unclaimed::Keep;
+        self.unclaimed = Some(Unclaimed::Keep);
         self
     }
 
-    /// Whether this one, which is there, does what is wanted of it; `Conflict` if not.
-    pub fn check_same(&self, wanted: &Self) -> Result<()> {
-        let word = |topic: &Self| match topic.unclaimed {
-            Unclaimed::Keep => "keep",
-            Unclaimed::Discard => "discard",
-        };
-        match self.unclaimed == wanted.unclaimed {
-            true => Ok(()),
-            false => Err(conflict(&format!("topic `{}`", self.name), "unclaimed", word(self), word(wanted))),
-        }
+    /// The same, discarding messages that nobody subscribed to.
+    #[must_use]
+    pub fn discard(mut self) -> Self {
+        self.unclaimed = Some(Unclaimed::Discard);
+        self
+    }
+
+    /// What a new topic does with messages that nobody subscribed to.
+    pub fn unclaimed_or_default(&self) -> Unclaimed {
+        let is_dead_letter = wire::is_dead_letter_topic(&self.name);
+        self.unclaimed.unwrap_or(if is_dead_letter { Unclaimed::Keep } else { Unclaimed::Discard })
+    }
+
+    /// The topics of a request, those with an explicit setting first: another mention of the same topic leaves it alone.
+    pub fn explicit_first(topics: &[Self]) -> impl Iterator<Item = &Self> {
+        let (explicit, others) = (topics.iter(), topics.iter());
+        let explicit = explicit.filter(|topic| topic.unclaimed.is_some());
+        explicit.chain(others.filter(|topic| topic.unclaimed.is_none()))
+    }
+
+    /// The settings of an existing topic that this request changes.
+    pub fn changes(&self, existing: Unclaimed) -> SettingChanges {
+        let mut changes = SettingChanges::new(format!("topic `{}`", self.name));
+        let wanted = self.unclaimed.unwrap_or(existing);
+        changes.compare("unclaimed", existing.word().to_owned(), wanted.word().to_owned());
+        changes
     }
 }
 
-fn conflict(what: &str, setting: &str, is: &str, wanted: &str) -> Error {
-    let text = format!(
-        "the {what} is there with `{setting}` {is}, and not {wanted}: ask for what is there, or use another name"
-    );
-    Error::new(ErrorKind::Conflict, text)
+/// The settings of an existing topic or subscription that differ from the requested ones.
+///
+/// ```
+/// use dwell_core::{OnMissing, Subscription};
+/// use std::time::Duration;
+///
+/// let existing = Subscription::new("orders", "mail");
+/// let requested = Subscription { lease: Duration::from_secs(60), ..existing.clone() };
+/// let changes = existing.changes(&requested);
+/// assert!(changes.check(OnMissing::Create).is_ok());
+/// assert_eq!(
+///     changes.check(OnMissing::Validate).unwrap_err().to_string(),
+///     "subscription `orders/mail` exists with lease=30s (requested 1m): request the existing settings, or set \
+///      `on_missing = \"create\"` to change them"
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettingChanges {
+    what: String,
+    /// Name, existing and requested value.
+    settings: Vec<(&'static str, String, String)>,
+}
+
+impl SettingChanges {
+    fn new(what: String) -> Self {
+        Self { what, settings: vec![] }
+    }
+
+    fn compare(&mut self, setting: &'static str, existing: String, requested: String) {
+        if existing != requested {
+            self.settings.push((setting, existing, requested));
+        }
+    }
+
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.settings.is_empty()
+    }
+
+    /// `Conflict` if anything differs, unless `on_missing` is `Create`: then the requested settings replace the existing ones.
+    pub fn check(&self, on_missing: OnMissing) -> Result<()> {
+        match on_missing {
+            OnMissing::Create | OnMissing::Assume => Ok(()),
+            OnMissing::Validate => self.refuse(
+                "exists with",
+                "request the existing settings, or set `on_missing = \"create\"` to change them",
+            ),
+        }
+    }
+
+    /// `Conflict` if one request names the same thing twice, with settings that differ: both cannot hold at once.
+    pub fn check_same_request(&self) -> Result<()> {
+        self.refuse("is requested twice, with", "use the same settings, or another name")
+    }
+
+    fn refuse(&self, how: &str, remedy: &str) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let settings = self.settings.iter();
+        let settings =
+            settings.map(|(name, existing, wanted)| format!("{name}={existing} (requested {wanted})"));
+        let settings = settings.collect::<Vec<_>>().join(", ");
+        Err(Error::new(ErrorKind::Conflict, format!("{} {how} {settings}: {remedy}", self.what)))
+    }
+
+    /// Logs each change. To be called once the change has been stored.
+    pub fn log(&self) {
+        for (setting, old, new) in &self.settings {
+            tracing::info!(setting, old, new, "setting of {} changed", self.what);
+        }
+    }
 }
 
 /// What a consumer reads, and where its failures go: the settings that a transport needs. The pump has its own.
@@ -92,27 +184,21 @@ impl Subscription {
         Address::Subscription { topic: self.topic.clone(), name: self.name.clone() }
     }
 
-    /// Whether this one, which is there, has the settings that are wanted; `Conflict` if not, naming the first that
-    /// differs. Leases count to the millisecond, which is what stores keep of them.
-    pub fn check_same(&self, wanted: &Self) -> Result<()> {
+    /// The settings of this subscription, which exists, that a request changes. Leases count to the millisecond, because
+    /// that is what stores keep of them.
+    pub fn changes(&self, requested: &Self) -> SettingChanges {
         let channel =
             |address: &Option<Address>| address.as_ref().map_or("none".to_owned(), Address::to_string);
         let lease = |lease: Duration| {
             let millis = u64::try_from(lease.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
             format_duration(Duration::from_millis(millis))
         };
-        let settings = [
-            ("lease", lease(self.lease), lease(wanted.lease)),
-            ("ordered", self.ordered.to_string(), wanted.ordered.to_string()),
-            ("dead_letter", channel(&self.dead_letter), channel(&wanted.dead_letter)),
-            ("invalid", channel(&self.invalid), channel(&wanted.invalid)),
-        ];
-        match settings.into_iter().find(|(_, is, wanted)| is != wanted) {
-            None => Ok(()),
-            Some((setting, is, wanted)) => {
-                Err(conflict(&format!("subscription `{}`", self.address()), setting, &is, &wanted))
-            }
-        }
+        let mut changes = SettingChanges::new(format!("subscription `{}`", self.address()));
+        changes.compare("lease", lease(self.lease), lease(requested.lease));
+        changes.compare("ordered", self.ordered.to_string(), requested.ordered.to_string());
+        changes.compare("dead_letter", channel(&self.dead_letter), channel(&requested.dead_letter));
+        changes.compare("invalid", channel(&self.invalid), channel(&requested.invalid));
+        changes
     }
 
     /// The channels that its failures go to.
@@ -132,10 +218,11 @@ impl Subscription {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnMissing {
-    /// Make them. Idempotent, safe to race, never changes what exists.
+    /// Create them. Idempotent and safe to race. An existing subscription takes the requested settings, and so does a topic
+    /// whose `unclaimed` is set: the last start wins, and the change is logged.
     #[default]
     Create,
-    /// Fail, naming all of them.
+    /// Fail, naming all that do not exist, or the settings that differ.
     Validate,
     /// Do not look: needs no admin rights.
     Assume,
@@ -152,33 +239,46 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_that_does_otherwise_is_a_conflict_that_says_what_it_does() {
+    fn a_topic_changes_only_by_an_explicit_value() {
         let topic = Topic::named("orders");
-        topic.check_same(&topic).unwrap();
-        assert_eq!(
-            refusal(topic.check_same(&topic.clone().keep())),
-            "the topic `orders` is there with `unclaimed` discard, and not keep: ask for what is there, or use another name"
+        assert_eq!(topic.unclaimed_or_default(), Unclaimed::Discard);
+        assert_eq!(Topic::named("orders.dlq").unclaimed_or_default(), Unclaimed::Keep);
+        for existing in [Unclaimed::Keep, Unclaimed::Discard] {
+            assert!(topic.changes(existing).is_empty());
+        }
+        assert!(topic.clone().keep().changes(Unclaimed::Keep).is_empty());
+        let changes = topic.clone().keep().changes(Unclaimed::Discard);
+        changes.check(OnMissing::Create).unwrap();
+        let refused = refusal(changes.check(OnMissing::Validate));
+        assert!(
+            refused.starts_with("topic `orders` exists with unclaimed=discard (requested keep): "),
+            "{refused}"
         );
+        assert!(!topic.discard().changes(Unclaimed::Keep).is_empty());
     }
 
     #[test]
-    fn a_subscription_with_other_settings_is_a_conflict_that_names_the_first_of_them() {
+    fn a_subscription_takes_other_settings_or_names_all_of_them() {
         let mail = Subscription::new("orders", "mail");
-        mail.check_same(&mail).unwrap();
+        assert!(mail.changes(&mail).is_empty());
         let finer = Subscription { lease: mail.lease - Duration::from_nanos(1), ..mail.clone() };
-        mail.check_same(&finer).unwrap();
-        for (wanted, shown) in [
-            (Subscription { lease: Duration::from_secs(5), ..mail.clone() }, "`lease` 30s, and not 5s"),
-            (Subscription { ordered: false, ..mail.clone() }, "`ordered` true, and not false"),
-            (Subscription { dead_letter: None, ..mail.clone() }, "`dead_letter` orders.dlq, and not none"),
-            (
-                Subscription { invalid: Some(Address::topic("bad")), ..mail.clone() },
-                "`invalid` none, and not bad",
-            ),
-        ] {
-            let text = refusal(mail.check_same(&wanted));
-            assert!(text.contains("the subscription `orders/mail` is there with"), "{text}");
-            assert!(text.contains(shown), "{text}");
-        }
+        assert!(mail.changes(&finer).is_empty());
+        let other = Subscription {
+            lease: Duration::from_secs(5),
+            ordered: false,
+            dead_letter: None,
+            invalid: Some(Address::topic("bad")),
+            ..mail.clone()
+        };
+        let changes = mail.changes(&other);
+        changes.check(OnMissing::Create).unwrap();
+        changes.check(OnMissing::Assume).unwrap();
+        let differences = "lease=30s (requested 5s), ordered=true (requested false), \
+                           dead_letter=orders.dlq (requested none), invalid=none (requested bad): ";
+        let refused = refusal(changes.check(OnMissing::Validate));
+        assert!(refused.contains("subscription `orders/mail` exists with"), "{refused}");
+        assert!(refused.contains(differences) && refused.contains("on_missing"), "{refused}");
+        let twice = refusal(changes.check_same_request());
+        assert!(twice.contains("is requested twice, with") && twice.contains(differences), "{twice}");
     }
 }

@@ -51,13 +51,90 @@ impl Timestamp {
     }
 }
 
+/// A reading of a wall clock, with the part of a millisecond that a [`Timestamp`] does not have.
+///
+/// It is rounded down to determine which messages are due, and up before a delay is added, so that no message is early by
+/// that part.
+///
+/// ```
+/// use dwell_core::{Moment, Timestamp};
+/// use std::time::{Duration, UNIX_EPOCH};
+///
+/// let moment = Moment::from(UNIX_EPOCH + Duration::from_micros(1_000_250));
+/// assert_eq!((moment.floor(), moment.ceil()), (Timestamp(1000), Timestamp(1001)));
+/// assert_eq!(moment.micros(), 1_000_250);
+/// assert_eq!(Moment::from(Timestamp(1000)).ceil(), Timestamp(1000));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment {
+    millis: i64,
+    /// Nanoseconds past `millis`: less than a million.
+    nanos: u32,
+}
+
+impl Moment {
+    /// A reading whose part of a millisecond is unknown: the last moment of the given millisecond, so that a delay that is
+    /// added to it is never early.
+    ///
+    /// ```
+    /// use dwell_core::{Moment, Timestamp};
+    ///
+    /// let appended = Moment::within(Timestamp(1000));
+    /// assert_eq!((appended.floor(), appended.ceil()), (Timestamp(1000), Timestamp(1001)));
+    /// ```
+    pub fn within(millisecond: Timestamp) -> Self {
+        Self { millis: millisecond.0, nanos: 999_999 }
+    }
+
+    /// The last whole millisecond: messages that are due by then are due.
+    pub fn floor(self) -> Timestamp {
+        Timestamp(self.millis)
+    }
+
+    /// The next whole millisecond, unless this is one: where delays start.
+    pub fn ceil(self) -> Timestamp {
+        Timestamp(self.millis.saturating_add(i64::from(self.nanos > 0)))
+    }
+
+    /// Microseconds since the epoch, rounded down.
+    pub fn micros(self) -> i64 {
+        self.millis.saturating_mul(1000).saturating_add(i64::from(self.nanos / 1000))
+    }
+
+    /// The reading of a clock that is ahead by this number of milliseconds.
+    #[must_use]
+    pub fn shift(self, millis: i64) -> Self {
+        Self { millis: self.millis.saturating_add(millis), ..self }
+    }
+}
+
+/// A whole millisecond.
+impl From<Timestamp> for Moment {
+    fn from(time: Timestamp) -> Self {
+        Self { millis: time.0, nanos: 0 }
+    }
+}
+
+impl From<SystemTime> for Moment {
+    fn from(time: SystemTime) -> Self {
+        const MILLI: u32 = 1_000_000;
+        let millis = |since: Duration| i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
+        match time.duration_since(UNIX_EPOCH) {
+            Ok(after) => Self { millis: millis(after), nanos: after.subsec_nanos() % MILLI },
+            Err(before) => {
+                let before = before.duration();
+                let past = before.subsec_nanos() % MILLI;
+                let whole = Self { millis: -millis(before), nanos: 0 };
+                if past == 0 { whole } else { Self { nanos: MILLI - past, ..whole.shift(-1) } }
+            }
+        }
+    }
+}
+
 /// Rounded *up* to a millisecond: never early.
 impl From<SystemTime> for Timestamp {
     fn from(time: SystemTime) -> Self {
-        match time.duration_since(UNIX_EPOCH) {
-            Ok(after) => Self(0).after(after),
-            Err(before) => Self(-i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX)),
-        }
+        Moment::from(time).ceil()
     }
 }
 
@@ -66,11 +143,11 @@ impl From<SystemTime> for Timestamp {
 /// sender's clock is wrong, and hops do not add up.
 ///
 /// ```
-/// use dwell_core::{Due, Timestamp};
+/// use dwell_core::{Due, Moment, Timestamp};
 /// use std::time::Duration;
 ///
 /// let (now, minute) = (Timestamp(1_000_000), Duration::from_secs(60));
-/// assert_eq!(Due::from(minute).resolve(now), Timestamp(1_060_000));
+/// assert_eq!(Due::from(minute).resolve(Moment::from(now)), Timestamp(1_060_000));
 /// assert_eq!(Due::from(Timestamp(1_060_000)).wait(now), minute);
 /// assert!(Due::At(Timestamp(0)).wait(now).is_zero(), "at once");
 /// ```
@@ -105,10 +182,11 @@ impl Due {
     /// At once: never touches a scheduler.
     pub const NOW: Self = Self::After(Duration::ZERO);
 
-    /// The absolute time, on the clock that says `now`.
-    pub fn resolve(self, now: Timestamp) -> Timestamp {
+    /// The absolute time, on the clock that says `now`. A delay starts at the next whole millisecond: never early.
+    pub fn resolve(self, now: Moment) -> Timestamp {
         match self {
-            Self::After(delay) => now.after(delay),
+            Self::NOW => now.floor(),
+            Self::After(delay) => now.ceil().after(delay),
             Self::At(time) => time,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::{
     Capabilities, Delivery, Envelope, Inbox, LeaseId, Ledger, Measure, OnMissing, Result, Scheduler, Sent,
-    Settle, Subscription, Topic, Unsettled,
+    Settle, Subscription, Text, Topic, Unsettled,
 };
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -49,8 +49,12 @@ pub trait Transport: Send + Sync {
     fn capabilities(&self) -> Capabilities;
 
     /// Makes sure that all that these topics and subscriptions need is there and fits: queues, groups, retry and
-    /// dead-letter channels, delay levels. The channels of a subscription come with it. What exists with other
-    /// settings is `Conflict`, and is not altered. Under `Validate`, all that is missing is named in one `NotFound`.
+    /// dead-letter channels, delay levels. The channels of a subscription come with it.
+    ///
+    /// Under `Create`, an existing subscription takes the requested settings, and a topic its `unclaimed`, if that is set:
+    /// see [`SettingChanges`](crate::SettingChanges). Running consumers keep their own lease. Settings that cannot hold at
+    /// once are a `Conflict`, and nothing is changed. Under `Validate`, all that is missing is named in one `NotFound`, and
+    /// settings that differ in one `Conflict`.
     fn provision<'a>(
         &'a self,
         topics: &'a [Topic],
@@ -104,10 +108,10 @@ pub trait Producer: Send + Sync {
     ///
     /// * A `due` that [`Capabilities::reaches`] denies is `Unsupported`. A topic that is not there is `NotFound`, a
     ///   body over `max_body` is `TooLarge`, a bounded queue without room is `Full`.
-    /// * What waits is stored under [`crate::ScheduleId::of`]; a copy replaces itself.
+    /// * A pending envelope is stored as [`Scheduler::schedule`] says.
     /// * [`Envelope::once`], where `remembers_ids` is declared: with `Fail`, the same content again is `Ok` with
-    ///   `duplicate`, other content is `Conflict`; `Replace` replaces what waits and inserts anew what has fired. Per
-    ///   (topic, id), atomically. Where it is not declared: `Unsupported`.
+    ///   `duplicate`, other content is `Conflict`; `Replace` replaces a pending entry and inserts a new one for an id
+    ///   that has fired. Per (final destination, id), atomically. Where it is not declared: `Unsupported`.
     /// * Broker-side deduplication gets a fresh id each time: it would swallow the copy of a retry, and confirm it.
     fn send<'a>(&'a self, batch: &'a [Envelope]) -> BoxFuture<'a, Vec<Result<Sent>>>;
 
@@ -123,21 +127,39 @@ pub trait SendAtOnce: Send + Sync {
     fn send_at_once(&self, envelope: Envelope) -> Result<Sent>;
 }
 
+/// A request for deliveries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Receive {
+    /// Maximum number of deliveries. No more than the caller can hold, because each of them is leased.
+    pub max: usize,
+    /// Maximum time to wait for the first delivery.
+    pub wait: Duration,
+    /// Duration of the leases. `None` is the subscription's setting.
+    pub lease: Option<Duration>,
+    /// Name of the worker that runs the deliveries, for the ledger. `None` is a name that the consumer chooses. A
+    /// transport without a ledger ignores it.
+    pub worker: Option<Text>,
+}
+
 /// One member of one subscription. One that is dropped without `close` has crashed: what it held is redelivered when its
 /// leases run out, or at once where the broker notices that a session ended.
 pub trait Consumer: Send + Sync {
-    /// Up to `max` deliveries that are due: waits up to `wait` for the first, never for the second. One caller at a
-    /// time. `max` is what the caller can hold, so that nothing is leased which nobody asked for. `lease` is how long
-    /// they are ours; `None` is the subscription's.
+    /// Returns up to [`Receive::max`] due deliveries. Waits up to [`Receive::wait`] for the first one, and never for a
+    /// second. One caller at a time.
     ///
-    /// Staying a member (heartbeats, poll intervals) does not depend on how often this is called. What was fetched
-    /// and not returned, because the future was dropped, comes with the next call, or is released by `close`.
+    /// Staying a member (heartbeats, poll intervals) does not depend on how often this is called. Deliveries that were
+    /// fetched and not returned, because the future was dropped, are returned by the next call, or released by `close`.
+    fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>>;
+
+    /// Calls [`Consumer::receive_with`] in the name of the consumer itself.
     fn receive(
         &self,
         max: usize,
         wait: Duration,
         lease: Option<Duration>,
-    ) -> BoxFuture<'_, Result<Vec<Delivery>>>;
+    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        self.receive_with(Receive { max, wait, lease, worker: None })
+    }
 
     /// Settles, in any order; returns once the broker has it (on a log: once it counts for the commit). What comes
     /// back was not settled. An undeclared action comes back `Unsupported`; a fence that no longer matches comes back

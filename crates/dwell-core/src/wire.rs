@@ -3,7 +3,7 @@
 
 use crate::{
     Address, Attempts, ContentType, Envelope, Error, ErrorKind, Headers, Message, MessageFields, MessageId,
-    Text, Timestamp,
+    Text, Timestamp, is_job_topic,
 };
 use bytes::Bytes;
 
@@ -41,8 +41,8 @@ pub const REJECTED_AT: &str = "x-rejected-at";
 pub const TO_TOPIC: &str = "x-dwell-to-topic";
 /// On what waits in a store for another broker: the subscription there, if it is addressed alone.
 pub const TO_SUBSCRIPTION: &str = "x-dwell-to-subscription";
-/// On what waits in a store for another broker: tells it apart from others of its id. `at` and its place in the log that it
-/// was read from; or, because its target was away, a number for each time that it waits.
+/// On an entry of a store for another broker: tells it apart from other entries of its id. For the copy of a settlement, `at`
+/// and [`crate::Receipt::identity`]; for a message whose target was unavailable, a number for each time that it waits.
 pub const HELD: &str = "x-dwell-held";
 
 /// The stamps of a rejection.
@@ -154,7 +154,7 @@ fn take_number<N: std::str::FromStr>(
 
 /// Where an envelope goes in the end: what its `x-dwell-to-*` headers say, where it only waits for a forwarder.
 pub fn final_destination(envelope: &Envelope) -> Address {
-    destination_headers(&envelope.message.headers).unwrap_or_else(|| envelope.to.clone())
+    destination(&envelope.message.headers).unwrap_or_else(|| envelope.to.clone())
 }
 
 /// Addresses a message that waits elsewhere to its final destination.
@@ -168,14 +168,20 @@ pub fn set_destination(headers: &mut Headers, to: &Address) {
 
 /// The reverse of [`set_destination`]: `None` if there is none, and the headers as they were before it.
 pub fn take_destination(headers: &mut Headers) -> Option<Address> {
-    let to = destination_headers(headers);
+    let to = destination(headers);
     headers.take(TO_TOPIC);
     headers.take(TO_SUBSCRIPTION);
     headers.take(HELD);
     to
 }
 
-fn destination_headers(headers: &Headers) -> Option<Address> {
+/// Whether a message in this topic is a job, or waits there to become one in another broker.
+pub fn is_job(topic: &str, headers: &Headers) -> bool {
+    is_job_topic(headers.get_text(TO_TOPIC).unwrap_or(topic))
+}
+
+/// The final destination of a message that waits for a forwarder; `None` if it waits for none.
+pub fn destination(headers: &Headers) -> Option<Address> {
     let topic: Text = headers.get_text(TO_TOPIC)?.into();
     Some(match headers.get_text(TO_SUBSCRIPTION) {
         Some(name) => Address::Subscription { topic, name: name.into() },

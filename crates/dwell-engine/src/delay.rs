@@ -2,13 +2,24 @@
 
 use dwell_core::{
     Address, AtomicMove, Capabilities, Clock, Due, Envelope, Error, ErrorKind, Result, Scheduler, Text,
-    Transport, duration::format_duration, wire,
+    Transport, check_topic, duration::format_duration, wire,
 };
 use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc, time::Duration};
 
-/// The topic in a store where messages for other brokers wait.
-pub const FORWARD_TOPIC: &str = "dwell.forward";
+/// Topics in a store where messages for other brokers wait start like this. Each broker has one of its own: names, ids and
+/// control are per topic, so brokers that share a store do not meet there.
+pub const FORWARD_TOPICS: &str = "dwell.forward.";
+
+/// The topic in a store where messages for the broker `via` wait.
+pub fn forward_topic(via: &str) -> Text {
+    [FORWARD_TOPICS, via].concat().into()
+}
+
+/// Whether messages for another broker wait in this topic.
+pub fn is_forward_topic(topic: &str) -> bool {
+    topic.starts_with(FORWARD_TOPICS) && !wire::is_dead_letter_topic(topic)
+}
 
 /// Who holds a message while it waits.
 ///
@@ -40,9 +51,14 @@ pub struct Detour {
 }
 
 impl Detour {
+    /// The topic of this broker in the store.
+    pub fn topic(&self) -> Text {
+        forward_topic(&self.via)
+    }
+
     /// Where the forwarder of this broker reads.
     pub fn address(&self) -> Address {
-        Address::subscription(FORWARD_TOPIC, self.via.clone())
+        Address::subscription(self.topic(), self.via.clone())
     }
 
     /// The same envelope, addressed to the forwarder.
@@ -169,6 +185,12 @@ fn detour(
     via: Text,
     allow_volatile: bool,
 ) -> Result<Detour> {
+    let topic = forward_topic(&via);
+    if !is_forward_topic(&topic) || check_topic(&format!("{topic}.dlq")).is_err() {
+        let text = "cannot be the name of a broker in a store: use at most 100 of the characters A-Z a-z 0-9 and _.-, and not \
+                    `.dlq` or `.invalid` at the end";
+        return Err(config(format!("`{via}` {text}")));
+    }
     let can = store.capabilities();
     let scheduler = store.scheduler().filter(|_| can.delay_control && can.atomic_move != AtomicMove::No);
     let Some(scheduler) = scheduler else {

@@ -1,26 +1,28 @@
 //! Everything together: a transport, the store behind it, its background work, pumps and the monitor.
 
+mod sending;
+
 use crate::{
     delay::{Delay, DelayMode, Route},
     forward::Forwarder,
-    gaps::{Gaps, unconfirmed},
-    monitor::{Books, Monitor, best, hidden},
-    observe::{Observer, watch},
+    gaps::Gaps,
+    inside::Runs,
+    monitor::{Books, CombinedLedger, Monitor, StoreLedger, best, hidden},
+    observe::Observer,
     pump::{Pump, Work},
     settings::SubscriptionSettings,
     spawn::{spawn, supervise},
 };
 use dwell_core::{
-    Capabilities, Changed, Consumer, Due, Envelope, Error, ErrorKind, MessageId, OnMissing, Pending,
-    Producer, Query, Result, ScheduleId, Scheduler, Seams, SendAtOnce, Sent, Subscription, Text, Timestamp,
-    Topic, Transport, check_id, check_topic, is_job_topic, wire,
+    Capabilities, Changed, Consumer, Due, Entries, Envelope, Error, ErrorKind, Ledger, MessageId, OnMissing,
+    Pending, Producer, Query, Result, Scheduler, Seams, Subscription, Text, Timestamp, Topic, Transport,
 };
 use futures_util::future::join_all;
 use std::{
     fmt,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -31,6 +33,9 @@ use tokio::{
 
 /// How long a shutdown waits for forwarder and background work.
 const LAST_WAIT: Duration = Duration::from_secs(10);
+
+/// How often everything that may hold a message is asked before the answer is that nothing does.
+const PASSES: usize = 2;
 
 /// What an engine is made of.
 pub struct EngineBuilder {
@@ -43,6 +48,7 @@ pub struct EngineBuilder {
     background: bool,
     on_missing: OnMissing,
     outbox: bool,
+    shared: bool,
     observer: Option<Arc<dyn Observer>>,
 }
 
@@ -97,6 +103,13 @@ impl EngineBuilder {
         self
     }
 
+    /// The transport belongs to the caller, who may use it elsewhere: a shutdown leaves it open. The store is closed.
+    #[must_use]
+    pub fn shared(mut self, shared: bool) -> Self {
+        self.shared = shared;
+        self
+    }
+
     /// Who is told what becomes of messages.
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
@@ -118,13 +131,16 @@ impl EngineBuilder {
         if let Some(detour) = delay.detour() {
             Forwarder::provision(detour, self.on_missing).await?;
         }
-        let books = Books {
-            transport: self.transport.ledger(),
-            store: self.store.as_ref().and_then(|store| store.ledger()),
-            hides_what_waits: delay.hides_what_waits(),
-        };
+        let of_store = delay.detour().and_then(|detour| {
+            let ledger = detour.store.ledger()?;
+            Some(StoreLedger { ledger, via: detour.via.clone() })
+        });
+        let has_store = self.store.is_some();
+        let ledger = CombinedLedger { transport: self.transport.ledger(), store: of_store, has_store };
+        let books = Books { ledger: ledger.clone(), hides_what_waits: delay.hides_what_waits() };
         let inner = Inner {
             monitor: Monitor::new(self.seams.clock.clone(), books),
+            ledger,
             transport: self.transport,
             store: self.store,
             producer: OnceLock::new(),
@@ -133,6 +149,9 @@ impl EngineBuilder {
             delay,
             seams: self.seams,
             outbox: self.outbox,
+            shared: self.shared,
+            is_closed: AtomicBool::new(false),
+            runs: Runs::default(),
             observer: self.observer,
             forwarder_tick: Arc::default(),
             stop: watch::Sender::new(false),
@@ -147,6 +166,9 @@ impl EngineBuilder {
     }
 }
 
+/// A scheduler, and the topic in it that is ours; `None` means all of it.
+type ScopedScheduler = (Arc<dyn Scheduler>, Option<Text>);
+
 /// A transport with everything that runs on it. Cheap to clone. Two engines share nothing but their broker.
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
@@ -160,12 +182,18 @@ struct Inner {
     delay: Delay,
     seams: Seams,
     outbox: bool,
+    /// A shutdown leaves the transport open.
+    shared: bool,
+    /// It has stopped, and sends nothing more.
+    is_closed: AtomicBool,
+    runs: Runs,
     /// There is a store, and it remembers ids.
     stores_ids: bool,
     observer: Option<Arc<dyn Observer>>,
     /// When the forwarder last showed that it is alive, in milliseconds; 0 is never.
     forwarder_tick: Arc<AtomicI64>,
     monitor: Monitor,
+    ledger: CombinedLedger,
     stop: watch::Sender<bool>,
     services: Mutex<Vec<JoinHandle<()>>>,
     /// Of every service: a second signal finds them even while somebody waits for the services to end.
@@ -185,6 +213,7 @@ impl Engine {
             background: true,
             on_missing: OnMissing::Create,
             outbox: false,
+            shared: false,
             observer: None,
         }
     }
@@ -209,82 +238,16 @@ impl Engine {
         &self.0.monitor
     }
 
+    /// Records of every message, whether the transport or the store holds it. `None` if one of them keeps no ledger.
+    pub fn ledger(&self) -> Option<Arc<dyn Ledger>> {
+        let is_whole = self.0.ledger.store.is_some() || self.0.delay.detour().is_none();
+        (self.0.ledger.transport.is_some() && is_whole)
+            .then(|| Arc::new(self.0.ledger.clone()) as Arc<dyn Ledger>)
+    }
+
     /// Makes sure that topics are there that this process only sends to.
     pub async fn provision(&self, topics: &[Topic], on_missing: OnMissing) -> Result<()> {
         self.0.transport.provision(topics, &[], on_missing).await
-    }
-
-    /// Sends what a user sends: checked, each by the way that its due time asks for. One result per envelope, in
-    /// order; items fail alone.
-    pub async fn send(&self, batch: &[Envelope]) -> Vec<Result<Sent>> {
-        let results = self.send_all(batch).await;
-        if let Some(observer) = &self.0.observer {
-            for (envelope, result) in batch.iter().zip(&results) {
-                result.iter().for_each(|sent| watch(|| observer.sent(envelope, sent)));
-            }
-        }
-        results
-    }
-
-    /// Whether [`Engine::send_at_once`] can send this one: nobody has to be waited for.
-    pub fn sends_at_once(&self, envelope: &Envelope) -> bool {
-        self.immediate().is_some() && matches!(self.route(envelope), Ok(Route::Now | Route::Native))
-    }
-
-    /// The same as [`Engine::send`] for one envelope that [`Engine::sends_at_once`] accepts.
-    pub fn send_at_once(&self, envelope: Envelope) -> Result<Sent> {
-        self.check(&envelope)?;
-        let Some(producer) = self.immediate() else { return Err(unconfirmed()) };
-        let Some(observer) = &self.0.observer else { return producer.send_at_once(envelope) };
-        let sent = producer.send_at_once(envelope.clone());
-        sent.iter().for_each(|sent| watch(|| observer.sent(&envelope, sent)));
-        sent
-    }
-
-    fn immediate(&self) -> Option<&dyn SendAtOnce> {
-        self.0.producer.get()?.at_once()
-    }
-
-    async fn send_all(&self, batch: &[Envelope]) -> Vec<Result<Sent>> {
-        let checked = |envelope: &Envelope| self.check(envelope).and_then(|()| self.route(envelope));
-        if batch.iter().all(|envelope| matches!(checked(envelope), Ok(Route::Now | Route::Native))) {
-            return self.send_natively(batch).await;
-        }
-        let routes = batch.iter().map(checked).collect();
-        // Boxed, because most sends take no room for it.
-        Box::pin(self.send_several_ways(batch, routes)).await
-    }
-
-    async fn send_several_ways(&self, batch: &[Envelope], routes: Vec<Result<Route>>) -> Vec<Result<Sent>> {
-        let (mut results, mut sending, mut storing): (Vec<_>, Vec<_>, Vec<_>) = Default::default();
-        for (route, envelope) in routes.into_iter().zip(batch) {
-            let index = results.len();
-            results.push(None);
-            match route {
-                Ok(Route::Now | Route::Native) => sending.push((index, envelope.clone())),
-                Ok(Route::Detour) => storing.push((index, envelope.clone())),
-                Err(error) => results[index] = Some(Err(error)),
-            }
-        }
-        if !sending.is_empty() {
-            let (indexes, envelopes): (Vec<_>, Vec<_>) = sending.into_iter().unzip();
-            place(&mut results, indexes, self.send_natively(&envelopes).await);
-        }
-        if let Some(detour) = self.0.delay.detour().filter(|_| !storing.is_empty()) {
-            let (indexes, envelopes): (Vec<_>, Vec<_>) =
-                storing.into_iter().map(|(index, envelope)| (index, detour.wrap(envelope))).unzip();
-            place(&mut results, indexes, detour.scheduler.schedule(envelopes).await);
-        }
-        results.into_iter().map(|result| result.unwrap_or_else(|| Err(unconfirmed()))).collect()
-    }
-
-    /// An id of the user's own goes by way of the store that remembers it, whenever it is due: remembered in one place for
-    /// what is due now and in another for what waits, the same id would be sent twice.
-    fn route(&self, envelope: &Envelope) -> Result<Route> {
-        if self.0.outbox || self.0.stores_ids && envelope.once.is_some() {
-            return Ok(Route::Detour);
-        }
-        self.0.delay.route(envelope.due)
     }
 
     /// Whether ids that users choose are remembered, by the store or by the transport.
@@ -308,59 +271,6 @@ impl Engine {
         (tick != 0).then_some(Timestamp(tick))
     }
 
-    async fn send_natively(&self, batch: &[Envelope]) -> Vec<Result<Sent>> {
-        let mut results = match self.producer().await {
-            Ok(producer) => producer.send(batch).await,
-            Err(error) => batch.iter().map(|_| Err(error.again())).collect(),
-        };
-        results.resize_with(batch.len(), || Err(unconfirmed()));
-        results
-    }
-
-    /// The transport's one producer, asked for until it is there.
-    async fn producer(&self) -> Result<&Arc<dyn Producer>> {
-        match self.0.producer.get() {
-            Some(producer) => Ok(producer),
-            None => {
-                let producer = self.0.transport.producer().await?;
-                Ok(self.0.producer.get_or_init(|| producer))
-            }
-        }
-    }
-
-    /// What no user may send, and what no broker behind us would take: found out now, not when it is due.
-    fn check(&self, envelope: &Envelope) -> Result<()> {
-        let message = &envelope.message;
-        let topic = envelope.to.topic_name();
-        check_topic(topic)?;
-        if topic.starts_with("dwell.") {
-            let text = format!(
-                "the topic `{topic}` is for Dwell itself: names that start with `dwell.` are reserved"
-            );
-            return Err(Error::new(ErrorKind::Invalid, text));
-        }
-        check_id(&message.id.0)?;
-        if is_job_topic(topic) && message.headers.get(wire::MAX_RETRIES).is_some() {
-            // A job's own limit is the one header of ours that comes with a send.
-            let mut others = message.headers.clone();
-            others.take(wire::MAX_RETRIES);
-            others.check()?;
-        } else {
-            message.headers.check()?;
-        }
-        if message.body.len() > self.0.capabilities.max_body {
-            let text = format!(
-                "the message {} for {} has a body of {} bytes, and this transport carries at most {}",
-                message.id,
-                envelope.to,
-                message.body.len(),
-                self.0.capabilities.max_body
-            );
-            return Err(Error::new(ErrorKind::TooLarge, text));
-        }
-        Ok(())
-    }
-
     /// Works on a subscription: provisions it, then starts its performers.
     pub async fn subscribe(&self, settings: SubscriptionSettings, work: Work) -> Result<Pump> {
         let inner = &self.0;
@@ -378,6 +288,7 @@ impl Engine {
             inner.seams.clone(),
             work,
             inner.observer.clone(),
+            inner.runs.clone(),
         )?;
         inner.monitor.watch(pump.clone());
         Ok(pump)
@@ -395,37 +306,41 @@ impl Engine {
         }
     }
 
-    /// Cancels all that waits under this message id.
+    /// Cancels every pending entry of this message.
     pub async fn cancel(&self, id: &MessageId) -> Result<Changed> {
         self.change(id, None).await
     }
 
-    /// Makes all that waits under this message id due then.
+    /// Makes every pending entry of this message due then.
     pub async fn reschedule(&self, id: &MessageId, due: Due) -> Result<Changed> {
         self.change(id, Some(due)).await
     }
 
     async fn change(&self, id: &MessageId, due: Option<Due>) -> Result<Changed> {
-        let mut answers = vec![];
-        for scheduler in self.schedulers()? {
-            let query = Query { message: Some(id.clone()), limit: 1000, ..Query::default() };
-            // The name under which a user's own send waits, too: what is no longer pending may be remembered.
-            let mut names: Vec<_> =
-                scheduler.pending(query).await?.into_iter().map(|pending| pending.id).collect();
-            names.push(ScheduleId::from(&*id.0));
-            names.sort();
-            names.dedup();
-            for name in names {
-                answers.push(match due {
-                    None => scheduler.cancel(&name).await?,
-                    Some(due) => scheduler.reschedule(&name, due).await?,
-                });
+        let schedulers = self.schedulers()?;
+        for _ in 0..PASSES {
+            let mut changed = Changed::NotFound;
+            for (scheduler, topic) in &schedulers {
+                let entries = Entries { message: id.clone(), topic: topic.clone() };
+                let answer = match due {
+                    None => scheduler.cancel(&entries).await?,
+                    Some(due) => scheduler.reschedule(&entries, due).await?,
+                };
+                changed = best([changed, answer]);
+            }
+            if changed != Changed::NotFound {
+                return Ok(changed);
+            }
+            let is_in_flight = || self.0.monitor.in_flight().iter().any(|seen| seen.id == *id);
+            if self.0.ledger.knows(id).await? || is_in_flight() {
+                return Ok(Changed::TooLate);
+            }
+            // Without a store, nothing moves from one holder to another.
+            if self.0.delay.detour().is_none() {
+                break;
             }
         }
-        match best(answers) {
-            Changed::NotFound if self.0.delay.hides_what_waits() => Err(hidden()),
-            changed => Ok(changed),
-        }
+        if self.0.delay.hides_what_waits() { Err(hidden()) } else { Ok(Changed::NotFound) }
     }
 
     /// What waits, in order of due time, from everything that holds messages for us.
@@ -434,36 +349,56 @@ impl Engine {
             return Err(hidden());
         }
         let mut pending = vec![];
-        for scheduler in self.schedulers()? {
-            pending.extend(scheduler.pending(query.clone()).await?);
+        for (scheduler, topic) in self.schedulers()? {
+            pending.extend(
+                scheduler
+                    .pending(Query { topic: topic.or_else(|| query.topic.clone()), ..query.clone() })
+                    .await?,
+            );
         }
         pending.sort_by(|a, b| (a.due, &a.id).cmp(&(b.due, &b.id)));
         pending.truncate(query.limit);
         Ok(pending)
     }
 
-    /// Whoever can list and change what waits. `Unsupported` if the broker holds it and cannot.
-    fn schedulers(&self) -> Result<Vec<Arc<dyn Scheduler>>> {
-        let store = self.0.delay.detour().map(|detour| detour.scheduler.clone());
-        let schedulers: Vec<_> = self.0.transport.scheduler().into_iter().chain(store).collect();
+    /// The schedulers that may hold pending messages: the store's first, because messages move from there to the transport
+    /// when they are due. Each with the topic that our messages are in, because the store may be the transport of others.
+    /// `Unsupported` if the broker holds them and cannot list them.
+    fn schedulers(&self) -> Result<Vec<ScopedScheduler>> {
+        let store = self.0.delay.detour().map(|detour| (detour.scheduler.clone(), Some(detour.topic())));
+        let transport = self.0.transport.scheduler().map(|scheduler| (scheduler, None));
+        let schedulers: Vec<_> = store.into_iter().chain(transport).collect();
         if schedulers.is_empty() {
             return Err(hidden());
         }
         Ok(schedulers)
     }
 
+    /// Whether the caller is inside a handler of this engine: it must not wait for the handlers to end.
+    pub fn is_inside_handler(&self) -> bool {
+        self.0.runs.is_inside()
+    }
+
     /// Stops in order: the pumps first, so that nothing new is stored, then forwarder and background work, then the
-    /// connections.
+    /// connections; a [shared](EngineBuilder::shared) transport stays open. From then on a send is `Closed`.
     pub async fn shutdown(&self) -> Result<()> {
         let pumps = self.0.monitor.pumps();
         join_all(pumps.iter().map(Pump::stop)).await;
-        self.0.stop.send_replace(true);
+        self.close_sends();
         self.services_stopped().await;
         let store = match &self.0.store {
             Some(store) => self.closed("store", &**store).await,
             None => Ok(()),
         };
+        if self.0.shared {
+            return store;
+        }
         self.closed("transport", &*self.0.transport).await.and(store)
+    }
+
+    fn close_sends(&self) {
+        self.0.is_closed.store(true, Ordering::Release);
+        self.0.stop.send_replace(true);
     }
 
     async fn closed(&self, what: &str, transport: &dyn Transport) -> Result<()> {
@@ -497,7 +432,7 @@ impl Engine {
     /// Stops at once, without waiting for anything: what runs is dropped, and redelivered by the broker.
     pub fn stop_now(&self) {
         self.0.monitor.pumps().iter().for_each(Pump::stop_now);
-        self.0.stop.send_replace(true);
+        self.close_sends();
         self.abort_services();
     }
 
@@ -543,12 +478,6 @@ impl Engine {
         let handle = spawn(&*clock, service);
         self.0.aborts.lock().unwrap_or_else(PoisonError::into_inner).push(handle.abort_handle());
         self.0.services.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
-    }
-}
-
-fn place(results: &mut [Option<Result<Sent>>], indexes: Vec<usize>, answers: Vec<Result<Sent>>) {
-    for (index, answer) in indexes.into_iter().zip(answers) {
-        results[index] = Some(answer);
     }
 }
 

@@ -11,12 +11,12 @@
 //!   after a pause that grows up to a minute.
 //! * The target is slow: what comes due for it meanwhile is next, in the order of due times.
 //! * The message itself can never be sent (too large, no such target): it is parked among the dead letters of
-//!   [`FORWARD_TOPIC`], with the reason `unroutable`, where people see it and can replay it.
+//!   its [topic](crate::forward_topic), with the reason `unroutable`, where people see it and can replay it.
 //! * Sent, but the settlement failed: it is sent again after the lease. That duplicate is explained by the fault.
 
 use crate::{
     backoff::Backoff,
-    delay::{Detour, FORWARD_TOPIC},
+    delay::{Detour, forward_topic},
     gaps::unconfirmed,
     planted::{Bug, acks, planted},
     rules::{Rejection, stamp},
@@ -124,7 +124,8 @@ impl Forwarder {
 
     /// The subscription in the store that messages for `via` wait in.
     pub fn subscription(via: impl Into<Text>) -> Subscription {
-        Subscription::new(FORWARD_TOPIC, via)
+        let via = via.into();
+        Subscription::new(forward_topic(&via), via)
     }
 
     /// Makes the subscription in the store. Before this, nothing can be stored for the broker.
@@ -198,6 +199,11 @@ impl Forwarder {
         let mut groups: BTreeMap<Text, Vec<(Delivery, Envelope)>> = BTreeMap::new();
         let mut aside = vec![];
         for delivery in batch {
+            if let Some(problem) = delivery.problem.clone() {
+                // It cannot be read as it was sent: the target must not take it for a valid message.
+                aside.push(self.park(delivery, None, &Error::new(ErrorKind::Invalid, &*problem)));
+                continue;
+            }
             match unwrap(&delivery) {
                 Some(envelope) => {
                     let topic = envelope.to.topic_name().clone();
@@ -321,7 +327,7 @@ impl Forwarder {
             &mut delivery.message,
             Rejection::Unroutable,
             &text,
-            FORWARD_TOPIC,
+            &self.detour.topic(),
             Some(&self.detour.via),
             now,
         );

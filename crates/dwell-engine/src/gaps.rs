@@ -5,8 +5,8 @@ use crate::{
     planted::{Asked, Bug, acks, is_dead, planted},
 };
 use dwell_core::{
-    Action, Address, Capabilities, Consumer, Due, Envelope, Error, ErrorKind, Lease, Note, Result, Sent,
-    Settle, Subscription, Text, Transport, Unsettled, wire,
+    Action, Address, Capabilities, Consumer, Due, Envelope, Error, ErrorKind, Note, Result, Sent, Settle,
+    Subscription, Text, Transport, Unsettled, wire,
 };
 use std::sync::Arc;
 
@@ -65,15 +65,11 @@ impl Gaps {
         Envelope::copy(to, settle.delivery.message.clone()).due(due)
     }
 
-    /// A copy that waits in a store, under a name that it shares with no other record of a log: two of one id and content are
-    /// two messages. A record that is read again has its old place, and so replaces the copy that was made of it before.
-    ///
-    /// Where leases run out, a position says nothing of the kind: there the name is that of message, destination and count.
-    fn tell_apart(&self, settle: &Settle, mut copy: Envelope) -> Envelope {
-        if self.capabilities.lease == Lease::Session {
-            let position = settle.delivery.receipt.lease().position;
-            copy.message.headers.set(wire::HELD, format!("at{position}"));
-        }
+    /// Gives the copy in a store a name that it shares with no other message: two messages of one id and content have two
+    /// copies. A message that is delivered again has the same identity, so its copy replaces the one that was made before.
+    fn tell_apart(settle: &Settle, mut copy: Envelope) -> Envelope {
+        let identity = settle.delivery.receipt.identity();
+        copy.message.headers.set(wire::HELD, format!("at{identity}"));
         copy
     }
 }
@@ -83,8 +79,8 @@ impl Gaps {
 /// * Native settlements go first: a slow dead-letter topic holds back nobody's ack.
 /// * The original is acked only after its copy is confirmed. A failed copy leaves it unsettled, as it was.
 /// * Copy confirmed, ack failed: what comes back is the ack alone, so that trying again makes no second copy.
-/// * A copy that waits in a store is named after message, destination and count, and after its place in a log: storing it
-///   again replaces it, and no other.
+/// * The name of a copy in a store has message, destination, count, and the identity of the delivered message: storing it
+///   again replaces it, and no other copy.
 pub async fn settle_with_gaps(on: &Gaps, batch: Vec<Settle>) -> Vec<Unsettled> {
     // Most of them, and they are large: not copied for nothing.
     if batch.iter().all(|settle| on.lane(settle) == Lane::Native) {
@@ -108,7 +104,7 @@ pub async fn settle_with_gaps(on: &Gaps, batch: Vec<Settle>) -> Vec<Unsettled> {
             }
             Ok(Route::Detour) => {
                 let detour = on.delay.detour().expect("a route by way of a store needs one");
-                storing.push(on.tell_apart(&settle, detour.wrap(envelope)));
+                storing.push(Gaps::tell_apart(&settle, detour.wrap(envelope)));
                 stored.push(settle);
             }
             Err(error) => unsettled.push(Unsettled { settle, error }),
@@ -139,12 +135,8 @@ pub async fn settle_with_gaps(on: &Gaps, batch: Vec<Settle>) -> Vec<Unsettled> {
     unsettled
 }
 
-/// What is known to be somebody else's by now is not copied: there would be two of it. Where leases are sessions, asking
-/// costs nothing.
+/// A message that another worker has by now is not copied: there would be two of it.
 async fn drop_lost(on: &Gaps, batch: Vec<Settle>, unsettled: &mut Vec<Unsettled>) -> Vec<Settle> {
-    if on.capabilities.lease != Lease::Session {
-        return batch;
-    }
     let leases = batch.iter().map(|settle| settle.delivery.receipt.lease()).collect();
     let lost = on.consumer.extend(leases, None).await.unwrap_or_default();
     let (gone, ours): (Vec<_>, Vec<_>) =

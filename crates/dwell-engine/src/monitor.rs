@@ -4,16 +4,24 @@
 //! is dead from the ledger of the transport, or from the store behind it.
 
 mod books;
+mod combined;
 mod seen;
 
 pub(crate) use books::{Books, best, hidden};
+pub(crate) use combined::{CombinedLedger, StoreLedger};
 pub use seen::{Seen, Stage};
 
 use crate::pump::Pump;
 use bytes::Bytes;
-use dwell_core::{Change, Changed, Clock, Count, MessageId, Of, Oldest, Record, RecordQuery, Result, State};
+use dwell_core::{
+    Change, Changed, Clock, Count, Ledger, MessageId, Of, Oldest, Page, Record, RecordQuery, Result, State,
+    Timestamp,
+};
 use serde::Serialize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 /// Sees every message of an engine. Cheap to clone.
 ///
@@ -188,7 +196,7 @@ impl Monitor {
         let mut seen = self.in_flight();
         let states = vec![State::Scheduled, State::Ready, State::Deferred, State::Retrying, State::Dead];
         let query = RecordQuery { states, limit, ..RecordQuery::default() };
-        seen.extend(self.0.books.list(&query).await?.into_iter().filter_map(Seen::recorded));
+        seen.extend(self.0.books.list(query).await?.into_iter().filter_map(Seen::recorded));
         Ok(seen)
     }
 
@@ -389,14 +397,31 @@ impl Monitor {
     /// ```
     pub async fn change_all(&self, query: RecordQuery, change: Change, by: &str) -> Result<Tally> {
         self.0.books.check(&change)?;
-        let (begun, mut tally) = (self.0.clock.now(), Tally::default());
-        for ledger in self.0.books.all() {
+        let mut tally = Tally::default();
+        for ledger in self.0.books.ledger.parts() {
+            // One change reaches all entries of a message at one address. Their records are not changed again.
+            let mut changed_together = BTreeSet::new();
             let mut query = RecordQuery { limit: PAGE, ..query.clone() };
+            let mut page = ledger.list(query.clone()).await?;
+            // Only times that the ledger wrote itself are compared: our clock may be another.
+            let last = last_of(&ledger, &query, &page).await?;
+            let is_new = |at: Timestamp, id: &MessageId| {
+                last.as_ref().is_none_or(|(last_at, last_id)| (at, id) > (*last_at, last_id))
+            };
             loop {
-                let page = ledger.list(query.clone()).await?;
-                for record in page.items.into_iter().filter(|record| record.created_at <= begun) {
+                for record in page.items {
+                    if is_new(record.created_at, &record.message.id) {
+                        break;
+                    }
                     let (id, of) = (&record.message.id, Of::record(&record));
+                    let address = (id.clone(), record.topic.clone(), record.subscription.clone());
+                    if changed_together.contains(&address) {
+                        continue;
+                    }
                     let answers = ledger.change(id, of, change.clone(), by).await?;
+                    if answers.len() > 1 {
+                        changed_together.insert(address);
+                    }
                     // What waited and came due in between has other records now.
                     tally.too_late += u64::from(answers.is_empty());
                     for answer in answers {
@@ -407,14 +432,32 @@ impl Monitor {
                         }
                     }
                 }
-                query.after = page.next;
+                query.after = page.next.filter(|next| !is_new(next.created_at, &next.id));
                 if query.after.is_none() {
                     break;
                 }
+                page = ledger.list(query.clone()).await?;
             }
         }
         Ok(tally)
     }
+}
+
+/// The last record, in the order of the ledger, that a query finds now, whose first page this is.
+async fn last_of(
+    ledger: &dyn Ledger,
+    query: &RecordQuery,
+    first: &Page<Record>,
+) -> Result<Option<(Timestamp, MessageId)>> {
+    let rank =
+        |page: &Page<Record>| page.items.last().map(|record| (record.created_at, record.message.id.clone()));
+    let (mut last, mut next) = (rank(first), first.next.clone());
+    while next.is_some() {
+        let page = ledger.list(RecordQuery { after: next, ..query.clone() }).await?;
+        last = rank(&page).or(last);
+        next = page.next;
+    }
+    Ok(last)
 }
 
 /// What a bulk change came to.

@@ -53,6 +53,8 @@ pub enum Bug {
     WholeSeconds,
     /// Replacing what waits leaves the old one where it is.
     ReplacedStillFires,
+    /// A send without an id of the user's own replaces the entry that has its name.
+    PlainSendReplaces,
     /// A receipt is good for as long as its place is taken, whoever holds it.
     StaleReceiptAccepted,
     /// A lease never runs out.
@@ -67,7 +69,7 @@ pub enum Bug {
 pub(crate) fn acks<'a>(of: impl Iterator<Item = &'a Delivery>) -> Vec<Settle> {
     let again = |delivery: &Delivery| {
         let LeaseId { position, fence } = delivery.receipt.lease();
-        let receipt = Receipt::new(position, fence);
+        let receipt = Receipt::new(position, fence).with_identity(delivery.receipt.identity());
         let (deliveries, due) = (delivery.deliveries, delivery.due);
         Delivery { message: delivery.message.clone(), deliveries, due, problem: None, receipt }
     };

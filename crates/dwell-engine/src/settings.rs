@@ -2,12 +2,20 @@
 
 use dwell_core::{
     Address, Capabilities, Error, ErrorKind, OnMissing, Result, RetryOverride, RetryPolicies, RetryPolicy,
-    Subscription, Text, check_subscription, check_topic, duration::serde_text, wire,
+    Subscription, Text, check_subscription, check_topic, duration::serde_text, format_duration, wire,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-/// How often a message may run in all.
+/// The shortest lease of a subscription: it is renewed each third of it, over a network.
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+/// The most performers of a subscription in one process: each has a consumer and two tasks.
+const MOST_PERFORMERS: usize = 1000;
+/// The longest time between two runs that a rate may ask for.
+pub(crate) const LONGEST_INTERVAL: Duration = Duration::from_hours(24);
+
+/// How often a message may run in all. A consumer of a dead-letter topic gives nothing up: what ran so often there is run
+/// again after the longest retry delay.
 ///
 /// ```
 /// use dwell_engine::{MaxRuns, SubscriptionSettings};
@@ -146,7 +154,7 @@ pub struct SubscriptionSettings {
     pub rate: Option<f64>,
     /// Whether messages with one key are handled one after the other.
     pub ordered: bool,
-    /// How often a message may run in all.
+    /// How often a message may run in all: see [`MaxRuns`].
     #[serde(alias = "requeue_count")]
     pub max_runs: MaxRuns,
     /// How long a deferral waits that does not say.
@@ -345,11 +353,29 @@ impl SubscriptionSettings {
                 return refuse(setting, "is 0: at least 1 is needed");
             }
         }
+        if self.performers > MOST_PERFORMERS {
+            let why = format!(
+                "is {}: at most {MOST_PERFORMERS} are possible in one process; raise `concurrency` instead",
+                self.performers
+            );
+            return refuse("performers", &why);
+        }
         if self.max_runs.is_reached(0) {
             return refuse("max_runs", "is 0, so that nothing would ever run: at least 1, or `unlimited`");
         }
-        if self.lease.is_zero() {
-            return refuse("lease", "is zero: messages would be redelivered at once");
+        if self.lease < SHORTEST_LEASE {
+            let why = format!(
+                "is {}: at least {} is needed, or messages would be redelivered while they run",
+                format_duration(self.lease),
+                format_duration(SHORTEST_LEASE)
+            );
+            return refuse("lease", &why);
+        }
+        if self.unacceptable_message_window.is_some_and(|window| window.is_zero()) {
+            return refuse(
+                "unacceptable_message_window",
+                "is zero, so that no message would ever count: leave it out to count all of them",
+            );
         }
         if self.channel_failure_delay.is_zero() {
             return refuse(
@@ -363,6 +389,9 @@ impl SubscriptionSettings {
         }
         if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
             return refuse("rate", "must be above 0");
+        }
+        if self.rate.is_some_and(|rate| rate * LONGEST_INTERVAL.as_secs_f64() < 1.0) {
+            return refuse("rate", "is below one run per day: use a schedule for so few of them");
         }
         let jitters = self.overrides.values().filter_map(|special| special.jitter);
         if jitters.chain([self.retry.jitter]).any(|jitter| !(0.0..=1.0).contains(&jitter)) {

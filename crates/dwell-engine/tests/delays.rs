@@ -189,18 +189,22 @@ async fn bad_sends_are_refused_one_by_one_and_lose_nothing() {
 async fn settings_that_cannot_work_are_refused_by_name() {
     let world = World::new().await;
     type Change = fn(&mut SubscriptionSettings);
-    let table: [(&str, Change); 12] = [
+    let table: [(&str, Change); 16] = [
         ("channel_failure_delay", |s| s.channel_failure_delay = Duration::ZERO),
         ("dead_letter", |s| s.dead_letter = DeadLetter::Topic("graveyard".into())),
         ("invalid", |s| s.invalid = Some("graveyard".into())),
-        ("topic", |s| s.topic = FORWARD_TOPIC.into()),
+        ("topic", |s| s.topic = dwell_engine::forward_topic("default")),
         ("performers", |s| s.performers = 0),
         ("concurrency", |s| s.concurrency = 0),
         ("batch", |s| s.batch = 0),
         ("max_runs", |s| s.max_runs = MaxRuns::Limited(0)),
         ("lease", |s| s.lease = Duration::ZERO),
+        ("lease", |s| s.lease = Duration::from_millis(99)),
+        ("performers", |s| s.performers = usize::MAX / 2),
+        ("unacceptable_message_window", |s| s.unacceptable_message_window = Some(Duration::ZERO)),
         ("handler_timeout", |s| s.handler_timeout = Duration::ZERO),
         ("rate", |s| s.rate = Some(f64::NAN)),
+        ("rate", |s| s.rate = Some(0.000_01)),
         ("retry.jitter", |s| s.retry.jitter = 1.5),
     ];
     for (name, change) in table {

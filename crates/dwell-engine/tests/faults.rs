@@ -89,6 +89,93 @@ async fn a_failed_settlement_is_tried_again_and_never_acked_in_its_place() {
 }
 
 #[tokio::test]
+async fn a_settlement_that_fails_is_retried_after_pauses_that_double_whatever_is_settled_meanwhile() {
+    let (world, rich) = rich_world().await;
+    let pump = world.handle(orders(), |_, _| Verdict::ACK).await;
+    rich.faults.settles.store(4, Ordering::SeqCst);
+    world.send(order("a")).await;
+    let mut failed = vec![];
+    for half in 0..20 {
+        world.idle().await;
+        failed.push(pump.counts().settlements_failed);
+        // One that succeeds at once must not take the failed one along before its time.
+        let left = rich.faults.settles.swap(0, Ordering::SeqCst);
+        world.send(order(&half.to_string())).await;
+        world.idle().await;
+        rich.faults.settles.store(left, Ordering::SeqCst);
+        world.advance(SECOND / 2).await;
+    }
+    // Tried at 0, 1, 3, 7 and 15 s.
+    let expected = [vec![1; 2], vec![2; 4], vec![3; 8], vec![4; 6]].concat();
+    assert_eq!(failed, expected);
+    world.advance(SECOND * 10).await;
+    assert_eq!((pump.counts().settlements_failed, world.memory.held().leased), (4, 0));
+}
+
+#[tokio::test]
+async fn what_has_outlived_its_lease_while_it_waited_is_not_run() {
+    let (world, rich) = rich_world().await;
+    let settings = SubscriptionSettings { handler_timeout: SECOND * 1000, ..orders() };
+    let (at, clock) = (world.clone(), world.clock.clone());
+    let slow = Work::Async(Arc::new(move |message: Message, context: Context| {
+        at.record(&message, &context);
+        let pause = if &*message.id.0 == "slow" { SECOND * 40 } else { Duration::ZERO };
+        let clock = clock.clone();
+        async move {
+            clock.sleep(pause).await;
+            Verdict::ACK
+        }
+    }));
+    let pump = world.engine.subscribe(settings, slow).await.unwrap();
+    // No renewal is answered for as long as the first one runs, and so both lose their leases of 30 s.
+    rich.faults.hanging_renewals.store(3, Ordering::SeqCst);
+    world.engine.send(&[order("slow"), order("waits")]).await;
+    world.advance(SECOND * 40).await;
+    assert_eq!(pump.counts().lost, 2, "the one that ran, and the one that waited behind it");
+    world.advance(SECOND * 500).await;
+    let runs = world.ids().iter().filter(|id| *id == "waits").count();
+    assert_eq!(runs, 1, "once, as it was redelivered: {:?}", world.ran());
+}
+
+#[tokio::test]
+async fn a_lost_delivery_is_not_copied() {
+    /// Says of every delivery that it is lost.
+    struct Lost(Arc<dyn Consumer>);
+    impl Consumer for Lost {
+        fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+            self.0.receive_with(receive)
+        }
+        fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {
+            self.0.settle(batch)
+        }
+        fn extend(&self, leases: Vec<LeaseId>, _: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
+            ready(Ok(leases))
+        }
+        fn close(&self) -> BoxFuture<'_, Result<()>> {
+            self.0.close()
+        }
+    }
+    let (world, poor, _) = poor_world().await;
+    let subscription = orders().subscription();
+    world.memory.provision(&[], std::slice::from_ref(&subscription), OnMissing::Create).await.unwrap();
+    world.send(order("a")).await;
+    let consumer = world.memory.consumer(subscription.clone()).await.unwrap();
+    let gaps = world.engine.gaps(subscription, Arc::new(Lost(consumer.clone())));
+    for lease in [Lease::Session, gaps.capabilities.lease] {
+        let gaps = Gaps { capabilities: Capabilities { lease, ..gaps.capabilities }, ..gaps.clone() };
+        let delivery = consumer.receive(1, Duration::ZERO, None).await.unwrap().remove(0);
+        let rules = Rules::new(&orders(), "worker");
+        let sent = poor.faults.sent.load(Ordering::SeqCst);
+        let settle = decide(delivery, Verdict::defer(Duration::ZERO), &rules, world.clock.now(), 0.0).settle;
+        let unsettled = settle_with_gaps(&gaps, vec![settle]).await;
+        assert_eq!(poor.faults.sent.load(Ordering::SeqCst), sent, "{lease:?}");
+        let kinds: Vec<_> = unsettled.iter().map(|unsettled| unsettled.error.kind()).collect();
+        assert_eq!(kinds, [ErrorKind::Stale], "{lease:?}");
+        world.advance(SECOND * 31).await;
+    }
+}
+
+#[tokio::test]
 async fn a_failed_dead_letter_send_does_not_ack_and_holds_back_nobody_else() {
     let (world, poor, _) = poor_world().await;
     let pump = world
@@ -503,11 +590,19 @@ impl Scheduler for AwayScheduler {
         }
         self.inner.schedule(entries)
     }
-    fn cancel<'a>(&'a self, id: &'a ScheduleId) -> BoxFuture<'a, Result<Changed>> {
-        self.inner.cancel(id)
+    fn begin_send(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>> {
+        self.inner.begin_send(entries)
     }
-    fn reschedule<'a>(&'a self, id: &'a ScheduleId, due: Due) -> BoxFuture<'a, Result<Changed>> {
-        self.inner.reschedule(id, due)
+
+    fn end_send(&self, entries: Vec<(Envelope, Option<Sent>)>) -> BoxFuture<'_, Result<()>> {
+        self.inner.end_send(entries)
+    }
+
+    fn cancel<'a>(&'a self, entries: &'a Entries) -> BoxFuture<'a, Result<Changed>> {
+        self.inner.cancel(entries)
+    }
+    fn reschedule<'a>(&'a self, entries: &'a Entries, due: Due) -> BoxFuture<'a, Result<Changed>> {
+        self.inner.reschedule(entries, due)
     }
     fn pending(&self, query: Query) -> BoxFuture<'_, Result<Vec<Pending>>> {
         self.inner.pending(query)

@@ -106,6 +106,72 @@ async fn a_stop_does_not_wait_longer_than_its_timeout_and_loses_nothing() {
     assert_eq!((ready.len(), ready[0].message.attempts), (1, Attempts::default()));
 }
 
+/// Panics when it is dropped.
+struct PanicsOnDrop;
+
+impl Drop for PanicsOnDrop {
+    fn drop(&mut self) {
+        panic!("planned, in a destructor");
+    }
+}
+
+/// A handler that waits for a permit; those of messages `bad` panic if they are dropped meanwhile.
+fn gated_with_a_bad_one(world: &World, gate: &Arc<Semaphore>) -> Work {
+    let (world, gate) = (world.clone(), gate.clone());
+    Work::Async(Arc::new(move |message: Message, context: Context| {
+        world.record(&message, &context);
+        let gate = gate.clone();
+        let panics = message.id.0.starts_with("bad").then(|| PanicsOnDrop);
+        async move {
+            gate.acquire().await.unwrap().forget();
+            std::mem::forget(panics);
+            Verdict::ACK
+        }
+    }))
+}
+
+#[tokio::test]
+async fn a_destructor_that_panics_at_a_timeout_fails_its_own_run_alone() {
+    let world = World::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let retry = RetryPolicy { max_retries: 0, ..RetryPolicy::default() };
+    let settings = SubscriptionSettings { concurrency: 3, handler_timeout: SECOND * 10, retry, ..orders() };
+    let pump = world.engine.subscribe(settings, gated_with_a_bad_one(&world, &gate)).await.unwrap();
+    world.send(order("bad")).await;
+    world.advance(SECOND * 5).await;
+    world.engine.send(&[order("a"), order("b")]).await;
+    world.advance(SECOND * 6).await;
+    gate.add_permits(2);
+    world.advance(SECOND * 100).await;
+    assert_eq!(world.ids(), ["bad", "a", "b"], "each ran once");
+    let counts = pump.counts();
+    assert_eq!((counts.restarts, counts.timed_out, counts.handled), (0, 1, 2));
+    let dead = world.in_state(State::Dead).await;
+    let error = dead[0].error.as_deref().unwrap();
+    let expected =
+        "the handler did not finish within 10s, and panicked while it was dropped: planned, in a destructor";
+    assert_eq!(error, expected);
+}
+
+#[tokio::test]
+async fn destructors_that_panic_during_a_stop_keep_nobody_from_being_given_back() {
+    let world = World::new().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let settings = SubscriptionSettings { concurrency: 4, shutdown_timeout: SECOND, ..orders() };
+    let pump = world.engine.subscribe(settings, gated_with_a_bad_one(&world, &gate)).await.unwrap();
+    world.engine.send(&["a", "bad-1", "bad-2", "b"].map(order)).await;
+    world.idle().await;
+    let stopping = tokio::spawn({
+        let pump = pump.clone();
+        async move { pump.stop().await }
+    });
+    world.advance(SECOND * 2).await;
+    stopping.await.unwrap();
+    assert_eq!((pump.status(), pump.counts().restarts), (vec![Status::Stopped], 0));
+    let ready = world.in_state(State::Ready).await;
+    assert_eq!(ready.len(), 4, "given back at once, not when their leases run out");
+}
+
 #[tokio::test]
 async fn a_second_signal_stops_at_once() {
     let world = World::new().await;

@@ -211,3 +211,101 @@ async fn what_a_store_has_forwarded_is_what_the_transport_says_that_it_is() {
     let counts = monitor.counts().await.unwrap();
     assert_eq!((counts.len(), counts[0].state, counts[0].count), (1, State::Dead, 1));
 }
+
+#[tokio::test]
+async fn a_bulk_cancel_by_key_reaches_more_than_a_thousand_in_a_store() {
+    const COUNT: usize = 1100;
+    let world = without_a_ledger(cannot_wait, true).await;
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    for n in 0..COUNT {
+        world.send(keyed(&n.to_string(), "alice").due(Due::After(SECOND))).await;
+    }
+    let of_alice = RecordQuery { key: Some("alice".into()), ..RecordQuery::default() };
+    let tally = world.engine.monitor().change_all(of_alice, Change::Cancel, "ada").await.unwrap();
+    assert_eq!((tally.changed, tally.too_late), (COUNT as u64, 0));
+    world.advance(SECOND * 2).await;
+    assert_eq!(world.ids(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_store_in_the_transports_own_database_shows_each_message_once() {
+    let clock = VirtualClock::new();
+    let seams = Seams::virtual_time(clock.clone(), 1);
+    let memory =
+        Arc::new(Memory::new(seams.clone(), MemorySettings { keep_done: 100, ..MemorySettings::default() }));
+    let engine = Engine::builder(memory.clone(), seams).store(memory.clone()).delay(DelayMode::Scheduler);
+    let world = World { clock, memory, engine: engine.build().await.unwrap(), ran: Arc::default() };
+    world.handle(orders(), |_, _| Verdict::Reject("no".into())).await;
+    for id in ["dead", "a", "b", "c"] {
+        let delay = if id == "dead" { SECOND } else { SECOND * 60 };
+        world.send(order(id).due(Due::After(delay))).await;
+    }
+    world.advance(SECOND * 2).await;
+    let monitor = world.engine.monitor();
+    let mut seen: Vec<_> = monitor.list(10).await.unwrap().iter().map(|seen| seen.id.to_string()).collect();
+    seen.sort();
+    assert_eq!(seen, ["a", "b", "c", "dead"]);
+    assert_eq!(monitor.list(2).await.unwrap().len(), 2, "short pages are filled");
+    assert_eq!(monitor.dead(1).await.unwrap().len(), 1);
+    let waiting = RecordQuery { states: vec![State::Scheduled], ..RecordQuery::default() };
+    let tally = monitor.change_all(waiting, Change::Cancel, "ada").await.unwrap();
+    assert_eq!((tally.changed, tally.too_late), (3, 0));
+}
+
+#[tokio::test]
+async fn a_bulk_cancel_counts_several_entries_of_one_id_once_each() {
+    let world = World::with(MemorySettings { keep_done: 100, ..MemorySettings::default() }).await;
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    for _ in 0..3 {
+        world.send(order("a").due(Due::After(SECOND))).await;
+        world.advance(SECOND / 10).await;
+    }
+    let tally =
+        world.engine.monitor().change_all(RecordQuery::default(), Change::Cancel, "ada").await.unwrap();
+    assert_eq!((tally.changed, tally.too_late), (3, 0));
+}
+
+#[tokio::test]
+async fn a_chosen_id_that_the_broker_could_hide_can_be_cancelled() {
+    let world = without_a_ledger(can_wait, true).await;
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    let delayed = |id: &str| order(id).once(OnConflict::Fail).due(Due::After(SECOND));
+    world.send(delayed("a")).await;
+    world.send(delayed("b")).await;
+    assert_eq!(world.engine.cancel(&"a".into()).await.unwrap(), Changed::Done);
+    world.advance(SECOND * 2).await;
+    assert_eq!(world.ids(), ["b"]);
+}
+
+#[tokio::test]
+async fn a_replacement_reaches_an_entry_that_the_transport_holds() {
+    let clock = VirtualClock::new();
+    let seams = Seams::virtual_time(clock.clone(), 1);
+    let [memory, store] = [(); 2].map(|()| Arc::new(Memory::new(seams.clone(), MemorySettings::default())));
+    let engine = Engine::builder(memory.clone(), seams).store(store).build().await.unwrap();
+    let world = World { clock, memory, engine, ran: Arc::default() };
+    world.handle(orders(), |_, _| Verdict::ACK).await;
+    world.send(order("a").once(OnConflict::Fail).due(Due::After(SECOND))).await;
+    world.send(order("a").once(OnConflict::Replace)).await;
+    world.advance(SECOND * 2).await;
+    assert_eq!(world.ids(), ["a"]);
+}
+
+/// Ready in the transport, where it is too late, and pending in the store.
+#[tokio::test]
+async fn a_bulk_cancel_reaches_the_store_whatever_the_transport_has_of_an_id() {
+    let clock = VirtualClock::new();
+    let seams = Seams::virtual_time(clock.clone(), 1);
+    let [memory, store] = [(); 2].map(|()| Arc::new(Memory::new(seams.clone(), MemorySettings::default())));
+    let engine = Engine::builder(memory.clone(), seams).store(store).delay(DelayMode::Scheduler);
+    let world = World { clock, memory, engine: engine.build().await.unwrap(), ran: Arc::default() };
+    let subscription = orders().subscription();
+    world.memory.provision(&[], std::slice::from_ref(&subscription), OnMissing::Create).await.unwrap();
+    let to_mail = || Envelope { to: subscription.address(), ..order("a") };
+    for envelope in [to_mail(), to_mail(), to_mail().due(Due::After(SECOND))] {
+        world.send(envelope).await;
+    }
+    let tally =
+        world.engine.monitor().change_all(RecordQuery::default(), Change::Cancel, "ada").await.unwrap();
+    assert_eq!((tally.changed, tally.too_late), (1, 2));
+}

@@ -3,6 +3,7 @@
 use crate::{
     catalogue,
     fault::{code, fault, is_unknown_topic, of_code},
+    probe::Probe,
     settings::KafkaSettings,
     trouble::Trouble,
 };
@@ -25,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long what was made may take until every broker knows of it, and a coordinator to get ready.
 const SPREAD: Duration = Duration::from_secs(15);
 const STEP: Duration = Duration::from_millis(20);
+/// How long a client is kept that gets no answers.
+const RENEW: Duration = Duration::from_secs(10);
 /// How often the library is heard of what belongs to no question, though nobody asks any.
 const LISTEN: Duration = Duration::from_secs(5);
 
@@ -61,9 +64,36 @@ struct Inner {
     clock: Arc<dyn Clock>,
     trouble: Trouble,
     /// Has no group: it only asks.
-    asker: Arc<BaseConsumer<Trouble>>,
+    asker: Mutex<Asker>,
     /// Topics that are known to be there, and how many partitions they have.
     known: Mutex<BTreeMap<Text, usize>>,
+    probe: Arc<Probe>,
+}
+
+struct Asker {
+    client: Arc<BaseConsumer<Trouble>>,
+    /// When it was opened.
+    since: Duration,
+}
+
+impl Inner {
+    fn asker(&self) -> Arc<BaseConsumer<Trouble>> {
+        self.asker.lock().unwrap_or_else(PoisonError::into_inner).client.clone()
+    }
+
+    /// A client that got no answer may have lost its last broker for good: another one is opened. For a thread that may
+    /// wait.
+    fn renew(&self, silent: &Arc<BaseConsumer<Trouble>>) {
+        let mut asker = self.asker.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.elapsed();
+        if !Arc::ptr_eq(&asker.client, silent) || now.saturating_sub(asker.since) < RENEW {
+            return;
+        }
+        let config = self.settings.finish(self.settings.client(&self.client_id));
+        if let Ok(client) = config.create_with_context(self.trouble.clone()) {
+            *asker = Asker { client: Arc::new(client), since: now };
+        }
+    }
 }
 
 impl Cluster {
@@ -76,9 +106,11 @@ impl Cluster {
         let trouble = Trouble::new(clock.clone());
         let config = settings.finish(settings.client(&client_id));
         let asker = config.create_with_context(trouble.clone());
-        let asker = Arc::new(asker.map_err(|error| fault("set up a client", error))?);
+        let client = Arc::new(asker.map_err(|error| fault("set up a client", error))?);
+        let asker = Mutex::new(Asker { client, since: clock.elapsed() });
         let known = Mutex::default();
-        let cluster = Self(Arc::new(Inner { settings, client_id, clock, trouble, asker, known }));
+        let probe = Arc::new(Probe::new(settings.clone(), clock.clone()));
+        let cluster = Self(Arc::new(Inner { settings, client_id, clock, trouble, asker, known, probe }));
         let what = format!("connect to {}", cluster.0.settings.brokers);
         let (clock, trouble) = (cluster.clock(), cluster.0.trouble.clone());
         let answered = cluster.ask(&what, move |asker| {
@@ -105,7 +137,7 @@ impl Cluster {
                 clock.tick(LISTEN).await;
                 let Some(inner) = inner.upgrade() else { return };
                 // Where it may be the last one to let go of it, too, which takes a while.
-                let heard = tokio::task::spawn_blocking(move || listen(&inner.asker, &inner.trouble));
+                let heard = tokio::task::spawn_blocking(move || listen(&inner.asker(), &inner.trouble));
                 if heard.await.is_err() {
                     return;
                 }
@@ -115,6 +147,11 @@ impl Cluster {
 
     pub(crate) fn settings(&self) -> &KafkaSettings {
         &self.0.settings
+    }
+
+    /// See [`Probe`].
+    pub(crate) fn probe(&self) -> Arc<Probe> {
+        self.0.probe.clone()
     }
 
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
@@ -373,8 +410,16 @@ impl Cluster {
         what: &str,
         question: impl FnOnce(&BaseConsumer<Trouble>) -> Result<T, KafkaError> + Send + 'static,
     ) -> Result<T> {
-        let asker = self.0.asker.clone();
-        let answer = tokio::task::spawn_blocking(move || question(&asker)).await;
+        let inner = self.0.clone();
+        let answer = tokio::task::spawn_blocking(move || {
+            let asker = inner.asker();
+            let answer = question(&asker);
+            if answer.as_ref().is_err_and(is_unanswered) {
+                inner.renew(&asker);
+            }
+            answer
+        });
+        let answer = answer.await;
         let answer = answer.map_err(|error| {
             Error::new(ErrorKind::Unavailable, format!("Kafka cannot {what}")).with_source(error)
         })?;
@@ -384,6 +429,12 @@ impl Cluster {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Text, usize>> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether no broker has answered.
+fn is_unanswered(error: &KafkaError) -> bool {
+    let code = error.rdkafka_error_code();
+    matches!(code, Some(Code::OperationTimedOut | Code::BrokerTransportFailure | Code::AllBrokersDown))
 }
 
 /// What is not known of one partition must not pass for nothing.

@@ -3,8 +3,8 @@
 
 use crate::group::{Member, Settling, Taken};
 use dwell_core::{
-    Action, BoxFuture, Clock, Consumer, Delivery, Error, ErrorKind, LeaseId, Receipt, Result, Settle,
-    Subscription, Unsettled, ready,
+    Action, BoxFuture, Clock, Consumer, Delivery, Error, ErrorKind, LeaseId, Receipt, Receive, Result,
+    Settle, Subscription, Unsettled, ready,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -46,12 +46,8 @@ impl KafkaConsumer {
 }
 
 impl Consumer for KafkaConsumer {
-    fn receive(
-        &self,
-        max: usize,
-        wait: Duration,
-        _lease: Option<Duration>,
-    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+    fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        let Receive { max, wait, .. } = receive;
         Box::pin(async move {
             let mut give_up = None;
             loop {

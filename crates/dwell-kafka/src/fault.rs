@@ -52,9 +52,11 @@ pub(crate) fn of_code(what: &str, code: Code) -> Error {
             (ErrorKind::Denied, "check user, password and `sasl`")
         }
         Code::SSL => (ErrorKind::Unavailable, "check `tls`, `ca` and `certificate`"),
-        Code::MessageTimedOut | Code::OperationTimedOut | Code::RequestTimedOut | Code::TimedOutQueue => {
-            (ErrorKind::Timeout, "it may or may not have happened")
-        }
+        Code::MessageTimedOut
+        | Code::OperationTimedOut
+        | Code::RequestTimedOut
+        | Code::TimedOutQueue
+        | Code::PurgeInflight => (ErrorKind::Timeout, "it may or may not have happened"),
         Code::QueueFull => (ErrorKind::Full, "too much is on its way: try again"),
         Code::TopicAlreadyExists => (ErrorKind::Conflict, "it is there already"),
         Code::InvalidReplicationFactor => {
@@ -96,6 +98,7 @@ mod tests {
         assert!(send(Code::UnknownTopicOrPartition).to_string().contains("on_missing"));
         assert!(send(Code::MessageSizeTooLarge).is_of_the_message());
         assert!(send(Code::InvalidRecord).is_of_the_message());
+        assert_eq!(send(Code::PurgeInflight).kind(), ErrorKind::Timeout);
         assert!(send(Code::MessageTimedOut).is_retryable() && send(Code::NotEnoughReplicas).is_retryable());
         assert!(!send(Code::TopicAuthorizationFailed).is_of_the_message());
         assert!(send(Code::SaslAuthenticationFailed).to_string().contains("password"));

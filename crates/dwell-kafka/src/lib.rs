@@ -23,6 +23,7 @@ mod headers;
 mod kept;
 mod names;
 mod outbox;
+mod probe;
 mod producer;
 mod provision;
 mod record;

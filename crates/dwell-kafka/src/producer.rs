@@ -9,8 +9,8 @@ use crate::{
     relay::{self, AFTER},
 };
 use dwell_core::{
-    Address, BoxFuture, Capabilities, Clock, Due, Envelope, Error, ErrorKind, Producer, Result, Sent, Text,
-    Timestamp,
+    Address, BoxFuture, Capabilities, Clock, Due, Envelope, Error, ErrorKind, Moment, Producer, Result, Sent,
+    Text, Timestamp,
 };
 use std::sync::Arc;
 use tokio::sync::OnceCell;
@@ -29,7 +29,8 @@ impl Producer for KafkaProducer {
         Box::pin(async move {
             // Before it is said what time it is: a broker may take a while to answer.
             let shelves = self.look_at_shelves(batch).await;
-            let now = self.clock.now();
+            let moment = self.clock.moment();
+            let now = moment.floor();
             let mut results: Vec<Option<Result<Sent>>> = batch.iter().map(|_| None).collect();
             let mut sending = match self.outbox.sending(batch.len()) {
                 Ok(sending) => sending,
@@ -52,7 +53,7 @@ impl Producer for KafkaProducer {
                     continue;
                 }
                 let record = match &shelves {
-                    Ok(()) => self.delayed(envelope, target, now).await,
+                    Ok(()) => self.delayed(envelope, target, moment).await,
                     Err(error) => Err(error.again()),
                 };
                 match record {
@@ -64,7 +65,7 @@ impl Producer for KafkaProducer {
                 }
             }
             for ((index, topic), answer) in places.into_iter().zip(sending.wait().await) {
-                results[index] = Some(self.answer(&batch[index], &topic, answer, now));
+                results[index] = Some(self.answer(&batch[index], &topic, answer, moment));
             }
             let unsure = || Err(Error::new(ErrorKind::Timeout, "Kafka did not confirm"));
             results.into_iter().map(|result| result.unwrap_or_else(unsure)).collect()
@@ -118,8 +119,8 @@ impl KafkaProducer {
 
     /// A record in the delay topic that it waits in first. How long, is said in two ways: the relay counts a duration from
     /// the moment that the broker appended it, whatever our own clock says.
-    async fn delayed(&self, envelope: &Envelope, target: Text, now: Timestamp) -> Result<Outgoing> {
-        let (due, relay) = (envelope.due, &self.cluster.settings().relay);
+    async fn delayed(&self, envelope: &Envelope, target: Text, moment: Moment) -> Result<Outgoing> {
+        let (due, now, relay) = (envelope.due, moment.floor(), &self.cluster.settings().relay);
         let shelf = Text::from(match due {
             Due::After(_) => relay.shelf(due.wait(now)),
             _ => relay.shelf_until(due.wait(now)),
@@ -129,10 +130,10 @@ impl KafkaProducer {
         }
         let mut record = Outgoing::of(&envelope.message, shelf);
         record.headers.set(TARGET_TOPIC, target);
-        record.headers.set(PROCESS_AT, due.resolve(now).0);
+        record.headers.set(PROCESS_AT, due.resolve(moment).0);
         record.headers.set(ORIGINAL_TIMESTAMP, now.0);
         if let Due::After(_) = due {
-            record.headers.set(AFTER, due.resolve(Timestamp(0)).0);
+            record.headers.set(AFTER, due.resolve(Timestamp(0).into()).0);
         }
         Ok(record)
     }
@@ -166,12 +167,13 @@ impl KafkaProducer {
         envelope: &Envelope,
         topic: &str,
         answer: Result<Option<Timestamp>>,
-        now: Timestamp,
+        moment: Moment,
     ) -> Result<Sent> {
         match answer {
             Ok(appended) => {
-                let waits = !envelope.due.wait(now).is_zero();
-                let due = waits.then(|| envelope.due.resolve(appended.unwrap_or(now)));
+                let waits = !envelope.due.wait(moment.floor()).is_zero();
+                let start = appended.map_or(moment, Moment::within);
+                let due = waits.then(|| envelope.due.resolve(start));
                 Ok(Sent { due, duplicate: false })
             }
             Err(error) => {

@@ -8,7 +8,9 @@ use crate::{
     outbox::Outbox,
     relay,
 };
-use dwell_core::{Address, Clock, Error, ErrorKind, OnMissing, Result, Subscription, Text, Topic, wire};
+use dwell_core::{
+    Address, Clock, Error, ErrorKind, OnMissing, Result, SettingChanges, Subscription, Text, Topic, wire,
+};
 use std::{sync::Arc, time::Duration};
 
 /// How long to wait for whoever makes the same subscription at this moment.
@@ -76,7 +78,8 @@ impl Provisioner {
         }
         let wanted = Wanted::new(topics, subscriptions);
         let catalogue = Catalogue::read(&self.cluster).await?;
-        check_conflicts(&catalogue, topics, &wanted)?;
+        check_groups(&catalogue, &wanted)?;
+        let changed = setting_changes(&catalogue, topics, on_missing)?;
         let shelves = relay::look(&self.cluster).await?;
         kept::warn_of_others(&self.cluster, &wanted.topics).await;
         if on_missing == OnMissing::Validate {
@@ -90,13 +93,13 @@ impl Provisioner {
             }
         }
         self.cluster.create(&new).await?;
-        let said = |topic: &&Topic| catalogue.unclaimed(&topic.name).is_none();
-        let changes: Vec<_> = topics
-            .iter()
-            .filter(said)
-            .map(|topic| Change::Topic(topic.name.clone(), topic.unclaimed))
+        let explicit = topics.iter().filter_map(|topic| Some((topic.name.clone(), topic.unclaimed?)));
+        let changes: Vec<_> = explicit
+            .filter(|(name, unclaimed)| catalogue.unclaimed(name) != Some(*unclaimed))
+            .map(|(name, unclaimed)| Change::Topic(name, unclaimed))
             .collect();
         Catalogue::write(&self.cluster, &self.outbox, &changes).await?;
+        changed.iter().for_each(SettingChanges::log);
         let mut catalogue = catalogue.with(&changes);
         for (topic, name) in &wanted.subscriptions {
             if catalogue.keeps(topic) {
@@ -275,14 +278,29 @@ impl Provisioner {
     }
 }
 
-fn check_conflicts(catalogue: &Catalogue, topics: &[Topic], wanted: &Wanted) -> Result<()> {
+/// The settings of declared topics that change. `Conflict` if one cannot be changed.
+fn setting_changes(
+    catalogue: &Catalogue,
+    topics: &[Topic],
+    on_missing: OnMissing,
+) -> Result<Vec<SettingChanges>> {
+    let mut all = vec![];
     for (index, topic) in topics.iter().enumerate() {
-        let asked = topics[..index].iter().find(|other| other.name == topic.name);
-        let declared = catalogue.unclaimed(&topic.name).or(asked.map(|other| other.unclaimed));
-        if let Some(unclaimed) = declared {
-            Topic { name: topic.name.clone(), unclaimed }.check_same(topic)?;
+        let mut asked = topics[..index].iter().filter(|other| other.name == topic.name);
+        if let Some(unclaimed) = asked.find_map(|other| other.unclaimed) {
+            topic.changes(unclaimed).check_same_request()?;
+        }
+        if let Some(existing) = catalogue.unclaimed(&topic.name) {
+            let changes = topic.changes(existing);
+            changes.check(on_missing)?;
+            all.push(changes);
         }
     }
+    Ok(all)
+}
+
+/// Two pairs of names must not share a group.
+fn check_groups(catalogue: &Catalogue, wanted: &Wanted) -> Result<()> {
     for (index, (topic, name)) in wanted.subscriptions.iter().enumerate() {
         let group = group_name(topic, name);
         let exists = catalogue.group(&group).map(|entry| (&entry.topic, &entry.name));

@@ -3,12 +3,15 @@
 use crate::{headers::RawHeaders, names::position_id};
 use bytes::Bytes;
 use dwell_core::{Attempts, Headers, Message, MessageFields, Text, Timestamp, wire};
-use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders};
+use rdkafka::message::{
+    BorrowedMessage, Header, Headers as _, Message as _, OwnedHeaders, Timestamp as Stamp,
+};
 use std::{
     cell::Cell,
     fmt,
     io::Write as _,
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::{self, AssertUnwindSafe, catch_unwind},
+    sync::Once,
 };
 
 /// The topic that a record in a delay topic is for. Known to other clients.
@@ -28,6 +31,8 @@ pub(crate) struct Record {
     pub(crate) offset: u64,
     /// When it was appended or made, whichever the topic keeps.
     pub(crate) timestamp: Option<Timestamp>,
+    /// Whether that is when it was appended, by the clock of the broker.
+    pub(crate) has_append_time: bool,
     /// The message in it, where it was read as one: it then has all that follows.
     pub(crate) message: Option<Message>,
     pub(crate) key: Option<Bytes>,
@@ -70,6 +75,7 @@ impl Record {
             partition: from.partition(),
             offset: u64::try_from(from.offset()).unwrap_or(0),
             timestamp: from.timestamp().to_millis().map(Timestamp),
+            has_append_time: matches!(from.timestamp(), Stamp::LogAppendTime(_)),
             key: from.key().map(Bytes::copy_from_slice),
             body: from.payload().map(Bytes::copy_from_slice),
             ..Self::default()
@@ -158,18 +164,38 @@ fn headers<'a>(
     of: &'a BorrowedMessage<'_>,
     broken: &'a Cell<Option<usize>>,
 ) -> impl Iterator<Item = Option<Named<'a>>> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(hide_expected_panics);
     let all = of.headers().into_iter().flat_map(|all| (0..all.count()).map(move |index| (all, index)));
     all.map(|(all, index)| {
         if broken.get() == Some(index) {
             return None;
         }
-        // The library panics at it: that is one bad header, and not the end of a consumer.
-        let Ok(header) = catch_unwind(AssertUnwindSafe(|| all.get(index))) else {
+        // The library panics at such a name and has no other way to read it: one bad header is not the end of a consumer.
+        PANIC_IS_EXPECTED.set(true);
+        let header = catch_unwind(AssertUnwindSafe(|| all.get(index)));
+        PANIC_IS_EXPECTED.set(false);
+        let Ok(header) = header else {
             broken.set(Some(index));
             return None;
         };
         Some((header.key, header.value))
     })
+}
+
+thread_local! {
+    /// Whether a panic of this thread is caught right here.
+    static PANIC_IS_EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps panics that are expected out of the log. All others go to the hook that was there before.
+fn hide_expected_panics() {
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        if !PANIC_IS_EXPECTED.get() {
+            before(panic);
+        }
+    }));
 }
 
 /// What [`wire::from_headers`] makes of what [`native_headers`] wrote, at half the cost: most of what is received is that. `None`

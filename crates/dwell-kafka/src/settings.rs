@@ -78,8 +78,13 @@ pub(crate) const HEADER_ROOM: usize = 48 << 10;
 /// librdkafka takes no more than a day between two polls, and a poll takes a moment more than what it waits for.
 const LONGEST_WAIT: Duration = Duration::from_secs(23 * 3600);
 
+/// How long a broker may take to answer a request, but for those that say otherwise.
+pub(crate) const SILENT: Duration = Duration::from_secs(8);
+
 /// Kafka counts in milliseconds.
 const SHORTEST: Duration = Duration::from_millis(1);
+/// How often each client asks for the partitions of its topics. The library's own default is five minutes.
+const METADATA_REFRESH: Duration = Duration::from_secs(15);
 
 impl KafkaSettings {
     /// The defaults, at these brokers.
@@ -256,6 +261,12 @@ impl KafkaSettings {
         config.set("bootstrap.servers", &self.brokers).set("client.id", client_id);
         config.set("reconnect.backoff.ms", "50").set("reconnect.backoff.max.ms", "1000");
         config.set("message.max.bytes", self.max_record.to_string());
+        // How soon partitions that were added to a topic are read, and a topic that was recreated is found.
+        config.set("topic.metadata.refresh.interval.ms", METADATA_REFRESH.as_millis().to_string());
+        // A connection that goes silent is replaced when a request on it has timed out.
+        config
+            .set("socket.timeout.ms", SILENT.as_millis().to_string())
+            .set("socket.keepalive.enable", "true");
         // A small request does not wait for the kernel to confirm the one before it: that may take 40 ms.
         config.set("socket.nagle.disable", "true");
         let protocol = match (&self.sasl, &self.tls) {

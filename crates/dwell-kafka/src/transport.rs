@@ -13,14 +13,15 @@ use crate::{
     settings::KafkaSettings,
 };
 use dwell_core::{
-    BoxFuture, Capabilities, Consumer, Error, ErrorKind, Measure, OnMissing, Producer, Result, Seams,
-    Subscription, Topic, Transport,
+    BoxFuture, Capabilities, Consumer, Error, ErrorKind, Measure, Measured, OnMissing, Producer, Result,
+    Seams, Subscription, Topic, Transport,
 };
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -62,6 +63,8 @@ pub struct Kafka {
     /// Set once the delay topics were looked at, or are not to be.
     shelves: Arc<OnceCell<()>>,
     closed: AtomicBool,
+    /// How many clients of consumers were replaced.
+    replaced: Arc<AtomicU64>,
 }
 
 impl Kafka {
@@ -71,9 +74,21 @@ impl Kafka {
         let client_id = format!("{}-{}", seams.instance, seams.incarnation);
         let capabilities = Self::declared(&settings);
         let cluster = Cluster::connect(settings.clone(), client_id.clone(), seams.clock.clone()).await?;
-        let outbox = Arc::new(Outbox::new(settings, client_id.clone(), seams.clock.clone()));
-        let (members, relayed, shelves, closed) = Default::default();
-        Ok(Self { cluster, outbox, seams, client_id, capabilities, members, relayed, shelves, closed })
+        let outbox = Outbox::new(settings, client_id.clone(), seams.clock.clone());
+        let outbox = Arc::new(outbox.with_probe(cluster.probe()));
+        let (members, relayed, shelves, closed, replaced) = Default::default();
+        Ok(Self {
+            cluster,
+            outbox,
+            seams,
+            client_id,
+            capabilities,
+            members,
+            relayed,
+            shelves,
+            closed,
+            replaced,
+        })
     }
 
     /// What it can do, with these settings.
@@ -121,11 +136,13 @@ impl Kafka {
             topics: topics.clone(),
             max_span: settings.max_span,
             commits: true,
-            measures_lag: false,
+            proves: false,
             fetch: fetch(partitions),
             read: Record::read_message,
             epoch: self.seams.random.next(),
             clock: self.seams.clock.clone(),
+            probe: self.cluster.probe(),
+            replaced: self.replaced.clone(),
         })?);
         if may_change {
             tokio::spawn(keep_looking(provisioner, of.clone(), topics.clone(), Arc::downgrade(&member)));
@@ -208,9 +225,25 @@ impl Transport for Kafka {
         Some(Box::pin(relay.run(stop)))
     }
 
-    /// Those of the relay, if it runs here.
+    /// Those of the consumers and, if it runs here, of the relay.
     fn measures(&self) -> BoxFuture<'_, Result<Vec<Measure>>> {
-        let measures = self.relayed.get().map(|counts| counts.measures()).unwrap_or_default();
+        let mut measures = self.relayed.get().map(|counts| counts.measures()).unwrap_or_default();
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let members: Vec<_> = members.iter().filter_map(Weak::upgrade).collect();
+        let mut troubled = BTreeMap::new();
+        for member in members.iter().filter(|member| !member.has_ended()) {
+            *troubled.entry(member.topic().to_owned()).or_default() += u64::from(member.trouble().is_some());
+        }
+        measures.push(Measure {
+            name: "kafka_replaced_clients",
+            help: "Clients of consumers that did not recover and were replaced.",
+            value: Measured::Counter(self.replaced.load(Ordering::SeqCst)),
+        });
+        measures.push(Measure {
+            name: "kafka_troubled",
+            help: "Consumers of a topic whose messages do not arrive.",
+            value: Measured::GaugeOfTopics(troubled.into_iter().collect()),
+        });
         Box::pin(async { Ok(measures) })
     }
 

@@ -7,7 +7,7 @@ use dwell_core::{
     Address, Consumer, Due, Envelope, Message, OnMissing, Producer, Seams, Subscription, Timestamp, Topic,
     Transport,
 };
-use dwell_kafka::Kafka;
+use dwell_kafka::{Kafka, KafkaSettings};
 use rdkafka::{
     ClientConfig,
     admin::{AdminOptions, NewTopic, TopicReplication},
@@ -142,6 +142,34 @@ async fn while_a_target_out_of_reach_is_waited_for_the_others_get_what_is_due() 
     target.come_back().await;
 }
 
+/// Few records, and more bytes than the relay may have in memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_records_for_a_target_out_of_reach_leave_room_for_the_others() {
+    const BYTES: usize = 2 << 20;
+    const LARGE: usize = BYTES / 10_000 * 2;
+    let change = |settings: &mut KafkaSettings| settings.relay.read_ahead.1 = BYTES;
+    let target = Unreachable::with(Duration::from_secs(3600), None, change).await;
+    let now = target.scene.now() + 1_500;
+    let large = (0..LARGE).map(|n| {
+        let mut envelope = record(&target.away, n.to_string(), now + n as i64 * 20);
+        envelope.message = envelope.message.with(|message| message.body = "x".repeat(10_000).into());
+        envelope
+    });
+    let here = (0..HERE).map(|n| record(&target.here, n.to_string(), now + n as i64 * 250));
+    send(&target.producer, large.chain(here).collect()).await;
+    let read = target.scene.read(&target.here, HERE + 2).await;
+    let latest = read.iter().map(late).max().unwrap();
+    assert!(latest < 10_000, "late by {latest} ms");
+    let said = rig::log::lines(&[" WARN ", "holding its records", &target.away]);
+    assert_eq!(said.len(), 1, "{said:#?}");
+    let Unreachable { mut cluster, scene, relay, away, .. } = target;
+    cluster.nodes()[2].resume().unwrap();
+    let read = scene.read(&away, LARGE).await;
+    let keys: BTreeSet<_> = read.iter().map(|(_, key, ..)| key.as_str()).collect();
+    assert_eq!(keys.len(), LARGE);
+    relay.stop().await;
+}
+
 /// It has one copy, on a node that is away.
 async fn out_of_reach(transactions: Option<Duration>) {
     let target = Unreachable::new(SECOND * 2, transactions).await;
@@ -169,10 +197,19 @@ struct Unreachable {
 
 impl Unreachable {
     async fn new(send_timeout: Duration, transactions: Option<Duration>) -> Self {
+        Self::with(send_timeout, transactions, |_| {}).await
+    }
+
+    async fn with(
+        send_timeout: Duration,
+        transactions: Option<Duration>,
+        change: impl Fn(&mut KafkaSettings),
+    ) -> Self {
         let mut cluster = cluster().await;
         let mut scene = Scene::at(&cluster.address()).await;
         scene.settings.send_timeout = send_timeout;
         scene.settings.relay.transactions = transactions;
+        change(&mut scene.settings);
         let here = scene.topic("here").await;
         let away = format!("away-{}", scene.mark);
         let new = NewTopic::new(&away, 1, TopicReplication::Variable(&[&[3]]));

@@ -4,15 +4,38 @@ mod rig;
 
 use dwell_core::{OnMissing, Subscription, Transport as _};
 use rig::scene::{SECOND, Scene};
-use std::{ffi::OsString, os::unix::ffi::OsStringExt as _};
+use std::{
+    ffi::OsString,
+    os::unix::ffi::OsStringExt as _,
+    panic,
+    sync::{
+        Once,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 /// With one that is no text in the middle.
 fn with_a_broken_one(before: &str, after: &str) -> [OsString; 3] {
     [before.into(), OsString::from_vec(b"caf\xe9=1".to_vec()), after.into()]
 }
 
+/// From here on, what panics in this process and is not kept quiet.
+fn count_panics() -> &'static AtomicUsize {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            COUNT.fetch_add(1, Ordering::SeqCst);
+            before(panic);
+        }));
+    });
+    &COUNT
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_parked_keeps_all_headers_but_the_one_that_cannot_be_read() {
+    let panics = count_panics();
     let scene = Scene::new().await;
     let target = scene.topic("orders").await;
     let relay = scene.relay();
@@ -26,10 +49,12 @@ async fn what_is_parked_keeps_all_headers_but_the_one_that_cannot_be_read() {
     assert!(parked.2.starts_with(&start), "{}", parked.2);
     assert!(parked.2.contains("the name of one of its headers is no text"), "{}", parked.2);
     relay.stop().await;
+    assert_eq!(panics.load(Ordering::SeqCst), 0, "a panic was printed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_received_keeps_all_headers_but_the_one_that_cannot_be_read() {
+    let panics = count_panics();
     let scene = Scene::new().await;
     let mail = Subscription::new(format!("orders-{}", scene.mark), "mail");
     scene.kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
@@ -42,4 +67,5 @@ async fn what_is_received_keeps_all_headers_but_the_one_that_cannot_be_read() {
     assert_eq!(&*delivery.message.id.0, "order-42");
     assert_eq!(delivery.message.headers.get("tag").map(|tag| &tag[..]), Some(&b"one"[..]));
     scene.kafka.close().await.unwrap();
+    assert_eq!(panics.load(Ordering::SeqCst), 0, "a panic was printed");
 }

@@ -2,7 +2,7 @@
 
 mod rig;
 
-use dwell_core::{BoxFuture, Clock, Seams, SystemClock, Timestamp};
+use dwell_core::{BoxFuture, Clock, Moment, Seams, SystemClock, Timestamp};
 use dwell_kafka::{Ladder, Tally};
 use rig::scene::Scene;
 use std::{
@@ -20,8 +20,8 @@ struct Clockwork {
 }
 
 impl Clock for Clockwork {
-    fn now(&self) -> Timestamp {
-        self.of.now()
+    fn moment(&self) -> Moment {
+        self.of.moment()
     }
 
     fn elapsed(&self) -> Duration {

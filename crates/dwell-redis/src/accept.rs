@@ -5,11 +5,11 @@ use crate::{
     calls::{Before, Call},
     item, keys,
     places::{MAKE_IT, Place, bytes, list, text},
-    script::ACCEPT,
+    script::{ACCEPT, SEND},
     store::Store,
 };
 use dwell_core::{
-    Due, Envelope, Error, ErrorKind, OnConflict, Result, ScheduleId, Sent, State, Text, Timestamp,
+    Due, Envelope, Error, ErrorKind, OnConflict, Result, ScheduleId, Sent, State, Text, Timestamp, wire,
 };
 use redis::{Cmd, Value};
 use std::{collections::BTreeMap, sync::Arc};
@@ -19,6 +19,26 @@ const CHUNK: usize = 200;
 
 /// How much one script moves, in bytes of bodies.
 pub(crate) const WEIGHT: usize = 256 << 10;
+
+/// The size of one script so far.
+#[derive(Default)]
+struct Load {
+    count: usize,
+    weight: usize,
+}
+
+impl Load {
+    /// Adds a body of this size. Returns whether the next script starts with it.
+    fn add(&mut self, size: usize, share: impl Fn(usize) -> usize) -> bool {
+        let is_next = self.count == 0 || self.count >= share(CHUNK) || self.weight + size > share(WEIGHT);
+        if is_next {
+            *self = Self::default();
+        }
+        self.count += 1;
+        self.weight += size;
+        is_next
+    }
+}
 
 /// A due time as scripts take it: on the server's own clock.
 pub(crate) fn write_due(command: &mut Cmd, due: Due) {
@@ -41,7 +61,7 @@ pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sen
     let mut results: Vec<Option<Result<Sent>>> = batch.iter().map(|_| None).collect();
     let mut rooms: BTreeMap<Text, Vec<Vec<Sending>>> = BTreeMap::new();
     let most = store.link.settings.max_body;
-    let mut weights: BTreeMap<Text, usize> = BTreeMap::new();
+    let mut loads: BTreeMap<Text, Load> = BTreeMap::new();
     let mut feeds: BTreeMap<&Text, Option<Arc<Place>>> = BTreeMap::new();
     let (before, now) = (store.calls.before(batch), store.seams.clock.now());
     for ((index, envelope), before) in batch.iter().enumerate().zip(before) {
@@ -57,19 +77,16 @@ pub(crate) async fn accept(store: &Store, batch: &[&Envelope]) -> Vec<Result<Sen
         let topic = envelope.to.topic_name();
         if !feeds.contains_key(topic) {
             // A topic that is not there is said later, and looked for once.
-            let place = store.places.get(&store.link, topic).await.ok();
+            let place = store.place(topic).await.ok();
             feeds.insert(topic, place);
         }
         // In a bucket, a message waits for all subscriptions at once.
         let place = feeds[topic].as_ref().filter(|_| room == *topic);
         let share = |of| place.map_or(of, |place| place.share(of));
         let chunks = rooms.entry(room.clone()).or_default();
-        let weight = weights.entry(room).or_default();
-        if chunks.last().is_none_or(|chunk| chunk.len() >= share(CHUNK) || *weight + size > share(WEIGHT)) {
+        if loads.entry(room).or_default().add(size, share) {
             chunks.push(vec![]);
-            *weight = 0;
         }
-        *weight += size;
         if let Some(chunk) = chunks.last_mut() {
             chunk.push(Sending { index, envelope, before });
         }
@@ -111,6 +128,53 @@ async fn accept_chunk(store: &Store, room: &Text, chunk: Vec<Sending<'_>>) -> Re
     stored
 }
 
+/// A step of sends to another broker, recorded in the topic of the forwarder. One result each.
+pub(crate) async fn record_sends(
+    store: &Store,
+    entries: &[(Envelope, Option<Sent>)],
+    step: impl Fn(&Option<Sent>) -> &'static str,
+) -> Vec<Result<Sent>> {
+    let mut results = Vec::with_capacity(entries.len());
+    for of_topic in entries.chunk_by(|(a, _), (b, _)| a.to.topic_name() == b.to.topic_name()) {
+        let mut load = Load::default();
+        let mut add =
+            |(envelope, _): &(Envelope, Option<Sent>)| load.add(envelope.message.body.len(), |of| of);
+        if let Some(first) = of_topic.first() {
+            add(first);
+        }
+        for chunk in of_topic.chunk_by(|_, next| !add(next)) {
+            match record_chunk(store, chunk, &step).await {
+                Ok(recorded) => results.extend(recorded),
+                Err(error) => results.extend(chunk.iter().map(|_| Err(error.again()))),
+            }
+        }
+    }
+    results
+}
+
+async fn record_chunk(
+    store: &Store,
+    chunk: &[(Envelope, Option<Sent>)],
+    step: impl Fn(&Option<Sent>) -> &'static str,
+) -> Result<Vec<Result<Sent>>> {
+    store.open()?;
+    let Some((first, _)) = chunk.first() else { return Ok(vec![]) };
+    let topic = first.to.topic_name().clone();
+    let write = |command: &mut Cmd, (envelope, sent): &(Envelope, Option<Sent>)| {
+        let once = if envelope.once == Some(OnConflict::Fail) { "f" } else { "r" };
+        let due = sent.and_then(|sent| sent.due).map(|due| due.0.to_string()).unwrap_or_default();
+        command.arg(step(sent)).arg(once).arg(content_of(envelope)).arg(ScheduleId::of(envelope).to_string());
+        command.arg(due).arg(item::pack(&envelope.message));
+    };
+    let answers = store
+        .run(&SEND, std::slice::from_ref(&topic), |_, command| {
+            chunk.iter().for_each(|entry| write(command, entry));
+        })
+        .await?;
+    let answers = answers.into_iter().next().map(list).unwrap_or_default();
+    Ok(chunk.iter().zip(answers).map(|((envelope, _), answer)| read(envelope, answer)).collect())
+}
+
 /// What nobody knows the outcome of when this is dropped: also because whoever sends it was stopped in the middle.
 struct Underway<'a> {
     store: &'a Store,
@@ -142,7 +206,7 @@ async fn store_chunk(
 ) -> Result<Vec<Result<Sent>>> {
     store.open()?;
     // Before a bucket of it is entered: nothing is made for a topic that is not there.
-    store.places.get(&store.link, room).await?;
+    store.place(room).await?;
     buckets::enter(store, room).await?;
     let answers = store
         .run_as(Some(call), &ACCEPT, std::slice::from_ref(room), |_, command| {
@@ -172,6 +236,7 @@ fn write(command: &mut Cmd, sending: &Sending) {
     let (once, content) = match envelope.once {
         Some(OnConflict::Fail) => ("f", true),
         Some(OnConflict::Replace) => ("r", true),
+        None if envelope.copy => ("c", may_wait),
         None => ("", may_wait),
     };
     let content = if content { content_of(envelope) } else { String::new() };
@@ -204,9 +269,9 @@ fn read(envelope: &Envelope, answer: Value) -> Result<Sent> {
         Some("waits") => Ok(Sent { due, duplicate: false }),
         Some("duplicate") => Ok(Sent { due, duplicate: true }),
         Some("conflict") => {
-            let id = &envelope.message.id;
+            let (id, to) = (&envelope.message.id, wire::final_destination(envelope));
             let text = format!(
-                "`{id}` was sent to `{topic}` before, with other content: choose another id, or ask to replace it"
+                "`{id}` was sent to `{to}` before, with other content: choose another id, or ask to replace it"
             );
             Err(Error::new(ErrorKind::Conflict, text))
         }

@@ -16,7 +16,7 @@ use crate::{
     store::Store,
     waiter::{self, Waiter},
 };
-use dwell_core::{Due, Envelope, Error, Result, Text, Timestamp, wire};
+use dwell_core::{Due, Envelope, Error, ErrorKind, Result, Text, Timestamp, wire};
 use redis::Value;
 use std::{
     collections::HashMap,
@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// register is told.
 const AHEAD: Duration = Duration::from_secs(600);
 
-/// For how long nobody is told again of a bucket that was entered.
+/// How long a bucket that was entered is not entered again.
 const ENTERED: Duration = Duration::from_secs(300);
 
 /// A bucket: `topic#shard@start`, with its start in milliseconds. No topic has such a name.
@@ -104,24 +104,37 @@ impl Tasks {
 pub(crate) struct Buckets {
     /// Topics whose buckets are looked after by this connection.
     watched: Mutex<Tasks>,
-    /// Buckets that were entered, and when.
-    entered: Mutex<HashMap<Text, Duration>>,
+    /// Buckets that were entered: when, and at which version of their topic.
+    entered: Mutex<HashMap<Text, (Duration, u64)>>,
 }
 
-/// Enters a bucket before something is put into it.
+/// Enters a bucket before something is put into it. The register of a topic that was emptied and created again since has lost it:
+/// such a topic has another version.
 pub(crate) async fn enter(store: &Store, room: &Text) -> Result<()> {
     let Some(bucket) = Bucket::parse(room) else { return Ok(()) };
+    let settings = &keys::of_topic(&store.link.settings.prefix, bucket.topic)[0];
+    let version = store.link.query(redis::cmd("HGET").arg(settings).arg("version")).await?;
+    let version = match u64::try_from(number(&version)).unwrap_or(0) {
+        0 => {
+            // The topic vanished: what is known of it is outdated.
+            let topic = Text::from(bucket.topic);
+            store.places.forget(std::slice::from_ref(&topic));
+            store.place(&topic).await?.version
+        }
+        version => version,
+    };
     let now = store.seams.clock.elapsed();
-    let known = |entered: &HashMap<Text, Duration>| {
-        entered.get(room).is_some_and(|since| now.saturating_sub(*since) < ENTERED)
+    let is_recent = |since: Duration| now.saturating_sub(since) < ENTERED;
+    let known = |entered: &HashMap<Text, (Duration, u64)>| {
+        entered.get(room).is_some_and(|(since, at)| is_recent(*since) && *at == version)
     };
     if known(&store.buckets.entered.lock().unwrap_or_else(PoisonError::into_inner)) {
         return Ok(());
     }
     register(store, &bucket, bucket.start).await?;
     let mut entered = store.buckets.entered.lock().unwrap_or_else(PoisonError::into_inner);
-    entered.retain(|_, since| now.saturating_sub(*since) < ENTERED);
-    entered.insert(room.clone(), now);
+    entered.retain(|_, (since, _)| is_recent(*since));
+    entered.insert(room.clone(), (now, version));
     Ok(())
 }
 
@@ -153,9 +166,12 @@ async fn register(store: &Store, bucket: &Bucket<'_>, from: i64) -> Result<()> {
         command.arg(3).arg(&keys).arg(bucket.entry).arg(from);
     });
     if text(&entered.await?) == "none" {
-        // It was removed by hand: what is known of it is outdated.
-        store.places.forget(&[bucket.topic.into()]);
-        return Err(store.places.missing(&store.link, bucket.topic));
+        // It has vanished: what is known of it is outdated.
+        let topic = Text::from(bucket.topic);
+        store.places.forget(std::slice::from_ref(&topic));
+        store.place(&topic).await?;
+        let text = format!("the topic `{topic}` vanished and was provisioned again: try again");
+        return Err(Error::new(ErrorKind::Unavailable, text));
     }
     let score = redis::cmd("ZSCORE").arg(keys[0]).arg(bucket.entry).clone();
     store.confirm(keys[0], &score, |score| score != Value::Nil).await
@@ -258,7 +274,7 @@ type Waiting = [Vec<u8>; 4];
 /// Brings some. If there is none, says how long until the next, if there is one, and the last signal.
 async fn bring_some(store: &Store, topic: &Text, from: &Text) -> Result<Option<(Option<Duration>, String)>> {
     let bucket = std::slice::from_ref(from);
-    let place = store.places.get(&store.link, topic).await?;
+    let place = store.place(topic).await?;
     let answer = store.run(&DUE, bucket, |_, command| {
         command.arg(place.share(CHUNK)).arg(place.share(WEIGHT));
     });
@@ -393,7 +409,7 @@ mod tests {
         while ready().await < 20 {
             store.seams.clock.sleep(Duration::from_millis(20)).await;
         }
-        assert_eq!(store.places.known(), [orders]);
+        assert_eq!(store.places.all_known(), [orders]);
     }
 
     #[test]

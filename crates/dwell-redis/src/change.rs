@@ -10,8 +10,7 @@ use crate::{
 };
 use bytes::Bytes;
 use dwell_core::{
-    Answer, Change, Changed, Due, Error, ErrorKind, Message, MessageId, Of, Result, State, Text,
-    is_job_topic, wire,
+    Answer, Change, Changed, Due, Error, ErrorKind, Message, MessageId, Of, Result, State, Text, wire,
 };
 
 pub(crate) async fn change(
@@ -22,7 +21,10 @@ pub(crate) async fn change(
     by: &str,
 ) -> Result<Vec<Answer>> {
     let mut found = find(store, std::slice::from_ref(id)).await?.pop().unwrap_or_default();
-    found.retain(|found| of.has(&found.record.topic, found.record.subscription.as_deref()));
+    found.retain(|found| {
+        let record = &found.record;
+        of.has(&record.topic, record.subscription.as_deref(), &record.message)
+    });
     // First those that can be changed.
     found.sort_by_key(|found| !found.is_free);
     if let Change::Replay(body) = &change {
@@ -73,7 +75,7 @@ async fn change_one(
     let (what, due) = match change {
         _ if is_copy => ("remove", Due::NOW),
         // A job is called back as long as nobody has it.
-        Change::Cancel if is_job_topic(&record.topic) => ("recall", Due::NOW),
+        Change::Cancel if wire::is_job(&record.topic, &record.message.headers) => ("recall", Due::NOW),
         Change::Cancel => ("cancel", Due::NOW),
         Change::Reschedule(due) => ("reschedule", *due),
         Change::Replay(_) => ("replay", Due::NOW),
@@ -136,7 +138,7 @@ async fn check_replay(store: &Store, id: &MessageId, found: &[Found], body: Opti
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         let topic: &Text = topic;
-        let place = store.places.get(&store.link, topic).await?;
+        let place = store.place(topic).await?;
         if !place.has(name) {
             return Err(place.missing(name));
         }

@@ -5,7 +5,7 @@ use crate::{
     buckets,
     calls::Call,
     doubts::Doubts,
-    entries::Entries,
+    entries::{self, Entries},
     item::Item,
     keys,
     places::{list, number, text, to_millis},
@@ -16,8 +16,8 @@ use crate::{
     waiter::{self, Waiter},
 };
 use dwell_core::{
-    BoxFuture, Consumer, Delivery, Error, ErrorKind, LeaseId, Receipt, Result, Settle, Subscription, Text,
-    Timestamp, Unsettled,
+    BoxFuture, Consumer, Delivery, Error, ErrorKind, LeaseId, Receipt, Receive, Result, Settle, Subscription,
+    Text, Timestamp, Unsettled,
 };
 use redis::Value;
 use std::{
@@ -145,7 +145,7 @@ impl RedisConsumer {
         store.open()?;
         // As it is now: a consumer is opened rarely.
         store.places.forget(std::slice::from_ref(&of.topic));
-        let place = store.places.get(&store.link, &of.topic).await?;
+        let place = store.place(&of.topic).await?;
         if !place.feeds().contains(&of.name) {
             if let Some(adopter) = place.adopter.as_ref().filter(|_| of.name == of.topic) {
                 let text = format!(
@@ -194,7 +194,9 @@ impl RedisConsumer {
         Ok(())
     }
 
-    async fn receive(&self, max: usize, wait: Duration, lease: Duration) -> Result<Vec<Delivery>> {
+    async fn wait_for_deliveries(&self, receive: Receive) -> Result<Vec<Delivery>> {
+        let Receive { max, wait, lease, worker } = receive;
+        let lease = lease.unwrap_or(self.of.lease);
         let clock = self.store.seams.clock.clone();
         let deadline = clock.elapsed().saturating_add(wait);
         loop {
@@ -202,7 +204,7 @@ impl RedisConsumer {
             // Heard from now on.
             let _ = futures_util::poll!(&mut closing);
             self.check_open()?;
-            let look = self.look(max, lease).await?;
+            let look = self.look(max, lease, worker.as_ref()).await?;
             // Others may have spread the topic since.
             self.watch_buckets();
             let (pause, ready, wake, stuck) = match look {
@@ -234,14 +236,15 @@ impl RedisConsumer {
     }
 
     /// Runs by itself, so that what it hands out is not lost if nobody waits for it any more.
-    async fn look(&self, max: usize, lease: Duration) -> Result<Look> {
+    async fn look(&self, max: usize, lease: Duration, worker: Option<&Text>) -> Result<Look> {
         let (answer, answered) = oneshot::channel();
         let (store, of, name) = (self.store.clone(), self.of.clone(), self.name.clone());
         let (entries, unheard) = (self.entries.clone(), self.unheard.clone());
+        let worker = worker.unwrap_or(&self.name).clone();
         tokio::spawn(async move {
             let max = max.min(MOST);
             let some = async |most: usize| {
-                look(&store, &of, &name, &entries, &unheard, most.min(AT_ONCE), lease).await
+                look(&store, &of, &name, &worker, &entries, &unheard, most.min(AT_ONCE), lease).await
             };
             let mut look = some(max).await;
             if let Ok(Look::Found(found)) = &mut look {
@@ -283,6 +286,7 @@ async fn look(
     store: &Store,
     of: &Subscription,
     name: &Text,
+    worker: &Text,
     entries: &Entries,
     unheard: &Unheard,
     max: usize,
@@ -303,7 +307,8 @@ async fn look(
                 .arg(u8::from(promotes))
                 .arg(BESIDE)
                 .arg(BYTES)
-                .arg(u8::from(is_again));
+                .arg(u8::from(is_again))
+                .arg(&**worker);
         })
         .await;
     let answer = match answer {
@@ -341,13 +346,16 @@ fn read(entries: &Entries, value: Value) -> Option<Delivery> {
     let mut parts = list(value).into_iter();
     let (entry, fence, item) = (text(&parts.next()?), number(&parts.next()?), parts.next()?);
     let mut item = Item::read(item, &entry);
+    let (fence, first) = (fence as u64, item.first.take());
+    let position = entries.position(&entry, fence);
+    let identity = first.as_deref().and_then(entries::position).unwrap_or(position);
     let entered = entry.split('-').next().and_then(|millis| millis.parse().ok()).map(Timestamp);
     Some(Delivery {
         deliveries: Some(item.tries.saturating_add(1)),
         due: item.due.or(entered),
         problem: item.problem.take(),
         message: item.message(),
-        receipt: Receipt::new(entries.position(&entry, fence as u64), fence as u64),
+        receipt: Receipt::new(position, fence).with_identity(identity),
     })
 }
 
@@ -361,7 +369,9 @@ impl Member for RedisConsumer {
             // A look that is still on its way would be handed something for nobody: from now on it comes too late.
             for _ in 0..self.unheard.count() {
                 let (store, lease) = (&self.store, self.of.lease);
-                let late = look(store, &self.of, &self.name, &self.entries, &self.unheard, 0, lease).await;
+                let late =
+                    look(store, &self.of, &self.name, &self.name, &self.entries, &self.unheard, 0, lease)
+                        .await;
                 if late.is_err() {
                     break;
                 }
@@ -383,13 +393,8 @@ impl Member for RedisConsumer {
 }
 
 impl Consumer for RedisConsumer {
-    fn receive(
-        &self,
-        max: usize,
-        wait: Duration,
-        lease: Option<Duration>,
-    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
-        Box::pin(self.receive(max, wait, lease.unwrap_or(self.of.lease)))
+    fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        Box::pin(self.wait_for_deliveries(receive))
     }
 
     fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {

@@ -49,7 +49,8 @@ impl Entries {
     }
 }
 
-fn position(entry: &str) -> Option<u64> {
+/// An entry in one number, if it fits.
+pub(crate) fn position(entry: &str) -> Option<u64> {
     let (millis, number) = entry.split_once('-')?;
     let (millis, number): (u64, u64) = (millis.parse().ok()?, number.parse().ok()?);
     (millis < (1 << 44) - 1 && number < 1 << 20).then_some(millis << 20 | number)

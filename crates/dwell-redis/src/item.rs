@@ -62,6 +62,8 @@ pub(crate) struct Item {
     pub(crate) born: Option<Timestamp>,
     pub(crate) due: Option<Timestamp>,
     pub(crate) tries: u32,
+    /// The entry that it had before it was put back for the first time.
+    pub(crate) first: Option<Text>,
     pub(crate) to: Option<Text>,
     pub(crate) once: Option<OnConflict>,
     pub(crate) state: Option<State>,
@@ -127,6 +129,7 @@ impl Item {
             "n" => self.number = word(),
             "born" => self.born = time(),
             "due" => self.due = time(),
+            "first" => self.first = word(),
             "tries" => self.tries = words().parse().unwrap_or(0),
             "to" => self.to = word(),
             "once" => {

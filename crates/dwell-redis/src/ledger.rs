@@ -88,7 +88,7 @@ impl Ledger for RedisLedger {
 /// that what is looked at is as it should be even where no consumer is there to care.
 async fn slots(store: &Store) -> Result<BTreeMap<Text, Vec<Text>>> {
     store.open()?;
-    let topics = store.places.names(&store.link).await?;
+    let topics = store.names().await?;
     if store.link.settings.promoter == Promoter::Inside {
         for (topic, answer) in in_each(store, &topics, &PROMOTE, |command| _ = command.arg(200)).await {
             or_left_out(&topic, answer)?;
@@ -191,17 +191,21 @@ fn read(base: &Text, value: Value, with_history: bool, here: Timestamp) -> Optio
         ),
         _ => (item.worker.take(), None, None),
     };
-    let now = match place.as_str() {
+    let stored = match place.as_str() {
         "o" => item.state.unwrap_or(State::Done),
         _ if is_dead => State::Dead,
-        "w" => item.state.unwrap_or(State::Scheduled),
+        "w" | "d" => item.state.unwrap_or(State::Scheduled),
         _ if since.is_some() => State::Processing,
         _ => State::Ready,
     };
+    // Its promotion is not written yet.
+    let is_due = place == "d" && !is_dead;
+    let now = if is_due { State::Ready } else { stored };
+    let due = due.parse().ok().map(Timestamp).or(item.due);
     let message = item.message();
     let mut history: Vec<Transition> = item.past.lines().filter_map(read_line).collect();
     if history.is_empty() {
-        let before = if now == State::Processing { State::Ready } else { now };
+        let before = if stored == State::Processing { State::Ready } else { stored };
         history.push(Transition {
             at: born,
             state: before,
@@ -216,12 +220,15 @@ fn read(base: &Text, value: Value, with_history: bool, here: Timestamp) -> Optio
         let by = Some(by.clone());
         history.push(Transition { at, state: now, by, error: None, attempts: message.attempts });
     }
+    if let (true, Some(at)) = (is_due, due) {
+        history.push(Transition { at, state: now, by: None, error: None, attempts: message.attempts });
+    }
     let updated = history.last().map_or(born, |last| last.at);
     let record = Record {
         topic: home_topic,
         subscription,
         state: now,
-        due: due.parse().ok().map(Timestamp).or(item.due),
+        due,
         created_at: born,
         updated_at: updated.max(born),
         deliveries: item.tries + u32::from(since.is_some()),
@@ -232,7 +239,7 @@ fn read(base: &Text, value: Value, with_history: bool, here: Timestamp) -> Optio
         history: if with_history { history } else { vec![] },
         message,
     };
-    let is_free = place == "w" || (place == "r" && since.is_none());
+    let is_free = matches!(&*place, "w" | "d") || (place == "r" && since.is_none());
     Some(Found { record, number: item.number.take()?, base: base.clone(), is_free })
 }
 

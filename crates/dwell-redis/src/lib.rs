@@ -28,6 +28,7 @@ mod buckets;
 mod calls;
 mod change;
 mod consumer;
+mod declared;
 mod doubts;
 mod entries;
 mod fault;
@@ -46,6 +47,7 @@ mod scheduler;
 mod script;
 mod settings;
 mod settle;
+mod shared;
 mod store;
 mod together;
 mod waiter;
@@ -112,7 +114,7 @@ pub async fn promote(url: &TransportUrl, seams: Seams, stop: BoxFuture<'static, 
 impl Redis {
     /// Connects.
     pub async fn open(settings: RedisSettings, seams: Seams) -> Result<Self> {
-        let link = Link::open(settings).await?;
+        let link = Link::open(settings, seams.clock.clone()).await?;
         let is_durable = persistence::check(&link).await?;
         let store = Store::new(link, seams, is_durable);
         let ledger = Arc::new(RedisLedger::new(store.clone()));

@@ -2,33 +2,29 @@
 
 use crate::{
     fault::{fault, unreachable},
+    places::text,
     script::Script,
     settings::RedisSettings,
+    shared::{Connection, Shared},
     waiter::server,
 };
-use dwell_core::{Error, ErrorKind, Result};
+use dwell_core::{Clock, Error, ErrorKind, Result};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisError,
-    TlsCertificates, Value,
-    aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection},
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError, TlsCertificates, Value,
+    aio::MultiplexedConnection,
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
-    cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo},
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
-use std::{fs, sync::Arc, time::Duration};
-
-/// What all calls of a transport go through. A clone is the same link.
-#[derive(Clone)]
-enum Shared {
-    Server(ConnectionManager),
-    Cluster(ClusterConnection),
-}
+use std::{fs, io, sync::Arc, time::Duration};
 
 pub(crate) struct Link {
     pub(crate) settings: RedisSettings,
     /// For those that need a connection of their own.
     pub(crate) door: Arc<Door>,
-    shared: Shared,
+    /// What all calls of a transport go through.
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// All that it takes to connect.
@@ -44,7 +40,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 
 impl Link {
     /// Connects. One server that says that it belongs to a cluster is asked for the others.
-    pub(crate) async fn open(settings: RedisSettings) -> Result<Self> {
+    pub(crate) async fn open(settings: RedisSettings, clock: Arc<dyn Clock>) -> Result<Self> {
         settings.check()?;
         if settings.tls {
             // Another part of the program may have chosen one before: that is as good.
@@ -61,48 +57,36 @@ impl Link {
             }
         };
         let explain = |error: RedisError| unreachable(&settings, &error);
-        let mut is_cluster = settings.hosts.len() > 1;
-        let mut shared = None;
-        if !is_cluster {
-            let (host, port) = &settings.hosts[0];
-            let client = client(&settings, certificates.as_ref(), host, *port).map_err(explain)?;
-            let config = ConnectionManagerConfig::new()
-                .set_connection_timeout(Some(CONNECT))
-                .set_response_timeout(Some(settings.timeout))
-                .set_min_delay(Duration::from_millis(50))
-                .set_max_delay(Duration::from_secs(1))
-                .set_number_of_retries(1);
-            let mut manager = ConnectionManager::new_with_config(client, config).await.map_err(explain)?;
-            let info: String =
-                redis::cmd("INFO").arg("cluster").query_async(&mut manager).await.map_err(explain)?;
-            is_cluster = info.contains("cluster_enabled:1");
-            shared = Some(Shared::Server(manager));
+        let servers = settings.hosts.clone();
+        let mut door = Door { settings: settings.clone(), servers, certificates };
+        let mut connection = door.connect(settings.hosts.len() > 1).await.map_err(explain)?;
+        if let Connection::Server(_) = &connection {
+            let info = within(&*clock, settings.timeout, async {
+                connection.query(redis::cmd("INFO").arg("cluster"), false).await
+            });
+            if text(&info.await.map_err(explain)?).contains("cluster_enabled:1") {
+                connection = door.connect(true).await.map_err(explain)?;
+            }
         }
-        if is_cluster {
-            shared = Some(Shared::Cluster(cluster(&settings, certificates.as_ref()).await.map_err(explain)?));
-        }
-        let shared =
-            shared.ok_or_else(|| Error::new(ErrorKind::Config, "the redis:// URL names no server"))?;
-        let mut servers = settings.hosts.clone();
-        if let Shared::Cluster(cluster) = &shared {
+        if let Connection::Cluster(_) = &connection {
             // Not everybody may ask; then it is those of the URL alone.
-            let nodes = redis::cmd("CLUSTER").arg("NODES").query_async::<String>(&mut cluster.clone()).await;
-            let nodes = nodes.unwrap_or_default();
-            let others = nodes.lines().filter_map(|line| node(line, &servers[0].0)).collect::<Vec<_>>();
-            servers.extend(others);
-            servers.sort();
-            servers.dedup();
+            let nodes = within(&*clock, settings.timeout, async {
+                connection.query(redis::cmd("CLUSTER").arg("NODES"), false).await
+            });
+            let nodes = nodes.await.map(|nodes| text(&nodes)).unwrap_or_default();
+            let others = nodes.lines().filter_map(|line| node(line, &door.servers[0].0)).collect::<Vec<_>>();
+            door.servers.extend(others);
+            door.servers.sort();
+            door.servers.dedup();
         }
-        let door = Arc::new(Door { settings: settings.clone(), servers, certificates });
+        let door = Arc::new(door);
+        let shared = Shared::new(door.clone(), clock, connection);
         Ok(Self { settings, door, shared })
     }
 
     /// The same of every server that takes commands: one answer each, by its address.
     pub(crate) async fn query_all(&self, command: &Cmd) -> Result<Value> {
-        let Shared::Cluster(cluster) = &self.shared else { return self.query(command).await };
-        let route = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-        let answers = cluster.clone().route_command(command.clone(), route).await;
-        answers.map_err(|error| fault(&self.settings, &error))
+        self.shared.ask(command, true).await.map_err(|error| fault(&self.settings, &error))
     }
 
     /// One command that may be repeated.
@@ -110,20 +94,9 @@ impl Link {
         self.ask(command).await.map_err(|error| fault(&self.settings, &error))
     }
 
-    /// A connection that has died meanwhile is only noticed by the next command, which is then repeated; in a cluster, the client
-    /// library does so by itself. Every command and script that comes here may be: see `calls`.
+    /// Every command and script that comes here may be repeated: see `calls`.
     async fn ask(&self, command: &Cmd) -> Result<Value, RedisError> {
-        match self.try_ask(command).await {
-            Err(error) if error.is_connection_dropped() => self.try_ask(command).await,
-            answer => answer,
-        }
-    }
-
-    async fn try_ask(&self, command: &Cmd) -> Result<Value, RedisError> {
-        match self.shared.clone() {
-            Shared::Server(mut server) => command.query_async(&mut server).await,
-            Shared::Cluster(mut cluster) => command.query_async(&mut cluster).await,
-        }
+        self.shared.ask(command, false).await
     }
 
     /// One script, by its hash; a server that has forgotten it is told again. `with` writes the number of keys, the keys and
@@ -145,18 +118,84 @@ impl Link {
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.shared, Shared::Cluster(_))
+        self.shared.is_cluster()
     }
 }
 
 impl Door {
+    /// A connection for all calls.
+    pub(crate) async fn connect(&self, is_cluster: bool) -> Result<Connection, RedisError> {
+        Ok(match is_cluster {
+            true => Connection::Cluster(self.cluster().await?),
+            false => {
+                let (host, port) = &self.settings.hosts[0];
+                Connection::Server(self.own(host, *port).await?)
+            }
+        })
+    }
+
     /// A connection of its own to one server, for commands that block. In a cluster, the server says where to go.
     pub(crate) async fn own(&self, host: &str, port: u16) -> Result<MultiplexedConnection, RedisError> {
-        let client = client(&self.settings, self.certificates.as_ref(), host, port)?;
+        let info = self.info(host, port)?;
+        let client = match &self.certificates {
+            Some(certificates) => Client::build_with_tls(info, certificates.clone()),
+            None => Client::open(info),
+        }?;
+        // Callers keep the time, and give up a connection that goes silent.
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
         client.get_multiplexed_async_connection_with_config(&config).await
     }
+
+    async fn cluster(&self) -> Result<ClusterConnection, RedisError> {
+        let nodes = self.servers.iter().map(|(host, port)| self.info(host, *port));
+        let nodes = nodes.collect::<Result<Vec<_>, RedisError>>()?;
+        let mut builder = ClusterClient::builder(nodes)
+            .tcp_settings(tcp_settings())
+            .connection_timeout(CONNECT)
+            .response_timeout(self.settings.timeout)
+            .retries(3)
+            .min_retry_wait(50)
+            .max_retry_wait(500);
+        if let Some(certificates) = &self.certificates {
+            builder = builder.certs(certificates.clone());
+        }
+        builder.build()?.get_async_connection().await
+    }
+
+    fn info(&self, host: &str, port: u16) -> Result<ConnectionInfo, RedisError> {
+        let host = host.to_owned();
+        let address = match self.settings.tls {
+            false => ConnectionAddr::Tcp(host, port),
+            true => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+        };
+        let info = address.into_connection_info()?.set_redis_settings(login(&self.settings));
+        Ok(info.set_tcp_settings(tcp_settings()))
+    }
+}
+
+/// The answer, if it comes in time.
+async fn within(
+    clock: &dyn Clock,
+    time: Duration,
+    answer: impl Future<Output = Result<Value, RedisError>>,
+) -> Result<Value, RedisError> {
+    tokio::select! {
+        biased;
+        answer = answer => answer,
+        () = clock.sleep(time) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+    }
+}
+
+/// The system closes a connection whose peer has vanished: one that is idle after about fifteen seconds, and one that has
+/// something to send after ten.
+fn tcp_settings() -> TcpSettings {
+    let keepalive =
+        TcpKeepalive::new().with_time(Duration::from_secs(5)).with_interval(Duration::from_secs(2));
+    let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    let settings = settings.set_user_timeout(Duration::from_secs(10));
+    settings
 }
 
 /// The server that a line of `CLUSTER NODES` is about: its second word is `host:port@bus`, and perhaps a name behind that.
@@ -174,49 +213,6 @@ fn login(settings: &RedisSettings) -> RedisConnectionInfo {
         login = login.set_password(password.expose());
     }
     login
-}
-
-fn client(
-    settings: &RedisSettings,
-    certificates: Option<&TlsCertificates>,
-    host: &str,
-    port: u16,
-) -> Result<Client, RedisError> {
-    let address = match settings.tls {
-        false => ConnectionAddr::Tcp(host.to_owned(), port),
-        true => ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure: false, tls_params: None },
-    };
-    let info = address.into_connection_info()?.set_redis_settings(login(settings));
-    match certificates {
-        Some(certificates) => Client::build_with_tls(info, certificates.clone()),
-        None => Client::open(info),
-    }
-}
-
-async fn cluster(
-    settings: &RedisSettings,
-    certificates: Option<&TlsCertificates>,
-) -> Result<ClusterConnection, RedisError> {
-    let nodes = settings.hosts.iter().map(|(host, port)| {
-        let address = match settings.tls {
-            false => ConnectionAddr::Tcp(host.clone(), *port),
-            true => {
-                ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
-            }
-        };
-        Ok(address.into_connection_info()?.set_redis_settings(login(settings)))
-    });
-    let nodes = nodes.collect::<Result<Vec<_>, RedisError>>()?;
-    let mut builder = ClusterClient::builder(nodes)
-        .connection_timeout(CONNECT)
-        .response_timeout(settings.timeout)
-        .retries(3)
-        .min_retry_wait(50)
-        .max_retry_wait(500);
-    if let Some(certificates) = certificates {
-        builder = builder.certs(certificates.clone());
-    }
-    builder.build()?.get_async_connection().await
 }
 
 #[cfg(test)]

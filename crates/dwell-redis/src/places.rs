@@ -2,7 +2,7 @@
 //! and refuses another one.
 
 use crate::{buckets::Bucket, calls::Call, keys, link::Link};
-use dwell_core::{Address, Error, ErrorKind, Result, Subscription, Text, wire};
+use dwell_core::{Address, Error, ErrorKind, Result, Subscription, Text, is_job_topic, wire};
 use redis::{Cmd, Value};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -11,22 +11,26 @@ use std::{
     time::Duration,
 };
 
-/// How things lie on the server, as the documentation has it. Another number is for what this program cannot read.
-pub(crate) const LAYOUT: u32 = 1;
+/// The layout of the keys, as the documentation shows it. A topic of another layout is refused.
+pub(crate) const LAYOUT: u32 = 2;
 
-/// A topic of a later version is left alone. One that has no number was made before there were any.
 fn check_layout(topic: &Text, fields: &HashMap<String, String>) -> Result<()> {
-    match fields.get("layout").map(|layout| layout.parse::<u32>()) {
-        None => Ok(()),
-        Some(Ok(layout)) if layout <= LAYOUT => Ok(()),
-        Some(_) => {
-            let text = format!(
-                "the topic `{topic}` was made by a later version of Dwell, whose layout this one does not know: use that version, or \
-                 another `prefix`"
-            );
-            Err(Error::new(ErrorKind::Conflict, text))
-        }
+    if !fields.contains_key("version") {
+        // It does not exist.
+        return Ok(());
     }
+    let text = match fields.get("layout").map(|layout| layout.parse::<u32>()) {
+        Some(Ok(LAYOUT)) => return Ok(()),
+        Some(Ok(0..LAYOUT)) | None => format!(
+            "the topic `{topic}` was made by an earlier version of Dwell, with another layout: drain it with that version and \
+             delete its keys, or use another `prefix`"
+        ),
+        Some(_) => format!(
+            "the topic `{topic}` was made by a later version of Dwell, whose layout this one does not know: use that version, or \
+             another `prefix`"
+        ),
+    };
+    Err(Error::new(ErrorKind::Conflict, text))
 }
 
 /// A topic as it is known, with all that scripts must be told about it.
@@ -194,19 +198,24 @@ impl Place {
 pub(crate) const MAKE_IT: &str =
     "start a program that handles it, with `on_missing = \"create\"`, which is the default";
 
+struct Known {
+    place: Arc<Place>,
+    /// Not outdated, as far as is known here.
+    is_current: bool,
+}
+
 /// All topics that were asked for.
 #[derive(Default)]
-pub(crate) struct Places(Mutex<HashMap<Text, Arc<Place>>>);
+pub(crate) struct Places(Mutex<HashMap<Text, Known>>);
 
 impl Places {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Text, Arc<Place>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Text, Known>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A topic; `NotFound` if it is not there.
     pub(crate) async fn get(&self, link: &Link, topic: &Text) -> Result<Arc<Place>> {
-        let known = self.lock().get(topic).cloned();
-        if let Some(place) = known {
+        if let Some(place) = self.known(topic) {
             return Ok(place);
         }
         if let Some((of, _)) = topic.split_once('#') {
@@ -238,20 +247,35 @@ impl Places {
         check_layout(topic, &fields)?;
         let place = Arc::new(Place::new(prefix, topic, fields));
         match place.is_there() {
-            true => self.lock().insert(topic.clone(), place.clone()),
-            false => self.lock().remove(topic),
-        };
+            true => {
+                let known = Known { place: place.clone(), is_current: true };
+                self.lock().insert(topic.clone(), known);
+            }
+            false => self.forget(std::slice::from_ref(topic)),
+        }
         Ok(place)
     }
 
     /// Whether some of what waits for a topic is in buckets, as far as is known here: every script is told if that has changed.
     pub(crate) fn is_spread(&self, topic: &Text) -> bool {
-        self.lock().get(topic).is_some_and(|place| place.is_spread)
+        self.known(topic).is_some_and(|place| place.is_spread)
+    }
+
+    /// A topic, if it is at hand.
+    pub(crate) fn known(&self, topic: &Text) -> Option<Arc<Place>> {
+        self.lock().get(topic).filter(|known| known.is_current).map(|known| known.place.clone())
+    }
+
+    /// A topic as it was when this process last loaded it, even if it has changed or vanished since.
+    pub(crate) fn last_known(&self, topic: &Text) -> Option<Arc<Place>> {
+        self.lock().get(topic).map(|known| known.place.clone())
     }
 
     #[cfg(test)]
-    pub(crate) fn known(&self) -> Vec<Text> {
-        let mut known: Vec<_> = self.lock().keys().cloned().collect();
+    pub(crate) fn all_known(&self) -> Vec<Text> {
+        let known = self.lock();
+        let known = known.iter().filter(|(_, known)| known.is_current);
+        let mut known: Vec<_> = known.map(|(topic, _)| topic.clone()).collect();
         known.retain(|topic| !wire::is_dead_letter_topic(topic));
         known.sort();
         known
@@ -259,8 +283,12 @@ impl Places {
 
     /// What is known of these is outdated.
     pub(crate) fn forget(&self, topics: &[Text]) {
-        let mut known = self.lock();
-        topics.iter().for_each(|topic| drop(known.remove(topic)));
+        let mut all = self.lock();
+        for topic in topics {
+            if let Some(known) = all.get_mut(topic) {
+                known.is_current = false;
+            }
+        }
     }
 
     /// The names of all topics.
@@ -285,6 +313,8 @@ pub(crate) fn write_context(
     // The topic's own word counts: a promoter whose URL says otherwise would leave records behind, or messages without any.
     let has_ledger = places.first().and_then(|place| place.ledger).unwrap_or(settings.ledger);
     let base = places.first().map_or("", |place| &place.base);
+    // A repeated id is a duplicate of a job that can be looked up.
+    let done = if is_job_topic(base) { settings.done.max(settings.ids) } else { settings.done };
     let mut slot = keys::of_slot(&settings.prefix, base);
     slot.push(keys::calls(&settings.prefix, base, calls));
     let count = slot.len() + places.iter().map(|place| place.keys.len()).sum::<usize>();
@@ -294,7 +324,7 @@ pub(crate) fn write_context(
         .arg("")
         .arg(u8::from(has_ledger))
         .arg(to_millis(settings.ids))
-        .arg(to_millis(settings.done))
+        .arg(to_millis(done))
         .arg(places.len());
     match call {
         Some(call) => command.arg(call.lane).arg(call.serial),

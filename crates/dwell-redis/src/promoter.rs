@@ -53,7 +53,7 @@ pub(crate) async fn look_after(store: Arc<Store>, mut stop: BoxFuture<'static, (
 
 async fn look(store: &Arc<Store>, tidies: bool) -> Result<()> {
     store.open()?;
-    let mut topics = store.places.names(&store.link).await?;
+    let mut topics = store.names().await?;
     let all = topics.clone();
     let mut trouble = Ok(());
     while !topics.is_empty() {
@@ -112,7 +112,7 @@ pub(crate) async fn promote(store: Arc<Store>, mut stop: BoxFuture<'static, ()>)
     let mut tasks: BTreeMap<Text, JoinHandle<()>> = BTreeMap::new();
     let mut round = 0_u32;
     let ended = loop {
-        match store.places.names(&store.link).await {
+        match store.names().await {
             Ok(topics) => {
                 for topic in &topics {
                     buckets::watch(&store, topic);
@@ -209,5 +209,69 @@ mod tests {
         redis.store.seams.clock.sleep(Duration::from_millis(5)).await;
         tidy(&redis.store, Duration::ZERO).await.unwrap();
         assert_eq!(consumers(), 1, "the one that holds {}", held.message.id);
+    }
+
+    /// A repeated id must not be answered as a duplicate of a job that nobody can look up.
+    #[tokio::test]
+    async fn the_record_of_a_job_is_kept_as_long_as_its_id() {
+        let server = RedisServer::start(RedisOptions::default()).unwrap();
+        for done in ["0s", "1s"] {
+            let url = format!("{}?ids=2s&done={done}&prefix=p{done}", server.url());
+            let url = dwell_core::TransportUrl::parse(&url).unwrap();
+            let redis = crate::connect(&url, Seams::system("test")).await.unwrap();
+            let work = Subscription::new("job.mail", "job.mail");
+            redis.provision(&[], std::slice::from_ref(&work), OnMissing::Create).await.unwrap();
+            let (producer, ledger) = (redis.producer().await.unwrap(), redis.ledger().unwrap());
+            let job = Envelope::new(Address::topic("job.mail"), Message::new("a", "mail", "{}"));
+            let job = job.once(dwell_core::OnConflict::Fail);
+            let send = async || producer.send(std::slice::from_ref(&job)).await.remove(0).unwrap();
+            let (clock, start) = (&redis.store.seams.clock, redis.store.seams.clock.elapsed());
+            assert!(!send().await.duplicate);
+            let consumer = redis.consumer(work).await.unwrap();
+            let delivery = receive(&consumer).await;
+            let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
+            assert!(consumer.settle(vec![Settle { delivery, action: Action::ACK, note }]).await.is_empty());
+            loop {
+                tidy(&redis.store, GONE).await.unwrap();
+                let found = ledger.get(&"a".into()).await.unwrap();
+                if !send().await.duplicate {
+                    break;
+                }
+                let age = clock.elapsed() - start;
+                assert!(!found.is_empty(), "done={done}: a duplicate of nothing after {age:?}");
+                clock.sleep(Duration::from_millis(20)).await;
+            }
+            let age = clock.elapsed() - start;
+            assert!(age >= Duration::from_secs(2), "done={done}: its id was remembered for {age:?} only");
+        }
+    }
+
+    /// The record of an earlier message with the same id expires meanwhile.
+    #[tokio::test]
+    async fn the_id_of_a_pending_message_is_remembered_when_an_older_record_expires() {
+        let server = RedisServer::start(RedisOptions::default()).unwrap();
+        let url = dwell_core::TransportUrl::parse(&format!("{}?ids=1h&done=1h", server.url())).unwrap();
+        let redis = crate::connect(&url, Seams::system("test")).await.unwrap();
+        let mail = Subscription::new("orders", "mail");
+        redis.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
+        let consumer = redis.consumer(mail.clone()).await.unwrap();
+        let producer = redis.producer().await.unwrap();
+        let order = Envelope::new(Address::topic("orders"), Message::new("a", "orders.placed", "{}"));
+        let send = async |once| producer.send(&[order.clone().once(once)]).await.remove(0).unwrap();
+        let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
+        let later = Action::Move { to: mail.address(), due: dwell_core::Due::After(GONE) };
+        for action in [Action::ACK, later] {
+            send(dwell_core::OnConflict::Replace).await;
+            let delivery = receive(&consumer).await;
+            assert!(consumer.settle(vec![Settle { delivery, action, note: note.clone() }]).await.is_empty());
+        }
+        // The record of the first one was finished long ago.
+        let lua = "for _, n in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 1, n) end";
+        server.cli(&["eval", lua, "1", "dwell:{orders}:ended"]).unwrap();
+        let records = async || redis.ledger().unwrap().get(&"a".into()).await.unwrap().len();
+        assert_eq!(records().await, 2);
+        tidy(&redis.store, GONE).await.unwrap();
+        assert_eq!(records().await, 1);
+        assert!(send(dwell_core::OnConflict::Fail).await.duplicate);
     }
 }

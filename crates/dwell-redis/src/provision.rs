@@ -2,11 +2,13 @@
 
 use crate::{
     keys,
-    places::{LAYOUT, MAKE_IT, Place, text, written},
+    places::{LAYOUT, MAKE_IT, Place, list, number, text, write_context, written},
     script::{DECLARE, PROMOTE},
     store::Store,
 };
-use dwell_core::{Address, Error, ErrorKind, OnMissing, Result, Subscription, Text, Topic, Unclaimed};
+use dwell_core::{
+    Address, Error, ErrorKind, OnMissing, Result, SettingChanges, Subscription, Text, Topic, Unclaimed,
+};
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     sync::Arc,
@@ -17,13 +19,23 @@ use std::{
 struct Wanted {
     keeps: bool,
     is_declared: bool,
+    /// New ones, and existing ones that take other settings.
     subscriptions: Vec<Subscription>,
+    changes: Vec<SettingChanges>,
 }
 
-/// What there is, and what is missing, by topic.
+/// What exists, and what is missing or changes, by topic.
 struct Plan {
     there: BTreeMap<Text, Arc<Place>>,
     missing: BTreeMap<Text, Wanted>,
+    existing: Existing,
+}
+
+/// What becomes of topics and subscriptions that exist with other settings than requested.
+#[derive(Clone, Copy)]
+enum Existing {
+    Change(OnMissing),
+    Leave,
 }
 
 /// How often it is tried again because somebody else was faster.
@@ -39,12 +51,34 @@ pub(crate) async fn provision(
     if on_missing == OnMissing::Assume {
         return Ok(());
     }
+    let existing = Existing::Change(on_missing);
+    if on_missing == OnMissing::Validate {
+        let plan = Plan::of(store, topics, subscriptions, existing).await?;
+        return plan.is_all_there(&store.link.settings.place());
+    }
+    create(store, topics, subscriptions, existing).await?;
+    store.declared.add(topics, subscriptions);
+    Ok(())
+}
+
+/// Creates those of these topics and subscriptions that do not exist. Settings of existing ones stay as they are.
+pub(crate) async fn create_missing(
+    store: &Store,
+    topics: &[Topic],
+    subscriptions: &[Subscription],
+) -> Result<()> {
+    store.open()?;
+    create(store, topics, subscriptions, Existing::Leave).await
+}
+
+async fn create(
+    store: &Store,
+    topics: &[Topic],
+    subscriptions: &[Subscription],
+    existing: Existing,
+) -> Result<()> {
     for _ in 0..ATTEMPTS {
-        let plan = Plan::of(store, topics, subscriptions).await?;
-        if on_missing == OnMissing::Validate {
-            return plan.is_all_there(&store.link.settings.place());
-        }
-        if make(store, plan).await? {
+        if make(store, Plan::of(store, topics, subscriptions, existing).await?).await? {
             return Ok(());
         }
     }
@@ -52,20 +86,25 @@ pub(crate) async fn provision(
 }
 
 impl Plan {
-    async fn of(store: &Store, topics: &[Topic], subscriptions: &[Subscription]) -> Result<Self> {
+    async fn of(
+        store: &Store,
+        topics: &[Topic],
+        subscriptions: &[Subscription],
+        existing: Existing,
+    ) -> Result<Self> {
         let mut names: Vec<Text> = topics.iter().map(|topic| topic.name.clone()).collect();
         for subscription in subscriptions {
             names.push(subscription.topic.clone());
             names.extend(subscription.channels().map(|channel| channel.topic_name().clone()));
         }
-        let mut plan = Self { there: BTreeMap::new(), missing: BTreeMap::new() };
+        let mut plan = Self { there: BTreeMap::new(), missing: BTreeMap::new(), existing };
         for name in names {
             if let Entry::Vacant(vacant) = plan.there.entry(name.clone()) {
                 vacant.insert(store.places.load(&store.link, &name).await?);
             }
         }
         plan.there.values().try_for_each(|place| check_ledger(store, place))?;
-        for topic in topics {
+        for topic in Topic::explicit_first(topics) {
             plan.declare(topic)?;
         }
         for subscription in subscriptions {
@@ -74,9 +113,9 @@ impl Plan {
         for channel in subscriptions.iter().flat_map(Subscription::channels) {
             let topic = Topic::named(channel.topic_name().clone()).keep();
             match channel {
-                Address::Topic(_) => plan.add(&topic, false),
+                Address::Topic(_) => plan.add(&topic),
                 Address::Subscription { topic: of, name } => {
-                    if plan.declared(of, name).is_none() {
+                    if plan.existing(of, name).is_none() && plan.planned(of, name).is_none() {
                         plan.subscribe(&Subscription::new(of.clone(), name.clone()), &topic)?;
                     }
                 }
@@ -85,53 +124,82 @@ impl Plan {
         Ok(plan)
     }
 
-    /// What a topic that is there, or planned, does with what nobody subscribed to, and whether somebody said so.
-    fn claim(&self, name: &Text) -> Option<(bool, bool)> {
-        let planned = self.missing.get(name).map(|wanted| (wanted.keeps, wanted.is_declared));
-        let there = self.there.get(name).filter(|place| place.is_there());
-        planned.or(there.map(|place| (place.keeps, place.is_declared)))
+    /// What a topic that is part of this request does with messages that nobody subscribed to, or else one that exists.
+    fn unclaimed(&self, name: &Text) -> Option<Unclaimed> {
+        let planned = self.missing.get(name).map(|wanted| wanted.keeps);
+        let existing = self.there.get(name).filter(|place| place.is_there()).map(|place| place.keeps);
+        let keeps = planned.or(existing)?;
+        Some(if keeps { Unclaimed::Keep } else { Unclaimed::Discard })
     }
 
     fn declare(&mut self, topic: &Topic) -> Result<()> {
-        match self.claim(&topic.name) {
-            Some((keeps, true)) => {
-                let unclaimed = if keeps { Unclaimed::Keep } else { Unclaimed::Discard };
-                Topic { name: topic.name.clone(), unclaimed }.check_same(topic)
-            }
-            _ => {
-                self.add(topic, true);
-                Ok(())
-            }
+        let Some(existing) = self.unclaimed(&topic.name) else {
+            self.add(topic);
+            return Ok(());
+        };
+        let Existing::Change(on_missing) = self.existing else { return Ok(()) };
+        let changes = topic.changes(existing);
+        if changes.is_empty() {
+            return Ok(());
         }
-    }
-
-    fn add(&mut self, topic: &Topic, is_declared: bool) {
-        if is_declared || self.claim(&topic.name).is_none() {
-            let wanted = self.missing.entry(topic.name.clone()).or_default();
-            (wanted.keeps, wanted.is_declared) = (topic.unclaimed == Unclaimed::Keep, is_declared);
+        if self.missing.contains_key(&topic.name) {
+            changes.check_same_request()?;
         }
-    }
-
-    fn subscribe(&mut self, wanted: &Subscription, topic: &Topic) -> Result<()> {
-        if let Some(found) = self.declared(&wanted.topic, &wanted.name) {
-            return found.check_same(wanted);
-        }
-        self.add(topic, false);
-        let claim = self.claim(&wanted.topic).unwrap_or_default();
-        let planned = self.missing.entry(wanted.topic.clone()).or_insert(Wanted {
-            keeps: claim.0,
-            is_declared: claim.1,
-            subscriptions: vec![],
-        });
-        planned.subscriptions.push(wanted.clone());
+        changes.check(on_missing)?;
+        let wanted = self.wanted(&topic.name);
+        (wanted.keeps, wanted.is_declared) = (topic.unclaimed_or_default() == Unclaimed::Keep, true);
+        wanted.changes.push(changes);
         Ok(())
     }
 
-    /// The settings of a subscription that is there, or planned.
-    fn declared(&self, topic: &Text, name: &Text) -> Option<&Subscription> {
-        let there = self.there.get(topic).and_then(|place| place.subscriptions.get(name));
+    /// The topic comes with something that needs it.
+    fn add(&mut self, topic: &Topic) {
+        if self.unclaimed(&topic.name).is_none() {
+            let wanted = self.missing.entry(topic.name.clone()).or_default();
+            wanted.keeps = topic.unclaimed_or_default() == Unclaimed::Keep;
+            wanted.is_declared = topic.unclaimed.is_some();
+        }
+    }
+
+    /// The request for a topic: as the topic is, until something changes.
+    fn wanted(&mut self, topic: &Text) -> &mut Wanted {
+        let place = self.there.get(topic);
+        self.missing.entry(topic.clone()).or_insert_with(|| Wanted {
+            keeps: place.is_some_and(|place| place.keeps),
+            is_declared: place.is_some_and(|place| place.is_declared),
+            ..Wanted::default()
+        })
+    }
+
+    fn subscribe(&mut self, wanted: &Subscription, topic: &Topic) -> Result<()> {
+        if let Some(planned) = self.planned(&wanted.topic, &wanted.name) {
+            return planned.changes(wanted).check_same_request();
+        }
+        if let Some(existing) = self.existing(&wanted.topic, &wanted.name) {
+            let Existing::Change(on_missing) = self.existing else { return Ok(()) };
+            let changes = existing.changes(wanted);
+            changes.check(on_missing)?;
+            if !changes.is_empty() {
+                let planned = self.wanted(&wanted.topic);
+                planned.subscriptions.push(wanted.clone());
+                planned.changes.push(changes);
+            }
+            return Ok(());
+        }
+        self.add(topic);
+        self.wanted(&wanted.topic).subscriptions.push(wanted.clone());
+        Ok(())
+    }
+
+    /// The settings of a subscription that exists.
+    fn existing(&self, topic: &Text, name: &Text) -> Option<&Subscription> {
+        self.there.get(topic).and_then(|place| place.subscriptions.get(name))
+    }
+
+    /// The settings that this request gives to a subscription.
+    fn planned(&self, topic: &Text, name: &Text) -> Option<&Subscription> {
         let mut planned = self.missing.get(topic).into_iter().flat_map(|wanted| &wanted.subscriptions);
-        there.or_else(|| planned.find(|planned| planned.name == *name))
+        planned.find(|planned| planned.name == *name)
     }
 
     /// An error that names all that is missing, if anything is.
@@ -174,7 +242,7 @@ async fn make(store: &Store, mut plan: Plan) -> Result<bool> {
     let prefix = &store.link.settings.prefix;
     // Topics of earlier versions do not say whether they have a ledger: the first who comes does, unless there is one.
     for (name, place) in plan.there.iter().filter(|(_, place)| place.is_there() && place.ledger.is_none()) {
-        let as_it_is = Wanted { keeps: place.keeps, is_declared: place.is_declared, subscriptions: vec![] };
+        let as_it_is = Wanted { keeps: place.keeps, is_declared: place.is_declared, ..Wanted::default() };
         plan.missing.entry(name.clone()).or_insert(as_it_is);
     }
     for (name, wanted) in plan.missing {
@@ -213,21 +281,29 @@ async fn make(store: &Store, mut plan: Plan) -> Result<bool> {
             })
             .await?;
         let is_there = redis::cmd("HEXISTS").arg(&all[0]).arg("version").clone();
-        store.confirm(&all[0], &is_there, |is_there| crate::places::number(&is_there) == 1).await?;
+        store.confirm(&all[0], &is_there, |is_there| number(&is_there) == 1).await?;
         store.places.forget(std::slice::from_ref(&name));
         if text(&answer) != "ok" {
             return Ok(false);
         }
+        wanted.changes.iter().for_each(SettingChanges::log);
     }
     Ok(true)
 }
 
+/// Not by `Store::run`, which provisions what has vanished: this is part of that.
 async fn promote_all(store: &Store, topic: &Text) -> Result<()> {
     loop {
-        let answer =
-            store.run(&PROMOTE, std::slice::from_ref(topic), |_, command| _ = command.arg(200)).await?;
-        if answer.first().map_or(0, crate::places::number) == 0 {
-            return Ok(());
+        let places = [store.places.get(&store.link, topic).await?];
+        let answer = store.link.run(&PROMOTE, |command| {
+            write_context(&store.link, &store.calls.name, None, &places, command);
+            command.arg(200);
+        });
+        let answer = list(answer.await?);
+        match answer.first().map(text).as_deref() {
+            Some("reload") => store.places.forget(std::slice::from_ref(topic)),
+            _ if answer.get(1).map_or(0, number) == 0 => return Ok(()),
+            _ => {}
         }
     }
 }

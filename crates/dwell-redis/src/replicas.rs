@@ -34,8 +34,9 @@ const REDIRECTIONS: usize = 5;
 #[derive(Default)]
 pub(crate) struct Replicas {
     waits: Mutex<HashMap<Server, Arc<Together<Ask, Answer>>>>,
-    /// Those that are not in use.
-    connections: Mutex<HashMap<Server, MultiplexedConnection>>,
+    /// Those that are not in use, with the number of the shared connection at which each was opened: with a new one, they are
+    /// replaced as well.
+    connections: Mutex<HashMap<Server, (u64, MultiplexedConnection)>>,
     /// Which server of a cluster has the slots from one to another, as far as is known. The first that fits counts.
     homes: Mutex<Vec<(u16, u16, Server)>>,
 }
@@ -169,10 +170,11 @@ async fn confirm_all(store: &Store, asks: Vec<Ask>) -> Vec<Answer> {
 
 /// A connection that was dropped on the way here is not used again.
 async fn try_all(store: &Store, at: &Server, asks: &[Ask]) -> Result<Vec<Answer>, RedisError> {
-    let kept = lock(&store.replicas.connections).remove(at);
+    let shared = store.link.shared.number();
+    let kept = lock(&store.replicas.connections).remove(at).filter(|(of, _)| *of == shared);
     let marked = match kept {
         // It may have died since it was used last: then all of it is done on another.
-        Some(kept) => mark(store, kept, asks).await.ok(),
+        Some((_, kept)) => mark(store, kept, asks).await.ok(),
         None => None,
     };
     let (mut connection, answers) = match marked {
@@ -187,7 +189,7 @@ async fn try_all(store: &Store, at: &Server, asks: &[Ask]) -> Result<Vec<Answer>
         wait.arg(store.link.settings.replicas).arg(millis);
         have = number(&wait.query_async(&mut connection).await?);
     }
-    lock(&store.replicas.connections).insert(at.clone(), connection);
+    lock(&store.replicas.connections).insert(at.clone(), (shared, connection));
     let confirmed = |answer| match answer {
         Answer::Confirmed(_) if have < i64::from(store.link.settings.replicas) => {
             Answer::Unconfirmed(format!("{have} have it"))

@@ -1,7 +1,7 @@
 //! Control over what waits.
 
 use crate::{
-    accept::{accept, write_due},
+    accept::{accept, record_sends, write_due},
     buckets,
     item::Item,
     keys,
@@ -10,8 +10,8 @@ use crate::{
     store::Store,
 };
 use dwell_core::{
-    Address, BoxFuture, Changed, Due, Envelope, ErrorKind, Pending, Query, Result, ScheduleId, Scheduler,
-    Sent, State, Text, Timestamp, wire,
+    Address, BoxFuture, Changed, Due, Entries, Envelope, ErrorKind, MessageId, Pending, Query, Result,
+    ScheduleId, Scheduler, Sent, State, Text, Timestamp, is_own_topic, wire,
 };
 use redis::{Cmd, Value};
 use std::sync::Arc;
@@ -26,12 +26,26 @@ impl Scheduler for RedisScheduler {
         Box::pin(async move { accept(&self.0, &entries.iter().collect::<Vec<_>>()).await })
     }
 
-    fn cancel<'a>(&'a self, id: &'a ScheduleId) -> BoxFuture<'a, Result<Changed>> {
-        Box::pin(self.change(id, "cancel", Due::NOW))
+    fn begin_send(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>> {
+        Box::pin(async move {
+            let entries: Vec<_> = entries.into_iter().map(|envelope| (envelope, None)).collect();
+            record_sends(&self.0, &entries, |_| "begin").await
+        })
     }
 
-    fn reschedule<'a>(&'a self, id: &'a ScheduleId, due: Due) -> BoxFuture<'a, Result<Changed>> {
-        Box::pin(self.change(id, "reschedule", due))
+    fn end_send(&self, entries: Vec<(Envelope, Option<Sent>)>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let step = |sent: &Option<Sent>| if sent.is_some() { "sent" } else { "unsent" };
+            record_sends(&self.0, &entries, step).await.into_iter().try_for_each(|ended| ended.map(drop))
+        })
+    }
+
+    fn cancel<'a>(&'a self, entries: &'a Entries) -> BoxFuture<'a, Result<Changed>> {
+        Box::pin(self.change(entries, "cancel", Due::NOW))
+    }
+
+    fn reschedule<'a>(&'a self, entries: &'a Entries, due: Due) -> BoxFuture<'a, Result<Changed>> {
+        Box::pin(self.change(entries, "reschedule", due))
     }
 
     fn pending(&self, query: Query) -> BoxFuture<'_, Result<Vec<Pending>>> {
@@ -40,34 +54,25 @@ impl Scheduler for RedisScheduler {
 }
 
 impl RedisScheduler {
-    /// Asks every topic at once, and gives the best answer.
-    async fn change(&self, id: &ScheduleId, what: &str, due: Due) -> Result<Changed> {
+    /// Changes these entries, and returns the best answer.
+    async fn change(&self, entries: &Entries, what: &str, due: Due) -> Result<Changed> {
         self.0.open()?;
-        let topics = self.0.rooms().await?;
+        let mut topics = self.0.rooms().await?;
+        topics.retain(|room| entries.may_be_in(topic_of(room)));
         let mut best = Changed::NotFound;
-        let answers = in_each(&self.0, &topics, &CHANGE_WAITING, |command| {
-            command.arg(&*id.0).arg(what);
-            write_due(command, due);
-            command.arg(&*self.0.seams.instance);
-        });
+        let changes = topics.iter().map(|room| self.change_in(room, &entries.message, what, due));
         let mut trouble = Ok(());
-        for (room, answer) in answers.await {
-            let answer = match answer {
-                Ok(answer) => answer,
-                Err(error) => {
-                    trouble = trouble.and(Err(error));
-                    continue;
-                }
-            };
-            match answer.first().map(text).as_deref() {
-                Some("done") => {
+        for (room, answer) in topics.iter().zip(futures_util::future::join_all(changes).await) {
+            match answer {
+                Err(error) => trouble = trouble.and(Err(error)),
+                Ok(Changed::Done) => {
                     best = Changed::Done;
                     if what == "reschedule" {
-                        buckets::look_from_now_on(&self.0, &room).await?;
+                        buckets::look_from_now_on(&self.0, room).await?;
                     }
                 }
-                Some("late") if best == Changed::NotFound => best = Changed::TooLate,
-                _ => {}
+                Ok(Changed::TooLate) if best == Changed::NotFound => best = Changed::TooLate,
+                Ok(_) => {}
             }
         }
         // What is done is done. Where it was not found, it may be where nobody could look.
@@ -75,6 +80,29 @@ impl RedisScheduler {
             (Changed::NotFound, Err(error)) => Err(error),
             (Changed::TooLate, Err(error)) if error.kind() != ErrorKind::Conflict => Err(error),
             (best, _) => Ok(best),
+        }
+    }
+
+    /// The same in one topic, some entries at a time.
+    async fn change_in(&self, room: &Text, id: &MessageId, what: &str, due: Due) -> Result<Changed> {
+        let (mut best, mut after) = (Changed::NotFound, String::new());
+        loop {
+            let answers = in_each(&self.0, std::slice::from_ref(room), &CHANGE_WAITING, |command| {
+                command.arg(&*id.0).arg(what);
+                write_due(command, due);
+                command.arg(&*self.0.seams.instance).arg(&after);
+            });
+            let Some((_, answer)) = answers.await.pop() else { return Ok(best) };
+            let mut answer = answer?.into_iter();
+            match answer.next().as_ref().map(text).as_deref() {
+                Some("done") => best = Changed::Done,
+                Some("late") if best == Changed::NotFound => best = Changed::TooLate,
+                _ => {}
+            }
+            after = answer.next().as_ref().map(text).unwrap_or_default();
+            if after.is_empty() {
+                return Ok(best);
+            }
         }
     }
 
@@ -102,11 +130,9 @@ impl RedisScheduler {
     /// Which topics may have it: what waits for a forwarder lies in the forwarder's own.
     async fn topics(&self, query: &Query) -> Result<Vec<Text>> {
         let mut all = self.0.rooms().await?;
+        all.retain(|room| query.may_be_in(topic_of(room)));
         if let Some(to) = &query.to {
-            all.retain(|topic| {
-                let of = topic.split_once('#').map_or(&**topic, |(of, _)| of);
-                *of == **to.topic_name() || of.starts_with("dwell.")
-            });
+            all.retain(|room| *topic_of(room) == **to.topic_name() || is_own_topic(room));
         }
         Ok(all)
     }
@@ -168,9 +194,9 @@ pub(crate) fn or_left_out<T: Default>(of: &str, answer: Result<T>) -> Result<T> 
 fn read(topic: &Text, value: Value) -> Option<Pending> {
     let mut parts = list(value).into_iter();
     // What waits in a bucket waits for its topic.
-    let topic = topic.split_once('#').map_or_else(|| topic.clone(), |(of, _)| of.into());
+    let topic: Text = topic_of(topic).into();
     let (name, due, item) = (text(&parts.next()?), number(&parts.next()?), parts.next()?);
-    let mut item = Item::read(item, &name);
+    let mut item = Item::read(item, ScheduleId::published(&name, &topic).unwrap_or(&name));
     // Its own says more where the server's has no room for that. One that is tried again later than it was due has the server's.
     let due = item.due.filter(|own| own.0 >= due).unwrap_or(Timestamp(due));
     let to = match item.to.take() {
@@ -185,6 +211,11 @@ fn read(topic: &Text, value: Value) -> Option<Pending> {
         message: item.message(),
     };
     Some(Pending { id: ScheduleId(name.into()), due, envelope })
+}
+
+/// The topic that entries in this room are in: a room is a topic or one of its buckets.
+fn topic_of(room: &str) -> &str {
+    room.split_once('#').map_or(room, |(topic, _)| topic)
 }
 
 fn fits(pending: &Pending, query: &Query) -> bool {

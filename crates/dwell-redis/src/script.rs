@@ -37,6 +37,7 @@ macro_rules! scripts {
 // What would send twice, or answer another thing the second time, is remembered. All others change nothing the second time.
 scripts! {
     ACCEPT = "", true, "scripts/accept.lua";
+    SEND = "", false, "scripts/send.lua";
     CLAIM = "allow-oom", true, "scripts/claim.lua";
     SETTLE = "allow-oom", true, "scripts/settle.lua";
     EXTEND = "allow-oom", false, "scripts/extend.lua";

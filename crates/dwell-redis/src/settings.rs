@@ -45,7 +45,7 @@ pub struct RedisSettings {
     /// a topic.
     pub ledger: bool,
     /// How long the records of finished messages are kept, with their results and their past. An hour by default; zero
-    /// keeps none.
+    /// keeps none. Records of jobs are kept at least as long as `ids`.
     pub done: Duration,
     /// How long ids are remembered: those that a sender chose, and those under which something waited and fired. A day by
     /// default.

@@ -97,7 +97,7 @@ async fn check(consumer: &RedisConsumer, action: &Action) -> Result<()> {
                 return Err(Error::new(ErrorKind::Unsupported, text));
             }
             // Looked for first: where there is nowhere to go, nothing moves.
-            store.places.get(&store.link, to.topic_name()).await.map(drop)
+            store.place(to.topic_name()).await.map(drop)
         }
         _ => Ok(()),
     }

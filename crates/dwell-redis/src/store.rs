@@ -3,6 +3,7 @@
 use crate::{
     buckets::{self, Buckets},
     calls::{Call, Calls},
+    declared::Declared,
     link::Link,
     places::{Place, Places, list, text, write_context},
     replicas::Replicas,
@@ -25,6 +26,7 @@ pub(crate) trait Member: Send + Sync {
 pub(crate) struct Store {
     pub(crate) link: Link,
     pub(crate) places: Places,
+    pub(crate) declared: Declared,
     pub(crate) calls: Calls,
     pub(crate) seams: Seams,
     /// What is confirmed survives a restart of the server.
@@ -46,6 +48,7 @@ impl Store {
         Arc::new_cyclic(|me| Self {
             link,
             places: Places::default(),
+            declared: Declared::default(),
             calls: Calls::new(&seams),
             seams,
             is_durable,
@@ -127,7 +130,7 @@ impl Store {
         for _ in 0..RELOADS {
             let mut places = Vec::with_capacity(topics.len());
             for topic in topics {
-                places.push(self.places.get(&self.link, topic).await?);
+                places.push(self.place(topic).await?);
             }
             let answer = self
                 .link
@@ -152,7 +155,7 @@ impl Store {
 
     /// The names of all topics, and of all buckets of theirs.
     pub(crate) async fn rooms(&self) -> Result<Vec<Text>> {
-        let mut rooms = self.places.names(&self.link).await?;
+        let mut rooms = self.names().await?;
         // Also where this one has no `shards`: another program may have put something there.
         let topics = rooms.iter().filter(|topic| !wire::is_dead_letter_topic(topic));
         let all = topics.map(|topic| async move { or_left_out(topic, buckets::all(self, topic).await) });
@@ -171,7 +174,7 @@ impl Store {
     pub(crate) async fn there(&self, topics: &[Text]) -> Result<Vec<Text>> {
         let mut there = vec![];
         for topic in topics {
-            match self.places.get(&self.link, topic).await {
+            match self.place(topic).await {
                 Ok(_) => there.push(topic.clone()),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),

@@ -4,7 +4,7 @@
 //! The server ends a blocking read late, by up to a tenth of a second. So the time is kept here, and a read that is still
 //! under way when its time has come serves the next one who waits: as long as it is, there was nothing new.
 
-use crate::{keys, link::Door, places::to_millis, store::Store};
+use crate::{keys, link::Door, places::to_millis, shared::Shared, store::Store};
 use redis::{Cmd, Value, aio::MultiplexedConnection};
 use std::{
     future::poll_fn,
@@ -46,7 +46,9 @@ pub(crate) struct Waiter {
 /// The connection, and the server that has the keys, as far as is known.
 struct Line {
     door: Arc<Door>,
-    connection: Mutex<Option<MultiplexedConnection>>,
+    shared: Arc<Shared>,
+    /// Opened while the shared connection had this number: a new one may lead to another server.
+    connection: Mutex<Option<(u64, MultiplexedConnection)>>,
     server: Mutex<(String, u16)>,
 }
 
@@ -56,10 +58,10 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Waiter {
     pub(crate) fn new(store: &Store) -> Self {
-        let door = store.link.door.clone();
+        let (door, shared) = (store.link.door.clone(), store.link.shared.clone());
         let server = Mutex::new(door.settings.hosts[0].clone());
         Self {
-            line: Arc::new(Line { door, connection: Mutex::default(), server }),
+            line: Arc::new(Line { door, shared, connection: Mutex::default(), server }),
             read: Mutex::default(),
             failures: AtomicU32::new(0),
         }
@@ -134,14 +136,15 @@ impl Line {
     }
 
     async fn connect(&self) -> Option<MultiplexedConnection> {
-        let known = lock(&self.connection).clone();
-        if known.is_some() {
-            return known;
+        let number = self.shared.number();
+        let known = lock(&self.connection).clone().filter(|(of, _)| *of == number);
+        if let Some((_, connection)) = known {
+            return Some(connection);
         }
         let (host, port) = lock(&self.server).clone();
         match self.door.own(&host, port).await {
             Ok(connection) => {
-                *lock(&self.connection) = Some(connection.clone());
+                *lock(&self.connection) = Some((number, connection.clone()));
                 Some(connection)
             }
             Err(_) => {

@@ -3,7 +3,7 @@
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{
     Action, Address, BoxFuture, Change, Changed, Clock, Consumer, Due, Envelope, ErrorKind, Message,
-    MessageId, Note, Of, OnMissing, Outcome, Query, Seams, SeededRandom, Settle, State, Subscription,
+    MessageId, Moment, Note, Of, OnMissing, Outcome, Query, Seams, SeededRandom, Settle, State, Subscription,
     SystemClock, Timestamp, Transport, TransportUrl,
 };
 use dwell_redis::Redis;
@@ -17,8 +17,8 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 struct Wrong(SystemClock, i64);
 
 impl Clock for Wrong {
-    fn now(&self) -> Timestamp {
-        Timestamp(self.0.now().0 + self.1)
+    fn moment(&self) -> Moment {
+        self.0.moment().shift(self.1)
     }
 
     fn elapsed(&self) -> Duration {
@@ -278,10 +278,38 @@ async fn what_is_sent_later_to_a_topic_that_is_not_there_is_refused_and_leaves_n
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
     assert_eq!(said(&server, &["keys", "*"]), Vec::<String>::new());
 
-    // Also where it was there, and somebody has removed it.
-    redis.provision(&[], &[Subscription::new("orders", "mail")], OnMissing::Create).await.unwrap();
+    // Also where it existed and vanished, and another program declared it.
+    let other = dwell_redis::connect(&url, Seams::system("other")).await.unwrap();
+    other.provision(&[], &[Subscription::new("orders", "mail")], OnMissing::Create).await.unwrap();
+    producer.send(&[order("b")]).await.pop().unwrap().unwrap();
     said(&server, &["flushall"]);
-    let error = producer.send(&[order("a")]).await.pop().unwrap().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-    assert_eq!(said(&server, &["keys", "*"]), Vec::<String>::new());
+    // `b` goes to a bucket that was entered before, and `a` to another one.
+    for id in ["b", "a"] {
+        let error = producer.send(&[order(id)]).await.pop().unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        assert_eq!(said(&server, &["keys", "*"]), Vec::<String>::new());
+    }
+    // That program creates it again, and the register of its buckets.
+    other.producer().await.unwrap().send(&[order("a")]).await.pop().unwrap().unwrap();
+    assert_eq!(said(&server, &["zcard", "dwell:{orders}:buckets"]), ["1"]);
+}
+
+#[tokio::test]
+async fn a_bucket_is_registered_again_on_an_emptied_server_whoever_restores_the_topic() {
+    let (server, sender, _) = stage("").await;
+    let receiver = connect(&server, "", 0).await;
+    let consumer = receiver.consumer(Subscription::new("orders", "mail")).await.unwrap();
+    for is_restored_by_receiver in [true, false] {
+        // Enters the bucket.
+        send(&sender, "a", Due::After(Duration::from_millis(300))).await;
+        assert_eq!(take(&consumer, 1).await[0].0, "a");
+        said(&server, &["flushall"]);
+        if is_restored_by_receiver {
+            assert!(consumer.receive(1, Duration::ZERO, None).await.unwrap().is_empty());
+            assert_eq!(said(&server, &["hexists", "dwell:{orders}:topic", "version"]), ["1"]);
+        }
+        let due = send(&sender, "a", Due::After(Duration::from_millis(300))).await;
+        let taken = take(&consumer, 1).await;
+        assert_eq!((taken[0].0.as_str(), taken[0].1), ("a", due));
+    }
 }

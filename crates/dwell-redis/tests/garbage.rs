@@ -116,13 +116,13 @@ async fn what_a_server_cannot_number_stays_where_it_is_until_it_can() {
     let before = counts(&server);
     said(&server, &["set", "dwell:{orders}:sequence", "none"]);
     for _ in 0..3 {
-        said(&server, &["zadd", DUE, "1", "a"]);
+        said(&server, &["zadd", DUE, "1", "a@orders"]);
         assert!(mail.receive(1, Duration::ZERO, None).await.unwrap().is_empty());
         assert_eq!(said(&server, &["hlen", WAITING]), "1");
         assert_eq!((said(&server, &["xlen", READY]), counts(&server)), ("0".to_owned(), before.clone()));
     }
     said(&server, &["set", "dwell:{orders}:sequence", "1000"]);
-    said(&server, &["zadd", DUE, "1", "a"]);
+    said(&server, &["zadd", DUE, "1", "a@orders"]);
     for consumer in [mail, stock] {
         assert_eq!(ids(&receive(&consumer, 1).await), ["a".to_owned()].into());
     }
@@ -142,12 +142,12 @@ async fn what_one_subscription_cannot_take_waits_for_that_one_and_the_others_get
         said(&server, &["xsetid", stock_ready, last]);
         send(&redis, order("a").due(Due::After(PATIENCE * 10))).await.unwrap();
         send(&redis, order("b")).await.unwrap();
-        said(&server, &["zadd", DUE, "1", "a"]);
+        said(&server, &["zadd", DUE, "1", "a@orders"]);
         let held = receive(&mail, 2).await;
         assert_eq!(ids(&held), ["a".to_owned(), "b".to_owned()].into());
         let before = (counts(&server), said(&server, &["zcard", "dwell:{orders}:records"]));
         for _ in 0..3 {
-            said(&server, &["zadd", DUE, "1", "a&stock", "1", "b&stock"]);
+            said(&server, &["zadd", DUE, "1", "a@orders/stock", "1", "b@orders/stock"]);
             assert!(mail.receive(2, Duration::ZERO, None).await.unwrap().is_empty());
             assert_eq!(said(&server, &["hlen", WAITING]), "2");
             assert_eq!(said(&server, &["xlen", READY]), "2");
@@ -159,7 +159,7 @@ async fn what_one_subscription_cannot_take_waits_for_that_one_and_the_others_get
             assert_eq!(before.1, "4");
         }
         said(&server, &["xsetid", stock_ready, "1-1"]);
-        said(&server, &["zadd", DUE, "1", "a&stock", "1", "b&stock"]);
+        said(&server, &["zadd", DUE, "1", "a@orders/stock", "1", "b@orders/stock"]);
         assert_eq!(ids(&receive(&stock, 2).await), ids(&held));
         assert_eq!(said(&server, &["exists", WAITING, DUE, "dwell:{orders}:aliases"]), "0");
         said(&server, &["flushall"]);
@@ -236,7 +236,7 @@ async fn a_delay_and_a_subscription_count_wherever_they_stand_among_too_many_fie
     assert!(mail.receive(1, Duration::ZERO, None).await.unwrap().is_empty());
     let waits = redis.scheduler().unwrap().pending(Query { limit: 10, ..Query::default() }).await.unwrap();
     let [only] = &waits[..] else { panic!("{waits:?}") };
-    assert_eq!((&*only.id.0, only.envelope.to.to_string()), ("late", "orders/stock".to_owned()));
+    assert_eq!((&*only.id.0, only.envelope.to.to_string()), ("late@orders/stock", "orders/stock".to_owned()));
 }
 
 #[tokio::test]
@@ -254,7 +254,7 @@ async fn what_waits_for_a_subscription_that_cannot_take_it_is_listed_once() {
     )
     .await
     .unwrap();
-    said(&server, &["zadd", DUE, "1", "a"]);
+    said(&server, &["zadd", DUE, "1", "a@orders"]);
     assert!(stock.receive(1, Duration::ZERO, None).await.unwrap().is_empty());
     let scheduler = redis.scheduler().unwrap();
     let listed = scheduler.pending(Query { limit: usize::MAX, ..Query::default() });
@@ -262,7 +262,7 @@ async fn what_waits_for_a_subscription_that_cannot_take_it_is_listed_once() {
     tokio::select! {
         listed = listed => {
             let names: Vec<_> = listed.unwrap().into_iter().map(|pending| pending.id.to_string()).collect();
-            assert_eq!(names, ["a&stock"]);
+            assert_eq!(names, ["a@orders/stock"]);
         }
         () = clock.sleep(PATIENCE) => panic!("the list has no end"),
     }

@@ -106,6 +106,7 @@ async fn everything() -> Stage {
     let consumer = subscribed(&redis).await;
     let stage = Stage { server, redis, consumer };
 
+    send(&stage.redis, Envelope { copy: true, ..order("copy").due(LATER) }).await.unwrap();
     let done = stage.one("done").await;
     stage.settle(done, Action::Ack { result: Some("42".into()) }, Outcome::Handled).await;
     let mut failed = stage.one("failed").await;

@@ -83,10 +83,10 @@ async fn a_topic_has_a_ledger_or_not_for_all_who_use_it() {
     }
     // Made by a version that did not say so: the first who comes decides.
     for topic in ["orders}", "orders}.dlq", "orders}.invalid"] {
-        said(&server, &["hdel", &format!("dwell:{{{topic}:topic"), "ledger", "layout"]);
+        said(&server, &["hdel", &format!("dwell:{{{topic}:topic"), "ledger"]);
     }
     without.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
-    assert_eq!(said(&server, &["hmget", TOPIC, "ledger", "layout"]), "0\n1");
+    assert_eq!(said(&server, &["hmget", TOPIC, "ledger", "layout"]), "0\n2");
     let error = with.provision(&[], &[mail()], OnMissing::Create).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
 }
@@ -98,12 +98,12 @@ async fn a_topic_of_an_earlier_version_that_has_records_keeps_its_ledger_whoever
     subscribed(&with).await;
     send(&with, order("a")).await.unwrap();
     for topic in ["orders}", "orders}.dlq", "orders}.invalid"] {
-        said(&server, &["hdel", &format!("dwell:{{{topic}:topic"), "ledger", "layout"]);
+        said(&server, &["hdel", &format!("dwell:{{{topic}:topic"), "ledger"]);
     }
     let without = connect(&format!("{}?ledger=false", server.url())).await.unwrap();
     let error = without.provision(&[], &[mail()], OnMissing::Create).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
-    assert_eq!(said(&server, &["hmget", TOPIC, "ledger", "layout"]), "1\n1");
+    assert_eq!(said(&server, &["hmget", TOPIC, "ledger", "layout"]), "1\n2");
     with.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
 }
 
@@ -130,19 +130,24 @@ async fn a_promoter_keeps_records_of_a_topic_with_a_ledger_and_of_no_other_whate
 }
 
 #[tokio::test]
-async fn a_topic_of_a_later_version_is_left_alone() {
+async fn a_topic_of_another_layout_is_refused() {
     let server = server();
     let redis = connect(&server.url()).await.unwrap();
     subscribed(&redis).await;
-    said(&server, &["hset", TOPIC, "layout", "2"]);
-    let another = connect(&server.url()).await.unwrap();
-    let refused = [
-        another.provision(&[], &[mail()], OnMissing::Create).await.unwrap_err(),
-        send(&another, order("a")).await.unwrap_err(),
-        another.consumer(mail()).await.map(drop).unwrap_err(),
-    ];
-    for error in refused {
-        assert_eq!(error.kind(), ErrorKind::Conflict);
-        assert!(error.to_string().contains("later version"), "{error}");
+    for (layout, cause) in [(Some("3"), "later version"), (Some("1"), "drain it"), (None, "drain it")] {
+        match layout {
+            Some(layout) => said(&server, &["hset", TOPIC, "layout", layout]),
+            None => said(&server, &["hdel", TOPIC, "layout"]),
+        };
+        let another = connect(&server.url()).await.unwrap();
+        let refused = [
+            another.provision(&[], &[mail()], OnMissing::Create).await.unwrap_err(),
+            send(&another, order("a")).await.unwrap_err(),
+            another.consumer(mail()).await.map(drop).unwrap_err(),
+        ];
+        for error in refused {
+            assert_eq!(error.kind(), ErrorKind::Conflict);
+            assert!(error.to_string().contains(cause), "{layout:?}: {error}");
+        }
     }
 }

@@ -1,20 +1,24 @@
 //! What reaches the server twice, or nobody knows whether it did, is done once.
 
-mod proxy;
 mod stage;
 
-use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
+use dwell_conformance::{
+    Proxy, Trouble,
+    servers::redis::{RedisOptions, RedisServer},
+};
 use dwell_core::{
     Action, Address, Changed, Consumer, Delivery, Due, Envelope, ErrorKind, OnMissing, Result, Seams, Sent,
     Settle, Subscription, Transport, TransportUrl, Unsettled,
 };
 use dwell_redis::Redis;
-use proxy::{Proxy, Trouble};
 use stage::{PATIENCE, is_waiting, note, order, said};
 use std::{sync::Arc, time::Duration};
 
 /// Soon enough for a test that waits for it, and late enough for a machine that is busy.
 const IMPATIENT: &str = "timeout=1s";
+
+/// A part of every request that runs a script.
+const SCRIPT: &str = "EVALSHA";
 
 struct Stage {
     server: RedisServer,
@@ -39,13 +43,13 @@ async fn connect(url: &str) -> (Redis, Arc<dyn Consumer>) {
 impl Stage {
     /// A server behind a line that may break: alone, or as a cluster of one, where the client library itself repeats commands.
     async fn new(is_cluster: bool, options: &str) -> Self {
-        let (proxy, listener) = Proxy::new().await;
+        let proxy = Proxy::start().await.unwrap();
         let mut settings = RedisOptions::default().with("appendonly", "no");
         if is_cluster {
             settings = settings
                 .with("cluster-enabled", "yes")
                 .with("cluster-announce-ip", "127.0.0.1")
-                .with("cluster-announce-port", &proxy.port.to_string());
+                .with("cluster-announce-port", &proxy.port().to_string());
         }
         let server = RedisServer::start(settings).unwrap();
         if is_cluster {
@@ -55,8 +59,8 @@ impl Stage {
                 clock.sleep(Duration::from_millis(20)).await;
             }
         }
-        proxy.lead_to(listener, server.port());
-        let (redis, consumer) = connect(&format!("redis://127.0.0.1:{}?{options}", proxy.port)).await;
+        proxy.redirect(server.port());
+        let (redis, consumer) = connect(&format!("redis://127.0.0.1:{}?{options}", proxy.port())).await;
         let stage = Self { server, proxy, redis, consumer };
         // From now on the server knows every script that is called here.
         stage.sent(order("first")).await;
@@ -123,26 +127,26 @@ fn ids(batch: &[Delivery]) -> Vec<&str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_that_breaks_before_the_answer_has_nothing_done_twice_on_a_server_and_in_a_cluster() {
     for is_cluster in [false, true] {
-        for trouble in [Trouble::BreakAfter, Trouble::BreakBefore] {
+        for trouble in [Trouble::ResetAfter, Trouble::ResetBefore] {
             let stage = Stage::new(is_cluster, "").await;
             let case = format!("cluster {is_cluster}, {trouble:?}");
-            stage.proxy.trouble(trouble);
+            stage.proxy.break_next(SCRIPT, trouble);
             stage.send(order("a")).await.expect(&case);
             assert!(stage.proxy.is_over(), "{case}");
             assert_eq!(stage.stored(), "1", "{case}");
 
             stage.sent(order("waits").due(Due::After(Duration::from_secs(3600)))).await;
-            stage.proxy.trouble(trouble);
+            stage.proxy.break_next(SCRIPT, trouble);
             assert_eq!(stage.cancel("waits").await, Changed::Done, "{case}");
             assert!(stage.proxy.is_over(), "{case}");
 
-            stage.proxy.trouble(trouble);
+            stage.proxy.break_next(SCRIPT, trouble);
             let batch = stage.receive().await;
             assert!(stage.proxy.is_over(), "{case}");
             assert_eq!(ids(&batch), ["a"], "{case}: what was handed out is handed out to the same call");
             assert_eq!(batch[0].deliveries, Some(1), "{case}");
 
-            stage.proxy.trouble(trouble);
+            stage.proxy.break_next(SCRIPT, trouble);
             assert!(stage.settle(batch).await, "{case}: it was settled, and that is no stale receipt");
             assert!(stage.proxy.is_over(), "{case}");
             assert_eq!(stage.stored(), "0", "{case}");
@@ -154,7 +158,7 @@ async fn a_line_that_breaks_before_the_answer_has_nothing_done_twice_on_a_server
 async fn a_send_without_an_answer_is_stored_once_when_it_is_sent_again() {
     for trouble in [Trouble::Silence, Trouble::Late] {
         let stage = Stage::new(false, IMPATIENT).await;
-        stage.proxy.trouble(trouble);
+        stage.proxy.break_next(SCRIPT, trouble);
         let error = stage.send(order("a")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error:?}");
         let clock = Seams::system("test").clock;
@@ -177,7 +181,7 @@ async fn a_send_without_an_answer_is_stored_once_when_it_is_sent_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_send_without_an_answer_is_stored_once_whatever_error_comes_between_that_and_the_next_try() {
     let stage = Stage::new(false, IMPATIENT).await;
-    stage.proxy.trouble(Trouble::Silence);
+    stage.proxy.break_next(SCRIPT, Trouble::Silence);
     assert_eq!(stage.send(order("a")).await.unwrap_err().kind(), ErrorKind::Timeout);
     said(&stage.server, &["config", "set", "maxmemory", "1mb"]);
     stage
@@ -197,7 +201,7 @@ async fn a_send_without_an_answer_to_a_subscription_that_came_later_is_stored_on
     let late = Subscription { name: "late".into(), ..mail() };
     let to_late = Envelope { to: late.address(), ..order("a") };
     let stored = || said(&stage.server, &["exists", "dwell:{orders}:ready:late"]) == "1";
-    stage.proxy.trouble(Trouble::Silence);
+    stage.proxy.break_next(SCRIPT, Trouble::Silence);
     assert_eq!(stage.send(to_late.clone()).await.unwrap_err().kind(), ErrorKind::Timeout);
     stage
         .until(async || {
@@ -205,7 +209,7 @@ async fn a_send_without_an_answer_to_a_subscription_that_came_later_is_stored_on
         })
         .await;
     while !stored() {
-        stage.proxy.trouble(Trouble::Silence);
+        stage.proxy.break_next(SCRIPT, Trouble::Silence);
         stage.send(to_late.clone()).await.unwrap_err();
     }
     stage.until(async || stage.send(to_late.clone()).await.map(|_| true)).await;
@@ -222,9 +226,9 @@ async fn a_send_that_was_stopped_in_the_middle_is_stored_once_when_it_is_sent_ag
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         // One for this runtime alone, so that the task that sends ends with it.
-        let url = TransportUrl::parse(&format!("redis://127.0.0.1:{}", proxy.port)).unwrap();
+        let url = TransportUrl::parse(&format!("redis://127.0.0.1:{}", proxy.port())).unwrap();
         let other = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
-        proxy.trouble(Trouble::Silence);
+        proxy.break_next(SCRIPT, Trouble::Silence);
         let (sender, again) = (other.clone(), batch.clone());
         let sends = runtime.spawn(async move { sender.producer().await.unwrap().send(&batch).await });
         let clock = Seams::system("test").clock;
@@ -251,7 +255,7 @@ async fn what_was_handed_out_without_an_answer_is_handed_out_by_the_next_receive
         for id in ["a", "b", "c"] {
             stage.sent(order(id)).await;
         }
-        stage.proxy.trouble(trouble);
+        stage.proxy.break_next(SCRIPT, trouble);
         let error = stage.consumer.receive(3, Duration::ZERO, None).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{trouble:?}");
         // The next asks for fewer: what it has no room for goes back as it came.
@@ -280,7 +284,7 @@ async fn what_was_handed_out_without_an_answer_is_handed_out_by_the_next_receive
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receive_that_comes_late_is_handed_nothing_once_another_has_found_nothing() {
     let stage = Stage::new(false, IMPATIENT).await;
-    stage.proxy.trouble(Trouble::Late);
+    stage.proxy.break_next(SCRIPT, Trouble::Late);
     assert_eq!(stage.consumer.receive(1, Duration::ZERO, None).await.unwrap_err().kind(), ErrorKind::Timeout);
     stage
         .until(async || stage.consumer.receive(1, Duration::ZERO, None).await.map(|batch| batch.is_empty()))
@@ -293,7 +297,7 @@ async fn a_receive_that_comes_late_is_handed_nothing_once_another_has_found_noth
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receive_that_comes_late_is_handed_nothing_once_its_consumer_has_left() {
     let stage = Stage::new(false, IMPATIENT).await;
-    stage.proxy.trouble(Trouble::Late);
+    stage.proxy.break_next(SCRIPT, Trouble::Late);
     assert_eq!(stage.consumer.receive(1, Duration::ZERO, None).await.unwrap_err().kind(), ErrorKind::Timeout);
     stage.sent(order("a")).await;
     stage.redis.close().await.unwrap();
@@ -309,7 +313,7 @@ async fn a_settlement_without_an_answer_is_no_stale_receipt_when_it_is_tried_aga
         stage.sent(order("a")).await;
         let mut batch = stage.receive().await;
         let settle = Settle { delivery: batch.remove(0), action: Action::ACK, note: note() };
-        stage.proxy.trouble(trouble);
+        stage.proxy.break_next(SCRIPT, trouble);
         let mut unsettled = stage.consumer.settle(vec![settle]).await;
         assert_eq!(unsettled[0].error.kind(), ErrorKind::Timeout, "{trouble:?}");
         while let Some(again) = unsettled.pop() {
@@ -333,13 +337,13 @@ async fn a_settlement_that_never_arrived_and_then_had_no_answer_is_no_stale_rece
     let mut batch: Vec<_> = stage.receive().await.into_iter().map(settle).collect();
     assert_eq!(batch.len(), 2);
     // Both are in the first call, which is still on its way when the line breaks.
-    stage.proxy.trouble(Trouble::Late);
+    stage.proxy.break_next(SCRIPT, Trouble::Late);
     batch = again(stage.consumer.settle(batch).await);
     assert!(stage.proxy.is_over());
     // One of them is settled by a call without an answer. While the line is down, calls fail before they are made.
     let other = batch.pop().unwrap();
     while stage.stored() == "2" {
-        stage.proxy.trouble(Trouble::Silence);
+        stage.proxy.break_next(SCRIPT, Trouble::Silence);
         batch = again(stage.consumer.settle(batch).await);
     }
     while !batch.is_empty() {
@@ -408,7 +412,7 @@ async fn a_wait_for_replicas_whose_line_breaks_confirms_nothing_on_a_server_and_
         let stage = Stage::new(is_cluster, "").await;
         let replica = RedisServer::start(RedisOptions::default()).unwrap();
         replica.cli(&["replicaof", "127.0.0.1", &stage.server.port().to_string()]).unwrap();
-        let url = format!("redis://127.0.0.1:{}?replicas=1&timeout=3s", stage.proxy.port);
+        let url = format!("redis://127.0.0.1:{}?replicas=1&timeout=3s", stage.proxy.port());
         let url = TransportUrl::parse(&url).unwrap();
         let sure = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
         let send = async |id| sure.producer().await?.send(&[order(id)]).await.pop().unwrap();
@@ -419,7 +423,7 @@ async fn a_wait_for_replicas_whose_line_breaks_confirms_nothing_on_a_server_and_
             assert!(std::process::Command::new("kill").args([name, &*pid]).status().unwrap().success());
         };
         signal("-STOP");
-        stage.proxy.trouble(Trouble::BreakWait);
+        stage.proxy.break_next("WAIT\r\n", Trouble::ResetBefore);
         let sent = send("b").await;
         assert!(stage.proxy.is_over(), "cluster {is_cluster}");
         signal("-CONT");
@@ -427,6 +431,64 @@ async fn a_wait_for_replicas_whose_line_breaks_confirms_nothing_on_a_server_and_
         stage.until(async || send("b").await.map(|_| true)).await;
         assert_eq!(stage.stored(), "2", "cluster {is_cluster}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_are_replaced_and_so_is_the_one_that_waits_for_replicas() {
+    let stage = Stage::new(false, "").await;
+    let replica = RedisServer::start(RedisOptions::default()).unwrap();
+    replica.cli(&["replicaof", "127.0.0.1", &stage.server.port().to_string()]).unwrap();
+    let url = format!("redis://127.0.0.1:{}?replicas=1&timeout=4s", stage.proxy.port());
+    let url = TransportUrl::parse(&url).unwrap();
+    let sure = dwell_redis::connect(&url, Seams::system("test")).await.unwrap();
+    let send = async |id| sure.producer().await?.send(&[order(id)]).await.pop().unwrap();
+    stage.until(async || send("a").await.map(|_| true)).await;
+    stage.proxy.freeze_existing();
+    let (clock, timeout) = (Seams::system("test").clock, Duration::from_secs(4));
+    let start = clock.elapsed();
+    stage.until(async || send("b").await.map(|_| true)).await;
+    let took = clock.elapsed() - start;
+    // The wait for replicas would take a second timeout on its old connection.
+    assert!(took < timeout * 2, "{took:?}");
+    assert_eq!(stage.stored(), "2");
+}
+
+/// Callers that give up early must not keep the connection from being probed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_connection_is_replaced_also_where_every_caller_gives_up_sooner() {
+    let stage = Stage::new(false, "timeout=2s").await;
+    let clock = Seams::system("test").clock;
+    let batch: Vec<_> = (0..60).map(|n| order(&format!("m{n}"))).collect();
+    let producer = stage.redis.producer().await.unwrap();
+    stage.proxy.freeze_existing();
+    let start = clock.elapsed();
+    loop {
+        let sent = tokio::select! {
+            biased;
+            sent = producer.send(&batch) => sent.into_iter().collect::<Result<Vec<_>>>().is_ok(),
+            () = clock.sleep(Duration::from_millis(300)) => false,
+        };
+        if sent {
+            break;
+        }
+        // Sooner than the system gives up the connection.
+        assert!(clock.elapsed() - start < Duration::from_secs(9), "it was not replaced");
+    }
+    assert_eq!(stage.stored(), "60");
+}
+
+/// Its `PING` takes longer than half of the `timeout`, as every call does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_connection_that_answers_is_not_replaced() {
+    let stage = Stage::new(false, "timeout=4s").await;
+    let accepted = stage.proxy.accepted();
+    stage.proxy.delay(Duration::from_millis(2800));
+    for id in ["a", "b"] {
+        stage.send(order(id)).await.unwrap();
+    }
+    assert_eq!(stage.proxy.accepted(), accepted);
+    stage.proxy.pass();
+    assert_eq!(stage.stored(), "2");
 }
 
 /// A send waits for the replica, and whoever holds something does not.
@@ -471,7 +533,7 @@ async fn while_a_replica_is_away_leases_are_kept_and_messages_handed_out_and_set
 #[tokio::test]
 async fn a_line_that_has_died_without_a_word_is_given_up_and_messages_come_all_the_same() {
     let stage = Stage::new(false, "").await;
-    stage.proxy.trouble(Trouble::Deaf);
+    stage.proxy.break_next("XREAD\r\n", Trouble::Deaf);
     let waits = async {
         // The first wait is on that line; whoever waits looks anyway after a while.
         let mut seen = vec![];

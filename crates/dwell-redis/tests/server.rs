@@ -9,7 +9,14 @@ use dwell_core::{
 };
 use dwell_redis::Redis;
 use stage::{PATIENCE, connect, is_waiting, mail, note, order, said, send, settle, subscribed};
-use std::{collections::BTreeSet, fs::File, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 /// Receives and acknowledges so many, whatever happens meanwhile.
 async fn take(consumer: &Arc<dyn Consumer>, count: usize) -> BTreeSet<String> {
@@ -31,6 +38,57 @@ async fn take(consumer: &Arc<dyn Consumer>, count: usize) -> BTreeSet<String> {
         }
     }
     seen
+}
+
+/// Keeps what is logged on this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Two programs, each with a subscription of its own: each provisions its own again, and the other's cached topic is outdated.
+#[tokio::test]
+async fn topics_that_vanish_are_provisioned_again_by_those_who_declared_them() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let server = RedisServer::start(RedisOptions::default()).unwrap();
+    let (one, two) = (connect(&server.url()).await.unwrap(), connect(&server.url()).await.unwrap());
+    let stock = Subscription { name: "stock".into(), ..mail() };
+    let mailer = subscribed(&one).await;
+    two.provision(&[], std::slice::from_ref(&stock), OnMissing::Create).await.unwrap();
+    let stocker = two.consumer(stock).await.unwrap();
+    send(&one, order("lost")).await.unwrap();
+    let held = mailer.receive(1, PATIENCE, None).await.unwrap().remove(0);
+    let settings = || {
+        said(&server, &["hkeys", "dwell:{orders}:topic"]).lines().map(str::to_owned).collect::<BTreeSet<_>>()
+    };
+    let (before, names) = (settings(), said(&server, &["smembers", "dwell:topics"]).lines().count());
+
+    said(&server, &["flushall"]);
+    let unsettled = mailer.settle(vec![Settle { delivery: held, action: Action::ACK, note: note() }]).await;
+    assert_eq!(unsettled[0].error.kind(), ErrorKind::Stale);
+    assert!(stocker.receive(1, Duration::ZERO, None).await.unwrap().is_empty());
+    assert_eq!(settings(), before, "layout and both subscriptions exist again");
+    assert_eq!(said(&server, &["smembers", "dwell:topics"]).lines().count(), names);
+    send(&two, order("a")).await.unwrap();
+    send(&one, order("b").due(Due::After(Duration::from_millis(50)))).await.unwrap();
+    for consumer in [&mailer, &stocker] {
+        assert_eq!(take(consumer, 2).await, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
+    }
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let loss = text.lines().find(|line| line.contains("vanished")).unwrap_or_else(|| panic!("{text}"));
+    assert!(loss.contains("ERROR") && loss.contains("orders"), "{loss}");
 }
 
 /// How many there are beyond a lease.
@@ -302,7 +360,7 @@ async fn what_we_wrote_is_read_with_the_lines_that_the_documentation_shows() {
     let pending = said("redis-cli XPENDING");
     assert!(pending.starts_with("1\n"), "one is in somebody's hands: {pending}");
     let due = said("redis-cli ZRANGE");
-    assert_eq!(due.trim(), format!("waits\n{}", sent.due.unwrap().0));
+    assert_eq!(due.trim(), format!("waits@orders\n{}", sent.due.unwrap().0));
     settle(&consumer, held, Action::ACK).await;
 }
 

@@ -95,13 +95,19 @@ impl Relay {
 
     /// Asks it to end, as a service manager does.
     fn ask(&self) {
-        assert!(Command::new("kill").arg(self.child.id().to_string()).status().unwrap().success());
+        self.signal("-TERM");
+    }
+
+    fn signal(&self, name: &str) {
+        assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
     }
 
     /// Asks, and sees it end in good order.
     fn end(mut self) {
         self.ask();
-        assert!(self.child.wait().unwrap().success());
+        let status = self.child.wait().unwrap();
+        self.log.extend(self.said.iter());
+        assert!(status.success(), "{status}: {:#?}", self.log);
         self.line("the relay has ended");
     }
 }
@@ -233,7 +239,7 @@ fn what_may_not_be_sent_to_is_parked_and_counted() {
     relay.metric("dwell_relay_lag{topic=\"later-1s\"}", |lag| lag == 0.0);
     write(&server, "later-3600s", "shop.orders", now() + 3_600_000, 3..4);
     relay.metric("dwell_relay_lag{topic=\"later-3600s\"}", |lag| lag == 1.0);
-    relay.line("parked: the target `secrets` is not one that this relay may send to");
+    relay.line("reason=\"the target `secrets` is not one that this relay may send to\"");
     relay.end();
 }
 
@@ -298,6 +304,47 @@ fn one_that_waits_for_a_broker_ends_at_once_when_it_is_asked_again() {
     assert_eq!(relay.child.wait().unwrap().code(), Some(130));
 }
 
+/// Another relay has the partitions by then, and has sent the records that became due. There are many levels, because each
+/// learns separately that it has lost its partitions, and may take records before that. The levels are long, because all
+/// records must be read by the first relay before the first of them is due, also on a busy machine.
+#[test]
+fn a_relay_that_was_suspended_beyond_its_session_sends_nothing_twice() {
+    const LEVELS: usize = 10;
+    const EACH: usize = 20;
+    const COUNT: usize = LEVELS * EACH;
+    let levels: Vec<_> = (20..20 + LEVELS).map(|seconds| format!("{seconds}s")).collect();
+    let server = KafkaServer::start().unwrap();
+    let start = || {
+        let ladder = &levels.join(",");
+        let options = ["--ladder", ladder, "--option", "partitions=1", "--option", "session=3s"];
+        Relay::run(command(&server, "shop").args(options))
+    };
+    let mut one = start();
+    make_topic(&server, "orders");
+    one.metric("dwell_relay_lag{topic=\"delay-29s\"}", |lag| lag == 0.0);
+    for (index, level) in levels.iter().enumerate() {
+        write(&server, &format!("delay-{level}"), "orders", now(), index * EACH..(index + 1) * EACH);
+    }
+    // It has fetched them all.
+    for level in &levels {
+        one.metric(&format!("dwell_relay_lag{{topic=\"delay-{level}\"}}"), |lag| lag == EACH as f64);
+    }
+    one.signal("-STOP");
+    let mut two = start();
+    two.line("relaying what is due");
+    read(&server, "orders", COUNT);
+    one.signal("-CONT");
+    one.line("relay was suspended");
+    // Records that the first one has sent precede this.
+    two.metric("dwell_relay_forwarded_total", |count| count == COUNT as f64);
+    two.end();
+    write(&server, "delay-due", "orders", now(), COUNT..COUNT + 1);
+    read(&server, "orders", COUNT + 1);
+    let all = ["-C", "-q", "-t", "orders", "-o", "beginning", "-e", "-f", "%s\n"];
+    let Output { stdout, .. } = kcat(&server, &all).output().unwrap();
+    assert_eq!(String::from_utf8(stdout).unwrap().lines().count(), COUNT + 1, "some came twice");
+}
+
 #[test]
 fn one_whose_broker_is_gone_sends_nothing_into_the_void_and_what_it_held_comes_when_the_broker_is_back() {
     let mut server = KafkaServer::start().unwrap();
@@ -311,6 +358,10 @@ fn one_whose_broker_is_gone_sends_nothing_into_the_void_and_what_it_held_comes_w
     server.resume().unwrap();
     assert!(read(&server, "orders", 2)[&1] >= at, "early");
     relay.metric("dwell_relay_forwarded_total", |count| count == 2.0);
+    // The client of each level recovers separately. A relay that ends before that reports a failure.
+    for topic in ["delay-3600s", "delay-due"] {
+        relay.metric(&format!("dwell_relay_troubled{{topic=\"{topic}\"}}"), |troubled| troubled == 0.0);
+    }
     server.kill();
     relay.end();
 }

@@ -1,7 +1,7 @@
 //! The clock of one process: the same time for all, and a wall clock that may be wrong.
 
 use crate::{crew::Crew, life::Life};
-use dwell_core::{BoxFuture, Busy, Clock, Timestamp, VirtualClock};
+use dwell_core::{BoxFuture, Busy, Clock, Moment, Timestamp, VirtualClock};
 use std::{sync::Arc, time::Duration};
 
 /// What a process takes for the time. All that is spawned on it lives and dies with the process.
@@ -14,8 +14,8 @@ pub(crate) struct ProcessClock {
 }
 
 impl Clock for ProcessClock {
-    fn now(&self) -> Timestamp {
-        Timestamp(self.clock.now().0.saturating_add(self.skew))
+    fn moment(&self) -> Moment {
+        self.clock.moment().shift(self.skew)
     }
 
     fn elapsed(&self) -> Duration {

@@ -180,7 +180,7 @@ impl Processes {
             scene.sleep(silence).await;
             for (of, consumer) in open {
                 drop(consumer);
-                if sessions && **of.topic_name() != *dwell_engine::FORWARD_TOPIC {
+                if sessions && !dwell_engine::is_forward_topic(of.topic_name()) {
                     scene.record(Event::Membership(of));
                 }
             }

@@ -383,10 +383,10 @@ pub enum Event {
     GaveBack(Who, u64, Address),
     /// A consumer was dropped without leaving: what it held comes again when its leases have run out.
     Dropped(Who, u64, Address),
-    /// What waited under this name in a topic of this service was asked never to fire.
-    Cancelled(Service, ScheduleId, Changed),
-    /// What waited under this name was asked to fire then.
-    Rescheduled(Service, ScheduleId, Due, Changed),
+    /// A cancel of the pending entries of this message in this service.
+    Cancelled(Service, MessageId, Changed),
+    /// A reschedule of them.
+    Rescheduled(Service, MessageId, Due, Changed),
     /// A handler begins.
     Run(Box<Run>),
     /// A handler ends.
@@ -422,9 +422,7 @@ impl Event {
             Self::Confirmed { subject, .. } => subject.id == *id,
             Self::Received(received) => received.subject.id == *id,
             Self::Settled(settled) => settled.subject.id == *id,
-            Self::Cancelled(_, schedule, _) | Self::Rescheduled(_, schedule, ..) => {
-                schedule.0.split(['@', '&']).next() == Some(&*id.0)
-            }
+            Self::Cancelled(_, of, _) | Self::Rescheduled(_, of, ..) => of == id,
             Self::Run(run) => run.subject.id == *id,
         }
     }

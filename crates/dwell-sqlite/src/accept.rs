@@ -6,10 +6,10 @@ use crate::{
     halt::{Halt, refused},
     ids::Known,
     places::Target,
-    row::{Chosen, Content, Held, New, Phase, held, message, read_message},
+    row::{COPY, Chosen, Content, Held, New, Phase, held, message, read_message},
     tx::Tx,
 };
-use dwell_core::{Envelope, ErrorKind, Message, OnConflict, ScheduleId, Sent, State, Timestamp};
+use dwell_core::{Envelope, ErrorKind, Message, OnConflict, ScheduleId, Sent, State, Timestamp, wire};
 use rusqlite::OptionalExtension;
 use std::fmt::Display;
 
@@ -21,6 +21,13 @@ pub(crate) fn content(envelope: &Envelope) -> Option<u128> {
 /// The same content as [`Message::content_hash`] sees, in one topic.
 pub(crate) fn is_same_content(a: &Message, b: &Message) -> bool {
     (&a.kind, &a.key, &a.content_type, &a.body) == (&b.kind, &b.key, &b.content_type, &b.body)
+}
+
+/// Where an envelope waits.
+pub(crate) struct Slot {
+    pub(crate) name: ScheduleId,
+    /// The entry that has this name now.
+    pub(crate) replaces: Option<Held>,
 }
 
 /// Who sends.
@@ -43,33 +50,29 @@ impl Tx<'_> {
         let target = self.target(&envelope.to)?;
         self.check_size(format_args!("`{}`", envelope.message.id), envelope.message.body.len())?;
         let topic = target.topic();
-        let due = envelope.due.resolve(self.now);
+        let due = self.resolve(envelope.due);
         let waits = due > self.now;
         let chosen = envelope.once.zip(content).map(|(on_conflict, content)| Chosen { on_conflict, content });
-        let name = match chosen {
+        let slot = match chosen {
             None if !waits => None,
-            None if matches!(by, By::OtherProgram(_)) => Some(self.free_name(topic, envelope)?),
-            None => Some(self.name_of_copy(topic, envelope)?),
-            Some(_) => Some(ScheduleId::of(envelope)),
+            None if envelope.copy => Some(self.slot_of_copy(topic, envelope)?),
+            None => Some(self.free_slot(topic, envelope)?),
+            Some(_) => Some(self.slot(topic, ScheduleId::of(envelope))?),
         };
-        let waiting = match &name {
-            Some(name) => self.waiting(topic, name)?,
-            None => None,
-        };
-        if let (Some(name), Some(Chosen { on_conflict: OnConflict::Fail, content })) = (&name, chosen)
-            && let Some(sent) = self.sent_before(topic, name, waiting.as_ref(), &envelope.message, content)?
+        if let (Some(slot), Some(Chosen { on_conflict: OnConflict::Fail, content })) = (&slot, chosen)
+            && let Some(sent) = self.sent_before(topic, slot, envelope, content)?
         {
             return Ok(sent);
         }
         self.check_room(envelope.copy, self.copies(target), envelope.message.body.len())?;
 
-        if let Some(replaced) = &waiting {
+        if let Some(replaced) = slot.as_ref().and_then(|slot| slot.replaces.as_ref()) {
             self.remove(replaced)?;
         }
         let written = Content::of(&envelope.message);
         if waits {
-            if let (Some(name), Some(_)) = (&name, chosen) {
-                self.write_down_fired(topic, &name.0)?;
+            if let (Some(slot), Some(_)) = (&slot, chosen) {
+                self.write_down_fired(topic, &slot.name.0)?;
             }
             let outcome = None;
             let state = State::of_waiting(envelope.message.attempts, outcome);
@@ -80,57 +83,108 @@ impl Tx<'_> {
                 home,
                 phase: Phase::Waits,
                 state: self.shown(topic, state),
-                schedule: name.as_ref().map(|name| &*name.0),
+                schedule: slot.as_ref().map(|slot| &*slot.name.0),
                 due,
                 chosen,
+                is_copy: envelope.copy,
                 problem,
                 content: &written,
             })?;
             self.expect(topic, due);
             return Ok(Sent { due: Some(due), duplicate: false });
         }
-        if let (Some(name), Some(chosen)) = (&name, chosen) {
+        if let (Some(Slot { name, .. }), Some(chosen)) = (&slot, chosen) {
             self.forget_rows(topic, &name.0)?;
-            self.remember(topic, &name.0, Known { content: Some(chosen.content), due: None })?;
+            self.remember(topic, &name.0, Known::new(Some(chosen.content), None))?;
         }
         self.deliver_new(target, chosen, problem, &written)?;
         Ok(Sent { due: None, duplicate: false })
     }
 
-    /// The name under which a copy waits: its own, so that storing it again replaces it. Where an id was sent again with
-    /// other content after the first had fired, both messages are on their way under one id, and a copy of one must not
-    /// take the place of the other: then it waits beside it.
-    pub(crate) fn name_of_copy(&self, topic: i64, envelope: &Envelope) -> Sql<ScheduleId> {
-        let name = ScheduleId::of(envelope);
-        match self.waiting(topic, &name)? {
-            Some(other) if !self.has_content(&other, &envelope.message)? => {
-                let content = envelope.message.content_hash(envelope.to.topic_name());
-                Ok(ScheduleId(format!("{name}&{content:032x}").into()))
-            }
-            _ => Ok(name),
+    /// Records that an envelope is about to be sent to another broker. `content` is its [`content`].
+    pub(crate) fn begin_send(&mut self, envelope: &Envelope, content: u128) -> Result<Sent, Halt> {
+        let topic = self.target(&envelope.to)?.topic();
+        let slot = self.slot(topic, ScheduleId::of(envelope))?;
+        if envelope.once == Some(OnConflict::Fail)
+            && let Some(sent) = self.sent_before(topic, &slot, envelope, content)?
+        {
+            return Ok(sent);
         }
+        self.forget_rows(topic, &slot.name.0)?;
+        let known = Known { is_sending: true, ..Known::new(Some(content), None) };
+        self.remember(topic, &slot.name.0, known)?;
+        Ok(Sent::default())
     }
 
-    /// A name that nothing waits under yet.
-    pub(crate) fn free_name(&mut self, topic: i64, envelope: &Envelope) -> Sql<ScheduleId> {
-        let mut name = ScheduleId::of(envelope);
-        while self.waiting(topic, &name)?.is_some() {
-            name = ScheduleId(format!("{}&{}", ScheduleId::of(envelope), self.next()).into());
+    /// Records how such a send ended.
+    pub(crate) fn end_send(
+        &mut self,
+        envelope: &Envelope,
+        content: u128,
+        sent: Option<Sent>,
+    ) -> Result<(), Halt> {
+        let (topic, name) = (self.target(&envelope.to)?.topic(), ScheduleId::of(envelope));
+        match sent {
+            Some(sent) => self.remember(topic, &name.0, Known::new(Some(content), sent.due))?,
+            None => self.forget_sending(topic, &name.0, content)?,
         }
-        Ok(name)
+        Ok(())
     }
 
-    /// What waits under this name: that of its id, or one of its own.
-    pub(crate) fn waiting(&self, topic: i64, name: &ScheduleId) -> Sql<Option<Held>> {
+    /// Slot of this name. Its current entry, if any, is replaced.
+    fn slot(&self, topic: i64, name: ScheduleId) -> Sql<Slot> {
+        Ok(Slot { replaces: self.waiting(topic, &name)?, name })
+    }
+
+    /// Slot for a copy or a moved message. An earlier copy of the same name and content is replaced, because it is the
+    /// same message: the settlement that made it is repeated. Every other entry stays.
+    pub(crate) fn slot_of_copy(&mut self, topic: i64, envelope: &Envelope) -> Sql<Slot> {
+        let own = self.slot(topic, ScheduleId::of(envelope))?;
+        if own.replaces.is_none() || self.is_earlier_copy(&own, &envelope.message)? {
+            return Ok(own);
+        }
+        let content = envelope.message.content_hash(envelope.to.topic_name());
+        let beside = self.slot(topic, format!("{}&{content:032x}", own.name).into())?;
+        if beside.replaces.is_none() || self.is_earlier_copy(&beside, &envelope.message)? {
+            return Ok(beside);
+        }
+        self.free_slot(topic, envelope)
+    }
+
+    fn is_earlier_copy(&self, slot: &Slot, message: &Message) -> Sql<bool> {
+        let Some(entry) = &slot.replaces else { return Ok(false) };
+        let is_copy: bool = self
+            .sql("SELECT once IS ?2 FROM message WHERE number = ?1")?
+            .query_row((entry.number, COPY), |row| row.get(0))?;
+        Ok(is_copy && self.has_content(entry, message)?)
+    }
+
+    /// Slot without an entry.
+    fn free_slot(&mut self, topic: i64, envelope: &Envelope) -> Sql<Slot> {
+        let mut slot = self.slot(topic, ScheduleId::of(envelope))?;
+        while slot.replaces.is_some() {
+            let number = self.next();
+            slot = self.slot(topic, format!("{}&{number}", ScheduleId::of(envelope)).into())?;
+        }
+        Ok(slot)
+    }
+
+    /// The message id if `name` is that of a plain publish to this topic. Such an entry has no `schedule`.
+    pub(crate) fn published<'a>(&self, topic: i64, name: &'a str) -> Option<&'a str> {
+        ScheduleId::published(name, &self.places().topics[&topic].name)
+    }
+
+    /// The entry of this name.
+    fn waiting(&self, topic: i64, name: &ScheduleId) -> Sql<Option<Held>> {
         self.sql(concat!(
             "SELECT ",
             held!(),
             " FROM message INDEXED BY message_id WHERE id = ?1 AND topic = ?2 AND phase = 0 AND schedule IS NULL
              UNION ALL SELECT ",
             held!(),
-            " FROM message INDEXED BY message_schedule WHERE schedule = ?1 AND topic = ?2 LIMIT 1"
+            " FROM message INDEXED BY message_schedule WHERE schedule = ?3 AND topic = ?2 LIMIT 1"
         ))?
-        .query_row((&*name.0, topic), Held::read)
+        .query_row((self.published(topic, &name.0), topic, &*name.0), Held::read)
         .optional()
     }
 
@@ -160,14 +214,18 @@ impl Tx<'_> {
     fn sent_before(
         &self,
         topic: i64,
-        name: &ScheduleId,
-        waiting: Option<&Held>,
-        message: &Message,
+        slot: &Slot,
+        envelope: &Envelope,
         content: u128,
     ) -> Result<Option<Sent>, Halt> {
-        let (is_same, due): (bool, Option<Timestamp>) = if let Some(first) = waiting {
-            (self.has_content(first, message)?, Some(first.due))
-        } else if let Some(Known { content: Some(first), due }) = self.known(topic, &name.0)? {
+        let (is_same, due): (bool, Option<Timestamp>) = if let Some(first) = &slot.replaces {
+            (self.has_content(first, &envelope.message)?, Some(first.due))
+        } else if let Some(Known { content: Some(first), due, is_sending }) =
+            self.known(topic, &slot.name.0)?
+        {
+            if is_sending && first == content {
+                return Ok(None);
+            }
             (first == content, due)
         } else {
             return Ok(None);
@@ -175,12 +233,12 @@ impl Tx<'_> {
         if is_same {
             return Ok(Some(Sent { due, duplicate: true }));
         }
-        let topic = &self.places().topics[&topic].name;
         Err(refused(
             ErrorKind::Conflict,
             format!(
-                "`{}` was sent to `{topic}` before, with other content: choose another id, or ask to replace it",
-                message.id
+                "`{}` was sent to `{}` before, with other content: choose another id, or ask to replace it",
+                envelope.message.id,
+                wire::final_destination(envelope)
             ),
         ))
     }
@@ -204,12 +262,13 @@ impl Tx<'_> {
             schedule: None,
             due: self.now,
             chosen,
+            is_copy: false,
             problem,
             content,
         };
         if places.is_empty() {
             self.unclaimed(topic);
-            if !self.settings.done.is_zero() {
+            if !self.record_retention(topic).is_zero() {
                 self.insert(&New { phase: Phase::Over, state: State::Discarded, ..new })?;
             }
             return Ok(());

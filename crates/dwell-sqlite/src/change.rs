@@ -9,7 +9,7 @@ use crate::{
     tx::Tx,
 };
 use bytes::Bytes;
-use dwell_core::{Address, Answer, Change, Changed, Message, MessageId, Of, State, Text, is_job_topic, wire};
+use dwell_core::{Address, Answer, Change, Changed, Message, MessageId, Of, State, Text, wire};
 
 /// What is asked, and by whom.
 pub(crate) struct Order {
@@ -72,12 +72,12 @@ impl Tx<'_> {
         match &order.change {
             Change::Cancel if waits && !is_dead => self.cancel(held, because.by)?,
             // A job is called back as long as nobody has it.
-            Change::Cancel if is_ready && !is_dead && is_job_topic(&found.home.0) => {
+            Change::Cancel if is_ready && !is_dead && wire::is_job(&found.home.0, &found.message.headers) => {
                 self.end(held, State::Cancelled, because)?;
                 self.freed(held.place, held.key.as_ref())?;
             }
             Change::Reschedule(due) if waits && !is_dead => {
-                self.reschedule(held, due.resolve(self.now), because.by)?;
+                self.reschedule(held, self.resolve(*due), because.by)?;
             }
             Change::Replay(_) | Change::Discard if is_dead && (waits || is_ready) => {
                 match (&order.change, target) {
@@ -114,7 +114,7 @@ impl Tx<'_> {
             })
         })?;
         let mut found = found.collect::<Sql<Vec<_>>>()?;
-        found.retain(|found| order.of.has(&found.home.0, found.home.1.as_deref()));
+        found.retain(|found| order.of.has(&found.home.0, found.home.1.as_deref(), &found.message));
         found.sort_by_key(|found| match found.held.phase {
             Phase::Waits => found.held.due <= self.now,
             Phase::Ready | Phase::Aside => false,

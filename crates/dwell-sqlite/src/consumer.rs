@@ -10,8 +10,8 @@ use crate::{
     tx::Tx,
 };
 use dwell_core::{
-    Action, BoxFuture, Consumer, Delivery, Error, ErrorKind, LeaseId, Result, Settle, Subscription, Text,
-    Timestamp, Unsettled,
+    Action, BoxFuture, Consumer, Delivery, Error, ErrorKind, LeaseId, Receive, Result, Settle, Subscription,
+    Text, Timestamp, Unsettled,
 };
 use std::{
     future::poll_fn,
@@ -102,15 +102,16 @@ impl SqliteConsumer {
         self.handle.open()
     }
 
-    async fn receive(&self, max: usize, wait: Duration, lease: Duration) -> Result<Vec<Delivery>> {
+    async fn wait_for_deliveries(&self, receive: Receive) -> Result<Vec<Delivery>> {
+        let Receive { max, wait, lease, worker } = receive;
         let ask = Ask {
             place: self.place,
             topic: self.topic,
             name: self.of.name.clone(),
             consumer: self.number,
-            worker: self.worker.clone(),
+            worker: worker.unwrap_or_else(|| self.worker.clone()),
             max: max.min(MOST),
-            lease,
+            lease: lease.unwrap_or(self.of.lease),
         };
         let clock = self.handle.file().seams.clock.clone();
         let deadline = clock.elapsed().saturating_add(wait);
@@ -214,13 +215,8 @@ impl Member for SqliteConsumer {
 }
 
 impl Consumer for SqliteConsumer {
-    fn receive(
-        &self,
-        max: usize,
-        wait: Duration,
-        lease: Option<Duration>,
-    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
-        Box::pin(self.receive(max, wait, lease.unwrap_or(self.of.lease)))
+    fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        Box::pin(self.wait_for_deliveries(receive))
     }
 
     fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {

@@ -37,6 +37,15 @@ pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(code(error), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
+/// Whether a value in a row is not what it has to be: SQLite itself has read it.
+pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
+    use rusqlite::Error::{FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error};
+    matches!(
+        error,
+        FromSqlConversionFailure(..) | IntegralValueOutOfRange(..) | InvalidColumnType(..) | Utf8Error(..)
+    )
+}
+
 /// The error of a call that SQLite did not carry out.
 pub(crate) fn fault(file: &str, error: rusqlite::Error) -> Error {
     let (kind, text) = match code(&error) {

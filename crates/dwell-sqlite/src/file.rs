@@ -10,7 +10,7 @@ use crate::{
     tx::Tx,
     writer::Writer,
 };
-use dwell_core::{Result, Seams};
+use dwell_core::{ErrorKind, Result, Seams};
 use rusqlite::Connection;
 use std::{
     sync::{
@@ -68,12 +68,26 @@ impl File {
         &self,
         mut work: impl FnMut(&Connection) -> Sql<T> + Send + 'static,
     ) -> Result<T> {
-        match &self.readers {
-            Some(readers) => {
-                let read = readers.read(move |connection| work(connection), self.name.clone()).await;
-                read.unwrap_or_else(|| Err(self.writer.closed()))
+        let Some(readers) = &self.readers else {
+            return self.writer.submit(1, move |tx| work(tx.connection())).await;
+        };
+        let work = Arc::new(Mutex::new(work));
+        let again = work.clone();
+        let locked = move |connection: &Connection| {
+            let mut work = work.lock().unwrap_or_else(PoisonError::into_inner);
+            work(connection)
+        };
+        let read = readers.read(locked, self.name.clone()).await;
+        match read.unwrap_or_else(|| Err(self.writer.closed())) {
+            // The thread that writes makes damaged rows readable, and reads for us.
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                let locked = move |tx: &mut Tx<'_>| {
+                    let mut work = again.lock().unwrap_or_else(PoisonError::into_inner);
+                    work(tx.connection())
+                };
+                self.writer.submit(1, locked).await
             }
-            None => self.writer.submit(1, move |tx| work(tx.connection())).await,
+            read => read,
         }
     }
 

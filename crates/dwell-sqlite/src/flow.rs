@@ -9,7 +9,7 @@ use crate::{
     tx::Tx,
     waiting::{Found, waiting, waits_under},
 };
-use dwell_core::{ScheduleId, State, Text, Timestamp};
+use dwell_core::{State, Text, Timestamp};
 use rusqlite::{OptionalExtension, Row};
 
 /// How much is done at a time, in messages: a million due at one instant do not keep others out. Who asks for more is
@@ -39,10 +39,9 @@ pub(crate) struct Promoted {
     pub(crate) is_more: bool,
 }
 
-/// The name that a message waited under, if that is not its id.
+/// The name that a message waited under, unless it was a plain publish.
 pub(crate) struct Name {
     schedule: Text,
-    is_new: bool,
     /// The hash of the content, if the sender chose the id.
     content: Option<u128>,
 }
@@ -50,20 +49,20 @@ pub(crate) struct Name {
 /// The columns of a [`Name`], in its order.
 macro_rules! name {
     () => {
-        "schedule, handled = 0 AND failed = 0, CASE WHEN once IS NOT NULL THEN content END"
+        "schedule, CASE WHEN once IS NOT NULL THEN content END"
     };
 }
 pub(crate) use name;
 
 impl Name {
     /// How many columns it has.
-    pub(crate) const COLUMNS: usize = 3;
+    pub(crate) const COLUMNS: usize = 2;
 
     /// The name in the columns from `at` on.
     pub(crate) fn read(row: &Row<'_>, at: usize) -> Sql<Option<Self>> {
         let Some(schedule) = row.get(at)? else { return Ok(None) };
-        let content: Option<[u8; 16]> = row.get(at + 2)?;
-        Ok(Some(Self { schedule, is_new: row.get(at + 1)?, content: content.map(u128::from_be_bytes) }))
+        let content: Option<[u8; 16]> = row.get(at + 1)?;
+        Ok(Some(Self { schedule, content: content.map(u128::from_be_bytes) }))
     }
 }
 
@@ -180,7 +179,7 @@ impl Tx<'_> {
         self.wait_no_longer(&held)?;
         match name {
             None => held.has_fired = true,
-            Some(name) => self.remember_name(held.topic, &held.id, held.due, &name)?,
+            Some(name) => self.remember_name(held.topic, held.due, &name)?,
         }
         let target = match held.place == held.topic {
             true => Target::Topic(held.topic),
@@ -189,14 +188,9 @@ impl Tx<'_> {
         self.deliver(&held, target, None)
     }
 
-    /// Remembers the names of what is due and waited under another one than its id. Under its id, its row does so.
-    pub(crate) fn remember_name(&self, topic: i64, id: &str, due: Timestamp, name: &Name) -> Sql<()> {
-        let fired = |content| Known { content, due: Some(due) };
-        // Its sender knows no other name than the message's. It fired under that before a worker could lose it.
-        if name.is_new && !ScheduleId::is_of_lost(&name.schedule, id) {
-            self.remember(topic, id, fired(None))?;
-        }
-        self.remember(topic, &name.schedule, fired(name.content))
+    /// Remembers the name of a due message. For a plain publish, its row says it.
+    pub(crate) fn remember_name(&self, topic: i64, due: Timestamp, name: &Name) -> Sql<()> {
+        self.remember(topic, &name.schedule, Known::new(name.content, Some(due)))
     }
 
     /// Makes a message that is there ready, for one subscription or for all that there are.

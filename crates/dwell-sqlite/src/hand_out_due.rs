@@ -144,7 +144,7 @@ impl Tx<'_> {
     /// in this way, so that nobody counts the bytes.
     fn leave_due(&mut self, ask: &Ask, whole: Whole, fence: i64) -> Sql<Delivery> {
         if let Some(name) = &whole.name {
-            self.remember_name(ask.topic, &whole.message.id.0, whole.due, name)?;
+            self.remember_name(ask.topic, whole.due, name)?;
         }
         self.write_past(whole.number, whole.step)?;
         self.tally(whole.home, whole.state, -1, 0);

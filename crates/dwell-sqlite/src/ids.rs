@@ -5,7 +5,7 @@ use crate::{
     row::{Held, Phase, held},
     tx::Tx,
 };
-use dwell_core::{Text, Timestamp};
+use dwell_core::{ScheduleId, Text, Timestamp, is_own_topic};
 use rusqlite::{OptionalExtension, Row};
 use std::time::Duration;
 
@@ -16,6 +16,14 @@ pub(crate) struct Known {
     pub(crate) content: Option<u128>,
     /// When it was due, if it waited.
     pub(crate) due: Option<Timestamp>,
+    /// Whether it is being sent to another broker, and nobody knows yet whether that succeeded.
+    pub(crate) is_sending: bool,
+}
+
+impl Known {
+    pub(crate) fn new(content: Option<u128>, due: Option<Timestamp>) -> Self {
+        Self { content, due, is_sending: false }
+    }
 }
 
 /// What a row said about the id that it had fired under.
@@ -28,9 +36,13 @@ pub(crate) struct Fired {
 }
 
 impl Tx<'_> {
-    /// What is known about this id. What is not over is known however long ago it was sent.
-    pub(crate) fn known(&self, topic: i64, id: &str) -> Sql<Option<Known>> {
-        let found = match (self.known_by_row(topic, id)?, self.known_by_name(topic, id)?) {
+    /// What is known about this name. A message that is not over is known however long ago it was sent.
+    pub(crate) fn known(&self, topic: i64, name: &str) -> Sql<Option<Known>> {
+        let row = match self.published(topic, name) {
+            Some(id) => self.known_by_row(topic, id)?,
+            None => None,
+        };
+        let found = match (row, self.known_by_name(topic, self.known_name(topic, name))?) {
             // A row that stands for it is the newer one: older ones were written down when it was sent.
             (Some((row, row_until)), Some((name, until))) => {
                 let known = Known { content: row.content.or(name.content), ..row };
@@ -39,14 +51,35 @@ impl Tx<'_> {
             (row, name) => row.or(name),
         };
         match found {
-            Some((known, until)) if until > self.now || self.lives(topic, id, known.content)? => {
+            Some((known, until))
+                if until > self.now || self.lives(topic, message_of(name), known.content)? =>
+            {
                 Ok(Some(known))
             }
             _ => Ok(None),
         }
     }
 
-    /// What the rows say that have fired under this id, and until when.
+    /// A name as the table `known` has it: of a plain publish, its message id. The topic stands beside it.
+    fn known_name<'a>(&self, topic: i64, name: &'a str) -> &'a str {
+        self.published(topic, name).unwrap_or(name)
+    }
+
+    /// The message of a name in the table `known`. The id of a plain publish may look like a name, because another program chose
+    /// it; a name in this topic has the topic in it, and is not that of a plain publish.
+    pub(crate) fn message_of_known<'a>(&self, topic: i64, name: &'a str) -> &'a str {
+        let of = &self.places().topics[&topic].name;
+        match ScheduleId::split(name) {
+            Some((message, to))
+                if self.published(topic, name).is_none() && (to.topic_name() == of || is_own_topic(of)) =>
+            {
+                message
+            }
+            _ => name,
+        }
+    }
+
+    /// What the rows of publishes of this message say that have fired, and until when.
     fn known_by_row(&self, topic: i64, id: &str) -> Sql<Option<(Known, Timestamp)>> {
         let mut statement = self.sql(
             "SELECT CASE WHEN once IS NOT NULL THEN content END, due, updated_at FROM message INDEXED BY message_id
@@ -58,9 +91,12 @@ impl Tx<'_> {
         Ok(newest.zip(last.map(|last| last.after(self.settings.ids))))
     }
 
-    fn known_by_name(&self, topic: i64, id: &str) -> Sql<Option<(Known, Timestamp)>> {
-        self.sql("SELECT content, due, until FROM known WHERE id = ?1 AND topic = ?2")?
-            .query_row((id, topic), read)
+    fn known_by_name(&self, topic: i64, name: &str) -> Sql<Option<(Known, Timestamp)>> {
+        self.sql("SELECT content, due, until, sending FROM known WHERE name = ?1 AND topic = ?2")?
+            .query_row((name, topic), |row| {
+                let (known, until) = read(row)?;
+                Ok((Known { is_sending: row.get(3)?, ..known }, until))
+            })
             .optional()
     }
 
@@ -76,20 +112,29 @@ impl Tx<'_> {
         .exists((id, topic, content.map(u128::to_be_bytes)))
     }
 
-    /// Remembers an id. What the content was is not forgotten by one who does not know.
-    pub(crate) fn remember(&self, topic: i64, id: &str, known: Known) -> Sql<()> {
+    /// Remembers a name. The content is kept if the new one is not known.
+    pub(crate) fn remember(&self, topic: i64, name: &str, known: Known) -> Sql<()> {
         let until = self.now.after(self.settings.ids);
         self.sql(
-            "INSERT INTO known VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (id, topic) DO UPDATE
-             SET content = coalesce(excluded.content, content), due = excluded.due, until = excluded.until",
+            "INSERT INTO known VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (name, topic) DO UPDATE
+             SET content = coalesce(excluded.content, content), due = excluded.due, until = excluded.until,
+                 sending = excluded.sending",
         )?
         .execute((
-            id,
+            self.known_name(topic, name),
             topic,
             known.content.map(u128::to_be_bytes),
             known.due.map(|due| due.0),
             until.0,
+            known.is_sending,
         ))?;
+        Ok(())
+    }
+
+    /// Forgets a name before its time, if it is recorded as being sent with this content.
+    pub(crate) fn forget_sending(&self, topic: i64, name: &str, content: u128) -> Sql<()> {
+        self.sql("DELETE FROM known WHERE name = ?1 AND topic = ?2 AND sending = 1 AND content = ?3")?
+            .execute((self.known_name(topic, name), topic, content.to_be_bytes()))?;
         Ok(())
     }
 
@@ -112,8 +157,9 @@ impl Tx<'_> {
     /// That row is gone, or became another: what it said is written down.
     pub(crate) fn remember_fired(&self, fired: &Fired) -> Sql<()> {
         self.sql(
-            "INSERT INTO known VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (id, topic) DO UPDATE
-             SET content = coalesce(excluded.content, content), due = excluded.due, until = max(until, excluded.until)",
+            "INSERT INTO known VALUES (?1, ?2, ?3, ?4, ?5, 0) ON CONFLICT (name, topic) DO UPDATE
+             SET content = coalesce(excluded.content, content), due = excluded.due, until = max(until, excluded.until),
+                 sending = 0",
         )?
         .execute((&*fired.id, fired.topic, fired.content, fired.due.0, fired.until.0))?;
         Ok(())
@@ -121,7 +167,8 @@ impl Tx<'_> {
 
     /// An id is sent again, and waits: what rows say that have fired under it is written down, and known for as long as it
     /// would have been. When the new one fires, it alone speaks for the id, whichever of them is over first.
-    pub(crate) fn write_down_fired(&self, topic: i64, id: &str) -> Sql<()> {
+    pub(crate) fn write_down_fired(&self, topic: i64, name: &str) -> Sql<()> {
+        let Some(id) = self.published(topic, name) else { return Ok(()) };
         let rows: Vec<Held> = {
             let mut statement = self.sql(concat!(
                 "SELECT ",
@@ -138,11 +185,12 @@ impl Tx<'_> {
                 self.remember_fired(&fired)?;
             }
         }
-        self.forget_rows(topic, id)
+        self.forget_rows(topic, name)
     }
 
     /// An id is sent again: rows that have fired under it say no more about it.
-    pub(crate) fn forget_rows(&self, topic: i64, id: &str) -> Sql<()> {
+    pub(crate) fn forget_rows(&self, topic: i64, name: &str) -> Sql<()> {
+        let Some(id) = self.published(topic, name) else { return Ok(()) };
         self.sql(
             "UPDATE message INDEXED BY message_id SET fired = NULL WHERE id = ?1 AND topic = ?2 AND fired = 1",
         )?
@@ -153,21 +201,29 @@ impl Tx<'_> {
     /// This message is over: from now on its id is remembered for so long, where it lies and where it was sent to.
     pub(crate) fn remember_end(&self, held: &Held) -> Sql<()> {
         let until = self.now.after(self.settings.ids);
-        self.sql(
-            "UPDATE known SET until = ?4 WHERE id = ?1
+        // The names of a message sort between `{id}@` and `{id}A`: `A` follows `@`.
+        for sql in [
+            "UPDATE known SET until = ?4 WHERE name = ?1
              AND (topic = ?2 OR content = (SELECT content FROM message WHERE number = ?3))",
-        )?
-        .execute((&*held.id, held.topic, held.number, until.0))?;
+            "UPDATE known SET until = ?4 WHERE name >= ?1 || '@' AND name < ?1 || 'A'
+             AND (topic = ?2 OR content = (SELECT content FROM message WHERE number = ?3))",
+        ] {
+            self.sql(sql)?.execute((&*held.id, held.topic, held.number, until.0))?;
+        }
         Ok(())
     }
 
-    /// A message of this id lives: it is remembered for so long from now on.
-    pub(crate) fn remember_for(&self, topic: i64, id: &str, time: Duration) -> Sql<()> {
+    /// The message of this name still exists: remembers the name for another period.
+    pub(crate) fn remember_for(&self, topic: i64, name: &str, time: Duration) -> Sql<()> {
         let until = self.now.after(time);
-        self.sql("UPDATE known SET until = ?3 WHERE id = ?1 AND topic = ?2")?
-            .execute((id, topic, until.0))?;
+        self.sql("UPDATE known SET until = ?3 WHERE name = ?1 AND topic = ?2")?
+            .execute((name, topic, until.0))?;
         Ok(())
     }
+}
+
+fn message_of(name: &str) -> &str {
+    ScheduleId::split(name).map_or(name, |(message, _)| message)
 }
 
 /// A hash as the file has it.
@@ -178,6 +234,6 @@ pub(crate) fn hash(bytes: Option<[u8; 16]>) -> Option<u128> {
 fn read(row: &Row<'_>) -> Sql<(Known, Timestamp)> {
     let content: Option<[u8; 16]> = row.get(0)?;
     let due: Option<i64> = row.get(1)?;
-    let known = Known { content: hash(content), due: due.map(Timestamp) };
+    let known = Known::new(hash(content), due.map(Timestamp));
     Ok((known, Timestamp(row.get(2)?)))
 }

@@ -25,23 +25,42 @@ pub(crate) const PAGE: i64 = 2048;
 /// What SQLite calls it if space can be given back a little at a time.
 const INCREMENTAL: i64 = 2;
 
-/// How to get from each version to the next: the first makes an empty file one of version 1.
-const STEPS: &[&str] = &[
-    include_str!("layout/1.sql"),
-    include_str!("layout/2.sql"),
-    include_str!("layout/3.sql"),
-    include_str!("layout/4.sql"),
-];
+/// The layouts that this version of Dwell can open.
+#[derive(Clone, Copy)]
+struct Layout<'a> {
+    /// How to get from each layout to the next: the first step makes an empty file one of layout 1.
+    steps: &'a [&'a str],
+    /// The oldest layout that is migrated.
+    oldest: usize,
+}
+
+impl Layout<'_> {
+    fn version(&self) -> usize {
+        self.steps.len()
+    }
+}
+
+const LAYOUT: Layout<'_> = Layout {
+    steps: &[
+        include_str!("layout/1.sql"),
+        include_str!("layout/2.sql"),
+        include_str!("layout/3.sql"),
+        include_str!("layout/4.sql"),
+        include_str!("layout/5.sql"),
+        include_str!("layout/6.sql"),
+    ],
+    oldest: 6,
+};
 
 /// Makes an empty database ours.
 pub(crate) fn create(connection: &Connection) -> Sql<()> {
-    at_once(connection, || write(connection, STEPS, 0))
+    at_once(connection, || write(connection, LAYOUT.steps, 0))
 }
 
-/// Makes sure that the file is ours and of this version: an empty one becomes so, an older one is migrated, after a copy
-/// was made. Another process may be doing the same; SQLite would not wait for it at every step, so we do.
+/// Makes sure that the file is ours and of this layout: an empty one becomes so, and an older one is migrated after a copy
+/// was made, or refused if it is older than every layout that can be migrated. Another process may be doing the same; SQLite would not wait for it at every step, so we do.
 pub(crate) fn check(connection: &Connection, path: &Path, timeout: Duration) -> Result<()> {
-    let checked = patiently(timeout, || item(check_with(connection, path, STEPS)));
+    let checked = patiently(timeout, || item(check_with(connection, path, LAYOUT)));
     checked.map_err(|error| fault(&path.display().to_string(), error))?
 }
 
@@ -66,8 +85,8 @@ fn look(connection: &Connection) -> Sql<Found> {
     })
 }
 
-fn check_with(connection: &Connection, path: &Path, steps: &[&str]) -> Result<(), Halt> {
-    let (shown, known) = (path.display(), steps.len());
+fn check_with(connection: &Connection, path: &Path, layout: Layout<'_>) -> Result<(), Halt> {
+    let (shown, known) = (path.display(), layout.version());
     match look(connection)? {
         Found::Foreign => Err(refused(
             ErrorKind::Config,
@@ -80,11 +99,19 @@ fn check_with(connection: &Connection, path: &Path, steps: &[&str]) -> Result<()
                  or another file"
             ),
         )),
+        Found::Ours { version } if version < layout.oldest => Err(refused(
+            ErrorKind::Config,
+            format!(
+                "`{shown}` has layout {version}, and this version of Dwell opens layouts from {} on: drain it with the \
+                 version of Dwell that wrote it, then use a new file",
+                layout.oldest
+            ),
+        )),
         Found::Ours { version } => {
             use_log(connection, path)?;
             if version < known {
-                migrate(connection, path, steps)?;
-                return check_with(connection, path, steps);
+                migrate(connection, path, layout.steps)?;
+                return check_with(connection, path, layout);
             }
             Ok(())
         }
@@ -94,7 +121,7 @@ fn check_with(connection: &Connection, path: &Path, steps: &[&str]) -> Result<()
             connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
             use_log(connection, path)?;
             at_once(connection, || match look(connection)? {
-                Found::Nothing => write(connection, steps, 0),
+                Found::Nothing => write(connection, layout.steps, 0),
                 // Another process was faster.
                 _ => Ok(()),
             })?;
@@ -106,7 +133,7 @@ fn check_with(connection: &Connection, path: &Path, steps: &[&str]) -> Result<()
                      or run `PRAGMA auto_vacuum = 2; VACUUM` on it then"
                 );
             }
-            check_with(connection, path, steps)
+            check_with(connection, path, layout)
         }
     }
 }
@@ -261,10 +288,13 @@ fn at_once<E: From<rusqlite::Error>>(
 mod tests {
     use super::*;
     use crate::directory::Directory;
-    use dwell_core::{Clock, Seams, Subscription, Transport, VirtualClock};
 
-    const OLD: &[&str] = &["CREATE TABLE note (text TEXT); INSERT INTO note VALUES ('kept')"];
-    const NEW: &[&str] = &[OLD[0], "ALTER TABLE note ADD COLUMN author TEXT DEFAULT 'nobody'"];
+    const STEPS: [&str; 2] = [
+        "CREATE TABLE note (text TEXT); INSERT INTO note VALUES ('kept')",
+        "ALTER TABLE note ADD COLUMN author TEXT DEFAULT 'nobody'",
+    ];
+    const OLD: Layout<'_> = Layout { steps: STEPS.split_at(1).0, oldest: 1 };
+    const NEW: Layout<'_> = Layout { steps: &STEPS, oldest: 1 };
 
     fn text(connection: &Connection) -> String {
         connection.query_row("SELECT group_concat(text) FROM note", [], |row| row.get(0)).unwrap()
@@ -300,41 +330,21 @@ mod tests {
         assert!(error.to_string().contains("layout 2"), "{error}");
     }
 
-    #[tokio::test]
-    async fn what_waits_in_a_file_of_any_older_layout_is_handed_out_when_it_is_due_and_not_before() {
-        for version in 1..STEPS.len() {
+    #[test]
+    fn a_file_that_is_too_old_to_be_migrated_is_refused_and_left_as_it_is() {
+        for version in 1..LAYOUT.oldest {
             let directory = Directory::new();
             let path = directory.path().join("dwell.db");
             let connection = Connection::open(&path).unwrap();
-            check_with(&connection, &path, &STEPS[..version]).unwrap();
-            let clock = VirtualClock::new();
-            let now = clock.now().0;
-            connection
-                .execute_batch(&format!(
-                    "INSERT INTO place VALUES (1, 'orders', ''), (2, 'orders', 'mail');
-                     INSERT INTO topic (id, keeps, declared) VALUES (1, 0, 1);
-                     INSERT INTO subscription (id, topic, declared, lease, ordered) VALUES (2, 1, 1, 60000, 0);
-                     WITH RECURSIVE n (i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 29)
-                     INSERT INTO message (number, topic, place, home, phase, state, born, step, due, created_at, updated_at,
-                         deliveries, id, type, content_type, handled, failed, body)
-                     SELECT i, 1, 1, 1, 0, 0, 0, i, {now} + 1000 * (i * 7 % 20 + 1), {now}, {now}, 0, 'm' || (i * 7 % 20), '',
-                         '', 0, 0, x'' FROM n;
-                     INSERT INTO tally VALUES (1, 0, 20, 0);
-                     UPDATE counter SET next = 100;"
-                ))
-                .unwrap();
-            drop(connection);
-            let seams = Seams::virtual_time(clock.clone(), 1);
-            let sqlite = crate::Sqlite::open(crate::SqliteSettings::file(&path), seams).unwrap();
-            let mail = sqlite.consumer(Subscription::new("orders", "mail")).await.unwrap();
-            for n in 0..20 {
-                assert!(mail.receive(10, Duration::ZERO, None).await.unwrap().is_empty(), "m{n} is early");
-                clock.advance(Duration::from_secs(1)).await;
-                let got = mail.receive(10, Duration::ZERO, None).await.unwrap();
-                let got: Vec<_> = got.iter().map(|delivery| delivery.message.id.to_string()).collect();
-                assert_eq!(got, [format!("m{n}")], "from layout {version}");
+            let layout = Layout { steps: &LAYOUT.steps[..version], oldest: 1 };
+            check_with(&connection, &path, layout).unwrap();
+            let error = check(&connection, &path, Duration::ZERO).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config);
+            for part in [format!("layout {version}"), "drain it".to_owned(), path.display().to_string()] {
+                assert!(error.to_string().contains(&part), "{part}: {error}");
             }
-            sqlite.close().await.unwrap();
+            assert_eq!(look(&connection).unwrap(), Found::Ours { version });
+            assert!(beside(&directory).is_empty(), "nothing was copied");
         }
     }
 
@@ -352,11 +362,11 @@ mod tests {
         let old = directory.path().join("old.db");
         let connection = Connection::open(&old).unwrap();
         connection.pragma_update(None, "page_size", 2 * PAGE).unwrap();
-        at_once(&connection, || write(&connection, &STEPS[..1], 0)).unwrap();
+        at_once(&connection, || write(&connection, LAYOUT.steps, 0)).unwrap();
         check(&connection, &old, Duration::ZERO).unwrap();
         assert_eq!(
             (size(&connection), look(&connection).unwrap()),
-            (2 * PAGE, Found::Ours { version: STEPS.len() })
+            (2 * PAGE, Found::Ours { version: LAYOUT.version() })
         );
     }
 
@@ -366,8 +376,8 @@ mod tests {
         let path = directory.path().join("dwell.db");
         let connection = Connection::open(&path).unwrap();
         check_with(&connection, &path, OLD).unwrap();
-        let broken = [OLD[0], "INSERT INTO note VALUES ('half'); CREATE TABLE note (again TEXT)"];
-        assert!(check_with(&connection, &path, &broken).is_err());
+        let broken = [STEPS[0], "INSERT INTO note VALUES ('half'); CREATE TABLE note (again TEXT)"];
+        assert!(check_with(&connection, &path, Layout { steps: &broken, oldest: 1 }).is_err());
         assert_eq!(
             (text(&connection), look(&connection).unwrap()),
             ("kept".into(), Found::Ours { version: 1 })

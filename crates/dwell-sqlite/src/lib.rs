@@ -60,6 +60,7 @@ mod producer;
 mod provision;
 mod readers;
 mod record;
+mod repair;
 mod reserve;
 mod room;
 mod row;

@@ -5,7 +5,7 @@ use crate::{
     halt::{Halt, refused},
     tx::Tx,
 };
-use dwell_core::{Address, ErrorKind, Headers, Subscription, Text, suggest, wire};
+use dwell_core::{Address, ErrorKind, Headers, Subscription, Text, is_job_topic, suggest, wire};
 use rusqlite::{Connection, OptionalExtension};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,6 +22,8 @@ pub(crate) struct Topic {
     pub(crate) is_declared: bool,
     /// What lies here was given up.
     pub(crate) is_dead: bool,
+    /// Its messages are jobs.
+    pub(crate) is_job: bool,
     /// The subscriptions that somebody asked for, in the order in which they came.
     pub(crate) subscribed: Vec<i64>,
     /// Keeps what nobody subscribed to, until the first subscription comes.
@@ -97,6 +99,7 @@ impl Places {
                 keeps: row.get(2)?,
                 is_declared: row.get(3)?,
                 is_dead: wire::is_dead_letter_topic(&name),
+                is_job: is_job_topic(&name),
                 subscribed: Vec::new(),
                 kept: None,
                 adopter: None,

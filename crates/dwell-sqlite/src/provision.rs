@@ -5,9 +5,12 @@ use crate::{
     flow::CHUNK,
     halt::{Halt, refused},
     places::Places,
+    signals::Signal,
     tx::Tx,
 };
-use dwell_core::{Address, Error, ErrorKind, OnMissing, Subscription, Text, Topic, Unclaimed};
+use dwell_core::{
+    Address, Error, ErrorKind, OnMissing, SettingChanges, Subscription, Text, Topic, Unclaimed,
+};
 use std::collections::BTreeMap;
 
 /// What is to be made, by name. Made in the order of the names, so that the same request gives the same file.
@@ -15,16 +18,28 @@ use std::collections::BTreeMap;
 struct Plan {
     topics: BTreeMap<Text, Claim>,
     subscriptions: Vec<Subscription>,
+    /// Existing subscriptions that take other settings.
+    changed: Vec<Changed>,
+    changes: Vec<SettingChanges>,
 }
 
-/// What a topic does with what nobody subscribed to.
+/// An existing subscription, and the settings that it takes.
+struct Changed {
+    topic: i64,
+    queue: i64,
+    settings: Subscription,
+}
+
+/// What a topic does with messages that nobody subscribed to.
 #[derive(Clone, Copy)]
 struct Claim {
-    keeps: bool,
-    /// Somebody said so; else it only comes with a subscription, and may still be said.
+    unclaimed: Unclaimed,
+    /// The request sets it; else it is the default of a topic that comes with a subscription.
     is_declared: bool,
-    /// The topic is there, and only learns this.
+    /// The topic exists, and only takes this setting.
     is_there: bool,
+    /// It is part of this request.
+    is_planned: bool,
 }
 
 impl Plan {
@@ -45,33 +60,43 @@ impl Plan {
         Err(refused(ErrorKind::NotFound, text))
     }
 
-    /// What is missing of all that these need. `Conflict` if something is there with other settings.
-    fn of(places: &Places, topics: &[Topic], subscriptions: &[Subscription]) -> Result<Self, Error> {
+    /// All that these need and that does not exist, or has other settings. `Conflict` if these cannot be changed.
+    fn of(
+        places: &Places,
+        topics: &[Topic],
+        subscriptions: &[Subscription],
+        on_missing: OnMissing,
+    ) -> Result<Self, Error> {
         let mut plan = Self::default();
-        for topic in topics {
-            let keeps = topic.unclaimed == Unclaimed::Keep;
-            match plan.claim(places, &topic.name) {
-                Some(Claim { keeps, is_declared: true, .. }) => {
-                    let unclaimed = if keeps { Unclaimed::Keep } else { Unclaimed::Discard };
-                    Topic { name: topic.name.clone(), unclaimed }.check_same(topic)?;
-                }
-                // Not there, or there only because somebody subscribed to it, who said nothing about it.
-                before => {
-                    let is_there = before.is_some_and(|claim| claim.is_there);
-                    plan.topics.insert(topic.name.clone(), Claim { keeps, is_declared: true, is_there });
-                }
+        for topic in Topic::explicit_first(topics) {
+            let Some(existing) = plan.claim(places, &topic.name) else {
+                plan.add_topic(places, topic);
+                continue;
+            };
+            let changes = topic.changes(existing.unclaimed);
+            if changes.is_empty() {
+                continue;
             }
+            if existing.is_planned {
+                changes.check_same_request()?;
+            }
+            changes.check(on_missing)?;
+            let unclaimed = topic.unclaimed_or_default();
+            let claim = Claim { unclaimed, is_declared: true, is_planned: true, ..existing };
+            plan.topics.insert(topic.name.clone(), claim);
+            plan.changes.push(changes);
         }
         for subscription in subscriptions {
-            plan.subscribe(places, subscription, &Topic::named(subscription.topic.clone()))?;
+            plan.subscribe(places, subscription, &Topic::named(subscription.topic.clone()), on_missing)?;
         }
         for channel in subscriptions.iter().flat_map(Subscription::channels) {
             let topic = Topic::named(channel.topic_name().clone()).keep();
             match channel {
                 Address::Topic(_) => plan.add_topic(places, &topic),
                 Address::Subscription { topic: of, name } => {
-                    if plan.declared(places, of, name).is_none() {
-                        plan.subscribe(places, &Subscription::new(of.clone(), name.clone()), &topic)?;
+                    if existing(places, of, name).is_none() && plan.subscription(of, name).is_none() {
+                        let wanted = Subscription::new(of.clone(), name.clone());
+                        plan.subscribe(places, &wanted, &topic, on_missing)?;
                     }
                 }
             }
@@ -81,14 +106,30 @@ impl Plan {
 
     fn add_topic(&mut self, places: &Places, topic: &Topic) {
         if self.claim(places, &topic.name).is_none() {
-            let keeps = topic.unclaimed == Unclaimed::Keep;
-            self.topics.insert(topic.name.clone(), Claim { keeps, is_declared: false, is_there: false });
+            let (unclaimed, is_declared) = (topic.unclaimed_or_default(), topic.unclaimed.is_some());
+            let claim = Claim { unclaimed, is_declared, is_there: false, is_planned: true };
+            self.topics.insert(topic.name.clone(), claim);
         }
     }
 
-    fn subscribe(&mut self, places: &Places, wanted: &Subscription, topic: &Topic) -> Result<(), Error> {
-        if let Some(found) = self.declared(places, &wanted.topic, &wanted.name) {
-            return found.check_same(wanted);
+    fn subscribe(
+        &mut self,
+        places: &Places,
+        wanted: &Subscription,
+        topic: &Topic,
+        on_missing: OnMissing,
+    ) -> Result<(), Error> {
+        if let Some(planned) = self.subscription(&wanted.topic, &wanted.name) {
+            return planned.changes(wanted).check_same_request();
+        }
+        if let Some((topic, queue)) = existing(places, &wanted.topic, &wanted.name) {
+            let changes = places.queues[&queue].settings.changes(wanted);
+            changes.check(on_missing)?;
+            if !changes.is_empty() {
+                self.changed.push(Changed { topic, queue, settings: wanted.clone() });
+                self.changes.push(changes);
+            }
+            return Ok(());
         }
         self.add_topic(places, topic);
         self.subscriptions.push(wanted.clone());
@@ -98,18 +139,27 @@ impl Plan {
     /// What a topic that is there, or planned, does with what nobody subscribed to.
     fn claim(&self, places: &Places, name: &Text) -> Option<Claim> {
         let there = places.topic_named(name).map(|id| &places.topics[&id]);
-        let there =
-            there.map(|topic| Claim { keeps: topic.keeps, is_declared: topic.is_declared, is_there: true });
+        let there = there.map(|topic| Claim {
+            unclaimed: if topic.keeps { Unclaimed::Keep } else { Unclaimed::Discard },
+            is_declared: topic.is_declared,
+            is_there: true,
+            is_planned: false,
+        });
         self.topics.get(name).copied().or(there)
     }
 
-    /// The settings of a subscription that is there, or planned.
-    fn declared<'a>(&'a self, places: &'a Places, topic: &Text, name: &Text) -> Option<&'a Subscription> {
-        let there = places.topic_named(topic).and_then(|id| places.queue_named(id, name));
-        let there = there.map(|queue| &places.queues[&queue].settings);
-        let mut planned = self.subscriptions.iter();
-        there.or_else(|| planned.find(|planned| planned.topic == *topic && planned.name == *name))
+    /// The settings that this request gives to a subscription.
+    fn subscription(&self, topic: &Text, name: &Text) -> Option<&Subscription> {
+        let changed = self.changed.iter().map(|changed| &changed.settings);
+        let mut planned = self.subscriptions.iter().chain(changed);
+        planned.find(|planned| planned.topic == *topic && planned.name == *name)
     }
+}
+
+/// The numbers of a topic and a subscription that exists.
+fn existing(places: &Places, topic: &Text, name: &Text) -> Option<(i64, i64)> {
+    let topic = places.topic_named(topic)?;
+    Some((topic, places.queue_named(topic, name)?))
 }
 
 impl Tx<'_> {
@@ -121,7 +171,7 @@ impl Tx<'_> {
         subscriptions: &[Subscription],
         on_missing: OnMissing,
     ) -> Result<bool, Halt> {
-        let plan = Plan::of(self.places(), topics, subscriptions)?;
+        let plan = Plan::of(self.places(), topics, subscriptions, on_missing)?;
         if on_missing == OnMissing::Validate {
             plan.is_all_there(self.file_name())?;
             return Ok(true);
@@ -144,7 +194,8 @@ impl Tx<'_> {
 
     fn make(&mut self, plan: Plan) -> Sql<()> {
         let is_new = !plan.topics.is_empty() || !plan.subscriptions.is_empty();
-        for (name, Claim { keeps, is_declared, .. }) in plan.topics {
+        for (name, Claim { unclaimed, is_declared, .. }) in plan.topics {
+            let keeps = unclaimed == Unclaimed::Keep;
             match self.places().topic_named(&name) {
                 Some(id) => {
                     self.sql("UPDATE topic SET keeps = ?2, declared = ?3 WHERE id = ?1")?.execute((
@@ -157,6 +208,13 @@ impl Tx<'_> {
                 None => _ = self.insert_topic(&name, keeps, is_declared)?,
             }
         }
+        for Changed { topic, queue, settings } in plan.changed {
+            let is_adopter = self.places().topics[&topic].adopter == Some(queue);
+            self.write_queue(queue, topic, &settings, true, is_adopter)?;
+            self.order_changed(queue, &settings)?;
+            self.signal(queue, Signal::All);
+        }
+        self.changed(plan.changes);
         for subscription in plan.subscriptions {
             if let Some(topic) = self.places().topic_named(&subscription.topic) {
                 self.subscribe(topic, &subscription)?;
@@ -187,9 +245,13 @@ impl Tx<'_> {
                 .execute((kept, &*subscription.name))?;
         }
         self.write_queue(kept, topic, subscription, true, is_adopter)?;
-        if !subscription.ordered {
-            // Nobody takes turns any more.
-            self.sql("UPDATE message SET phase = 1 WHERE place = ?1 AND phase = 2")?.execute([kept])?;
+        self.order_changed(kept, subscription)
+    }
+
+    /// Messages that lie aside until their key is free are ready, where keys are no longer kept in order.
+    fn order_changed(&mut self, queue: i64, settings: &Subscription) -> Sql<()> {
+        if !settings.ordered {
+            self.sql("UPDATE message SET phase = 1 WHERE place = ?1 AND phase = 2")?.execute([queue])?;
         }
         Ok(())
     }

@@ -50,16 +50,10 @@ pub(crate) struct New<'a> {
     pub(crate) schedule: Option<&'a str>,
     pub(crate) due: Timestamp,
     pub(crate) chosen: Option<Chosen>,
+    /// It was sent as a copy, which a repeated settlement sends again.
+    pub(crate) is_copy: bool,
     pub(crate) problem: Option<&'a str>,
     pub(crate) content: &'a Content<'a>,
-}
-
-impl<'a> New<'a> {
-    /// The name that it waits under, if it waits and that is not its id.
-    fn schedule(&self) -> Option<&'a str> {
-        let waits = self.phase == Phase::Waits;
-        self.schedule.filter(|name| waits && **name != *self.content.message.id.0)
-    }
 }
 
 /// What a user said about an id of the user's own.
@@ -114,7 +108,7 @@ pub(crate) struct Held {
     pub(crate) updated_at: Timestamp,
     /// Its sender chose its id.
     pub(crate) is_chosen: bool,
-    /// It waited under its id, and was due: that this id is known is said by this row alone.
+    /// It was a plain publish that waited, and was due: this row alone says that its name is known.
     pub(crate) has_fired: bool,
     /// Its body lies in a table of its own.
     is_large: bool,
@@ -190,8 +184,12 @@ pub(crate) fn read_message(row: &Row<'_>, at: usize) -> Sql<Message> {
         sent_at: row.get::<_, Option<i64>>(at + 4)?.map(Timestamp),
         attempts: Attempts { handled: row.get(at + 5)?, failed: row.get(at + 6)? },
         headers,
-        body: read_bytes(row, at + 8)?.unwrap_or_default(),
+        body: read_bytes(row, at + 8)?.ok_or_else(|| missing_body(at + 8))?,
     }))
+}
+
+fn missing_body(at: usize) -> rusqlite::Error {
+    rusqlite::Error::InvalidColumnType(at, "body".to_owned(), rusqlite::types::Type::Null)
 }
 
 /// Bytes, or text that somebody wrote by hand.
@@ -204,7 +202,10 @@ pub(crate) fn read_bytes(row: &Row<'_>, at: usize) -> Sql<Option<Bytes>> {
     })
 }
 
-pub(crate) fn once_code(on_conflict: OnConflict) -> u8 {
+/// A stored copy, in the column `once`.
+pub(crate) const COPY: u8 = 0;
+
+fn once_code(on_conflict: OnConflict) -> u8 {
     match on_conflict {
         OnConflict::Fail => 1,
         OnConflict::Replace => 2,
@@ -228,11 +229,19 @@ impl Tx<'_> {
         if self.places().topics[&topic].is_dead { State::Dead } else { state }
     }
 
+    /// The column `schedule`: the name of an entry, unless it is a plain publish.
+    fn stored_name<'a>(&self, new: &New<'a>) -> Option<&'a str> {
+        let id = &*new.content.message.id.0;
+        let name = new.schedule.filter(|_| new.phase == Phase::Waits);
+        name.filter(|name| self.published(new.topic, name) != Some(id))
+    }
+
     pub(crate) fn insert(&mut self, new: &New<'_>) -> Sql<i64> {
         let number = self.next();
         let (content, message) = (new.content, new.content.message);
         let rank = (new.phase == Phase::Ready).then_some(number);
-        let schedule = new.schedule();
+        let schedule = self.stored_name(new);
+        let once = new.chosen.map(|chosen| once_code(chosen.on_conflict));
         let waits = new.phase == Phase::Waits;
         let destination = content.destination.as_deref().filter(|_| waits);
         let part = waits.then(|| self.wait(new.topic, new.due, number)).transpose()?;
@@ -252,7 +261,7 @@ impl Tx<'_> {
             destination,
             new.due.0,
             self.now.0,
-            new.chosen.map(|chosen| once_code(chosen.on_conflict)),
+            once.or(new.is_copy.then_some(COPY)),
             new.chosen.map(|chosen| chosen.content.to_be_bytes()),
             new.problem,
             &*message.id.0,
@@ -411,7 +420,7 @@ impl Tx<'_> {
         if held.is_chosen && !held.has_fired {
             self.remember_end(held)?;
         }
-        if self.settings.done.is_zero() || self.is_frugal && because.result.is_none() {
+        if self.record_retention(held.topic).is_zero() || self.is_frugal && because.result.is_none() {
             return self.remove(held);
         }
         self.leave(held)?;
@@ -477,7 +486,7 @@ impl Tx<'_> {
             code(new.state),
             step,
             (!waits).then_some(step),
-            new.schedule(),
+            self.stored_name(new),
             content.destination.as_deref().filter(|_| waits),
             new.due.0,
             self.now.0,

@@ -1,20 +1,29 @@
 //! Control over what waits.
 
 use crate::{
+    accept::content,
     fault::Sql,
+    halt::item,
     handle::Handle,
     parts::{Part, all_parts},
     producer::accept,
-    row::{Held, Phase, held, message, read_message},
+    row::{COPY, Held, Phase, held, message, read_message},
     tx::{Tx, state},
     waiting::waiting,
 };
 use dwell_core::{
-    Address, BoxFuture, Changed, Due, Envelope, OnConflict, Pending, Query, Result, ScheduleId, Scheduler,
-    Sent, State, Text, Timestamp,
+    Address, BoxFuture, Changed, Due, Entries, Envelope, Error, ErrorKind, OnConflict, Pending, Query,
+    Result, ScheduleId, Scheduler, Sent, State, Text, Timestamp,
 };
 use rusqlite::{Connection, Row, ToSql};
 use std::sync::Arc;
+
+/// The name of an entry: see [`ScheduleId::of`].
+macro_rules! name_of {
+    () => {
+        "coalesce(schedule, id || '@' || (SELECT named.topic FROM place named WHERE named.id = message.topic))"
+    };
+}
 
 pub(crate) struct SqliteScheduler(pub(crate) Arc<Handle>);
 
@@ -23,23 +32,60 @@ impl Scheduler for SqliteScheduler {
         Box::pin(async move { accept(&self.0, &entries).await })
     }
 
-    fn cancel<'a>(&'a self, id: &'a ScheduleId) -> BoxFuture<'a, Result<Changed>> {
+    fn begin_send(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>> {
         Box::pin(async move {
-            let id = id.clone();
+            let count = entries.len();
+            let begun = async {
+                let entries = entries.into_iter().map(|envelope| chosen(envelope, ()));
+                let entries = entries.collect::<Result<Vec<_>>>()?;
+                let job = self.0.open()?.write(count, move |tx| {
+                    let mut begun = Vec::with_capacity(entries.len());
+                    for (envelope, content, ()) in &entries {
+                        begun.push(item(tx.begin_send(envelope, *content))?);
+                    }
+                    Ok(begun)
+                });
+                job.await
+            };
+            match begun.await {
+                Ok(begun) => begun,
+                Err(error) => (0..count).map(|_| Err(error.again())).collect(),
+            }
+        })
+    }
+
+    fn end_send(&self, entries: Vec<(Envelope, Option<Sent>)>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let entries = entries.into_iter().map(|(envelope, sent)| chosen(envelope, sent));
+            let entries = entries.collect::<Result<Vec<_>>>()?;
+            let job = self.0.open()?.write(entries.len(), move |tx| {
+                let mut ended = Ok(());
+                for (envelope, content, sent) in &entries {
+                    ended = ended.and(item(tx.end_send(envelope, *content, *sent))?);
+                }
+                Ok(ended)
+            });
+            job.await?
+        })
+    }
+
+    fn cancel<'a>(&'a self, entries: &'a Entries) -> BoxFuture<'a, Result<Changed>> {
+        Box::pin(async move {
+            let entries = entries.clone();
             let job = self.0.open()?.write(1, move |tx| {
                 let by = tx.seams.instance.clone();
-                tx.change_waiting(&id, |tx, held| tx.cancel(held, Some(&by)))
+                tx.change_waiting(&entries, |tx, held| tx.cancel(held, Some(&by)))
             });
             job.await
         })
     }
 
-    fn reschedule<'a>(&'a self, id: &'a ScheduleId, due: Due) -> BoxFuture<'a, Result<Changed>> {
+    fn reschedule<'a>(&'a self, entries: &'a Entries, due: Due) -> BoxFuture<'a, Result<Changed>> {
         Box::pin(async move {
-            let id = id.clone();
+            let entries = entries.clone();
             let job = self.0.open()?.write(1, move |tx| {
-                let (due, by) = (due.resolve(tx.now), tx.seams.instance.clone());
-                tx.change_waiting(&id, |tx, held| tx.reschedule(held, due, Some(&by)))
+                let (due, by) = (tx.resolve(due), tx.seams.instance.clone());
+                tx.change_waiting(&entries, |tx, held| tx.reschedule(held, due, Some(&by)))
             });
             job.await
         })
@@ -54,52 +100,80 @@ impl Scheduler for SqliteScheduler {
     }
 }
 
+/// An envelope with its content, and what belongs to it.
+fn chosen<T>(envelope: Envelope, with: T) -> Result<(Envelope, u128, T)> {
+    match content(&envelope) {
+        Some(content) => Ok((envelope, content, with)),
+        None => {
+            let text = "only a send under an id that its user chose is recorded";
+            Err(Error::new(ErrorKind::Invalid, text))
+        }
+    }
+}
+
 impl Tx<'_> {
-    /// Changes what waits under this id, in every topic, and gives the best answer.
+    /// Changes these pending entries, and returns the best answer.
     fn change_waiting(
         &mut self,
-        id: &ScheduleId,
+        entries: &Entries,
         change: impl Fn(&mut Self, &Held) -> Sql<()>,
     ) -> Sql<Changed> {
-        let waiting: Vec<Held> = {
+        let waiting: Vec<(Held, String)> = {
             let mut statement = self.sql(concat!(
                 "SELECT ",
                 held!(),
-                " FROM message INDEXED BY message_id WHERE id = ?1 AND phase = 0 AND schedule IS NULL
-                 UNION ALL SELECT ",
-                held!(),
-                " FROM message INDEXED BY message_schedule WHERE schedule = ?1"
+                ", ",
+                name_of!(),
+                " FROM message INDEXED BY message_id WHERE id = ?1 AND phase = 0"
             ))?;
-            let waiting = statement.query_map([&*id.0], Held::read)?;
+            let waiting = statement
+                .query_map([&*entries.message.0], |row| Ok((Held::read(row)?, row.get(Held::COLUMNS)?)))?;
             waiting.collect::<Sql<_>>()?
         };
-        let mut best = Changed::NotFound;
-        for held in waiting {
-            if held.due > self.now {
+        let (mut is_changed, mut is_late) = (false, false);
+        for (held, name) in waiting {
+            if !entries.may_be_in(&self.places().topics[&held.topic].name) {
+                continue;
+            }
+            if held.due > self.now && !ScheduleId::is_dead_letter(&name) {
                 change(self, &held)?;
-                best = Changed::Done;
-            } else if best == Changed::NotFound {
-                // Due, and only not yet moved on.
-                best = Changed::TooLate;
+                is_changed = true;
+            } else {
+                // Due, but not promoted yet; or a dead letter.
+                is_late = true;
             }
         }
-        if best == Changed::NotFound && self.is_known(id)? {
-            best = Changed::TooLate;
+        match is_changed {
+            true => Ok(Changed::Done),
+            false if is_late || self.is_known(entries)? => Ok(Changed::TooLate),
+            false => Ok(Changed::NotFound),
         }
-        Ok(best)
     }
 
-    fn is_known(&self, id: &ScheduleId) -> Sql<bool> {
-        let topics: Vec<i64> = {
+    /// Whether one of these entries has fired, or was sent at once under an id of the user's own.
+    fn is_known(&self, entries: &Entries) -> Sql<bool> {
+        let id = &*entries.message.0;
+        let names: Vec<(i64, Option<String>)> = {
+            // The names of a message sort between `{id}@` and `{id}A`: `A` follows `@`. A plain publish may be known by its
+            // row alone.
             let mut statement = self.sql(
-                "SELECT topic FROM known WHERE id = ?1
-                 UNION SELECT topic FROM message INDEXED BY message_id WHERE id = ?1 AND fired = 1",
+                "SELECT topic, name FROM known WHERE name = ?1
+                 UNION SELECT topic, name FROM known WHERE name >= ?1 || '@' AND name < ?1 || 'A'
+                 UNION SELECT topic, NULL FROM message INDEXED BY message_id WHERE id = ?1 AND fired = 1",
             )?;
-            let topics = statement.query_map([&*id.0], |row| row.get(0))?;
-            topics.collect::<Sql<_>>()?
+            let names = statement.query_map([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            names.collect::<Sql<_>>()?
         };
-        for topic in topics {
-            if self.known(topic, &id.0)?.is_some() {
+        for (topic, name) in names {
+            let of = &self.places().topics[&topic].name;
+            let name = match name {
+                Some(name) if name != id && self.message_of_known(topic, &name) == id => {
+                    ScheduleId::from(name)
+                }
+                Some(name) if name != id => continue,
+                Some(_) | None => ScheduleId::of_publish(id, of),
+            };
+            if entries.may_be_in(of) && self.known(topic, &name.0)?.is_some() {
                 return Ok(true);
             }
         }
@@ -143,6 +217,9 @@ fn pending(connection: &Connection, query: &Query, now: Timestamp) -> Sql<Vec<Pe
         None => {
             let mut found = Vec::new();
             for part in all_parts(connection)? {
+                if !is_meant(connection, query, part.topic)? {
+                    continue;
+                }
                 found.extend(in_part(connection, query, &part, now)?);
             }
             found
@@ -152,7 +229,9 @@ fn pending(connection: &Connection, query: &Query, now: Timestamp) -> Sql<Vec<Pe
     found.sort_by(|(a, ..), (b, ..)| a.cmp(b));
     found.truncate(query.limit);
     let mut statement = connection.prepare_cached(concat!(
-        "SELECT coalesce(schedule, id), due, once, state, (SELECT topic FROM place WHERE place.id = message.place),
+        "SELECT ",
+        name_of!(),
+        ", due, once, state, (SELECT topic FROM place WHERE place.id = message.place),
             (SELECT subscription FROM place WHERE place.id = message.place), ",
         message!(),
         " FROM message WHERE number = ?1"
@@ -167,18 +246,24 @@ type Place = ((i64, String), i64);
 macro_rules! pending {
     ($found:expr, $due:expr) => {
         concat!(
-            "SELECT due, coalesce(schedule, id), number FROM ",
+            "SELECT due, ",
+            name_of!(),
+            ", number FROM ",
             $found,
             " AND phase = 0 AND (",
             $due,
-            ", coalesce(schedule, id)) > (:after, :name) AND (:key IS NULL OR key = :key)
+            ", ",
+            name_of!(),
+            ") > (:after, :name) AND (:key IS NULL OR key = :key)
               AND (:to IS NULL OR coalesce(destination, (
                   SELECT CASE p.subscription WHEN '' THEN p.topic ELSE p.topic || '/' || p.subscription END
                   FROM place p WHERE p.id = message.place
               )) = :to)
               ORDER BY ",
             $due,
-            ", coalesce(schedule, id) LIMIT :limit"
+            ", ",
+            name_of!(),
+            " LIMIT :limit"
         )
     };
 }
@@ -189,13 +274,28 @@ fn in_part(connection: &Connection, query: &Query, part: &Part, now: Timestamp) 
 }
 
 fn of_message(connection: &Connection, query: &Query, id: &str, now: Timestamp) -> Sql<Vec<Place>> {
-    list(
-        connection,
-        pending!("message INDEXED BY message_id WHERE id = :id", "due"),
-        &[(":id", &id)],
-        query,
-        now,
-    )
+    let sql = pending!("message INDEXED BY message_id WHERE id = :id AND topic = :topic", "due");
+    let topics = connection
+        .prepare_cached(
+            "SELECT DISTINCT topic FROM message INDEXED BY message_id WHERE id = ?1 AND phase = 0",
+        )?
+        .query_map([id], |row| row.get(0))?
+        .collect::<Sql<Vec<i64>>>()?;
+    let mut found = Vec::new();
+    for topic in topics {
+        if is_meant(connection, query, topic)? {
+            found.extend(list(connection, sql, &[(":id", &id), (":topic", &topic)], query, now)?);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether entries in this topic are asked for.
+fn is_meant(connection: &Connection, query: &Query, topic: i64) -> Sql<bool> {
+    let name: String = connection
+        .prepare_cached("SELECT topic FROM place WHERE id = ?1")?
+        .query_row([topic], |row| row.get(0))?;
+    Ok(query.may_be_in(&name))
 }
 
 fn list(
@@ -224,7 +324,7 @@ fn read(row: &Row<'_>) -> Sql<Pending> {
         true => Address::Topic(topic),
         false => Address::Subscription { topic, name },
     };
-    let once = row.get::<_, Option<u8>>(2)?.map(|code| match code {
+    let once = row.get::<_, Option<u8>>(2)?.filter(|code| *code != COPY).map(|code| match code {
         1 => OnConflict::Fail,
         _ => OnConflict::Replace,
     });

@@ -67,7 +67,7 @@ pub struct SqliteSettings {
     /// How soon the work of another process on the same file is noticed. 250 ms by default.
     pub poll: Duration,
     /// How long the records of finished messages (done, discarded, cancelled) are kept, with their results and their
-    /// history. A day by default; zero keeps none.
+    /// history. A day by default; zero keeps none. Records of jobs are kept at least as long as `ids`.
     pub done: Duration,
     /// How long ids are remembered after the end of their message: those that a sender chose, and those under which
     /// something waited and fired. A day by default; what is not over is always known.

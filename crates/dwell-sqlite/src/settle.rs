@@ -10,7 +10,7 @@ use crate::{
     tx::Tx,
 };
 use dwell_core::{
-    Action, Address, Due, Envelope, Error, ErrorKind, LeaseId, Outcome, ScheduleId, Settle, State, Timestamp,
+    Action, Address, Due, Envelope, Error, ErrorKind, LeaseId, Outcome, Settle, State, Timestamp,
 };
 
 impl Tx<'_> {
@@ -62,11 +62,14 @@ impl Tx<'_> {
         because: Because<'_>,
     ) -> Sql<()> {
         let (message, topic) = (&settle.delivery.message, target.topic());
-        let due = due.resolve(self.now).max(self.now);
+        let due = self.resolve(due).max(self.now);
         let content = Content::of(message);
         if due > self.now {
             let envelope = Envelope::new(to.clone(), message.clone());
-            let name = self.name_of_move(topic, &envelope)?;
+            let slot = self.slot_of_copy(topic, &envelope)?;
+            if let Some(replaced) = &slot.replaces {
+                self.remove(replaced)?;
+            }
             let state = State::of_waiting(message.attempts, Some(settle.note.outcome));
             let home = self.home(topic, target.place(), &message.headers)?;
             let new = New {
@@ -75,9 +78,10 @@ impl Tx<'_> {
                 home,
                 phase: Phase::Waits,
                 state: self.shown(topic, state),
-                schedule: Some(&*name.0),
+                schedule: Some(&*slot.name.0),
                 due,
                 chosen: None,
+                is_copy: false,
                 problem: None,
                 content: &content,
             };
@@ -86,25 +90,6 @@ impl Tx<'_> {
             return Ok(());
         }
         self.rewrite_ready(held, target, &content, because)
-    }
-
-    /// The name under which a message waits that is moved. A copy of it that was stored before makes way for it. What was in
-    /// somebody's hands and moved is no copy, nor is what a user sent: it is another message of the same id and content, and
-    /// both go on, each under a name of its own.
-    fn name_of_move(&mut self, topic: i64, envelope: &Envelope) -> Sql<ScheduleId> {
-        let name = self.name_of_copy(topic, envelope)?;
-        let Some(there) = self.waiting(topic, &name)? else { return Ok(name) };
-        if !self.is_stored_copy(&there)? {
-            return self.free_name(topic, envelope);
-        }
-        self.remove(&there)?;
-        Ok(name)
-    }
-
-    /// Whether what waits was put there as it is, and not by a user.
-    fn is_stored_copy(&self, waiting: &Held) -> Sql<bool> {
-        self.sql("SELECT worker IS NULL AND once IS NULL FROM message WHERE number = ?1")?
-            .query_row([waiting.number], |row| row.get(0))
     }
 
     /// Writes a message as it stands, and makes it ready for one subscription or for all that there are.
@@ -132,6 +117,7 @@ impl Tx<'_> {
             schedule: None,
             due: self.now,
             chosen: None,
+            is_copy: false,
             problem: None,
             content,
         };

@@ -1,7 +1,7 @@
 //! Who waits for what: receivers sleep until something is ready for their subscription.
 
 use crate::tx::Ours;
-use dwell_core::Text;
+use dwell_core::{SettingChanges, Text};
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -27,6 +27,8 @@ pub(crate) struct After {
     pub(crate) opened: Vec<(i64, Ours)>,
     /// Topics that dropped a message for the first time.
     pub(crate) warnings: Vec<Text>,
+    /// Settings that were changed.
+    pub(crate) changes: Vec<SettingChanges>,
 }
 
 /// The receivers of each subscription, by its place.
@@ -61,6 +63,7 @@ impl Signals {
                 }
             }
         }
+        after.changes.iter().for_each(SettingChanges::log);
         for topic in after.warnings {
             tracing::warn!(
                 %topic,

@@ -6,7 +6,7 @@ use crate::{
     row::{Held, held},
     tx::Tx,
 };
-use dwell_core::Timestamp;
+use dwell_core::{JOB_TOPIC, Timestamp};
 use rusqlite::{OptionalExtension, Params};
 use std::time::Duration;
 
@@ -39,15 +39,40 @@ impl Tx<'_> {
         Ok(is_more.contains(&true))
     }
 
+    /// How long the record of a message in this topic is kept. A repeated id must not be a duplicate of a job that does not
+    /// exist any more, so the record of a job is kept at least as long as its id.
+    pub(crate) fn record_retention(&self, topic: i64) -> Duration {
+        let settings = &self.settings;
+        if self.places().topics[&topic].is_job { settings.done.max(settings.ids) } else { settings.done }
+    }
+
     /// Records of messages that are over.
     fn forget_records(&mut self) -> Sql<bool> {
-        let before = self.now.0.saturating_sub(millis(self.settings.done));
+        let since = |kept: Duration| self.now.0.saturating_sub(millis(kept));
+        let (done, all) = (since(self.settings.done), since(self.settings.done.max(self.settings.ids)));
         let over = concat!(
             "SELECT ",
             held!(),
             " FROM message INDEXED BY message_over WHERE phase = 4 AND updated_at <= ?2 ORDER BY updated_at LIMIT ?1"
         );
-        Ok(self.remove_found(over, (CHUNK, before))? == CHUNK as usize)
+        let mut is_more = self.remove_found(over, (CHUNK, all))? == CHUNK as usize;
+        // Records of jobs are passed over once, not each time.
+        let from = self.own.marks.expired;
+        if done > all.max(from) {
+            let others = concat!(
+                "SELECT ",
+                held!(),
+                " FROM message INDEXED BY message_over WHERE phase = 4 AND updated_at > ?2 AND updated_at <= ?3
+                 AND topic IN (SELECT id FROM place WHERE substr(topic, 1, length(?4)) <> ?4) ORDER BY updated_at LIMIT ?1"
+            );
+            let others = self.remove_found(others, (CHUNK, from, done, JOB_TOPIC))?;
+            if others < CHUNK as usize {
+                self.own.marks.expired = done;
+            } else {
+                is_more = true;
+            }
+        }
+        Ok(is_more)
     }
 
     /// Forgets some records before their time, so that what is not over can be handled. Nobody waits for one without a result.
@@ -88,17 +113,17 @@ impl Tx<'_> {
     fn forget_ids(&mut self) -> Sql<bool> {
         let old: Vec<(String, i64, Option<u128>)> = {
             let mut statement = self.sql(
-                "SELECT id, topic, content FROM known INDEXED BY known_until WHERE until <= ?1 ORDER BY until LIMIT ?2",
+                "SELECT name, topic, content FROM known INDEXED BY known_until WHERE until <= ?1 ORDER BY until LIMIT ?2",
             )?;
             let old = statement
                 .query_map((self.now.0, CHUNK), |row| Ok((row.get(0)?, row.get(1)?, hash(row.get(2)?))))?;
             old.collect::<Sql<_>>()?
         };
-        for (id, topic, content) in &old {
-            if self.lives(*topic, id, *content)? {
-                self.remember_for(*topic, id, self.settings.ids.max(LIVES))?;
+        for (name, topic, content) in &old {
+            if self.lives(*topic, self.message_of_known(*topic, name), *content)? {
+                self.remember_for(*topic, name, self.settings.ids.max(LIVES))?;
             } else {
-                self.sql("DELETE FROM known WHERE id = ?1 AND topic = ?2")?.execute((id, topic))?;
+                self.sql("DELETE FROM known WHERE name = ?1 AND topic = ?2")?.execute((name, topic))?;
             }
         }
         Ok(old.len() as i64 == CHUNK)

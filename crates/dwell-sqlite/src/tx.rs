@@ -9,7 +9,7 @@ use crate::{
     signals::{After, Signal},
     statements::{Lent, Statements},
 };
-use dwell_core::{Seams, State, Text, Timestamp};
+use dwell_core::{Due, Moment, Seams, SettingChanges, State, Text, Timestamp};
 use rusqlite::Connection;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -87,6 +87,8 @@ pub(crate) struct Marks {
     offset: Option<i64>,
     /// Up to this time and number, no record may go before its time.
     pub(crate) searched: (i64, i64),
+    /// Records of other messages than jobs have expired up to this time.
+    pub(crate) expired: i64,
     /// Rows of other programs up to this number were looked at, and the rest comes next.
     pub(crate) looked_at: i64,
     /// Those up to this number that were refused were tried again; `None` if all were.
@@ -99,6 +101,7 @@ impl Default for Marks {
         Self {
             offset: None,
             searched: (i64::MIN, i64::MIN),
+            expired: i64::MIN,
             looked_at: i64::MIN,
             tried_again: Some(i64::MIN),
         }
@@ -119,8 +122,9 @@ pub(crate) struct Tx<'a> {
     pub(crate) own: &'a mut Own,
     pub(crate) settings: &'a SqliteSettings,
     pub(crate) seams: &'a Seams,
-    /// What time it is for this job.
+    /// The time of this job, rounded down, and as the clock reads it.
     pub(crate) now: Timestamp,
+    moment: Moment,
     /// Nobody waits for this job's answer any more.
     pub(crate) is_abandoned: bool,
     /// The disk is full: nothing is written that is not needed.
@@ -164,14 +168,15 @@ impl<'a> Tx<'a> {
             cache.told_lease.clear();
         }
         let (next_before, generation_before) = (cache.next, cache.generation);
-        let now = seams.clock.now();
+        let moment = seams.clock.moment();
         let mut tx = Self {
             connection,
             cache,
             own,
             settings,
             seams,
-            now,
+            now: moment.floor(),
+            moment,
             is_abandoned: false,
             is_frugal,
             taken_in: None,
@@ -189,9 +194,15 @@ impl<'a> Tx<'a> {
 
     /// The next job begins. The clock may have been set since the one before it, in the middle of a group.
     pub(crate) fn start(&mut self, is_abandoned: bool) -> Sql<()> {
-        self.now = self.seams.clock.now();
+        self.moment = self.seams.clock.moment();
+        self.now = self.moment.floor();
         self.is_abandoned = is_abandoned;
         self.follow_the_clock()
+    }
+
+    /// When a message is due that this job stores.
+    pub(crate) fn resolve(&self, due: Due) -> Timestamp {
+        due.resolve(self.moment)
     }
 
     /// Writes what all jobs have in common. The commit comes after this.
@@ -264,6 +275,11 @@ impl<'a> Tx<'a> {
     pub(crate) fn signal(&mut self, place: i64, signal: Signal) {
         let of = self.after.places.entry(place).or_insert(signal);
         *of = (*of).max(signal);
+    }
+
+    /// Settings were changed: logged once this is committed.
+    pub(crate) fn changed(&mut self, changes: Vec<SettingChanges>) {
+        self.after.changes.extend(changes);
     }
 
     /// A consumer of this place was opened, once this is committed. It is there as long as it keeps what this returns.

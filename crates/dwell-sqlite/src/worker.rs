@@ -3,7 +3,7 @@
 use crate::{
     answers::Answers,
     checkpoints::Checkpoints,
-    fault::{Sql, at_its_size, code, fault, full, is_busy, is_full},
+    fault::{Sql, at_its_size, code, fault, full, is_busy, is_damage, is_full},
     job::{Job, Task},
     open::{self, Log},
     orders::{Gather, Order, Orders},
@@ -87,7 +87,9 @@ enum Failure {
     Sql(rusqlite::Error),
     /// The disk has no room for the log, or for what must be kept to empty it.
     Log(rusqlite::Error),
-    /// The file could not be opened again, or a job panicked.
+    /// A job panicked: a row may refer to something that does not exist.
+    Panic,
+    /// The file could not be opened again.
     Other(Error),
 }
 
@@ -102,7 +104,16 @@ impl Failure {
         match self {
             Self::Sql(error) => is_full(error),
             Self::Log(_) => true,
-            Self::Other(_) => false,
+            Self::Panic | Self::Other(_) => false,
+        }
+    }
+
+    /// Whether a damaged row may be the reason.
+    fn is_damage(&self) -> bool {
+        match self {
+            Self::Sql(error) => is_damage(error),
+            Self::Panic => true,
+            Self::Log(_) | Self::Other(_) => false,
         }
     }
 
@@ -321,6 +332,12 @@ impl Worker {
     /// A job that failed by itself. On a full disk there may be room for it where the log was, in the reserve, or if it is
     /// frugal; in a file that has reached its size, if it is frugal. Nothing makes way for what is new.
     fn run_again(&mut self, mut job: Vec<Box<dyn Job>>, mut failure: Failure) {
+        if failure.is_damage() && self.repair() {
+            match self.attempt(&mut job, None, false) {
+                Ok(()) => return self.answers.give(job, || false),
+                Err(again) => failure = again,
+            }
+        }
         let is_at_its_size = self.is_at_its_size(&failure, &job);
         let ways =
             if is_at_its_size { &[Way::Frugal][..] } else { &[Way::EmptyLog, Way::Reserve, Way::Frugal] };
@@ -344,11 +361,28 @@ impl Worker {
         let error = match failure {
             Failure::Sql(error) if is_at_its_size && is_full(&error) => at_its_size(&self.name, error),
             Failure::Sql(error) | Failure::Log(error) => fault(&self.name, error),
+            Failure::Panic => {
+                let text = "a fault in Dwell itself: please report it";
+                Error::new(ErrorKind::Unavailable, text).with_retryable(false)
+            }
             Failure::Other(error) => error,
         };
         // Whoever asked hears of it, and says so if need be.
         tracing::debug!(file = %self.name, %error, "SQLite could not do what was asked");
         job.into_iter().for_each(|job| job.finish(Some(error.again())));
+    }
+
+    /// Makes damaged rows readable. Returns whether there were any.
+    fn repair(&mut self) -> bool {
+        let repaired = Arc::new(AtomicBool::new(false));
+        let seen = repaired.clone();
+        let work = move |tx: &mut Tx<'_>| {
+            seen.store(tx.repair()? > 0, Ordering::Relaxed);
+            Ok(())
+        };
+        let (task, _) = Task::new(1.into(), work, |()| (), self.seams.clock.busy());
+        let done = self.attempt(&mut vec![Box::new(task)], None, false);
+        done.is_ok() && repaired.load(Ordering::Relaxed)
     }
 
     /// Whether this job has met the largest size of the file, and not the end of the disk: nearly all of the file is taken.
@@ -425,10 +459,8 @@ impl Worker {
                 }
                 Err(match failed {
                     Ok(Err(failure)) => failure,
-                    _ => Failure::Other(
-                        Error::new(ErrorKind::Unavailable, "a fault in Dwell itself: please report it")
-                            .with_retryable(false),
-                    ),
+                    Err(_) => Failure::Panic,
+                    Ok(Ok(_)) => unreachable!("it has not failed"),
                 })
             }
         }

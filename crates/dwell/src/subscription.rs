@@ -121,7 +121,8 @@ impl Subscription {
         /// # Ok(()) }
         /// ```
         ordered: bool,
-        /// How often a message may run in all, deferrals included. 1000 unless set.
+        /// How often a message may run in all, deferrals included. 1000 unless set. A consumer of a dead-letter topic does
+        /// not dead-letter again: it retries at the longest delay of its policy.
         ///
         /// ```
         /// # use dwell::{prelude::*, raw::{Address, Message}, settings::{MaxRuns, OnUnknown}};

@@ -1,7 +1,7 @@
 //! The trace that a message belongs to, as the W3C header `traceparent` carries it.
 
 use crate::raw::Message;
-use dwell_core::Headers;
+use dwell_core::{Headers, LeaseId};
 use dwell_engine::Context;
 use std::fmt;
 
@@ -70,8 +70,10 @@ impl TraceContext {
     pub(crate) fn of_run(message: &Message, context: &Context) -> Self {
         let sender = Self::of_headers(&message.headers);
         let trace_id = sender.map_or_else(|| hash(&[message.id.0.as_bytes()]), |sender| sender.trace_id);
-        let fence = context.lease.fence.to_le_bytes();
-        let run = hash(&[message.id.0.as_bytes(), context.place.subscription.as_bytes(), &fence]);
+        // Of one delivery: on a log, all deliveries of one assignment have the same fence.
+        let LeaseId { position, fence } = context.lease;
+        let (position, fence) = (position.to_le_bytes(), fence.to_le_bytes());
+        let run = hash(&[message.id.0.as_bytes(), context.place.subscription.as_bytes(), &position, &fence]);
         let span_id = ((run >> 64) as u64 ^ run as u64).max(1);
         Self { trace_id: trace_id.max(1), span_id, sampled: sender.is_some_and(|sender| sender.sampled) }
     }

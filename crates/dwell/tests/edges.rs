@@ -12,9 +12,10 @@ use dwell::{
     testing,
 };
 use dwell_core::{BoxFuture, Claim, Envelope, Inbox, MessageId, OnMissing, Outcome, Transport};
+use dwell_engine::memory::{Memory, MemorySettings};
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
@@ -222,6 +223,109 @@ async fn an_inline_send_returns_when_its_handler_is_given_up_by_a_shutdown() {
     starts.recv().await.unwrap();
     bus.shutdown().await.unwrap();
     sending.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn an_inline_handler_that_sends_by_its_own_handle_of_the_bus_does_not_wait_for_itself() {
+    let own: Arc<OnceLock<Bus>> = Arc::default();
+    let paid = Runs::default();
+    let bus = Bus::builder()
+        .inline()
+        .state(own.clone())
+        .state(paid.clone())
+        .subscribe(
+            Subscription::named("a").handler_timeout(SECOND * 2),
+            |_: Placed, State(own): State<Arc<OnceLock<Bus>>>| async move {
+                own.get().unwrap().publish(Paid {}).await.map(drop)
+            },
+        )
+        .subscribe("b", |_: Paid, State(paid): State<Runs>| async move { paid.begin() })
+        .start("memory://")
+        .await
+        .unwrap();
+    assert!(own.set(bus.clone()).is_ok());
+    bus.publish(Placed { order: 1 }).await.unwrap();
+    assert_eq!(paid.all(), 1);
+    assert!(bus.monitor().list(10).await.unwrap().is_empty(), "nothing timed out and is retried");
+    // The handler's own handle would keep it alive.
+    bus.shutdown().await.unwrap();
+}
+
+fn memory(clock: &VirtualClock) -> (Arc<Memory>, Seams) {
+    let seams = Seams::virtual_time(clock.clone(), 1);
+    (Arc::new(Memory::new(seams.clone(), MemorySettings::default())), seams)
+}
+
+#[tokio::test]
+async fn a_bus_that_stops_or_does_not_start_leaves_a_transport_open_that_others_use() {
+    let clock = VirtualClock::new();
+    let (memory, seams) = memory(&clock);
+    let runs = Runs::default();
+    let counted = runs.clone();
+    let handler = move |_: Placed| {
+        counted.begin();
+        async {}
+    };
+    let one = Bus::builder().start_on(memory.clone(), seams.clone()).await.unwrap();
+    let two = Bus::builder().subscribe("a", handler).start_on(memory.clone(), seams.clone()).await.unwrap();
+    let impossible = Subscription::named("b").with(|settings| settings.on_missing = OnMissing::Validate);
+    let three = Bus::builder().subscribe(impossible, |_: Paid| async {});
+    three.start_on(memory.clone(), seams.clone()).await.unwrap_err();
+    one.shutdown().await.unwrap();
+
+    let refused = one.publish(Placed { order: 1 }).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Closed);
+    assert!(refused.to_string().contains("this bus has stopped"), "{refused}");
+    let all = one.send_all([one.publish(Placed { order: 1 })]).await;
+    assert_eq!(all[0].as_ref().unwrap_err().kind(), ErrorKind::Closed);
+    two.publish(Placed { order: 2 }).await.unwrap();
+    clock.idle().await;
+    assert_eq!(runs.all(), 1, "what the others sent");
+    two.shutdown().await.unwrap();
+    memory.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_handler_that_stops_its_bus_is_not_waited_for_by_itself() {
+    for by_its_own_handle in [false, true] {
+        let clock = VirtualClock::new();
+        let (memory, seams) = memory(&clock);
+        let own: Arc<OnceLock<Bus>> = Arc::default();
+        let stopped = Runs::default();
+        let stop = move |_: Placed,
+                         State(own): State<Arc<OnceLock<Bus>>>,
+                         State(stopped): State<Runs>,
+                         cx: Cx| async move {
+            let bus = if by_its_own_handle { own.get().unwrap() } else { cx.bus() };
+            bus.shutdown().await?;
+            stopped.begin();
+            Ok::<_, Failure>(())
+        };
+        let wiring = Bus::builder().state(own.clone()).state(stopped.clone()).subscribe("a", stop);
+        let bus = wiring.start_on(memory, seams).await.unwrap();
+        assert!(own.set(bus.clone()).is_ok());
+        bus.publish(Placed { order: 1 }).await.unwrap();
+        clock.idle().await;
+        assert_eq!(stopped.all(), 1, "at once, and not when it was given up");
+        clock.advance(SECOND).await;
+        let refused = bus.publish(Placed { order: 2 }).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Closed, "{refused}");
+    }
+}
+
+#[test]
+fn a_bus_runs_until_its_signal_on_a_runtime_without_io() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
+        let slow = move |_: Placed, cx: Cx| {
+            started.send(()).unwrap();
+            async move { cx.clock().sleep(MOMENT).await }
+        };
+        let bus = Bus::builder().subscribe("a", slow).start("memory://").await.unwrap();
+        bus.publish(Placed { order: 1 }).await.unwrap();
+        bus.run_until(starts.recv()).await.unwrap();
+    });
 }
 
 #[tokio::test]

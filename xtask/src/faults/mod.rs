@@ -9,7 +9,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 
 use crate::artifacts::TestBinary;
-use crate::columns::{self, Column, FAULTS};
+use crate::columns::{self, Column, FAULTS, HANGS};
 use crate::conformance;
 use crate::number::grouped;
 use crate::output::{Screen, Style};
@@ -25,8 +25,11 @@ pub(crate) struct Options {
     #[arg(value_delimiter = ',', value_parser = PossibleValuesParser::new(columns::names_of(FAULTS)))]
     transports: Vec<String>,
     /// How many workers to kill on each
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", required_unless_present = "hangs", default_value_t = 0)]
     kills: u64,
+    /// How often to hang the broker instead, for 11 to 40 s each time; on kafka alone
+    #[arg(long, value_name = "N", conflicts_with_all = ["kills", "json"])]
+    hangs: Option<u64>,
     /// The plan of an earlier run: who is killed, what is sent, and what becomes of it
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
@@ -37,8 +40,11 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     let workspace = Workspace::members()?;
-    let chosen = columns::named(FAULTS, &options.transports);
     let build = &mut |program: Program| program.sharing_stderr().run(&mut |_| ());
+    if let Some(hangs) = options.hangs {
+        return hang(&workspace, options, hangs, build);
+    }
+    let chosen = columns::named(FAULTS, &options.transports);
     let binaries = conformance::build(&workspace, &chosen, build)?;
 
     let screen = Screen::new();
@@ -72,6 +78,35 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
         eprintln!("{}", screen.paint(Style::Bad, problem));
     }
     let is_ok = problems.is_empty() && results.iter().all(Figures::is_ok);
+    Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Hangs the brokers of these transports, and shows what their tests print.
+fn hang(
+    workspace: &Workspace,
+    options: &Options,
+    hangs: u64,
+    build: &mut dyn FnMut(Program) -> Result<Output, String>,
+) -> Result<ExitCode, String> {
+    let chosen = columns::named(HANGS, &options.transports);
+    let unknown = options.transports.iter().find(|name| HANGS.iter().all(|column| column.name != **name));
+    if let Some(name) = unknown {
+        return Err(format!("no broker of `{name}` is hung: `--hangs` is for kafka"));
+    }
+    let (screen, mut is_ok) = (Screen::new(), true);
+    for binary in conformance::build(workspace, &chosen, build)? {
+        let mut arguments = vec![format!("--hangs={hangs}")];
+        arguments.extend(options.seed.map(|seed| format!("--seed={seed}")));
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        // Each is preceded by traffic, and all levels have half a minute to resume.
+        let limit = Duration::from_mins(10) + Duration::from_secs(hangs.saturating_mul(90));
+        let output = binary.program(&arguments).limit(limit).sharing_stderr().run(&mut |seen| {
+            if let Seen::Line(Stream::Stdout, line) = seen {
+                screen.print(line);
+            }
+        })?;
+        is_ok &= output.ending.is_success();
+    }
     Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

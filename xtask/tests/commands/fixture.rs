@@ -58,22 +58,27 @@ impl Fixture {
         let jobs = jobs.replace("sqlite", "redis");
         fixture.write("crates/dwell-bench/benches/redis-jobs.rs", &program(&[&jobs], 0));
 
-        let targets = ["memory", "log"].map(|name| target("test", name)).concat();
+        let targets =
+            ["memory", "memory_memory", "memory_native", "log"].map(|name| target("test", name)).concat();
         fixture.package("dwell-conformance", &targets);
         fixture.write("crates/dwell-conformance/src/lib.rs", "");
         fixture.write("crates/dwell-conformance/src/bin/services.rs", SERVICE);
         let table = ["| transport | delay |", "|---|---|", "| memory | native |"];
         fixture.write("crates/dwell-server/examples/capabilities.rs", &program(&table, 0));
         fixture.column("memory", &[("ack removes", "pass"), ("release returns", "pass")]);
+        fixture.column("memory+memory", &[("ack removes", "pass")]);
+        fixture.column("memory+memory-native", &[("ack removes", "pass")]);
         fixture
             .column("log", &[("ack removes", "pass"), ("release returns", "refused"), ("kill", "skipped")]);
 
-        fixture.transport("sqlite", &["conformance", "log", "faults"]);
+        fixture.transport("sqlite", &["conformance", "sqlite_sqlite", "log", "faults"]);
         fixture.column("sqlite", &[("ack removes", "pass")]);
+        fixture.column("sqlite+sqlite", &[("ack removes", "pass")]);
         fixture.column("log+sqlite", &[("ack removes", "pass")]);
         fixture.kills(0);
-        fixture.transport("redis", &["conformance", "cluster", "faults", "promoters"]);
+        fixture.transport("redis", &["conformance", "redis_sqlite", "cluster", "faults", "promoters"]);
         fixture.column("redis", &[("ack removes", "pass")]);
+        fixture.column("redis+sqlite", &[("ack removes", "pass")]);
         fixture.column("redis-cluster", &[("ack removes", "pass")]);
         fixture.kills_on("redis", "faults", 0);
         fixture.kills_on("redis", "promoters", 0);
@@ -126,6 +131,10 @@ impl Fixture {
         let lines: Vec<_> = lines.iter().map(String::as_str).collect();
         let file = match transport {
             "sqlite" => "dwell-sqlite/tests/conformance.rs",
+            "memory+memory" => "dwell-conformance/tests/memory_memory.rs",
+            "memory+memory-native" => "dwell-conformance/tests/memory_native.rs",
+            "sqlite+sqlite" => "dwell-sqlite/tests/sqlite_sqlite.rs",
+            "redis+sqlite" => "dwell-redis/tests/redis_sqlite.rs",
             "log+sqlite" => "dwell-sqlite/tests/log.rs",
             "redis" => "dwell-redis/tests/conformance.rs",
             "redis-cluster" => "dwell-redis/tests/cluster.rs",

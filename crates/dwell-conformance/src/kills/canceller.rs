@@ -20,7 +20,7 @@ pub(super) async fn work(post: &Post) -> Result<(), BoxError> {
     let mut tail = Tail::new(&post.directory);
     let mut stopping = pin!(post.told_to_stop());
     loop {
-        let now = post.seams.clock.now().0;
+        let now = post.seams.clock.moment().micros();
         tail.read(
             |name| name.role == Role::Producer,
             |_: &Name, Line(_, entry)| {

@@ -7,9 +7,11 @@ use std::{
     io::{self, Write as _},
     path::Path,
     sync::Arc,
+    time::Duration,
 };
 
-/// One thing that a worker did, or is about to do. Times are milliseconds since the epoch.
+/// One step of a worker. Times are microseconds since the epoch, and durations microseconds: a message that is early by
+/// one of them is early.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub(super) enum Entry {
@@ -41,6 +43,11 @@ pub(super) enum Entry {
     Ended { of: Text, lease: Lease, ending: Ending },
 }
 
+/// A duration as the journals have it.
+pub(super) fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
 /// Which hand-out: position and fence.
 pub(super) type Lease = (u64, u64);
 
@@ -53,9 +60,9 @@ pub(super) fn lease(id: LeaseId) -> Lease {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Ending {
     Handled,
-    /// To come back after at least so many milliseconds.
+    /// Redelivery is requested after this duration.
     Deferred(u64),
-    /// To come back after at least so many milliseconds, unless its retries are used up.
+    /// Redelivery is requested after at least this duration, unless its retries are used up.
     Failed(u64),
     Rejected,
 }
@@ -78,7 +85,7 @@ impl Journal {
     /// Writes these down, in one step. A worker that cannot is of no use: what it did would look like something that
     /// nobody did. It ends.
     pub(super) fn write(&self, entries: impl IntoIterator<Item = Entry>) {
-        let at = self.clock.now().0;
+        let at = self.clock.moment().micros();
         let mut text = Vec::new();
         let written = entries
             .into_iter()

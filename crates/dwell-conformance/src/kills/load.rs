@@ -100,11 +100,11 @@ impl Load {
         let ending = match dice.below(100) {
             0..12 if handled < PATIENCE => {
                 let delay = if dice.chance(25) { Duration::ZERO } else { dice.millis(50, 800) };
-                Ending::Deferred(delay.as_millis() as u64)
+                Ending::Deferred(delay.as_micros() as u64)
             }
             12..24 => {
                 let shortest = settings.retry.delay(message.attempts.failed, -1.0);
-                Ending::Failed(shortest.as_millis() as u64)
+                Ending::Failed(shortest.as_micros() as u64)
             }
             24..28 => Ending::Rejected,
             _ => Ending::Handled,
@@ -135,7 +135,7 @@ impl Fate {
     pub(super) fn verdict(self) -> Verdict {
         match self.ending {
             Ending::Handled => Verdict::ACK,
-            Ending::Deferred(millis) => Verdict::defer(Duration::from_millis(millis)),
+            Ending::Deferred(micros) => Verdict::defer(Duration::from_micros(micros)),
             Ending::Failed(_) => Verdict::fail("it failed, as it had to"),
             Ending::Rejected => Verdict::Reject("it was rejected, as it had to be".into()),
         }

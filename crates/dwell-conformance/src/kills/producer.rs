@@ -2,11 +2,11 @@
 //! this life or the next.
 
 use super::{
-    journal::{Entry, Line},
+    journal::{Entry, Line, micros},
     tail::Tail,
     worker::{Name, Post},
 };
-use dwell_core::{BoxError, Envelope, MessageId, OnConflict};
+use dwell_core::{BoxError, Due, Envelope, MessageId, Moment, OnConflict};
 use std::{collections::BTreeSet, pin::pin, time::Duration};
 
 /// The most that is sent at one time.
@@ -57,6 +57,14 @@ fn is_once(post: &Post, id: &MessageId) -> bool {
     post.engine.remembers_ids() && !post.load.is_plain(id)
 }
 
+/// When it may be handled at the earliest, in microseconds, if it is sent at `now` by the holder's clock.
+fn due(due: Due, now: i64) -> i64 {
+    match due {
+        Due::After(delay) => now.saturating_add(micros(delay)),
+        Due::At(time) => Moment::from(time).micros(),
+    }
+}
+
 /// Sends these, and returns those to be sent again.
 async fn send(post: &Post, ids: impl Iterator<Item = MessageId>) -> Result<BTreeSet<MessageId>, BoxError> {
     let batch: Vec<_> = ids
@@ -65,11 +73,11 @@ async fn send(post: &Post, ids: impl Iterator<Item = MessageId>) -> Result<BTree
             Envelope { once, ..post.load.envelope(&id) }
         })
         .collect();
-    let now = post.seams.clock.now();
+    let now = post.seams.clock.moment().micros();
     post.journal.write(batch.iter().map(|envelope| Entry::Attempted {
         id: envelope.message.id.clone(),
         topic: envelope.to.topic_name().clone(),
-        due: envelope.due.resolve(now).0,
+        due: due(envelope.due, now),
     }));
     let results = post.engine.send(&batch).await;
     let mut again = BTreeSet::new();
@@ -77,7 +85,9 @@ async fn send(post: &Post, ids: impl Iterator<Item = MessageId>) -> Result<BTree
     for (envelope, result) in batch.iter().zip(results) {
         let id = envelope.message.id.clone();
         match result {
-            Ok(sent) => confirmed.push(Entry::Confirmed { id, due: sent.due.map(|due| due.0) }),
+            Ok(sent) => {
+                confirmed.push(Entry::Confirmed { id, due: sent.due.map(|due| Moment::from(due).micros()) })
+            }
             Err(error) if !error.is_retryable() => return Err(error.into()),
             Err(_) if envelope.once.is_some() => drop(again.insert(id)),
             Err(_) => {}

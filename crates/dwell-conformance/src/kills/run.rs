@@ -3,6 +3,7 @@
 use super::{
     checker::{Checker, Dead, Holding, Inventory, Terms},
     crew::Crew,
+    journal::micros,
     load::{LONGEST_DELAY, Load},
     report::{Finding, Kind, Report},
     tail::Tail,
@@ -101,8 +102,8 @@ fn terms(capabilities: Capabilities, has_store: bool, subscriptions: &[Subscript
         places.entry(of.topic.clone()).or_default().push(Load::place(&of.topic, &of.name));
     }
     let holding = match capabilities.lease {
-        Lease::Timed { .. } => Holding::Lease(pace.lease.as_millis() as i64),
-        Lease::Session => Holding::Session(pace.session.as_millis() as i64),
+        Lease::Timed { .. } => Holding::Lease(micros(pace.lease)),
+        Lease::Session => Holding::Session(micros(pace.session)),
     };
     let moves_at_once = capabilities.atomic_move != AtomicMove::No;
     // Who cannot move in one step holds what waits in one place and copies it to the other.
@@ -138,16 +139,16 @@ impl Show<'_> {
                 if matches!(self.checker.holding(), Holding::Session(_)) {
                     clock.sleep(SETTLED_IN).await;
                 }
-                let from = clock.now().0;
+                let from = clock.moment().micros();
                 self.rig.restart_broker().await?;
-                self.checker.broker_was_away(from, clock.now().0);
+                self.checker.broker_was_away(from, clock.moment().micros());
                 self.kills += 1;
                 self.look()?;
                 continue;
             }
             for _ in 0..at_once.min(kills - self.kills) {
                 let Some(name) = self.crew.kill(&dice)? else { break };
-                self.checker.killed(&name, clock.now().0);
+                self.checker.killed(&name, clock.moment().micros());
                 self.kills += 1;
             }
             if dice.chance(50) {
@@ -163,7 +164,7 @@ impl Show<'_> {
     }
 
     fn start(&mut self) -> Result<(), BoxError> {
-        let now = self.rig.seams().clock.now().0;
+        let now = self.rig.seams().clock.moment().micros();
         for name in self.crew.start()? {
             self.checker.started(&name, now);
         }

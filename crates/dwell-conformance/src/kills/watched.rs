@@ -3,8 +3,8 @@
 
 use super::journal::{Entry, Journal, Lease, lease};
 use dwell_core::{
-    BoxFuture, Capabilities, Clock, Consumer, Delivery, Inbox, LeaseId, Ledger, OnMissing, Producer, Result,
-    Scheduler, Settle, Subscription, Text, Topic, Transport, Unsettled,
+    BoxFuture, Capabilities, Clock, Consumer, Delivery, Inbox, LeaseId, Ledger, OnMissing, Producer, Receive,
+    Result, Scheduler, Settle, Subscription, Text, Topic, Transport, Unsettled,
 };
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -76,15 +76,10 @@ struct WatchedConsumer {
 }
 
 impl Consumer for WatchedConsumer {
-    fn receive(
-        &self,
-        max: usize,
-        wait: Duration,
-        by: Option<Duration>,
-    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+    fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>> {
         Box::pin(async move {
-            let since = self.clock.now().0;
-            let deliveries = self.inner.receive(max, wait, by).await?;
+            let since = self.clock.moment().micros();
+            let deliveries = self.inner.receive_with(receive).await?;
             self.journal.write(deliveries.iter().map(|delivery| Entry::Received {
                 of: self.of.clone(),
                 lease: lease(delivery.receipt.lease()),
@@ -113,7 +108,7 @@ impl Consumer for WatchedConsumer {
 
     fn extend(&self, leases: Vec<LeaseId>, by: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
         Box::pin(async move {
-            let since = self.clock.now().0;
+            let since = self.clock.moment().micros();
             let asked: Vec<_> = leases.iter().copied().map(lease).collect();
             let lost = self.inner.extend(leases, by).await?;
             let leases = without(asked, lost.iter().copied().map(lease));

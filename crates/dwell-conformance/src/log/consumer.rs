@@ -6,8 +6,8 @@ use super::{
     transport::Session,
 };
 use dwell_core::{
-    Action, BoxFuture, Clock, Consumer, Delivery, Error, ErrorKind, LeaseId, Receipt, Result, Settle,
-    Subscription, Text, Unsettled, ready,
+    Action, BoxFuture, Clock, Consumer, Delivery, Error, ErrorKind, LeaseId, Receipt, Receive, Result,
+    Settle, Subscription, Text, Unsettled, ready,
 };
 use std::{
     pin::pin,
@@ -140,12 +140,8 @@ impl LogConsumer {
 }
 
 impl Consumer for LogConsumer {
-    fn receive(
-        &self,
-        max: usize,
-        wait: Duration,
-        _lease: Option<Duration>,
-    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+    fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        let Receive { max, wait, .. } = receive;
         Box::pin(async move {
             let mut give_up = self.clock.sleep(wait);
             loop {

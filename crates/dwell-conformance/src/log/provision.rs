@@ -4,7 +4,9 @@ use super::{
     broker::{LogBroker, State, TopicLog, missing},
     group::{Group, group_name, retry_topic},
 };
-use dwell_core::{Address, Error, ErrorKind, OnMissing, Result, Subscription, Text, Topic, Unclaimed};
+use dwell_core::{
+    Address, Error, ErrorKind, OnMissing, Result, SettingChanges, Subscription, Text, Topic, Unclaimed,
+};
 
 /// What has to be there: topics, with what was said about unclaimed messages, and subscriptions.
 #[derive(Default)]
@@ -16,7 +18,7 @@ struct Wanted {
 impl Wanted {
     fn new(topics: &[Topic], subscriptions: &[Subscription]) -> Self {
         let mut wanted = Self::default();
-        wanted.topics.extend(topics.iter().map(|topic| (topic.name.clone(), Some(topic.unclaimed))));
+        wanted.topics.extend(topics.iter().map(|topic| (topic.name.clone(), topic.unclaimed)));
         for subscription in subscriptions {
             wanted.address(&subscription.address(), None);
             for channel in subscription.channels() {
@@ -50,13 +52,18 @@ impl LogBroker {
             return Ok(());
         }
         let wanted = Wanted::new(topics, subscriptions);
-        state.check_conflicts(topics, &wanted)?;
+        let changes = state.changes(topics, &wanted, on_missing)?;
         if on_missing == OnMissing::Validate {
             return state.check_missing(&wanted);
         }
         let partitions = self.settings().partitions;
         for (topic, unclaimed) in &wanted.topics {
             state.create_topic(topic, *unclaimed, partitions);
+        }
+        for topic in topics {
+            if let (Some(log), Some(unclaimed)) = (state.topics.get_mut(&topic.name), topic.unclaimed) {
+                log.unclaimed = Some(unclaimed);
+            }
         }
         for (topic, name) in &wanted.subscriptions {
             state.create_group(topic, name, partitions);
@@ -67,22 +74,30 @@ impl LogBroker {
                 state.insert_group(Group::new(topic, topic, false, vec![0; partitions]), partitions);
             }
         }
+        drop(state);
+        changes.iter().for_each(SettingChanges::log);
         Ok(())
     }
 }
 
 impl State {
-    fn check_conflicts(&self, topics: &[Topic], wanted: &Wanted) -> Result<()> {
+    /// The settings that change. `Conflict` if one cannot be changed, or two pairs of names make one group.
+    fn changes(
+        &self,
+        topics: &[Topic],
+        wanted: &Wanted,
+        on_missing: OnMissing,
+    ) -> Result<Vec<SettingChanges>> {
+        let mut all = vec![];
         for (index, topic) in topics.iter().enumerate() {
-            let exists = self.topics.get(&topic.name).and_then(|log| log.unclaimed);
-            let asked = topics[..index].iter().find(|other| other.name == topic.name);
-            let declared = exists.or(asked.map(|other| other.unclaimed));
-            if let Some(declared) = declared.filter(|declared| *declared != topic.unclaimed) {
-                let (name, other) = (&topic.name, topic.unclaimed);
-                return Err(conflict(format!(
-                    "the topic `{name}` exists with `unclaimed = {declared:?}`, and `{other:?}` was asked for: \
-                     declare it alike everywhere"
-                )));
+            let mut asked = topics[..index].iter().filter(|other| other.name == topic.name);
+            if let Some(unclaimed) = asked.find_map(|other| other.unclaimed) {
+                topic.changes(unclaimed).check_same_request()?;
+            }
+            if let Some(existing) = self.topics.get(&topic.name).and_then(|log| log.unclaimed) {
+                let changes = topic.changes(existing);
+                changes.check(on_missing)?;
+                all.push(changes);
             }
         }
         for (index, (topic, name)) in wanted.subscriptions.iter().enumerate() {
@@ -97,7 +112,7 @@ impl State {
                 )));
             }
         }
-        Ok(())
+        Ok(all)
     }
 
     fn check_missing(&self, wanted: &Wanted) -> Result<()> {

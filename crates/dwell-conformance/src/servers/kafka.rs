@@ -83,13 +83,15 @@ struct Ports {
     controller: u16,
     tls: u16,
     tls_and_password: u16,
+    /// The port that clients without a password are told to use.
+    advertised: u16,
 }
 
 impl Ports {
     const COUNT: usize = 5;
 
     fn new([plain, password, controller, tls, tls_and_password]: [u16; Self::COUNT]) -> Self {
-        Self { plain, password, controller, tls, tls_and_password }
+        Self { plain, password, controller, tls, tls_and_password, advertised: plain }
     }
 }
 
@@ -118,6 +120,20 @@ impl KafkaServer {
     pub fn start_with_client_certificates(key: &str, certificate: &str, authority: &str) -> io::Result<Self> {
         let identity = format!("{key}{certificate}");
         Self::start_as(Some(Tls { identity, clients: Some(authority.to_owned()) }), Kind::Quick)
+    }
+
+    /// Starts one that tells clients to connect to this port, where a proxy leads to [`Self::port`].
+    pub fn start_behind(advertised: u16) -> io::Result<Self> {
+        let ports = Ports { advertised, ..Ports::new(free_ports()?) };
+        let place = Place { node: 1, voters: format!("1@127.0.0.1:{}", ports.controller), replicas: 1 };
+        let mut server = Self::at(ports, None, Kind::Quick, place)?;
+        server.resume()?;
+        Ok(server)
+    }
+
+    /// The port that it listens on for clients without a password.
+    pub fn port(&self) -> u16 {
+        self.ports.plain
     }
 
     fn start_as(tls: Option<Tls>, kind: Kind) -> io::Result<Self> {
@@ -180,9 +196,22 @@ impl KafkaServer {
 
     /// Stops it in its tracks: connections stay, and nobody answers. It ends like any other.
     pub fn freeze(&self) -> io::Result<()> {
+        self.signal("-STOP")
+    }
+
+    /// Lets a frozen server continue.
+    pub fn thaw(&self) -> io::Result<()> {
+        self.signal("-CONT")
+    }
+
+    fn signal(&self, signal: &str) -> io::Result<()> {
         let Some(keeper) = &self.keeper else { return Err(io::Error::other("this server does not run")) };
-        let stopped = Command::new("kill").args(["-STOP", &keeper.pid().to_string()]).status()?;
-        if stopped.success() { Ok(()) } else { Err(io::Error::other("the server could not be stopped")) }
+        let sent = Command::new("kill").args([signal, &keeper.pid().to_string()]).status()?;
+        if sent.success() {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!("the server did not get {signal}")))
+        }
     }
 
     /// Ends it, and starts it again.
@@ -255,7 +284,7 @@ impl KafkaServer {
     }
 
     fn settings(&self) -> String {
-        let Ports { plain, password, controller, tls, tls_and_password } = self.ports;
+        let Ports { plain, password, controller, tls, tls_and_password, advertised } = self.ports;
         let Place { node, voters, replicas } = &self.place;
         // Writes go on while one is away.
         let in_sync = replicas.div_ceil(2);
@@ -285,7 +314,7 @@ impl KafkaServer {
              broker.heartbeat.interval.ms=500\n\
              controller.listener.names=CONTROLLER\n\
              listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{password},CONTROLLER://127.0.0.1:{controller}{ssl}\n\
-             advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{password}{ssl}\n\
+             advertised.listeners=PLAINTEXT://127.0.0.1:{advertised},SASL_PLAINTEXT://127.0.0.1:{password}{ssl}\n\
              listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL\n\
              {identities}\
              {of_clients}\

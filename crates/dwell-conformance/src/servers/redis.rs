@@ -1,13 +1,17 @@
 //! Redis: one server, with TLS if wanted, or a cluster of three masters and three replicas.
 
 use super::{free_ports, keeper::Keeper, require, wait_until};
+use crate::Proxy;
 use dwell_core::{BoxError, Error, ErrorKind};
 use std::{
     fs,
     io::{self, Write as _},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// Files for TLS, in PEM.
@@ -143,6 +147,22 @@ impl RedisServer {
         self.resume()
     }
 
+    /// Suspends its process, or continues it. Connections stay open.
+    pub fn suspend(&self, is_suspended: bool) -> io::Result<()> {
+        let pid = self.pid().ok_or_else(|| io::Error::other("this server does not run"))?;
+        let signal = if is_suspended { "-STOP" } else { "-CONT" };
+        let status = Command::new("kill").args([signal, &pid.to_string()]).status()?;
+        if status.success() { Ok(()) } else { Err(io::Error::other(format!("kill {signal} failed"))) }
+    }
+
+    /// Ends it, and starts it again without its data.
+    pub fn restart_empty(&mut self) -> io::Result<()> {
+        self.kill();
+        fs::remove_dir_all(&self.directory)?;
+        fs::create_dir_all(&self.directory)?;
+        self.resume()
+    }
+
     /// Its process.
     pub fn pid(&self) -> Option<u32> {
         self.keeper.as_ref().map(Keeper::pid)
@@ -186,6 +206,9 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
+    /// The number of its servers.
+    pub const SERVERS: usize = 6;
+
     /// Starts six servers and makes a cluster of them.
     pub fn start() -> io::Result<Self> {
         Self::start_with(RedisOptions::default())
@@ -193,14 +216,26 @@ impl RedisCluster {
 
     /// The same, each with these settings.
     pub fn start_with(options: RedisOptions) -> io::Result<Self> {
-        let ports: [u16; 12] = free_ports()?;
+        Self::start_behind(options, &[])
+    }
+
+    /// The same, each behind one of these proxies, whose address it announces.
+    pub fn start_behind(options: RedisOptions, proxies: &[Arc<Proxy>]) -> io::Result<Self> {
+        let ports: [u16; Self::SERVERS * 2] = free_ports()?;
         let mut servers = vec![];
-        for (port, bus) in ports[..6].iter().zip(&ports[6..]) {
+        for (index, (port, bus)) in ports[..Self::SERVERS].iter().zip(&ports[Self::SERVERS..]).enumerate() {
             // Patient, because a machine under load must not look like a failure; further settings may say otherwise.
             let mut of = RedisOptions::default()
                 .with("cluster-enabled", "yes")
                 .with("cluster-node-timeout", "2000")
                 .with("cluster-port", &bus.to_string());
+            if let Some(proxy) = proxies.get(index) {
+                of = of.with("cluster-announce-ip", "127.0.0.1");
+                of = of.with("cluster-announce-port", &proxy.port().to_string());
+                of = of.with("cluster-announce-bus-port", &bus.to_string());
+                // Replicas connect to their masters through it as well.
+                proxy.redirect(*port);
+            }
             if options.tls.is_some() {
                 of = of.with("tls-cluster", "yes").with("tls-replication", "yes");
             }
@@ -210,7 +245,7 @@ impl RedisCluster {
         }
         let cluster = Self { servers };
         let mut create = vec!["--cluster".to_owned(), "create".to_owned()];
-        create.extend(ports[..6].iter().map(|port| format!("127.0.0.1:{port}")));
+        create.extend(ports[..Self::SERVERS].iter().map(|port| format!("127.0.0.1:{port}")));
         create.extend(["--cluster-replicas", "1", "--cluster-yes"].map(str::to_owned));
         let create: Vec<_> = create.iter().map(String::as_str).collect();
         let made = cluster.servers[0].cli(&create)?;

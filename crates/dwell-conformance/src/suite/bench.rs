@@ -11,6 +11,10 @@ pub(super) struct Parts {
     pub(super) transport: Arc<dyn Transport>,
     pub(super) store: Option<Arc<dyn Transport>>,
     pub(super) seams: Seams,
+    /// Who holds what is not yet due.
+    pub(super) mode: DelayMode,
+    /// How the store calls this transport.
+    pub(super) via: Text,
     /// Whether it runs forwarder and background work itself.
     pub(super) background: bool,
 }
@@ -31,16 +35,20 @@ impl Parts {
         let clock = if off == 0 { clock } else { Arc::new(Skewed::new(clock, off)) };
         let seams = Seams::new(clock, random, instance);
         let transport = kept(stage.connect_with(seams.clone()).await?);
-        let store = stage.store_with(seams.clone()).await?.map(kept);
-        Ok(Self { transport, store, seams, background: true })
+        let (store, mode) = match stage.store_with(seams.clone()).await? {
+            None => (stage.spare_store_with(seams.clone()).await?, DelayMode::Native),
+            store => (store, DelayMode::Scheduler),
+        };
+        let store = store.map(kept);
+        let via = stage.namespace().to_string().into();
+        Ok(Self { transport, store, seams, mode, via, background: true })
     }
 
-    /// Builds it. With a store, all that waits goes there; engines of one case share it.
+    /// Builds it. Engines of one case share the store.
     pub(super) async fn build(self, stage: &Stage) -> Result<Bench> {
-        let mode = if self.store.is_some() { DelayMode::Scheduler } else { DelayMode::Native };
         let builder = Engine::builder(self.transport, self.seams)
-            .via(Text::from(stage.namespace().to_string()))
-            .delay(mode)
+            .via(self.via)
+            .delay(self.mode)
             .allow_volatile(true)
             .background(self.background);
         let builder = match self.store {

@@ -3,10 +3,14 @@
 use super::{Bench, Case, Outcome, Parts, Run, Stage, case, failure};
 use crate::faults::{Faulty, SendFault};
 use dwell_core::{
-    Address, BoxError, Delivery, Due, Envelope, ErrorKind, Message, Note, OnConflict, OnMissing,
-    Outcome as Ended, Subscription, Topic, Transport, wire,
+    Address, BoxError, Changed, Delivery, Due, Envelope, ErrorKind, Message, Note, OnConflict, OnMissing,
+    Outcome as Ended, Pending, Query, Sent, Subscription, Topic, Transport, wire,
 };
-use dwell_engine::{FORWARD_TOPIC, Verdict, replay};
+use dwell_engine::{
+    Verdict, forward_topic,
+    memory::{Memory, MemorySettings},
+    replay,
+};
 use std::{sync::Arc, time::Duration};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -15,9 +19,16 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Waiting, a_broker_that_is_away_is_waited_for, Waits, Store),
         case!(Waiting, a_forward_without_a_confirmation_is_sent_again, Waits, Store),
         case!(Waiting, what_can_never_be_sent_is_parked_visibly, Waits, Store),
+        case!(Waiting, a_stored_message_that_cannot_be_read_is_parked, Waits, Store),
         case!(Waiting, a_target_that_does_not_exist_parks_what_is_for_it, Waits, Store),
+        case!(Waiting, brokers_that_share_a_store_do_not_share_entries, Waits, Managed, Store, WaitingIds),
         case!(Waiting, a_replacement_is_kept_while_the_old_one_is_on_its_way, Waits, Store, WaitingIds),
+        case!(Waiting, cancel_while_the_forwarder_sends_is_too_late, Waits, Managed, Store),
+        case!(Waiting, a_message_that_waits_for_its_target_is_not_replaced, Waits, Store, WaitingIds),
+        case!(Waiting, a_chosen_id_is_sent_again_until_a_send_is_confirmed, Store, WaitingIds),
+        case!(Waiting, cancel_after_a_failed_send_returns_not_found, Managed, Store, WaitingIds),
         case!(Waiting, a_store_that_fails_makes_a_deferral_wait_and_not_vanish, Waits, Store),
+        case!(Waiting, a_redelivered_message_replaces_its_own_copy_in_the_store, Waits, Store),
     ]
 }
 
@@ -67,7 +78,7 @@ async fn a_target_that_is_away_holds_up_only_itself(stage: Stage) -> Outcome {
         let runs = bench.runs.still(before + 2).await?;
         let waited = runs[before + 1].at - started;
         let is_virtual = stage.rig().time().virtual_clock().is_some();
-        assert!(waited + stage.blur() >= delay && (!is_virtual || waited == delay), "{fault:?}: {waited:?}");
+        assert!(waited >= delay && (!is_virtual || waited == delay), "{fault:?}: {waited:?}");
         target.heal();
         pass_pauses(&stage).await;
         let runs = bench.runs.until(before + 3).await?;
@@ -124,10 +135,9 @@ struct Parked {
 impl Parked {
     async fn open(stage: &Stage) -> Result<Self, BoxError> {
         let store = stage.store().await?.ok_or_else(|| failure("no store"))?;
-        let of = Subscription {
-            lease: stage.pace().lease,
-            ..Subscription::new(format!("{FORWARD_TOPIC}.dlq"), stage.namespace().to_string())
-        };
+        let via = stage.namespace().to_string();
+        let topic = format!("{}.dlq", forward_topic(&via));
+        let of = Subscription { lease: stage.pace().lease, ..Subscription::new(topic, via) };
         store.provision(&[], std::slice::from_ref(&of), OnMissing::Create).await?;
         Ok(Self { stage: stage.clone(), store, of })
     }
@@ -135,15 +145,8 @@ impl Parked {
     /// The one that was parked, and who may settle it.
     async fn one(&self) -> Result<(super::Member, Delivery), BoxError> {
         let member = self.stage.join_on(&self.store, &self.of).await?;
-        let via = self.stage.namespace().to_string();
-        // A store that other cases use, too, has their dead letters as well.
-        loop {
-            let [parked] = member.take().await?;
-            if parked.message.headers.get_text(wire::SUBSCRIPTION) == Some(&via) {
-                return Ok((member, parked));
-            }
-            member.ack(parked).await?;
-        }
+        let [parked] = member.take().await?;
+        Ok((member, parked))
     }
 }
 
@@ -184,6 +187,70 @@ async fn what_can_never_be_sent_is_parked_visibly(stage: Stage) -> Outcome {
     Ok(())
 }
 
+async fn a_stored_message_that_cannot_be_read_is_parked(stage: Stage) -> Outcome {
+    let (bench, target, store) = faulty(&stage).await?;
+    let parked = Parked::open(&stage).await?;
+    let delay = stage.pace().delay;
+    store.spoil_deliveries(1);
+    bench.send_after("orders", "a", delay).await?;
+    stage.pass(delay).await;
+    let (_, dead) = parked.one().await?;
+    let stamp = |name| dead.message.headers.get_text(name);
+    assert_eq!((&*dead.message.id.0, stamp(wire::REJECTION_REASON)), ("a", Some("unroutable")));
+    let why = stamp(wire::REJECTION_MESSAGE).unwrap_or_default();
+    assert!(why.contains("it cannot be read"), "{why}");
+    bench.send_after("orders", "b", delay).await?;
+    stage.pass(delay).await;
+    let runs = bench.runs.until(1).await?;
+    assert_eq!((runs[0].id(), target.sent(&stage.to("orders"))), ("b", 1), "the others go on");
+    Ok(())
+}
+
+async fn brokers_that_share_a_store_do_not_share_entries(stage: Stage) -> Outcome {
+    let parts = Parts::new(&stage).await?;
+    let (seams, store) = (parts.seams.clone(), parts.store.clone());
+    let other = Parts {
+        transport: Arc::new(Memory::new(seams.clone(), MemorySettings::default())),
+        store,
+        seams,
+        mode: parts.mode,
+        via: format!("{}-other", stage.namespace()).into(),
+        background: true,
+    };
+    let (first, second) = (parts.build(&stage).await?, other.build(&stage).await?);
+    for bench in [&first, &second] {
+        bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    }
+    let delay = stage.long();
+    let send = async |bench: &Bench, id: &str, due, on_conflict| {
+        bench.try_send(stage.envelope("orders", id).once(on_conflict).due(due)).await
+    };
+    for bench in [&first, &second] {
+        for (id, due) in [("a", Due::After(delay)), ("b", Due::After(delay)), ("now", Due::NOW)] {
+            assert!(!send(bench, id, due, OnConflict::Fail).await?.duplicate, "{id}");
+            assert!(send(bench, id, due, OnConflict::Fail).await?.duplicate, "{id}, again");
+        }
+        bench.runs.until(1).await?;
+    }
+    send(&first, "c", Due::After(delay), OnConflict::Fail).await?;
+    assert_eq!(second.engine.cancel(&"c".into()).await?, Changed::NotFound, "of the other broker");
+    assert_eq!(second.engine.reschedule(&"c".into(), Due::NOW).await?, Changed::NotFound);
+    assert_eq!(second.engine.cancel(&"a".into()).await?, Changed::Done);
+    send(&second, "b", Due::After(delay * 2), OnConflict::Replace).await?;
+    let waiting = async |bench: &Bench| -> Result<Vec<_>, BoxError> {
+        let pending = bench.engine.pending(Query::default()).await?;
+        Ok(pending.into_iter().map(|entry| entry.envelope.message.id.to_string()).collect())
+    };
+    assert_eq!(
+        (waiting(&first).await?, waiting(&second).await?),
+        (["a", "b", "c"].map(Into::into).into(), vec!["b".into()])
+    );
+    let dues = async |bench: &Bench| bench.engine.reschedule(&"b".into(), Due::NOW).await;
+    assert_eq!(dues(&first).await?, Changed::Done);
+    first.runs.until(2).await?;
+    second.runs.still(1).await.map(drop)
+}
+
 async fn a_target_that_does_not_exist_parks_what_is_for_it(stage: Stage) -> Outcome {
     let (bench, ..) = faulty(&stage).await?;
     let parked = Parked::open(&stage).await?;
@@ -220,6 +287,92 @@ async fn a_replacement_is_kept_while_the_old_one_is_on_its_way(stage: Stage) -> 
     Ok(())
 }
 
+async fn cancel_while_the_forwarder_sends_is_too_late(stage: Stage) -> Outcome {
+    let (bench, target, _) = faulty(&stage).await?;
+    let delay = stage.pace().delay;
+    let parcels = stage.settings("parcels", "mail");
+    let defer_once =
+        move |_: &Message, before| if before == 0 { Verdict::defer(delay) } else { Verdict::ACK };
+    bench.handle(parcels, defer_once).await?;
+    bench.send("parcels", "deferred").await?;
+    bench.runs.until(1).await?;
+    bench.at_rest().await?;
+    bench.send_after("orders", "sent", delay).await?;
+    let of_parcels = Address::subscription(stage.topic("parcels"), "mail");
+    for to in [stage.to("orders"), of_parcels] {
+        target.fail_sends(&to, SendFault::Stuck(ErrorKind::Unavailable));
+    }
+    stage.pass(delay).await;
+    stage.look().await;
+    for id in ["sent", "deferred"] {
+        assert_eq!(bench.engine.cancel(&id.into()).await?, Changed::TooLate, "{id}");
+        assert_eq!(bench.engine.reschedule(&id.into(), Due::NOW).await?, Changed::TooLate, "{id}");
+    }
+    target.heal();
+    pass_pauses(&stage).await;
+    bench.runs.until(3).await?;
+    bench.runs.still(3).await.map(drop)
+}
+
+async fn a_chosen_id_is_sent_again_until_a_send_is_confirmed(stage: Stage) -> Outcome {
+    let (bench, target, _) = faulty(&stage).await?;
+    let orders = stage.to("orders");
+    let order = |id: &str, body: &str| {
+        let mut envelope = stage.envelope("orders", id).once(OnConflict::Fail);
+        envelope.message.body = body.to_owned().into();
+        envelope
+    };
+    let kind = |sent: &dwell_core::Result<Sent>| sent.as_ref().err().map(|error| error.kind());
+
+    target.fail_sends(&orders, SendFault::Refused(ErrorKind::Unavailable));
+    assert_eq!(kind(&bench.try_send(order("away", "x")).await), Some(ErrorKind::Unavailable));
+    assert_eq!(
+        kind(&bench.try_send(order("away", "y")).await),
+        Some(ErrorKind::Conflict),
+        "it may have arrived"
+    );
+    target.fail_sends(&orders, SendFault::Refused(ErrorKind::TooLarge));
+    assert_eq!(kind(&bench.try_send(order("large", "x")).await), Some(ErrorKind::TooLarge));
+    target.fail_sends(&orders, SendFault::Unconfirmed);
+    assert_eq!(kind(&bench.try_send(order("doubt", "x")).await), Some(ErrorKind::Timeout));
+    target.heal();
+
+    assert!(!bench.try_send(order("away", "x")).await?.duplicate, "it was never sent");
+    assert!(
+        !bench.try_send(order("large", "y")).await?.duplicate,
+        "a message that was refused leaves no trace"
+    );
+    // A transport that remembers ids itself recognises the repeat.
+    let remembers = stage.capabilities().remembers_ids;
+    assert_eq!(bench.try_send(order("doubt", "x")).await?.duplicate, remembers);
+    for (id, body) in [("away", "x"), ("large", "y"), ("doubt", "x")] {
+        assert!(bench.try_send(order(id, body)).await?.duplicate, "{id}: its send was confirmed");
+    }
+    let expected = if remembers { 3 } else { 4 };
+    bench.runs.until(expected).await?;
+    bench.runs.still(expected).await.map(drop)
+}
+
+async fn cancel_after_a_failed_send_returns_not_found(stage: Stage) -> Outcome {
+    let (bench, target, _) = faulty(&stage).await?;
+    let send = async |id: &str| bench.try_send(stage.envelope("orders", id).once(OnConflict::Fail)).await;
+    let ask = async |id: &str| -> Result<_, BoxError> {
+        let cancelled = bench.engine.cancel(&id.into()).await?;
+        Ok([cancelled, bench.engine.reschedule(&id.into(), Due::NOW).await?])
+    };
+    for kind in [ErrorKind::Unavailable, ErrorKind::Timeout, ErrorKind::Full, ErrorKind::TooLarge] {
+        let id = format!("{kind:?}");
+        target.fail_sends(&stage.to("orders"), SendFault::Refused(kind));
+        assert_eq!(send(&id).await.err().map(|error| error.kind()), Some(kind));
+        assert_eq!(ask(&id).await?, [Changed::NotFound; 2], "{id}: it was not sent");
+        target.heal();
+        assert!(!send(&id).await?.duplicate, "{id}");
+        assert_eq!(ask(&id).await?, [Changed::TooLate; 2], "{id}: it was sent");
+    }
+    bench.runs.until(4).await?;
+    bench.runs.still(4).await.map(drop)
+}
+
 async fn a_store_that_fails_makes_a_deferral_wait_and_not_vanish(stage: Stage) -> Outcome {
     let delay = stage.pace().delay;
     let (bench, _, store) = faulty(&stage).await?;
@@ -241,4 +394,69 @@ async fn a_store_that_fails_makes_a_deferral_wait_and_not_vanish(stage: Stage) -
     stage.until(|| pump.counts().handled == 1).await;
     assert_eq!((pump.counts().settlements_failed, pump.counts().handled), (3, 1));
     Ok(())
+}
+
+/// Waits until this number of entries of the message `a` to `orders` are pending in the store.
+async fn pending(stage: &Stage, bench: &Bench, count: usize) -> Result<Vec<Pending>, BoxError> {
+    let (clock, query) = (stage.clock(), Query { message: Some("a".into()), limit: 10, ..Query::default() });
+    let start = clock.elapsed();
+    loop {
+        stage.settle_down().await;
+        let mut found = bench.engine.pending(query.clone()).await?;
+        found.retain(|entry| *wire::final_destination(&entry.envelope).topic_name() == stage.topic("orders"));
+        if found.len() == count {
+            return Ok(found);
+        }
+        if clock.elapsed().saturating_sub(start) > stage.pace().patience {
+            return Err(failure(format!("{count} entries were expected: {found:?}")));
+        }
+        // A virtual clock does not move by itself.
+        stage.pass(Duration::from_millis(1)).await;
+    }
+}
+
+async fn a_message_that_waits_for_its_target_is_not_replaced(stage: Stage) -> Outcome {
+    let (bench, target, _) = faulty(&stage).await?;
+    let delay = stage.pace().delay;
+    let send = |body: &str, delay| {
+        let mut envelope = stage.envelope("orders", "a").once(OnConflict::Replace).due(Due::After(delay));
+        envelope.message.body = body.to_owned().into();
+        envelope
+    };
+    target.fail_sends(&stage.to("orders"), SendFault::Refused(ErrorKind::Unavailable));
+    bench.try_send(send("old", delay)).await?;
+    pending(&stage, &bench, 1).await?;
+    stage.pass(delay).await;
+    // It has fired, and waits again because its target is unavailable.
+    let held = pending(&stage, &bench, 1).await?;
+    bench.try_send(send("new", stage.long())).await?;
+    let both = pending(&stage, &bench, 2).await?;
+    assert!(both.iter().any(|entry| entry.id == held[0].id), "{both:?}");
+    target.heal();
+    pass_pauses(&stage).await;
+    let runs = bench.runs.until(1).await?;
+    assert_eq!(runs[0].message.body, "old", "it was due before the new one was sent");
+    Ok(())
+}
+
+async fn a_redelivered_message_replaces_its_own_copy_in_the_store(stage: Stage) -> Outcome {
+    let long = stage.long();
+    let settings = stage.settings("orders", "mail");
+    let parts = Parts::new(&stage).await?;
+    let target = Faulty::new(parts.transport.clone());
+    let first = Parts { transport: Arc::new(target.clone()), ..parts }.build(&stage).await?;
+    first.handle(settings.clone(), move |_, _| Verdict::defer(long)).await?;
+    target.fail_settles(usize::MAX);
+    first.send_all(&[stage.envelope("orders", "a"), stage.envelope("orders", "a")]).await?;
+    first.runs.until(2).await?;
+    // Both are stored, and neither is acked.
+    pending(&stage, &first, 2).await?;
+    first.kill().await;
+    let second = Bench::new(&stage).await?;
+    second.handle(settings, move |_, _| Verdict::defer(long)).await?;
+    stage.pass(stage.pace().lease).await;
+    second.runs.until(2).await?;
+    second.at_rest().await?;
+    pending(&stage, &second, 2).await?;
+    stage.join(&stage.subscription("orders", "mail")).await?.nothing().await
 }

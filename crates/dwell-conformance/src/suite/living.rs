@@ -2,7 +2,7 @@
 
 use super::{Case, Outcome, Stage, case, failure, worker::Worker};
 use bytes::Bytes;
-use dwell_core::{BoxError, Envelope, Error, ErrorKind, Lease, OnMissing, Topic};
+use dwell_core::{Address, BoxError, Envelope, Error, ErrorKind, Lease, OnMissing, Subscription, Topic};
 use std::{collections::BTreeSet, error::Error as StdError};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -11,7 +11,12 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Living, what_is_missing_is_made_under_create_and_again_is_harmless),
         case!(Living, what_is_missing_is_not_looked_for_under_assume),
         case!(Living, creating_the_same_from_two_places_at_once_is_harmless),
-        case!(Living, other_settings_are_a_conflict),
+        case!(Living, changed_settings_are_taken_over_while_consumers_go_on),
+        case!(Living, a_changed_lease_applies_to_new_consumers_alone, Timed),
+        case!(Living, a_changed_order_keeps_every_message_and_applies_at_once, KeyOrder, Timed),
+        case!(Living, other_settings_are_refused_under_validate, Timed),
+        case!(Living, a_topic_changes_only_by_an_explicit_setting),
+        case!(Living, settings_that_cannot_hold_at_once_are_a_conflict),
         case!(Living, a_payload_too_large_is_a_typed_error, BodyLimit),
         case!(Living, bad_addresses_are_clear_errors_without_secrets, BadUrls),
         case!(Living, a_killed_consumer_loses_nothing),
@@ -75,15 +80,165 @@ async fn creating_the_same_from_two_places_at_once_is_harmless(stage: Stage) -> 
     mail.nothing().await
 }
 
-async fn other_settings_are_a_conflict(stage: Stage) -> Outcome {
-    let topic = Topic::named(stage.topic("orders"));
-    let mail = stage.subscription("orders", "mail");
-    stage.create(std::slice::from_ref(&topic), &[mail]).await?;
-    for on_missing in [OnMissing::Create, OnMissing::Validate] {
-        let other = stage.transport().provision(&[topic.clone().keep()], &[], on_missing).await;
-        assert_eq!(kind(&other), Some(ErrorKind::Conflict), "{on_missing:?}");
+/// The same subscription with every setting changed.
+fn changed(stage: &Stage, of: &Subscription) -> Subscription {
+    Subscription {
+        lease: of.lease * 3,
+        ordered: !of.ordered,
+        dead_letter: Some(Address::Topic(stage.topic("dead"))),
+        invalid: Some(Address::Topic(stage.topic("bad"))),
+        ..of.clone()
     }
-    stage.transport().provision(&[topic], &[], OnMissing::Validate).await?;
+}
+
+async fn changed_settings_are_taken_over_while_consumers_go_on(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    stage.send("orders", &["a"]).await?;
+    let [a] = mail.take().await?;
+    let changed = changed(&stage, &mail.subscription);
+    // Two of a new version start at once.
+    for _ in 0..2 {
+        stage.connect().await?.provision(&[], std::slice::from_ref(&changed), OnMissing::Create).await?;
+    }
+    stage.transport().provision(&[], std::slice::from_ref(&changed), OnMissing::Validate).await?;
+    mail.ack(a).await?;
+    stage.send("orders", &["b"]).await?;
+    let [b] = mail.take().await?;
+    mail.ack(b).await?;
+    mail.nothing().await?;
+    mail.leave().await?;
+    // The channels of the new settings exist.
+    stage.send("dead", &["dead"]).await?;
+    stage.send("bad", &["bad"]).await?;
+    let mail = stage.join(&changed).await?;
+    stage.send("orders", &["c"]).await?;
+    let [c] = mail.take().await?;
+    mail.ack(c).await?;
+    // One of the old version starts again: the last start wins.
+    let old = stage.subscription("orders", "mail");
+    stage.declare(&old).await?;
+    stage.transport().provision(&[], &[old], OnMissing::Validate).await?;
+    mail.nothing().await
+}
+
+async fn a_changed_lease_applies_to_new_consumers_alone(stage: Stage) -> Outcome {
+    let running = stage.subscribe("orders", "mail").await?;
+    let lease = running.subscription.lease;
+    let longer = Subscription { lease: lease * 3, ..running.subscription.clone() };
+    stage.declare(&longer).await?;
+    let new = stage.join(&longer).await?;
+    let start = stage.clock().elapsed();
+    stage.send("orders", &["a"]).await?;
+    let [_lost] = running.take().await?;
+    stage.pass(lease).await;
+    let taken = stage.clock().elapsed();
+    let [a] = new.take().await?;
+    let waited = stage.clock().elapsed().saturating_sub(start);
+    assert!(waited < lease * 3, "the running consumer did not keep its lease: {waited:?}");
+    let left = stage.pass_almost(lease * 3).await;
+    let batch = running.some(10).await?;
+    assert!(batch.is_empty() || !stage.is_before(taken, lease * 3), "the new consumer has the old lease");
+    stage.pass(left).await;
+    if batch.is_empty() {
+        let [_again] = running.take().await?;
+    }
+    drop(a);
+    Ok(())
+}
+
+async fn a_changed_order_keeps_every_message_and_applies_at_once(stage: Stage) -> Outcome {
+    let one = stage.subscribe("orders", "mail").await?;
+    let ordered = one.subscription.clone();
+    let unordered = Subscription { ordered: false, ..ordered.clone() };
+    let two = stage.join(&ordered).await?;
+    let keyed = |id: &str| {
+        let message = stage.message(id).with(|message| message.key = Some("k".into()));
+        Envelope::new(stage.to("orders"), message)
+    };
+    stage.send_all(&["a", "b"].map(keyed)).await?;
+    let a = one.take_many(1).await?;
+    two.nothing().await?;
+    // It waits for its key, and need not any more.
+    let waiting = two.waiting(stage.long());
+    stage.settle_down().await;
+    stage.declare(&unordered).await?;
+    let b = waiting.join().await??;
+    assert_eq!(b.iter().map(|b| &*b.message.id.0).collect::<Vec<_>>(), ["b"]);
+    // Both have one of the key when order is kept again.
+    stage.declare(&ordered).await?;
+    stage.send_all(&["c", "d"].map(keyed)).await?;
+    let three = stage.join(&ordered).await?;
+    for member in [&one, &two, &three] {
+        member.nothing().await?;
+    }
+    one.ack_all(a).await?;
+    three.nothing().await?;
+    two.ack_all(b).await?;
+    let c = three.take_many(1).await?;
+    assert_eq!(&*c[0].message.id.0, "c");
+    one.nothing().await?;
+    // Messages that wait for their key are not lost on the way to no order, nor on the way back.
+    stage.declare(&unordered).await?;
+    stage.declare(&ordered).await?;
+    three.ack_all(c).await?;
+    let d = one.take_many(1).await?;
+    assert_eq!(&*d[0].message.id.0, "d");
+    one.ack_all(d).await?;
+    one.nothing().await
+}
+
+async fn other_settings_are_refused_under_validate(stage: Stage) -> Outcome {
+    let mail = stage.subscription("orders", "mail");
+    stage.declare(&mail).await?;
+    let changed = changed(&stage, &mail);
+    let refused = stage.transport().provision(&[], &[changed], OnMissing::Validate).await;
+    let error = refused.err().ok_or_else(|| failure("other settings were validated"))?;
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    let text = error.to_string();
+    for named in
+        ["orders", "/mail`", "lease=", "ordered=true (requested false)", "dead_letter=", "invalid=none"]
+    {
+        assert!(text.contains(named), "`{named}` is not named in: {text}");
+    }
+    assert!(text.contains("on_missing"), "nothing says what to do: {text}");
+    stage.transport().provision(&[], &[mail], OnMissing::Validate).await?;
+    Ok(())
+}
+
+async fn a_topic_changes_only_by_an_explicit_setting(stage: Stage) -> Outcome {
+    let topic = Topic::named(stage.topic("jobs"));
+    stage.create(&[topic.clone().discard()], &[]).await?;
+    let keep = [topic.clone().keep()];
+    let refused = stage.transport().provision(&keep, &[], OnMissing::Validate).await;
+    assert_eq!(kind(&refused), Some(ErrorKind::Conflict));
+    stage.send("jobs", &["lost"]).await?;
+    stage.create(&keep, &[]).await?;
+    // Programs that only mention the topic leave it as it is.
+    stage.create(std::slice::from_ref(&topic), &[]).await?;
+    for topics in [&keep[..], std::slice::from_ref(&topic)] {
+        stage.transport().provision(topics, &[], OnMissing::Validate).await?;
+    }
+    stage.send("jobs", &["kept"]).await?;
+    stage.create(&[topic.clone(), topic.clone().keep()], &[]).await?;
+    let mail = stage.subscribe("jobs", "mail").await?;
+    // A log has what was sent before, too.
+    loop {
+        let [delivery] = mail.take().await?;
+        let is_kept = &*delivery.message.id.0 == "kept";
+        mail.ack(delivery).await?;
+        if is_kept {
+            return Ok(());
+        }
+    }
+}
+
+async fn settings_that_cannot_hold_at_once_are_a_conflict(stage: Stage) -> Outcome {
+    let topic = Topic::named(stage.topic("orders"));
+    let both = [topic.clone().keep(), topic.clone().discard()];
+    let refused = stage.transport().provision(&both, &[], OnMissing::Create).await;
+    assert_eq!(kind(&refused), Some(ErrorKind::Conflict));
+    let sent = stage.try_send(stage.envelope("orders", "a")).await;
+    assert_eq!(kind(&sent), Some(ErrorKind::NotFound), "half of it was made");
     Ok(())
 }
 
@@ -150,7 +305,8 @@ async fn closing_a_transport_twice_is_harmless(stage: Stage) -> Outcome {
     let received = mail.consumer.receive(1, stage.pace().quiet, None).await;
     assert_eq!(kind(&received), Some(ErrorKind::Closed));
     let sent = producer.send(&[stage.envelope("orders", "a")]).await;
-    assert!(sent.iter().all(Result::is_err), "it was confirmed by nobody");
+    let kinds: Vec<_> = sent.iter().map(kind).collect();
+    assert_eq!(kinds, [Some(ErrorKind::Closed)], "one answer for one message");
     Ok(())
 }
 

@@ -8,6 +8,7 @@ mod bench;
 mod budgets;
 mod carrying;
 mod command;
+mod connecting;
 mod controlling;
 mod declaring;
 mod deferring;
@@ -84,6 +85,7 @@ fn cases() -> Vec<Case> {
         controlling::cases(),
         forwarding::cases(),
         living::cases(),
+        connecting::cases(),
         running::cases(),
         ledger::cases(),
         inbox::cases(),

@@ -63,6 +63,14 @@ pub(super) enum Need {
     VirtualTime,
     /// A durable server that can be restarted. Durable, and not ours to restart: skipped.
     Restart,
+    /// A server of its own behind fault proxies.
+    Proxy,
+    /// One that can be suspended.
+    Suspend,
+    /// One that another server can replace.
+    Replace,
+    /// One that can lose its data.
+    Empty,
 }
 
 /// Whether a need is met.
@@ -128,6 +136,10 @@ impl Need {
             Self::Store => fact(store.is_some()),
             Self::KeepsWaiting => fact(holder.is_some_and(|holder| holder.durable)),
             Self::VirtualTime => fact(*virtual_time),
+            Self::Proxy => fact(abilities.proxy),
+            Self::Suspend => fact(abilities.suspend),
+            Self::Replace => fact(abilities.replace),
+            Self::Empty => fact(abilities.empty),
             Self::Restart if !can.durable => Met::Meaningless,
             Self::Restart if !abilities.restart => Met::Skipped("the server is not ours to restart"),
             Self::Restart => Met::Yes,

@@ -21,6 +21,8 @@ pub enum Group {
     Waiting,
     /// Starting, stopping, crashing.
     Living,
+    /// Recovery from faults of the network and the server.
+    Connecting,
 }
 
 impl fmt::Display for Group {

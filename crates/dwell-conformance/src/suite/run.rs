@@ -61,13 +61,18 @@ impl Case {
     fn runs_alone(&self) -> bool {
         self.needs.contains(&Need::Restart)
     }
+
+    /// Cases that measure how soon a transport recovers run apart from those that use the processor.
+    fn is_proxied(&self) -> bool {
+        self.needs.contains(&Need::Proxy)
+    }
 }
 
 /// Runs the suite on what `factory` makes, a rig for each case. `seen` hears of each result, in the
 /// order of the matrix.
 ///
-/// Cases run at once, up to [`Options::parallel`]; those that restart the broker come last, by themselves. A panic is a
-/// failure, and so is a case that does not end in time.
+/// Cases run at once, up to [`Options::parallel`]; those that restart the broker come after them, and last those over a
+/// proxy, see [`Rig::proxied_at_once`]. A panic is a failure, and so is a case that does not end in time.
 pub async fn run_all<R: Rig>(
     factory: impl Fn() -> R,
     options: &Options,
@@ -78,10 +83,11 @@ pub async fn run_all<R: Rig>(
     let (transport, run) =
         (rig.name().to_owned(), rig.seams().incarnation.chars().take(8).collect::<String>());
     let (facts, (at_once, restarts_at_once)) = (facts(&rig, &run).await, rig.at_once());
+    let proxied_at_once = rig.proxied_at_once();
     drop(rig);
 
     let mut report = Report::default();
-    let (mut together, mut alone) = (vec![], vec![]);
+    let (mut together, mut alone, mut proxied) = (vec![], vec![], vec![]);
     for (row, case) in all.iter().enumerate() {
         if !options.selects(case) {
             report.filtered_out += 1;
@@ -95,11 +101,18 @@ pub async fn run_all<R: Rig>(
             continue;
         }
         let fate = if options.matches(case, &options.skip) { Fate::Skip("left out by name") } else { fate };
-        if case.runs_alone() { alone.push((row, case, fate)) } else { together.push((row, case, fate)) }
+        let jobs = match (case.is_proxied(), case.runs_alone()) {
+            (true, _) => &mut proxied,
+            (false, true) => &mut alone,
+            (false, false) => &mut together,
+        };
+        jobs.push((row, case, fate));
     }
 
     let at_once = options.parallel.unwrap_or(at_once);
-    for (parallel, jobs) in [(at_once.max(1), together), (restarts_at_once.min(at_once).max(1), alone)] {
+    let batches = [(at_once, together), (restarts_at_once, alone), (proxied_at_once, proxied)];
+    for (parallel, jobs) in batches {
+        let parallel = parallel.min(at_once).max(1);
         let mut rows: VecDeque<_> = jobs.iter().map(|(row, ..)| *row).collect();
         let jobs = jobs.into_iter().map(|(row, case, fate)| {
             let (facts, factory, run, transport) = (&facts, &factory, &run, &transport);
@@ -160,16 +173,23 @@ async fn watch(
 ) -> (Verdict, String) {
     let (body, alone) = (case.run, case.runs_alone());
     let limit = if alone { limit * 2 } else { limit };
-    if alone {
-        let rig = rig.clone();
-        match tokio::spawn(async move { rig.isolate().await }).await {
-            Ok(Ok(())) => {}
+    let mut proxies = vec![];
+    if alone || case.is_proxied() {
+        let (rig, is_proxied) = (rig.clone(), case.is_proxied());
+        let isolated = tokio::spawn(async move {
+            match is_proxied {
+                true => rig.isolate_behind_proxies().await,
+                false => rig.isolate().await.map(|()| vec![]),
+            }
+        });
+        match isolated.await {
+            Ok(Ok(isolated)) => proxies = isolated,
             Ok(Err(error)) => return (Verdict::Fail, format!("no server: {}", chain(&error))),
             Err(error) => return (Verdict::Fail, format!("no server: {}", chain(&error))),
         }
     }
     let mut task = tokio::spawn(async move {
-        let stage = Stage::open(rig, namespace).await?;
+        let stage = Stage::open_behind(proxies, rig, namespace).await?;
         let outcome = match fate {
             Fate::Refuse(need) => refusal(&stage, need).await,
             _ => body(stage.clone()).await.map(|()| (Verdict::Pass, stage.findings())),

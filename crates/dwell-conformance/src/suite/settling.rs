@@ -14,6 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Settling, a_release_is_not_counted, Release, Counts),
         case!(Settling, an_unsettled_delivery_comes_back_after_its_lease, Timed),
         case!(Settling, an_unsettled_delivery_comes_back_after_its_session, Session),
+        case!(Settling, a_receipt_identifies_its_message_over_redeliveries, Timed),
         case!(Settling, redeliveries_are_counted, Timed, Counts),
         case!(Settling, a_lease_can_be_chosen_by_the_call, Timed),
         case!(Settling, extend_keeps_a_delivery_beyond_its_lease, Timed),
@@ -114,6 +115,24 @@ async fn an_unsettled_delivery_comes_back_after_its_lease(stage: Stage) -> Outco
     let [again] = other.take_after(start, stage.pace().lease).await?;
     assert_eq!(&*again.message.id.0, "a");
     other.ack(again).await
+}
+
+async fn a_receipt_identifies_its_message_over_redeliveries(stage: Stage) -> Outcome {
+    let mail = stage.subscribe("orders", "mail").await?;
+    let identities = |deliveries: &[Delivery; 2]| {
+        BTreeSet::from_iter(deliveries.iter().map(|delivery| delivery.receipt.identity()))
+    };
+    stage.send("orders", &["a", "a"]).await?;
+    let (start, first) = (stage.clock().elapsed(), mail.take().await?);
+    let both = identities(&first);
+    assert_eq!(both.len(), 2, "two messages of one id and content");
+    let again: [Delivery; 2] = mail.take_after(start, stage.pace().lease).await?;
+    assert_eq!(identities(&again), both, "each is the same message as before");
+    mail.ack_all(again).await?;
+    stage.send("orders", &["a", "a"]).await?;
+    let others = identities(&mail.take().await?);
+    assert!(others.is_disjoint(&both), "no identity is used again: {others:?}, {both:?}");
+    Ok(())
 }
 
 async fn an_unsettled_delivery_comes_back_after_its_session(stage: Stage) -> Outcome {

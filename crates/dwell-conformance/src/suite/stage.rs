@@ -1,7 +1,7 @@
 //! What a case has at hand.
 
 use super::{Member, failure};
-use crate::{Namespace, Pace, Rig, Time, skew::Skewed};
+use crate::{Namespace, Pace, Proxy, Rig, Time, skew::Skewed};
 use dwell_core::{
     Address, BoxError, Capabilities, Clock, Envelope, Error, ErrorKind, Message, OnMissing, Producer, Result,
     RetryPolicy, Seams, Sent, Subscription, Text, Topic, Transport,
@@ -20,6 +20,8 @@ pub(super) struct Stage(Arc<Inner>);
 struct Inner {
     rig: Arc<dyn Rig>,
     namespace: Namespace,
+    /// Those that its connections lead through.
+    proxies: Vec<Arc<Proxy>>,
     transport: Arc<dyn Transport>,
     /// Everything that was opened, to be closed in the end.
     opened: Mutex<Vec<Arc<dyn Transport>>>,
@@ -32,10 +34,19 @@ struct Inner {
 impl Stage {
     /// Connects.
     pub(super) async fn open(rig: Arc<dyn Rig>, namespace: Namespace) -> Result<Self> {
+        Self::open_behind(vec![], rig, namespace).await
+    }
+
+    /// Connects through these proxies, if there are any.
+    pub(super) async fn open_behind(
+        proxies: Vec<Arc<Proxy>>,
+        rig: Arc<dyn Rig>,
+        namespace: Namespace,
+    ) -> Result<Self> {
         let transport = rig.connect(&namespace, rig.seams()).await?;
         let opened = Mutex::new(vec![transport.clone()]);
         let (engines, findings) = Default::default();
-        Ok(Self(Arc::new(Inner { rig, namespace, transport, opened, engines, findings })))
+        Ok(Self(Arc::new(Inner { rig, namespace, proxies, transport, opened, engines, findings })))
     }
 
     /// Stops every engine of the case at once, and closes every connection.
@@ -66,6 +77,10 @@ impl Stage {
 
     pub(super) fn rig(&self) -> &Arc<dyn Rig> {
         &self.0.rig
+    }
+
+    pub(super) fn proxies(&self) -> &[Arc<Proxy>] {
+        &self.0.proxies
     }
 
     pub(super) fn namespace(&self) -> &Namespace {
@@ -152,8 +167,8 @@ impl Stage {
         }
     }
 
-    /// How much earlier than its time something may seem to come, on a clock that is not the case's own.
-    pub(super) fn blur(&self) -> Duration {
+    /// How much earlier than its time a lease may seem to end, on a clock that is not the case's own.
+    fn blur(&self) -> Duration {
         match self.0.rig.time() {
             Time::Virtual(_) => Duration::ZERO,
             Time::Real => self.capabilities().resolution,
@@ -185,6 +200,13 @@ impl Stage {
 
     pub(super) async fn store_with(&self, seams: Seams) -> Result<Option<Arc<dyn Transport>>> {
         let store = self.0.rig.store(&self.0.namespace, seams).await?;
+        lock(&self.0.opened).extend(store.clone());
+        Ok(store)
+    }
+
+    /// A connection to a store that the transport does not need, if it is tested with one.
+    pub(super) async fn spare_store_with(&self, seams: Seams) -> Result<Option<Arc<dyn Transport>>> {
+        let store = self.0.rig.spare_store(&self.0.namespace, seams).await?;
         lock(&self.0.opened).extend(store.clone());
         Ok(store)
     }

@@ -7,7 +7,7 @@ mod virtual_time;
 pub use system::SystemClock;
 pub use virtual_time::VirtualClock;
 
-use crate::{BoxFuture, Timestamp};
+use crate::{BoxFuture, Moment, Timestamp};
 use std::{fmt, time::Duration};
 
 /// Time, as a parameter: nothing else in Dwell knows what time it is.
@@ -34,8 +34,13 @@ use std::{fmt, time::Duration};
 /// # }
 /// ```
 pub trait Clock: Send + Sync {
-    /// Wall time, for due times. May jump.
-    fn now(&self) -> Timestamp;
+    /// Wall time, as finely as this clock reads it: delays are added to it. May jump.
+    fn moment(&self) -> Moment;
+
+    /// Wall time, rounded down: messages that are due by then are due. May jump.
+    fn now(&self) -> Timestamp {
+        self.moment().floor()
+    }
 
     /// Monotonic time since an arbitrary start, for timeouts and backoff.
     fn elapsed(&self) -> Duration;

@@ -2,11 +2,11 @@
 #![expect(clippy::disallowed_methods, reason = "this is where real time comes in")]
 
 use super::{Busy, tracked::Activity};
-use crate::{BoxFuture, Clock, Timestamp};
+use crate::{BoxFuture, Clock, Moment, Timestamp};
 use std::{
     fmt,
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime},
 };
 
 /// A sleep on the wall clock looks at it again after this long, because it may have jumped.
@@ -63,16 +63,18 @@ impl fmt::Debug for SystemClock {
     }
 }
 
-fn wall() -> Timestamp {
-    let since = |time: SystemTime| time.duration_since(UNIX_EPOCH);
-    match since(SystemTime::now()) {
-        Ok(after) => Timestamp(i64::try_from(after.as_millis()).unwrap_or(i64::MAX)),
-        Err(before) => Timestamp(-i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX)),
-    }
+fn wall() -> Moment {
+    SystemTime::now().into()
+}
+
+/// A timer that fires also for a task whose cooperative budget is spent. Otherwise a timeout next to work that is always ready
+/// would never fire: tokio reports a timer as pending while there is no budget left.
+fn sleep(delay: Duration) -> impl Future<Output = ()> + Send {
+    tokio::task::unconstrained(tokio::time::sleep(delay))
 }
 
 impl Clock for SystemClock {
-    fn now(&self) -> Timestamp {
+    fn moment(&self) -> Moment {
         wall()
     }
 
@@ -83,17 +85,17 @@ impl Clock for SystemClock {
     fn sleep_until(&self, time: Timestamp) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             loop {
-                let wait = time.since(wall());
+                let wait = time.since(wall().floor());
                 if wait.is_zero() {
                     return;
                 }
-                tokio::time::sleep(wait.min(LOOK_AGAIN)).await;
+                sleep(wait.min(LOOK_AGAIN)).await;
             }
         })
     }
 
     fn sleep(&self, delay: Duration) -> BoxFuture<'static, ()> {
-        Box::pin(tokio::time::sleep(delay))
+        Box::pin(sleep(delay))
     }
 
     fn track(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {

@@ -1,7 +1,7 @@
 //! A clock that stands still until it is told to move, and then jumps from timer to timer.
 
 use super::{Busy, tracked::Activity};
-use crate::{BoxFuture, Clock, Timestamp};
+use crate::{BoxFuture, Clock, Moment, Timestamp};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -244,8 +244,9 @@ impl Shared {
 }
 
 impl Clock for VirtualClock {
-    fn now(&self) -> Timestamp {
-        self.0.lock().now()
+    /// Whole milliseconds.
+    fn moment(&self) -> Moment {
+        self.0.lock().now().into()
     }
 
     fn elapsed(&self) -> Duration {

@@ -3,7 +3,7 @@
 use crate::Scale;
 use dwell_bench::{Output, process::resident};
 use dwell_core::{
-    Address, Due, Envelope, Message, OnMissing, Random, ScheduleId, Scheduler, Seams, SeededRandom, Topic,
+    Address, Due, Entries, Envelope, Message, OnMissing, Random, Scheduler, Seams, SeededRandom, Topic,
     Transport,
 };
 use dwell_engine::memory::{Memory, MemorySettings};
@@ -32,7 +32,7 @@ pub(crate) async fn run(output: &Output, scale: &Scale) {
         fill(&*scheduler, &random, pending, sample).await;
         let schedule = start.elapsed().as_nanos() as f64 / sample as f64;
         let victims: Vec<_> =
-            (0..sample).map(|_| ScheduleId(name(random.next() as usize % pending).into())).collect();
+            (0..sample).map(|_| Entries::from(name(random.next() as usize % pending))).collect();
         let start = Instant::now();
         for id in &victims {
             scheduler.cancel(id).await.expect("memory answers");

@@ -10,10 +10,18 @@ use super::{
 };
 use crate::planted::{Bug, planted};
 use dwell_core::{
-    Envelope, Error, ErrorKind, Message, OnConflict, Result, ScheduleId, Sent, Timestamp, Unclaimed,
-    wheel::Key,
+    Envelope, Error, ErrorKind, Message, Moment, OnConflict, Result, ScheduleId, Sent, Unclaimed, wheel::Key,
+    wire,
 };
 use std::borrow::Cow;
+
+/// Where an envelope waits.
+pub(super) struct Slot {
+    /// Its name.
+    pub(super) id: HashedId,
+    /// The entry that has this name now.
+    pub(super) replaces: Option<Key>,
+}
 
 /// The hash of what a user sends under an id of the user's own. It reads the whole body, so not under the lock.
 pub(super) fn content(envelope: &Envelope) -> Option<u128> {
@@ -26,40 +34,45 @@ impl State {
         &mut self,
         envelope: Cow<'_, Envelope>,
         content: Option<u128>,
-        now: Timestamp,
+        now: Moment,
     ) -> Result<Sent> {
         self.done += 1;
         let target = self.target(&envelope.to)?;
         self.check_size(&envelope.message)?;
         let topic = target.topic();
-        let due = envelope.due.resolve(now);
+        let (due, now) = (envelope.due.resolve(now), now.floor());
         let waits = due > now;
         let chosen = envelope.once.zip(content).map(|(on_conflict, content)| Chosen { on_conflict, content });
-        let id = (waits || chosen.is_some()).then(|| match chosen {
-            None => self.name_of_copy(topic, &envelope),
-            Some(_) => self.hasher.of(&ScheduleId::of(&envelope).0),
-        });
-        let waiting = id.as_ref().and_then(|id| self.topics[topic.0].waiting.find(id));
-        if let (Some(id), Some(Chosen { on_conflict: OnConflict::Fail, content })) = (&id, chosen)
-            && let Some(sent) = self.sent_before(topic, id, &envelope.message, content)?
+        let slot = match chosen {
+            None if !waits => None,
+            None if envelope.copy => Some(self.slot_of_copy(topic, &envelope)),
+            None if !planted(Bug::PlainSendReplaces) => Some(self.free_slot(topic, &envelope)),
+            None | Some(_) => Some(self.slot(topic, ScheduleId::of(&envelope))),
+        };
+        if let (Some(Slot { id, .. }), Some(Chosen { on_conflict: OnConflict::Fail, content })) =
+            (&slot, chosen)
+            && let Some(sent) = self.sent_before(topic, id, &envelope, content)?
         {
             return Ok(sent);
         }
-        self.check_room(target, waits, waiting, envelope.copy)?;
+        let replaced = slot.as_ref().and_then(|slot| slot.replaces);
+        self.check_room(target, waits, replaced, envelope.copy)?;
 
-        if let Some(key) = waiting.filter(|_| !planted(Bug::ReplacedStillFires)) {
+        if let Some(key) = replaced.filter(|_| !planted(Bug::ReplacedStillFires)) {
             self.unhold(topic, key);
         }
+        let is_copy = envelope.copy;
         let message = match envelope {
             Cow::Owned(envelope) => envelope.message,
             Cow::Borrowed(envelope) => envelope.message.clone(),
         };
         let mut item = new_item(message, self.next(), due.max(now), now);
         item.spare = (!waits).then(|| item.message.clone());
-        match (id, chosen) {
-            (Some(id), chosen) if waits => self.hold(target, item, id, chosen),
-            (Some(id), Some(chosen)) => {
-                self.ids.remember(topic, id, Known { content: Some(chosen.content), due: None });
+        match (slot, chosen) {
+            (Some(slot), chosen) if waits => self.hold(target, item, slot.id, chosen, is_copy),
+            (Some(slot), Some(chosen)) => {
+                let known = Known::new(Some(chosen.content), None);
+                self.remember(topic, &item.message.id, slot.id, known);
                 self.deliver(target, item, now);
             }
             _ => self.deliver(target, item, now),
@@ -67,21 +80,69 @@ impl State {
         Ok(Sent { due: waits.then_some(due), duplicate: false })
     }
 
-    /// The name under which a copy waits: its own, so that storing it again replaces it. Where an id was sent again with
-    /// other content after the first had fired, both messages are on their way under one id, and a copy of one must not
-    /// take the place of the other: then it waits beside it.
-    pub(super) fn name_of_copy(&self, topic: TopicAt, envelope: &Envelope) -> HashedId {
-        let id = self.hasher.of(&ScheduleId::of(envelope).0);
-        let waiting = &self.topics[topic.0].waiting;
-        let other = waiting
-            .find(&id)
-            .and_then(|key| waiting.get(key))
-            .filter(|(_, other)| !is_same_content(&other.item.message, &envelope.message));
-        if other.is_none() {
-            return id;
+    /// Records that an envelope is about to be sent to another broker. `content` is its [`content`].
+    pub(super) fn begin_send(&mut self, envelope: &Envelope, content: u128) -> Result<Sent> {
+        let topic = self.target(&envelope.to)?.topic();
+        let Slot { id, .. } = self.slot(topic, ScheduleId::of(envelope));
+        if envelope.once == Some(OnConflict::Fail)
+            && let Some(sent) = self.sent_before(topic, &id, envelope, content)?
+        {
+            return Ok(sent);
+        }
+        self.ids.remember(topic, id, Known { is_sending: true, ..Known::new(Some(content), None) });
+        Ok(Sent::default())
+    }
+
+    /// Records how such a send ended.
+    pub(super) fn end_send(&mut self, envelope: &Envelope, content: u128, sent: Option<Sent>) -> Result<()> {
+        let topic = self.target(&envelope.to)?.topic();
+        let Slot { id, .. } = self.slot(topic, ScheduleId::of(envelope));
+        let is_its = |known: Known| known.is_sending && known.content == Some(content);
+        match sent {
+            Some(sent) => {
+                let known = Known::new(Some(content), sent.due);
+                self.remember(topic, &envelope.message.id, id, known);
+            }
+            None if self.ids.get(topic, &id).is_some_and(is_its) => self.ids.remove(topic, id),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Slot of this name. Its current entry, if any, is replaced.
+    fn slot(&self, topic: TopicAt, name: ScheduleId) -> Slot {
+        let id = self.hasher.of(&name.0);
+        Slot { replaces: self.topics[topic.0].waiting.find(&id), id }
+    }
+
+    /// Slot for a copy or a moved message. An earlier copy of the same name and content is replaced, because it is the
+    /// same message: the settlement that made it is repeated. Every other entry stays.
+    pub(super) fn slot_of_copy(&mut self, topic: TopicAt, envelope: &Envelope) -> Slot {
+        let own = self.slot(topic, ScheduleId::of(envelope));
+        if own.replaces.is_none() || self.is_earlier_copy(topic, &own, &envelope.message) {
+            return own;
         }
         let content = envelope.message.content_hash(envelope.to.topic_name());
-        self.hasher.of(&format!("{}&{content:032x}", id.id).into())
+        let beside = self.slot(topic, format!("{}&{content:032x}", own.id.id).into());
+        if beside.replaces.is_none() || self.is_earlier_copy(topic, &beside, &envelope.message) {
+            return beside;
+        }
+        self.free_slot(topic, envelope)
+    }
+
+    fn is_earlier_copy(&self, topic: TopicAt, slot: &Slot, message: &Message) -> bool {
+        let entry = slot.replaces.and_then(|key| self.topics[topic.0].waiting.get(key));
+        entry.is_some_and(|(_, entry)| entry.is_copy && is_same_content(&entry.item.message, message))
+    }
+
+    /// Slot without an entry.
+    fn free_slot(&mut self, topic: TopicAt, envelope: &Envelope) -> Slot {
+        let mut slot = self.slot(topic, ScheduleId::of(envelope));
+        while slot.replaces.is_some() {
+            let number = self.next();
+            slot = self.slot(topic, format!("{}&{number}", ScheduleId::of(envelope)).into());
+        }
+        slot
     }
 
     pub(super) fn check_size(&self, message: &Message) -> Result<()> {
@@ -104,14 +165,17 @@ impl State {
         &self,
         topic: TopicAt,
         id: &HashedId,
-        message: &Message,
+        envelope: &Envelope,
         content: u128,
     ) -> Result<Option<Sent>> {
-        let of = &self.topics[topic.0];
+        let (of, message) = (&self.topics[topic.0], &envelope.message);
         let waiting = of.waiting.find(id).and_then(|key| of.waiting.get(key));
         let (is_same, due) = if let Some((due, first)) = waiting {
             (is_same_content(&first.item.message, message), Some(due))
-        } else if let Some(Known { content: Some(first), due }) = self.ids.get(topic, id) {
+        } else if let Some(Known { content: Some(first), due, is_sending }) = self.ids.get(topic, id) {
+            if is_sending && first == content {
+                return Ok(None);
+            }
             (first == content, due)
         } else {
             return Ok(None);
@@ -123,7 +187,8 @@ impl State {
             ErrorKind::Conflict,
             format!(
                 "`{}` was sent to `{}` before, with other content: choose another id, or ask to replace it",
-                message.id, of.name
+                message.id,
+                wire::final_destination(envelope)
             ),
         ))
     }

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::spawn::yield_now;
 use dwell_core::{
-    BoxFuture, Consumer, Delivery, Error, ErrorKind, LeaseId, Receipt, Result, Settle, Subscription,
-    Timestamp, Unsettled,
+    BoxFuture, Consumer, Delivery, Error, ErrorKind, LeaseId, Receipt, Receive, Result, Settle, Subscription,
+    Text, Timestamp, Unsettled,
 };
 use std::{
     future::poll_fn,
@@ -59,6 +59,7 @@ enum Look {
 struct Ask {
     queue: QueueAt,
     consumer: u64,
+    worker: Option<Text>,
     max: usize,
     lease: Duration,
 }
@@ -84,8 +85,10 @@ impl MemoryConsumer {
         Ok(Self { shared, of, queue, receivers, number, is_closed: AtomicBool::new(false) })
     }
 
-    async fn receive(&self, max: usize, wait: Duration, lease: Duration) -> Result<Vec<Delivery>> {
-        let ask = Ask { queue: self.queue, consumer: self.number, max: max.min(MOST), lease };
+    async fn wait_for_deliveries(&self, receive: Receive) -> Result<Vec<Delivery>> {
+        let Receive { max, wait, lease, worker } = receive;
+        let lease = lease.unwrap_or(self.of.lease);
+        let ask = Ask { queue: self.queue, consumer: self.number, worker, max: max.min(MOST), lease };
         // Most find something at once, and need nothing that follows.
         match self.look(&ask)? {
             Look::Found(deliveries) => return Ok(deliveries),
@@ -189,14 +192,14 @@ impl State {
             item.deliveries = item.deliveries.saturating_add(1);
             item.updated_at = now;
             let message = item.spare.take().unwrap_or_else(|| item.message.clone());
-            let (due, count) = (item.due, item.deliveries);
-            let position = queue.leases.put(fence, until, ask.consumer, item);
+            let (due, count, serial) = (item.due, item.deliveries, item.serial);
+            let position = queue.leases.put(fence, until, ask.consumer, ask.worker.clone(), item);
             deliveries.push(Delivery {
                 message,
                 deliveries: Some(count),
                 due: Some(due),
                 problem: None,
-                receipt: Receipt::new(position, fence),
+                receipt: Receipt::new(position, fence).with_identity(serial),
             });
         }
         self.done += deliveries.len();
@@ -218,18 +221,13 @@ impl State {
 }
 
 impl Consumer for MemoryConsumer {
-    fn receive(
-        &self,
-        max: usize,
-        wait: Duration,
-        lease: Option<Duration>,
-    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
-        Box::pin(self.receive(max, wait, lease.unwrap_or(self.of.lease)))
+    fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        Box::pin(self.wait_for_deliveries(receive))
     }
 
     fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {
         Box::pin(async move {
-            let now = self.shared.now();
+            let now = self.shared.moment();
             let mut failed = Vec::new();
             // Dropped only at the end, as the batch is.
             let _gone = self.shared.with(|state| {

@@ -5,7 +5,7 @@ use super::{
     records::history,
     tally::Tally,
 };
-use dwell_core::{Count, MessageId, Record, Timestamp, is_job_topic};
+use dwell_core::{Count, Headers, MessageId, Record, State, Timestamp, is_job_topic, wire};
 use std::collections::VecDeque;
 
 /// So many that had to go are dropped later, outside of the lock.
@@ -18,6 +18,12 @@ pub(super) struct Finished {
     tally: Tally,
     /// Had to go, and are not dropped yet: that takes time.
     gone: Vec<Entry>,
+}
+
+/// Whether people ask for it as a job. A job that waited for a forwarder is one unless it was forwarded: then it is another
+/// broker's.
+fn is_job(topic: &str, headers: &Headers, state: State) -> bool {
+    is_job_topic(topic) || state != State::Done && wire::is_job(topic, headers)
 }
 
 /// One of them, without its history.
@@ -42,15 +48,16 @@ impl Finished {
         Self { others: Kept::new(others), jobs: Kept::new(jobs), tally: Tally::default(), gone: Vec::new() }
     }
 
-    /// Whether any of this topic are kept: making a record for nobody costs too much.
-    pub(super) fn keeps(&self, topic: &str) -> bool {
-        let kept = if is_job_topic(topic) { &self.jobs } else { &self.others };
+    /// Whether one like this is kept: making a record for nobody costs too much.
+    pub(super) fn keeps(&self, topic: &str, headers: &Headers, state: State) -> bool {
+        let kept = if is_job(topic, headers, state) { &self.jobs } else { &self.others };
         kept.capacity > 0
     }
 
     pub(super) fn push(&mut self, entry: Entry) {
         let record = &entry.record;
-        let kept = if is_job_topic(&record.topic) { &mut self.jobs } else { &mut self.others };
+        let is_job = is_job(&record.topic, &record.message.headers, record.state);
+        let kept = if is_job { &mut self.jobs } else { &mut self.others };
         let oldest = kept.make_room();
         let place = |record: &Record| (record.topic.clone(), record.subscription.clone(), record.state);
         // Mostly one goes for another of its kind.

@@ -11,7 +11,7 @@ use super::{
     waiting::{Chosen, Waiting},
 };
 use crate::planted::{Bug, planted};
-use dwell_core::{Attempts, ScheduleId, State as MessageState, Text, Timestamp, Unclaimed, wheel::Key};
+use dwell_core::{MessageId, ScheduleId, State as MessageState, Text, Timestamp, Unclaimed, wheel::Key};
 
 /// How much work is done under one hold of the lock, in messages: a million due at one instant do not keep others out.
 pub(super) const CHUNK: usize = 1000;
@@ -57,8 +57,15 @@ impl State {
         self.signal(queue, Signal::One);
     }
 
-    /// Lets a message wait until it is due. Nothing else may wait under its id.
-    pub(super) fn hold(&mut self, target: Target, item: Item, id: HashedId, chosen: Option<Chosen>) {
+    /// Stores a message until it is due. No other entry may have its name.
+    pub(super) fn hold(
+        &mut self,
+        target: Target,
+        item: Item,
+        id: HashedId,
+        chosen: Option<Chosen>,
+        is_copy: bool,
+    ) {
         let (at, queue, due) = (target.topic(), target.queue(), item.due);
         let outcome = item.last_run.as_ref().map(|run| run.outcome);
         let state = MessageState::of_waiting(item.message.attempts, outcome);
@@ -69,7 +76,7 @@ impl State {
         }
         let topic = &mut self.topics[at.0];
         let chosen = chosen.map(Box::new);
-        let waiting = Waiting { id, queue, chosen, state, rescheduled_by: None, item };
+        let waiting = Waiting { id, queue, chosen, is_copy, state, rescheduled_by: None, item };
         topic.waiting.insert(due, waiting, &self.hasher);
         if topic.expect(due) {
             self.signal_topic(at);
@@ -140,17 +147,27 @@ impl State {
         self.unheld(at, &waiting);
         let content = waiting.chosen.map(|chosen| chosen.content);
         let message = &waiting.item.message;
-        // Its sender knows no other name than the message's. It fired under that before a worker could lose it.
-        let is_new =
-            message.attempts == Attempts::default() && !ScheduleId::is_of_lost(&waiting.id.id, &message.id.0);
-        if is_new && *waiting.id.id != *message.id.0 {
-            let id = self.hasher.of_message(&message.id);
-            self.ids.remember(at, id, Known { content: None, due: Some(due) });
-        }
-        self.ids.remember(at, waiting.id, Known { content, due: Some(due) });
+        self.remember(at, &message.id, waiting.id, Known::new(content, Some(due)));
         let target = waiting.queue.map_or(Target::Topic(at), |queue| Target::Queue(at, queue));
         let mut item = waiting.item;
         (item.due, item.updated_at) = (due, now);
         self.deliver(target, item, now);
+    }
+
+    /// Remembers a name, and the message id for by-id calls. The name of a plain publish is found from the message id, see
+    /// [`State::is_known`].
+    pub(super) fn remember(&mut self, at: TopicAt, message: &MessageId, name: HashedId, known: Known) {
+        if ScheduleId::published(&name.id, &self.topics[at.0].name) != Some(&*message.0) {
+            let id = self.hasher.of_all_entries(message);
+            self.ids.remember(at, id, Known::new(None, known.due));
+        }
+        self.ids.remember(at, name, known);
+    }
+
+    /// Whether this message was sent to this topic, and fired.
+    pub(super) fn is_known(&self, at: TopicAt, message: &MessageId) -> bool {
+        let publish = || self.hasher.of(&ScheduleId::of_publish(&message.0, &self.topics[at.0].name).0);
+        self.ids.get(at, &self.hasher.of_all_entries(message)).is_some()
+            || self.ids.get(at, &publish()).is_some()
     }
 }

@@ -25,6 +25,12 @@ impl IdHasher {
     pub(super) fn of_message(&self, id: &MessageId) -> HashedId {
         self.of(&Text::from(&id.0))
     }
+
+    /// What all entries of a message have in common. No entry has it as its name, whatever the id contains: a name ends
+    /// in a destination.
+    pub(super) fn of_all_entries(&self, id: &MessageId) -> HashedId {
+        self.of(&[&*id.0, "@"].concat().into())
+    }
 }
 
 #[derive(Clone)]

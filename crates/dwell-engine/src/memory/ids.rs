@@ -14,6 +14,14 @@ pub(super) struct Known {
     pub(super) content: Option<u128>,
     /// When it was due, if it waited.
     pub(super) due: Option<Timestamp>,
+    /// Whether it is being sent to another broker, and nobody knows yet whether that succeeded.
+    pub(super) is_sending: bool,
+}
+
+impl Known {
+    pub(super) fn new(content: Option<u128>, due: Option<Timestamp>) -> Self {
+        Self { content, due, is_sending: false }
+    }
 }
 
 /// A bounded memory of ids that went on their way. What still waits is not here: it is never forgotten.
@@ -50,7 +58,7 @@ impl Ids {
         match self.known[topic.0].get_mut(&id) {
             Some((generation, old)) => {
                 *generation = self.generation;
-                *old = Known { content: known.content.or(old.content), due: known.due };
+                *old = Known { content: known.content.or(old.content), ..known };
             }
             None => {
                 self.known[topic.0].insert(id, (self.generation, known));
@@ -60,13 +68,19 @@ impl Ids {
         self.forget();
     }
 
+    /// Forgets one id before its time.
+    pub(super) fn remove(&mut self, topic: TopicAt, id: HashedId) {
+        let Some(known) = self.known.get_mut(topic.0) else { return };
+        self.len -= usize::from(known.remove_if(id, |_| true).is_some());
+    }
+
     fn forget(&mut self) {
         while self.len > self.capacity {
             let Some((generation, topic, id)) = self.order.pop_front() else { break };
             let forgotten = self.known[topic.0].remove_if(id, |(current, _)| *current == generation);
             self.len -= usize::from(forgotten.is_some());
         }
-        if self.order.len() > 2 * self.capacity {
+        if self.order.len() > self.capacity.saturating_mul(2) {
             let known = &self.known;
             self.order.retain(|(generation, topic, id)| {
                 known[topic.0].get(id).is_some_and(|(current, _)| current == generation)
@@ -89,7 +103,7 @@ mod tests {
         }
 
         fn remember(&mut self, id: &str, content: Option<u128>) {
-            self.0.remember(TOPIC, self.1.of(&id.into()), Known { content, due: None });
+            self.0.remember(TOPIC, self.1.of(&id.into()), Known::new(content, None));
         }
 
         fn content(&self, topic: TopicAt, id: &str) -> Option<u128> {

@@ -11,6 +11,9 @@ use super::item::Item;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque, btree_map::Entry};
 
+/// No consumer has this number.
+const NOBODY: u64 = 0;
+
 #[derive(Default)]
 pub(super) struct Keys(BTreeMap<Bytes, Key>);
 
@@ -46,6 +49,21 @@ pub(super) struct Turn {
 }
 
 impl Keys {
+    /// A message with this key was leased while no order was kept. If several consumers have one, the key is free for none
+    /// of them until all are settled.
+    pub(super) fn hold(&mut self, key: Bytes, consumer: u64) {
+        let state = self.0.entry(key).or_insert_with(|| Key {
+            consumer,
+            held: 0,
+            aside: VecDeque::new(),
+            has_turn: false,
+        });
+        state.held += 1;
+        if state.consumer != consumer {
+            state.consumer = NOBODY;
+        }
+    }
+
     /// A message came up: it is returned if `consumer` may have it, or what lay aside before it; else it is put aside.
     pub(super) fn admit(&mut self, key: Bytes, item: Item, consumer: u64) -> Option<Item> {
         match self.0.entry(key) {
@@ -108,7 +126,7 @@ impl Keys {
     /// Puts a message aside, in its place. Returns whether the key needs a turn.
     pub(super) fn put_aside(&mut self, key: &Bytes, item: Item) -> bool {
         let state = self.0.entry(key.clone()).or_insert_with(|| Key {
-            consumer: 0,
+            consumer: NOBODY,
             held: 0,
             aside: VecDeque::new(),
             has_turn: false,

@@ -2,7 +2,7 @@
 
 use super::item::Item;
 use crate::planted::{Bug, planted};
-use dwell_core::LeaseId;
+use dwell_core::{LeaseId, Text};
 use std::time::Duration;
 
 /// One message in a consumer's hands.
@@ -12,6 +12,8 @@ pub(super) struct Lease {
     /// When it runs out, in monotonic time: setting the wall clock does not lose a lease.
     pub(super) until: Duration,
     pub(super) consumer: u64,
+    /// Name that the caller of `receive` gave.
+    pub(super) worker: Option<Text>,
     pub(super) item: Item,
 }
 
@@ -30,9 +32,16 @@ impl Leases {
         self.slots.len() - self.free.len()
     }
 
-    /// Hands `item` to `consumer`. Returns its position.
-    pub(super) fn put(&mut self, fence: u64, until: Duration, consumer: u64, item: Item) -> u64 {
-        let lease = Some(Lease { fence, until, consumer, item });
+    /// Leases `item` to `consumer`, for `worker`. Returns its position.
+    pub(super) fn put(
+        &mut self,
+        fence: u64,
+        until: Duration,
+        consumer: u64,
+        worker: Option<Text>,
+        item: Item,
+    ) -> u64 {
+        let lease = Some(Lease { fence, until, consumer, worker, item });
         match self.free.pop() {
             Some(index) => {
                 self.slots[index] = lease;

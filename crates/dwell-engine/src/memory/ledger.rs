@@ -10,8 +10,8 @@ use super::{
 use crate::planted::{Bug, planted};
 use bytes::Bytes;
 use dwell_core::{
-    Address, Answer, BoxFuture, Change, Changed, Count, Cursor, Ledger, Message, MessageId, Of, Oldest, Page,
-    Record, RecordQuery, Result, State as MessageState, Text, Timestamp, is_job_topic, wheel::Key, wire,
+    Address, Answer, BoxFuture, Change, Changed, Count, Cursor, Ledger, Message, MessageId, Moment, Of,
+    Oldest, Page, Record, RecordQuery, Result, State as MessageState, Text, Timestamp, wheel::Key, wire,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -61,7 +61,7 @@ impl Ledger for MemoryLedger {
     ) -> BoxFuture<'a, Result<Vec<Answer>>> {
         Box::pin(async move {
             self.0.promote_all().await?;
-            let now = self.0.now();
+            let now = self.0.moment();
             self.0.open(|state| state.change(id, &of, &change, &by.into(), now))?
         })
     }
@@ -160,8 +160,9 @@ impl State {
         of: &Of,
         change: &Change,
         by: &Text,
-        now: Timestamp,
+        moment: Moment,
     ) -> Result<Vec<Answer>> {
+        let now = moment.floor();
         let found = self.found(id, of, now);
         let targets = match change {
             Change::Replay(body) => self.replay_targets(id, &found, body.as_ref())?,
@@ -183,7 +184,9 @@ impl State {
                     true
                 }
                 // A job is called back as long as nobody has it.
-                (Change::Cancel, Spot::Ready) if !is_dead && is_job_topic(&found.home.0) => {
+                (Change::Cancel, Spot::Ready)
+                    if !is_dead && wire::is_job(&found.home.0, &found.message.headers) =>
+                {
                     let Some(item) = self.take_out(&found) else { continue };
                     let ending = Ending::new(MessageState::Cancelled, now);
                     let ending = Ending { by: Some(by.clone()), ..ending };
@@ -191,7 +194,7 @@ impl State {
                     true
                 }
                 (Change::Reschedule(due), Spot::Waiting(key)) if !is_dead => {
-                    self.reschedule(found.topic, key, due.resolve(now), now, by.clone());
+                    self.reschedule(found.topic, key, due.resolve(moment), now, by.clone());
                     true
                 }
                 (Change::Replay(_) | Change::Discard, Spot::Waiting(_) | Spot::Ready) if is_dead => {
@@ -247,7 +250,7 @@ impl State {
             serial,
             message: record.message,
         });
-        let is_asked = |found: &Found| of.has(&found.home.0, found.home.1.as_deref());
+        let is_asked = |found: &Found| of.has(&found.home.0, found.home.1.as_deref(), &found.message);
         let mut found: Vec<_> = held.chain(finished).filter(is_asked).collect();
         found.sort_by_key(|found| (matches!(found.spot, Spot::Away), found.created_at, found.serial));
         found

@@ -76,7 +76,7 @@ use crate::spawn::yield_now;
 use consumer::MemoryConsumer;
 use dwell_core::{
     AtomicMove, BoxFuture, Capabilities, Consumer, Inbox, Lease, Ledger, OnMissing, Producer, Result,
-    Scheduler, Seams, Subscription, Topic, Transport, ready,
+    Scheduler, Seams, SettingChanges, Subscription, Topic, Transport, ready,
 };
 use ledger::MemoryLedger;
 use producer::MemoryProducer;
@@ -177,22 +177,21 @@ impl Transport for Memory {
         Box::pin(async move {
             let now = self.shared.now();
             loop {
-                let is_done = self.shared.open(|state| {
+                let made = self.shared.open(|state| {
                     let plan = match on_missing {
-                        OnMissing::Assume => return Ok(true),
+                        OnMissing::Assume => return Ok(Some(vec![])),
                         OnMissing::Validate => {
-                            return state.plan(topics, subscriptions)?.is_all_there().map(|()| true);
+                            let plan = state.plan(topics, subscriptions, on_missing)?;
+                            return plan.is_all_there().map(|()| Some(vec![]));
                         }
-                        OnMissing::Create => state.plan(topics, subscriptions)?,
+                        OnMissing::Create => state.plan(topics, subscriptions, on_missing)?,
                     };
                     // Whoever subscribes now does not get what was due before.
-                    let is_done = !state.promote_before(&plan, now);
-                    if is_done {
-                        state.make(plan);
-                    }
-                    Ok(is_done)
+                    let is_ready = !state.promote_before(&plan, now);
+                    Ok(is_ready.then(|| state.make(plan)))
                 })??;
-                if is_done {
+                if let Some(changes) = made {
+                    changes.iter().for_each(SettingChanges::log);
                     return Ok(());
                 }
                 yield_now().await;

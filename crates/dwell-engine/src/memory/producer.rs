@@ -23,7 +23,7 @@ impl Producer for MemoryProducer {
 
 impl SendAtOnce for MemoryProducer {
     fn send_at_once(&self, envelope: Envelope) -> Result<Sent> {
-        let (content, now) = (content(&envelope), self.0.now());
+        let (content, now) = (content(&envelope), self.0.moment());
         // What is spent is dropped when the lock is free.
         let (sent, _spent) = self.0.with(|state| match state.is_closed {
             true => (Err(closed()), None),
@@ -43,7 +43,7 @@ pub(super) async fn accept(shared: &Shared, batch: &[Envelope]) -> Vec<Result<Se
         }
         let any_chosen = chunk.iter().any(|envelope| envelope.once.is_some());
         let contents: Vec<_> = if any_chosen { chunk.iter().map(content).collect() } else { Vec::new() };
-        let now = shared.now();
+        let now = shared.moment();
         shared.with(|state| {
             for (index, envelope) in chunk.iter().enumerate() {
                 let content = contents.get(index).copied().flatten();

@@ -2,11 +2,14 @@
 
 use super::{
     item::Item,
-    queue::Queue,
+    queue::{Queue, Signal},
     state::{QueueAt, State, TopicAt},
     topic::Topic,
 };
-use dwell_core::{Address, Error, ErrorKind, Result, Subscription, Text, Topic as DeclaredTopic, Unclaimed};
+use dwell_core::{
+    Address, Error, ErrorKind, OnMissing, Result, SettingChanges, Subscription, Text, Topic as DeclaredTopic,
+    Unclaimed,
+};
 use std::collections::BTreeMap;
 
 /// What is to be made, by name. Made in the order of the names, so that the same request gives the same transport.
@@ -14,19 +17,28 @@ use std::collections::BTreeMap;
 pub(super) struct Plan {
     topics: BTreeMap<Text, Claim>,
     subscriptions: Vec<Subscription>,
+    /// Existing subscriptions that take other settings.
+    changed: Vec<(QueueAt, Subscription)>,
+    changes: Vec<SettingChanges>,
 }
 
-/// What a topic does with what nobody subscribed to.
+/// What a topic does with messages that nobody subscribed to.
 #[derive(Clone, Copy)]
 struct Claim {
     unclaimed: Unclaimed,
-    /// Somebody said so; else it only comes with a subscription, and may still be said.
-    is_declared: bool,
-    /// The topic is there, and only learns this.
+    /// The topic exists, and only takes this setting.
     is_there: bool,
+    /// It is part of this request.
+    is_planned: bool,
 }
 
 impl Plan {
+    fn subscription(&self, topic: &Text, name: &Text) -> Option<&Subscription> {
+        let changed = self.changed.iter().map(|(_, changed)| changed);
+        let mut planned = self.subscriptions.iter().chain(changed);
+        planned.find(|planned| planned.topic == *topic && planned.name == *name)
+    }
+
     /// The topics that get a new subscription.
     pub(super) fn subscribes_to(&self) -> impl Iterator<Item = &Text> {
         self.subscriptions.iter().map(|subscription| &subscription.topic)
@@ -50,37 +62,43 @@ impl Plan {
 }
 
 impl State {
-    /// What is missing of all that these need. `Conflict` if something is there with other settings.
-    pub(super) fn plan(&self, topics: &[DeclaredTopic], subscriptions: &[Subscription]) -> Result<Plan> {
+    /// All that these need and that does not exist, or has other settings. `Conflict` if these cannot be changed.
+    pub(super) fn plan(
+        &self,
+        topics: &[DeclaredTopic],
+        subscriptions: &[Subscription],
+        on_missing: OnMissing,
+    ) -> Result<Plan> {
         let mut plan = Plan::default();
-        for topic in topics {
-            match self.unclaimed(&plan, &topic.name) {
-                Some(Claim { unclaimed, is_declared: true, .. }) => {
-                    DeclaredTopic { name: topic.name.clone(), unclaimed }.check_same(topic)?;
-                }
-                // Not there, or there only because somebody subscribed to it, who said nothing about it.
-                before => {
-                    let is_there = before.is_some_and(|claim| claim.is_there);
-                    let claim = Claim { unclaimed: topic.unclaimed, is_declared: true, is_there };
-                    plan.topics.insert(topic.name.clone(), claim);
-                }
+        for topic in DeclaredTopic::explicit_first(topics) {
+            let Some(existing) = self.unclaimed(&plan, &topic.name) else {
+                self.plan_topic(&mut plan, topic);
+                continue;
+            };
+            let changes = topic.changes(existing.unclaimed);
+            if changes.is_empty() {
+                continue;
             }
+            if existing.is_planned {
+                changes.check_same_request()?;
+            }
+            changes.check(on_missing)?;
+            let claim = Claim { unclaimed: topic.unclaimed_or_default(), is_planned: true, ..existing };
+            plan.topics.insert(topic.name.clone(), claim);
+            plan.changes.push(changes);
         }
         for subscription in subscriptions {
-            self.plan_subscription(
-                &mut plan,
-                subscription,
-                &DeclaredTopic::named(subscription.topic.clone()),
-            )?;
+            let topic = DeclaredTopic::named(subscription.topic.clone());
+            self.plan_subscription(&mut plan, subscription, &topic, on_missing)?;
         }
         for channel in subscriptions.iter().flat_map(Subscription::channels) {
             let topic = DeclaredTopic::named(channel.topic_name().clone()).keep();
             match channel {
                 Address::Topic(_) => self.plan_topic(&mut plan, &topic),
                 Address::Subscription { topic: of, name } => {
-                    if self.declared(&plan, of, name).is_none() {
+                    if self.queue_named(of, name).is_none() && plan.subscription(of, name).is_none() {
                         let wanted = Subscription::new(of.clone(), name.clone());
-                        self.plan_subscription(&mut plan, &wanted, &topic)?;
+                        self.plan_subscription(&mut plan, &wanted, &topic, on_missing)?;
                     }
                 }
             }
@@ -90,14 +108,30 @@ impl State {
 
     fn plan_topic(&self, plan: &mut Plan, topic: &DeclaredTopic) {
         if self.unclaimed(plan, &topic.name).is_none() {
-            let claim = Claim { unclaimed: topic.unclaimed, is_declared: false, is_there: false };
+            let unclaimed = topic.unclaimed_or_default();
+            let claim = Claim { unclaimed, is_there: false, is_planned: true };
             plan.topics.insert(topic.name.clone(), claim);
         }
     }
 
-    fn plan_subscription(&self, plan: &mut Plan, wanted: &Subscription, topic: &DeclaredTopic) -> Result<()> {
-        if let Some(found) = self.declared(plan, &wanted.topic, &wanted.name) {
-            return found.check_same(wanted);
+    fn plan_subscription(
+        &self,
+        plan: &mut Plan,
+        wanted: &Subscription,
+        topic: &DeclaredTopic,
+        on_missing: OnMissing,
+    ) -> Result<()> {
+        if let Some(planned) = plan.subscription(&wanted.topic, &wanted.name) {
+            return planned.changes(wanted).check_same_request();
+        }
+        if let Some((at, existing)) = self.queue_named(&wanted.topic, &wanted.name) {
+            let changes = existing.changes(wanted);
+            changes.check(on_missing)?;
+            if !changes.is_empty() {
+                plan.changed.push((at, wanted.clone()));
+                plan.changes.push(changes);
+            }
+            return Ok(());
         }
         self.plan_topic(plan, topic);
         plan.subscriptions.push(wanted.clone());
@@ -107,38 +141,37 @@ impl State {
     /// What a topic that is there, or planned, does with what nobody subscribed to.
     fn unclaimed(&self, plan: &Plan, name: &Text) -> Option<Claim> {
         let there = self.names.get(name).map(|at| &self.topics[at.0]);
-        let there = there.map(|topic| Claim {
-            unclaimed: topic.unclaimed,
-            is_declared: topic.is_declared,
-            is_there: true,
-        });
+        let there =
+            there.map(|topic| Claim { unclaimed: topic.unclaimed, is_there: true, is_planned: false });
         plan.topics.get(name).copied().or(there)
     }
 
-    /// The settings of a subscription that is there, or planned.
-    fn declared<'a>(&'a self, plan: &'a Plan, topic: &Text, name: &Text) -> Option<&'a Subscription> {
-        let there = self.names.get(topic).and_then(|at| self.topics[at.0].names.get(name));
-        let there = there.and_then(|queue| self.queues[queue.0].declared.as_ref());
-        let mut planned = plan.subscriptions.iter();
-        there.or_else(|| planned.find(|planned| planned.topic == *topic && planned.name == *name))
+    /// The settings of a subscription that exists.
+    fn queue_named(&self, topic: &Text, name: &Text) -> Option<(QueueAt, &Subscription)> {
+        let queue = self.names.get(topic).and_then(|at| self.topics[at.0].names.get(name))?;
+        Some((*queue, self.queues[queue.0].declared.as_ref()?))
     }
 
-    /// Makes what was planned.
-    pub(super) fn make(&mut self, plan: Plan) {
-        for (name, Claim { unclaimed, is_declared, .. }) in plan.topics {
+    /// Makes what was planned, and returns the settings that it changed.
+    pub(super) fn make(&mut self, plan: Plan) -> Vec<SettingChanges> {
+        for (name, Claim { unclaimed, .. }) in plan.topics {
             if let Some(at) = self.names.get(&name) {
-                let topic = &mut self.topics[at.0];
-                (topic.unclaimed, topic.is_declared) = (unclaimed, is_declared);
+                self.topics[at.0].unclaimed = unclaimed;
                 continue;
             }
             self.names.insert(name.clone(), TopicAt(self.topics.len()));
-            self.topics.push(Topic::new(DeclaredTopic { name, unclaimed }, is_declared));
+            self.topics.push(Topic::new(name, unclaimed));
+        }
+        for (at, subscription) in plan.changed {
+            self.queues[at.0].declare(subscription);
+            self.signal(at, Signal::All);
         }
         for subscription in plan.subscriptions {
             if let Some(at) = self.names.get(&subscription.topic).copied() {
                 self.subscribe(at, subscription);
             }
         }
+        plan.changes
     }
 
     fn subscribe(&mut self, at: TopicAt, subscription: Subscription) {

@@ -71,16 +71,24 @@ impl Queue {
         }
     }
 
-    /// From now on it is a subscription that somebody asked for.
+    /// Takes these settings. If the order of keys changes with them, it starts from the current leases.
     pub(super) fn declare(&mut self, subscription: Subscription) {
-        if !subscription.ordered {
-            // Nobody takes turns any more.
-            let items = self.drain();
-            self.declared = Some(subscription);
-            self.adopt(items);
-        } else {
-            self.declared = Some(subscription);
+        let was_ordered = self.is_ordered();
+        self.declared = Some(subscription);
+        if self.is_ordered() == was_ordered {
+            return;
         }
+        let items = self.drain();
+        self.keys = Keys::default();
+        if self.is_ordered() {
+            let leased = self.leases.iter().filter(|lease| lease.item.is_keyed);
+            for (key, consumer) in
+                leased.filter_map(|lease| Some((lease.item.message.key.clone()?, lease.consumer)))
+            {
+                self.keys.hold(key, consumer);
+            }
+        }
+        self.adopt(items);
     }
 
     /// What was never declared keeps order: nobody said that it need not.

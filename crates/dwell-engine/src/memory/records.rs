@@ -108,7 +108,8 @@ impl State {
         let last_run = item.last_run.as_deref();
         let (worker, lease_until) = match held.place {
             Place::Leased(lease) => {
-                let worker = format!("{}#{}", self.instance, lease.consumer).into();
+                let consumer = || format!("{}#{}", self.instance, lease.consumer).into();
+                let worker = lease.worker.clone().unwrap_or_else(consumer);
                 (Some(worker), Some(now.after(lease.until.saturating_sub(elapsed))))
             }
             _ => (last_run.map(|run| run.worker.clone()), None),
@@ -133,11 +134,11 @@ impl State {
     /// A message is gone: its record is kept if the settings say so.
     pub(super) fn finish(&mut self, topic: TopicAt, queue: Option<QueueAt>, item: Item, ending: Ending) {
         let of = &self.topics[topic.0];
-        if !of.is_dead && !self.finished.keeps(&of.name) {
+        if !of.is_dead && !self.finished.keeps(&of.name, &item.message.headers, ending.state) {
             return self.spent.push(item.message);
         }
         let (topic, subscription) = self.home(topic, queue, &item.message);
-        if !self.finished.keeps(&topic) {
+        if !self.finished.keeps(&topic, &item.message.headers, ending.state) {
             return;
         }
         // What is done was handed out when it last changed.

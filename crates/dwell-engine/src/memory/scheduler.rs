@@ -1,14 +1,15 @@
 //! Control over what waits.
 
 use super::{
+    accept::content,
     producer::accept,
     shared::Shared,
     state::{State, TopicAt},
     waiting::Waiting,
 };
 use dwell_core::{
-    Address, BoxFuture, Changed, Due, Envelope, Pending, Query, Result, ScheduleId, Scheduler, Sent, Text,
-    Timestamp, wheel::Key, wire,
+    Address, BoxFuture, Changed, Due, Entries, Envelope, Error, ErrorKind, Pending, Query, Result,
+    ScheduleId, Scheduler, Sent, Text, Timestamp, ready, wheel::Key, wire,
 };
 use std::{collections::BinaryHeap, sync::Arc};
 
@@ -19,24 +20,40 @@ impl Scheduler for MemoryScheduler {
         Box::pin(async move { accept(&self.0, &entries).await })
     }
 
-    fn cancel<'a>(&'a self, id: &'a ScheduleId) -> BoxFuture<'a, Result<Changed>> {
+    fn begin_send(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>> {
+        let begin = |envelope: &Envelope| {
+            let content = content(envelope).ok_or_else(no_chosen_id)?;
+            self.0.open(|state| state.begin_send(envelope, content))?
+        };
+        ready(entries.iter().map(begin).collect())
+    }
+
+    fn end_send(&self, entries: Vec<(Envelope, Option<Sent>)>) -> BoxFuture<'_, Result<()>> {
+        let end = |(envelope, sent): &(Envelope, Option<Sent>)| {
+            let content = content(envelope).ok_or_else(no_chosen_id)?;
+            self.0.open(|state| state.end_send(envelope, content, *sent))?
+        };
+        ready(entries.iter().try_for_each(end))
+    }
+
+    fn cancel<'a>(&'a self, entries: &'a Entries) -> BoxFuture<'a, Result<Changed>> {
         Box::pin(async move {
             let now = self.0.now();
             self.0.open(|state| {
                 let by = state.instance.clone();
-                state.change_waiting(id, now, |state, at, key| state.cancel(at, key, now, by.clone()))
+                state.change_waiting(entries, now, |state, at, key| state.cancel(at, key, now, by.clone()))
             })
         })
     }
 
-    fn reschedule<'a>(&'a self, id: &'a ScheduleId, due: Due) -> BoxFuture<'a, Result<Changed>> {
+    fn reschedule<'a>(&'a self, entries: &'a Entries, due: Due) -> BoxFuture<'a, Result<Changed>> {
         Box::pin(async move {
-            let now = self.0.now();
-            let due = due.resolve(now);
+            let moment = self.0.moment();
+            let (due, now) = (due.resolve(moment), moment.floor());
             self.0.open(|state| {
                 let by = state.instance.clone();
-                state
-                    .change_waiting(id, now, |state, at, key| state.reschedule(at, key, due, now, by.clone()))
+                let change = |state: &mut State, at, key| state.reschedule(at, key, due, now, by.clone());
+                state.change_waiting(entries, now, change)
             })
         })
     }
@@ -49,33 +66,40 @@ impl Scheduler for MemoryScheduler {
     }
 }
 
+fn no_chosen_id() -> Error {
+    Error::new(ErrorKind::Invalid, "only a send under an id that its user chose is recorded")
+}
+
 impl State {
-    /// Changes what waits under this id, in every topic, and gives the best answer.
+    /// Changes these pending entries, and returns the best answer.
     fn change_waiting(
         &mut self,
-        id: &ScheduleId,
+        entries: &Entries,
         now: Timestamp,
         change: impl Fn(&mut Self, TopicAt, Key),
     ) -> Changed {
-        let id = &self.hasher.of(&id.0);
-        let mut best = Changed::NotFound;
+        let (mut is_changed, mut is_late) = (false, false);
         for at in (0..self.topics.len()).map(TopicAt) {
-            let found = self.topics[at.0].waiting.find(id);
-            let due = found.and_then(|key| self.topics[at.0].waiting.get(key)).map(|(due, _)| due);
-            match found.zip(due) {
-                Some((key, due)) if due > now => {
-                    change(self, at, key);
-                    best = Changed::Done;
-                }
-                // Due, and only not yet moved on.
-                Some(_) if best == Changed::NotFound => best = Changed::TooLate,
-                None if best == Changed::NotFound && self.ids.get(at, id).is_some() => {
-                    best = Changed::TooLate;
-                }
-                _ => {}
+            if !entries.may_be_in(&self.topics[at.0].name) {
+                continue;
             }
+            for key in self.topics[at.0].waiting.of_message(&entries.message, &self.hasher) {
+                match self.topics[at.0].waiting.get(key) {
+                    Some((due, waiting)) if due > now && !ScheduleId::is_dead_letter(&waiting.id.id) => {
+                        change(self, at, key);
+                        is_changed = true;
+                    }
+                    // Due, but not promoted yet; or a dead letter.
+                    _ => is_late = true,
+                }
+            }
+            is_late = is_late || self.is_known(at, &entries.message);
         }
-        best
+        match (is_changed, is_late) {
+            (true, _) => Changed::Done,
+            (false, true) => Changed::TooLate,
+            (false, false) => Changed::NotFound,
+        }
     }
 
     /// One page of what waits. Looks at every entry, unless it is asked for one message: with a million of them that
@@ -83,6 +107,9 @@ impl State {
     fn pending(&self, query: &Query, now: Timestamp) -> Vec<Pending> {
         let mut page = Page { query, now, best: BinaryHeap::new() };
         for (index, topic) in self.topics.iter().enumerate() {
+            if !query.may_be_in(&topic.name) {
+                continue;
+            }
             let at = TopicAt(index);
             match &query.message {
                 Some(message) => {

@@ -3,6 +3,9 @@
 use super::Memory;
 use dwell_core::{Error, ErrorKind, Result, Seams, TransportUrl};
 
+/// The largest number that a URL may give: no machine holds more.
+const MOST: usize = 1_000_000_000;
+
 /// The bounds of a memory transport.
 ///
 /// ```
@@ -63,12 +66,20 @@ pub fn connect(url: &TransportUrl, seams: Seams) -> Result<Memory> {
     }
     let default = MemorySettings::default();
     let mut options = url.options();
+    let mut number = |name: &'static str, default: usize| match options.number(name)? {
+        Some(number) if number > MOST => {
+            let text =
+                format!("the option `{name}` of the memory:// URL is {number}: at most {MOST} is possible");
+            Err(Error::new(ErrorKind::Config, text))
+        }
+        given => Ok(given.unwrap_or(default)),
+    };
     let settings = MemorySettings {
-        capacity: options.number("capacity")?.unwrap_or(default.capacity),
-        ids: options.number("ids")?.unwrap_or(default.ids),
-        max_body: options.number("max_body")?.unwrap_or(default.max_body),
-        keep_done: options.number("keep_done")?.unwrap_or(default.keep_done),
-        keep_jobs: options.number("keep_jobs")?.unwrap_or(default.keep_jobs),
+        capacity: number("capacity", default.capacity)?,
+        ids: number("ids", default.ids)?,
+        max_body: number("max_body", default.max_body)?,
+        keep_done: number("keep_done", default.keep_done)?,
+        keep_jobs: number("keep_jobs", default.keep_jobs)?,
     };
     options.finish()?;
     Ok(Memory::new(seams, settings))

@@ -1,15 +1,14 @@
 //! Settling what consumers hold: each settlement is one step, whatever it moves where.
 
 use super::{
-    hashed::HashedId,
     item::{Item, LastRun, new_item},
     queue::Signal,
     records::Ending,
-    state::{QueueAt, State, TopicAt},
+    state::{QueueAt, State},
 };
 use crate::planted::{Bug, planted};
 use dwell_core::{
-    Action, Envelope, Error, ErrorKind, LeaseId, Note, Outcome, Result, ScheduleId, Settle,
+    Action, Envelope, Error, ErrorKind, LeaseId, Moment, Note, Outcome, Result, Settle,
     State as MessageState, Timestamp,
 };
 
@@ -23,9 +22,10 @@ impl State {
         &mut self,
         at: QueueAt,
         settle: &Settle,
-        now: Timestamp,
+        moment: Moment,
         released: &mut Released,
     ) -> Result<()> {
+        let now = moment.floor();
         self.done += 1;
         let lease = settle.delivery.receipt.lease();
         let note = &settle.note;
@@ -53,44 +53,21 @@ impl State {
                 };
                 let held = self.take_leased(at, lease)?;
                 let envelope = Envelope::new(to.clone(), settle.delivery.message.clone()).due(*due);
-                let due = due.resolve(now).max(now);
-                let id = (due > now).then(|| self.name_of_move(target.topic(), &envelope));
+                let due = due.resolve(moment).max(now);
+                let slot = (due > now).then(|| self.slot_of_copy(target.topic(), &envelope));
                 let mut item = new_item(envelope.message, held.serial, due, now);
                 item.created_at = held.created_at;
                 item.last_run = Some(Box::new(last_run(note, held.updated_at)));
-                match id {
-                    Some(id) => self.hold(target, item, id, None),
+                match slot {
+                    Some(slot) => {
+                        slot.replaces.map(|key| self.unhold(target.topic(), key));
+                        self.hold(target, item, slot.id, None, false);
+                    }
                     None => self.deliver(target, item, now),
                 }
             }
         }
         Ok(())
-    }
-
-    /// The name under which a message waits that is moved. A copy of it that was stored before makes way for it. What was in
-    /// somebody's hands and moved is no copy, nor is what a user sent: it is another message of the same id and content, and
-    /// both go on, each under a name of its own.
-    fn name_of_move(&mut self, topic: TopicAt, envelope: &Envelope) -> HashedId {
-        let id = self.name_of_copy(topic, envelope);
-        let waiting = &self.topics[topic.0].waiting;
-        let Some(key) = waiting.find(&id) else { return id };
-        if waiting.get(key).is_some_and(|(_, there)| there.is_stored_copy()) {
-            self.unhold(topic, key);
-            return id;
-        }
-        self.free_name(topic, envelope)
-    }
-
-    /// A name that nothing waits under yet.
-    fn free_name(&mut self, topic: TopicAt, envelope: &Envelope) -> HashedId {
-        let name = ScheduleId::of(envelope);
-        loop {
-            let number = self.next();
-            let id = self.hasher.of(&format!("{name}&{number}").into());
-            if self.topics[topic.0].waiting.find(&id).is_none() {
-                return id;
-            }
-        }
     }
 
     /// Puts back what a batch released, in the order in which it was handed out.

@@ -2,7 +2,7 @@
 
 use super::{Held, MemorySettings, state::State};
 use crate::spawn::yield_now;
-use dwell_core::{Error, ErrorKind, Result, Seams, Timestamp};
+use dwell_core::{Error, ErrorKind, Moment, Result, Seams, Timestamp};
 use std::{
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -84,6 +84,10 @@ impl Shared {
 
     pub(super) fn now(&self) -> Timestamp {
         self.seams.clock.now()
+    }
+
+    pub(super) fn moment(&self) -> Moment {
+        self.seams.clock.moment()
     }
 
     pub(super) fn elapsed(&self) -> Duration {

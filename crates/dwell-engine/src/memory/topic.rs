@@ -4,14 +4,12 @@ use super::{
     state::QueueAt,
     waiting::{Waitlist, Waits},
 };
-use dwell_core::{Text, Timestamp, Topic as Declared, Unclaimed, wire};
+use dwell_core::{Text, Timestamp, Unclaimed, wire};
 use std::collections::BTreeMap;
 
 pub(super) struct Topic {
     pub(super) name: Text,
     pub(super) unclaimed: Unclaimed,
-    /// Whether somebody said so, or it only came with a subscription.
-    pub(super) is_declared: bool,
     /// What lies here was given up.
     pub(super) is_dead: bool,
     /// The subscriptions that somebody asked for, in the order in which they came.
@@ -29,16 +27,15 @@ pub(super) struct Topic {
 }
 
 impl Topic {
-    pub(super) fn new(declared: Declared, is_declared: bool) -> Self {
+    pub(super) fn new(name: Text, unclaimed: Unclaimed) -> Self {
         Self {
-            is_dead: wire::is_dead_letter_topic(&declared.name),
-            name: declared.name,
-            unclaimed: declared.unclaimed,
-            is_declared,
+            is_dead: wire::is_dead_letter_topic(&name),
+            waiting: Waitlist::new(name.clone()),
+            name,
+            unclaimed,
             subscribed: Vec::new(),
             names: BTreeMap::new(),
             kept: None,
-            waiting: Waitlist::default(),
             publishes: Waits::default(),
             told: None,
             discarded: 0,

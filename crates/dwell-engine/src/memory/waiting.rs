@@ -7,7 +7,7 @@ use super::{
 };
 use crate::planted::{Bug, planted};
 use dwell_core::{
-    MessageId, OnConflict, State, Text, Timestamp,
+    MessageId, OnConflict, ScheduleId, State, Text, Timestamp,
     wheel::{Key, Wheel},
 };
 
@@ -19,18 +19,13 @@ pub(super) struct Waiting {
     pub(super) queue: Option<QueueAt>,
     /// For a user's send under an id of the user's own.
     pub(super) chosen: Option<Box<Chosen>>,
+    /// Whether it was sent as a copy, which a repeated settlement sends again.
+    pub(super) is_copy: bool,
     /// What it waits for.
     pub(super) state: State,
     /// Who said last when it is due, if somebody has changed that. Boxed, because hardly any message has one.
     pub(super) rescheduled_by: Option<Box<Text>>,
     pub(super) item: Item,
-}
-
-impl Waiting {
-    /// Whether it was put here as it is, and not by a user.
-    pub(super) fn is_stored_copy(&self) -> bool {
-        self.item.last_run.is_none() && self.chosen.is_none()
-    }
 }
 
 /// What a user said about an id of the user's own.
@@ -91,15 +86,21 @@ impl Waits {
 ///
 /// Every entry of the wheel is in the index under its id, and nothing else is: what replaces an entry takes it out of
 /// both first. The wheel's key is the entry's generation, so nothing that happens to one entry can touch its successor.
-#[derive(Default)]
 pub(super) struct Waitlist {
+    /// The name of the topic.
+    topic: Text,
     wheel: Wheel<Waiting>,
     ids: IdMap<Key>,
-    /// What was handled before waits under an id that is not its message's: found by its message here.
-    copies: IdMap<Vec<Key>>,
+    /// All but plain publishes, by message. The name of a publish is found from its message and the topic: most entries
+    /// are publishes, and one index is enough for them.
+    others: IdMap<Vec<Key>>,
 }
 
 impl Waitlist {
+    pub(super) fn new(topic: Text) -> Self {
+        Self { topic, wheel: Wheel::default(), ids: IdMap::default(), others: IdMap::default() }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.wheel.len()
     }
@@ -107,14 +108,14 @@ impl Waitlist {
     /// Nothing may wait under the same id: see [`Waitlist::find`].
     pub(super) fn insert(&mut self, due: Timestamp, waiting: Waiting, hasher: &IdHasher) {
         let due = if planted(Bug::WholeSeconds) { Timestamp(due.0 / 1000 * 1000) } else { due };
-        let (id, copy_of) = (waiting.id.clone(), copy_of(&waiting, hasher));
+        let (id, other) = (waiting.id.clone(), self.other(&waiting, hasher));
         let key = self.wheel.insert(due, waiting);
         let before = self.ids.insert(id, key);
         debug_assert!(before.is_none() || planted(Bug::ReplacedStillFires), "two entries under one id");
-        if let Some(message) = copy_of {
-            match self.copies.get_mut(&message) {
+        if let Some(message) = other {
+            match self.others.get_mut(&message) {
                 Some(keys) => keys.push(key),
-                None => _ = self.copies.insert(message, vec![key]),
+                None => _ = self.others.insert(message, vec![key]),
             }
         }
     }
@@ -124,13 +125,11 @@ impl Waitlist {
         self.ids.get(id).copied()
     }
 
-    /// All that waits of this message.
+    /// All entries of this message.
     pub(super) fn of_message(&self, message: &MessageId, hasher: &IdHasher) -> Vec<Key> {
-        let id = hasher.of_message(message);
-        let is_its =
-            |key: &Key| self.get(*key).is_some_and(|(_, waiting)| waiting.item.message.id == *message);
-        let copies = self.copies.get(&id).into_iter().flatten().copied();
-        self.find(&id).filter(is_its).into_iter().chain(copies).collect()
+        let publish = self.find(&hasher.of(&ScheduleId::of_publish(&message.0, &self.topic).0));
+        let others = self.others.get(&hasher.of_message(message)).into_iter().flatten().copied();
+        publish.into_iter().chain(others).collect()
     }
 
     pub(super) fn get(&self, key: Key) -> Option<(Timestamp, &Waiting)> {
@@ -178,20 +177,21 @@ impl Waitlist {
     /// Takes what has left the wheel out of the index.
     fn forget(&mut self, waiting: &Waiting, hasher: &IdHasher) {
         self.ids.remove(&waiting.id);
-        let Some(message) = copy_of(waiting, hasher) else { return };
-        if let Some(keys) = self.copies.get_mut(&message) {
+        let Some(message) = self.other(waiting, hasher) else { return };
+        if let Some(keys) = self.others.get_mut(&message) {
             keys.retain(|key| self.wheel.get(*key).is_some());
             if keys.is_empty() {
-                self.copies.remove(&message);
+                self.others.remove(&message);
             }
         }
     }
-}
 
-/// The message behind an entry that does not wait under its message's id.
-fn copy_of(waiting: &Waiting, hasher: &IdHasher) -> Option<HashedId> {
-    let message = &waiting.item.message.id;
-    (*waiting.id.id != *message.0).then(|| hasher.of_message(message))
+    /// The message of an entry that is no plain publish.
+    fn other(&self, waiting: &Waiting, hasher: &IdHasher) -> Option<HashedId> {
+        let message = &waiting.item.message.id;
+        let is_publish = ScheduleId::published(&waiting.id.id, &self.topic) == Some(&*message.0);
+        (!is_publish).then(|| hasher.of_message(message))
+    }
 }
 
 #[cfg(test)]
@@ -201,8 +201,8 @@ mod tests {
 
     #[test]
     fn what_has_left_is_in_no_index() {
-        let (mut list, hasher) = (Waitlist::default(), IdHasher::default());
-        let ids = ["a", "a@orders/mail#1", "a@orders/stock#1"];
+        let (mut list, hasher) = (Waitlist::new("orders".into()), IdHasher::default());
+        let ids = ["a@orders", "a@orders/mail#1", "a@orders/stock#1"];
         for id in ids {
             let item = new_item(Message::new("a", "t", ""), 1, Timestamp(1), Timestamp(0));
             let id = hasher.of(&id.into());
@@ -210,6 +210,7 @@ mod tests {
                 id,
                 queue: None,
                 chosen: None,
+                is_copy: false,
                 state: State::Scheduled,
                 rescheduled_by: None,
                 item,
@@ -224,7 +225,7 @@ mod tests {
         let mut due = Vec::new();
         list.pop_due(Timestamp(1), 10, &mut due, &hasher);
         assert_eq!(due.len(), 2);
-        assert!(list.copies.get(&hasher.of_message(&message)).is_none());
+        assert!(list.others.get(&hasher.of_message(&message)).is_none());
         assert!(ids.iter().all(|id| list.find(&hasher.of(&(*id).into())).is_none()));
     }
 }

@@ -120,25 +120,18 @@ impl Seen {
 
     /// In a ledger; `None` if it is over.
     pub(super) fn recorded(record: Record) -> Option<Self> {
-        let to = wire::TO_TOPIC;
-        let headers = &record.message.headers;
-        // What waits in a store for another broker belongs to where it goes.
-        let (topic, subscription) = match headers.get_text(to) {
-            Some(topic) => (topic.into(), headers.get_text(wire::TO_SUBSCRIPTION).map(Text::from)),
-            None => (record.topic, record.subscription),
-        };
         Some(Self {
             stage: Stage::of(record.state)?,
             retry_count: record.message.attempts.failed,
-            last_error: record.error.or_else(|| headers.get_text(wire::LAST_ERROR).map(Text::from)),
+            last_error: record.error,
             next_retry_at: record.due.filter(|_| is_waiting(record.state)),
             enqueued_at: record.created_at,
             processing_started_at: None,
             hung: false,
             kind: record.message.kind.clone(),
             id: record.message.id.clone(),
-            topic,
-            subscription,
+            topic: record.topic,
+            subscription: record.subscription,
         })
     }
 }

@@ -7,6 +7,7 @@ use super::{
 use crate::{
     Context,
     handler::{Begun, BlockingHandler, Handler, Surround},
+    inside::Runs,
     rules::Verdict,
     spawn::panic_text,
 };
@@ -47,9 +48,11 @@ impl Executor {
         concurrency: usize,
         name: &str,
         abandoned: Arc<Abandoned>,
+        runs: &Runs,
     ) -> Self {
-        let threads =
-            |handler: &Arc<_>| Threads::new(Arc::clone(handler), clock, concurrency, name, abandoned);
+        let threads = |handler: &Arc<_>| {
+            Threads::new(Arc::clone(handler), clock, concurrency, name, abandoned, runs.clone())
+        };
         match work {
             Work::Async(handler) => Self::Async(handler.clone()),
             Work::Blocking(handler) => Self::Threads(threads(handler)),
@@ -144,4 +147,9 @@ pub(super) fn run_blocking(handler: &dyn BlockingHandler, message: Message, cont
 /// The verdict of a run that may have panicked.
 pub fn or_panic(run: std::thread::Result<Verdict>) -> Verdict {
     run.unwrap_or_else(|panic| Verdict::fail(format!("the handler panicked: {}", panic_text(&*panic))))
+}
+
+/// Drops the run of a handler that was given up. Returns the text of a panic in its destructor: it concerns this run alone.
+pub fn drop_caught(run: BoxFuture<'static, Verdict>) -> Option<String> {
+    catch_unwind(AssertUnwindSafe(|| drop(run))).err().map(|panic| panic_text(&*panic).to_owned())
 }

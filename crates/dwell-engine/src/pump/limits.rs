@@ -1,5 +1,6 @@
 //! Two limits of a subscription: how many messages may be unacceptable, and how many runs may start per second.
 
+use crate::settings::LONGEST_INTERVAL;
 use std::{
     collections::VecDeque,
     sync::{Mutex, PoisonError},
@@ -46,7 +47,8 @@ pub(super) struct Rate {
 
 impl Rate {
     pub(super) fn new(per_second: Option<f64>) -> Self {
-        let interval = per_second.map(|rate| Duration::from_secs_f64((1.0 / rate).min(86_400.0)));
+        let interval =
+            per_second.map(|rate| Duration::from_secs_f64((1.0 / rate).min(LONGEST_INTERVAL.as_secs_f64())));
         Self { interval, next: Mutex::new(Duration::ZERO) }
     }
 

@@ -16,9 +16,9 @@ mod supervisor;
 mod threads;
 
 pub use counters::Counts;
-pub use executor::{BlockingRun, Work, or_panic};
+pub use executor::{BlockingRun, Work, drop_caught, or_panic};
 
-use crate::{delay::Delay, observe::Observer, settings::SubscriptionSettings, spawn::spawn};
+use crate::{delay::Delay, inside::Runs, observe::Observer, settings::SubscriptionSettings, spawn::spawn};
 use counters::Counters;
 use dwell_core::{Address, Capabilities, Result, Seams, Text, Transport};
 use limits::Rate;
@@ -70,6 +70,7 @@ pub(crate) struct PumpShared {
     pub(crate) work: Work,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) quarantine: Option<u32>,
+    pub(crate) runs: Runs,
     counters: Counters,
     rate: Rate,
     performers: Vec<Seat>,
@@ -118,6 +119,7 @@ impl Pump {
         seams: Seams,
         work: Work,
         observer: Option<Arc<dyn Observer>>,
+        runs: Runs,
     ) -> Result<Self> {
         let capabilities = transport.capabilities();
         settings.validate(&capabilities)?;
@@ -141,6 +143,7 @@ impl Pump {
             seams,
             work,
             observer,
+            runs,
         });
         let pump = Self { shared, control: watch::Sender::new(Control::Run), restart: watch::Sender::new(0) };
         for seat in 0..pump.shared.performers.len() {

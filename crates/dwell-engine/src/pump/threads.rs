@@ -9,7 +9,7 @@ use super::{
     executor::run_blocking,
     slots::{Abandoned, Slot},
 };
-use crate::{BlockingHandler, Context, Verdict};
+use crate::{BlockingHandler, Context, Verdict, inside::Runs};
 use dwell_core::{BoxFuture, Busy, Clock, Message};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -33,6 +33,7 @@ struct Shared {
     room: Notify,
     abandoned: Arc<Abandoned>,
     concurrency: usize,
+    runs: Runs,
 }
 
 #[derive(Default)]
@@ -75,6 +76,7 @@ impl Threads {
         concurrency: usize,
         name: &str,
         abandoned: Arc<Abandoned>,
+        runs: Runs,
     ) -> Self {
         let shared = Shared {
             handler,
@@ -83,6 +85,7 @@ impl Threads {
             room: Notify::new(),
             abandoned,
             concurrency,
+            runs,
         };
         Self { shared: Arc::new(shared), clock, concurrency, name: name.to_owned() }
     }
@@ -162,7 +165,9 @@ impl Shared {
                 continue;
             };
             drop(state);
+            let inside = self.runs.enter();
             let verdict = job.span.in_scope(|| run_blocking(&*self.handler, job.message, job.context));
+            drop(inside);
             // They must not outlive the run: whoever gets the outcome may look at once.
             drop((job.span, job.at_work));
             state = self.lock();

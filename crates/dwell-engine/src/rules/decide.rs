@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     planted::{Bug, planted},
-    settings::{MaxRuns, OnUnknown, SubscriptionSettings},
+    settings::{DeadLetter, MaxRuns, OnUnknown, SubscriptionSettings},
 };
 use dwell_core::{
     Action, Address, Delivery, Due, Note, Outcome, RetryPolicies, RetryPolicy, Settle, Subscription, Text,
@@ -27,6 +27,8 @@ pub struct Rules {
     pub retry: RetryPolicies,
     /// What becomes of types that nobody here handles.
     pub on_unknown: OnUnknown,
+    /// What is given up goes nowhere, because a setting says so.
+    pub discard: bool,
     /// How long a message waits that a worker lost, before it runs again.
     pub recovery_delay: Duration,
     /// Who runs it, for the record.
@@ -42,6 +44,7 @@ impl Rules {
             defer_delay: settings.defer_delay,
             retry: settings.retry_policies(),
             on_unknown: settings.on_unknown,
+            discard: settings.dead_letter == DeadLetter::Discard,
             recovery_delay: settings.recovery_delay,
             worker: worker.into(),
         }
@@ -202,6 +205,8 @@ impl Case<'_> {
             RetryPolicy { base_delay: self.rules.recovery_delay, ..self.rules.policy(&self.delivery) };
         self.delivery.message.headers.set(wire::LOST_COUNT, times.to_string());
         let text = format!("handed out {times} times without an outcome: its worker crashed or lost it");
+        // It may wait in a store, whose record of it begins there.
+        stamp_error(&mut self.delivery.message, &text);
         let delay = policy.delay(times.saturating_sub(1), jitter);
         self.back(Due::After(delay), Outcome::Released, Some(text.into()))
     }
@@ -212,7 +217,8 @@ impl Case<'_> {
         attempts.handled
     }
 
-    /// To the channel for it. A dead-letter channel's own consumer has none: it tries again, at the longest delay.
+    /// To the channel for it. A dead-letter channel's own consumer has none: it tries again, at the longest delay, unless
+    /// it is to discard.
     fn give_up(mut self, reason: Rejection, outcome: Outcome, description: Text) -> Decision {
         let subscription = &self.rules.subscription;
         let channel = match reason {
@@ -234,7 +240,7 @@ impl Case<'_> {
     }
 
     fn without_channel(mut self, outcome: Outcome, description: Text) -> Decision {
-        if wire::is_dead_letter_topic(&self.rules.subscription.topic) {
+        if wire::is_dead_letter_topic(&self.rules.subscription.topic) && !self.rules.discard {
             let delay = self.rules.policy(&self.delivery).max_delay;
             if !matches!(outcome, Outcome::Exhausted) {
                 self.count_run();

@@ -256,6 +256,19 @@ fn a_consumer_of_dead_letters_has_none_of_its_own_and_tries_again_at_the_longest
 }
 
 #[test]
+fn a_consumer_of_dead_letters_discards_where_it_is_told_to() {
+    let settings = SubscriptionSettings {
+        max_runs: MaxRuns::Limited(1),
+        dead_letter: DeadLetter::Discard,
+        ..SubscriptionSettings::new("orders.dlq", "triage")
+    };
+    for verdict in [Verdict::Reject("no".into()), Verdict::fail("boom"), Verdict::Invalid("no".into())] {
+        let decision = decided(&settings, delivery(7, 7), verdict);
+        assert_eq!((decision.settle.action.clone(), decision.discarded), (Action::ACK, true));
+    }
+}
+
+#[test]
 fn a_replay_returns_to_its_own_subscription_with_its_counts_anew_and_no_trace() {
     let dead = decided(&settings(), delivery(3, 2), Verdict::fail("boom")).settle.delivery;
     let settle = replay(dead, Some("43".into()), "ada").unwrap();

@@ -154,17 +154,12 @@ struct PoorConsumer {
 }
 
 impl Consumer for PoorConsumer {
-    fn receive(
-        &self,
-        max: usize,
-        wait: Duration,
-        lease: Option<Duration>,
-    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+    fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>> {
         assert!(!takes(&self.faults.panics), "a consumer that panics");
         let fault = self.faults.receives.lock().unwrap().pop();
         match fault {
             Some(kind) => ready(Err(away(kind))),
-            None => self.inner.receive(max, wait, lease),
+            None => self.inner.receive_with(receive),
         }
     }
     fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {

@@ -3,12 +3,12 @@
 
 use crate::{Place, Scale, flow::settle, message};
 use dwell_bench::Output;
-use dwell_core::{Address, Due, Envelope, OnMissing, Result, Seams, Subscription, Transport};
+use dwell_core::{Address, Due, Envelope, OnMissing, Result, Seams, Subscription, Timestamp, Transport};
 use dwell_kafka::{Counts, Kafka, KafkaSettings};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 use tokio::{sync::oneshot, task::JoinHandle};
 
@@ -50,7 +50,8 @@ pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
     relay.await.expect("it ends").expect("it ends well");
 
     let start = Instant::now();
-    let mut ids = BTreeSet::new();
+    // The earliest moment at which each may come, in microseconds.
+    let mut expected = BTreeMap::new();
     // Each waits for one or two levels and a bit, and nobody looks after them meanwhile.
     for batch in 0..scale.messages / 1000 {
         let envelope = |n: usize| {
@@ -58,7 +59,11 @@ pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
             Envelope::new(Address::Topic(mail.topic.clone()), message(&seams)).due(due)
         };
         let envelopes: Vec<_> = (0..1000).map(envelope).collect();
-        ids.extend(envelopes.iter().map(|envelope| envelope.message.id.clone()));
+        let now = seams.clock.moment().micros();
+        expected.extend(envelopes.iter().map(|envelope| {
+            let due = now + envelope.due.wait(Timestamp(0)).as_micros() as i64;
+            (envelope.message.id.clone(), due)
+        }));
         producer.send(&envelopes).await.into_iter().for_each(|sent| assert!(sent.is_ok(), "{sent:?}"));
         let pace = scale.stopped * batch as u32 / (scale.messages / 1000) as u32;
         seams.clock.sleep(pace.saturating_sub(start.elapsed())).await;
@@ -66,15 +71,14 @@ pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
     seams.clock.sleep(scale.stopped.saturating_sub(start.elapsed())).await;
 
     let (relay, stop) = start_relay(&settings, &seams);
-    let (mut first, mut early, count) = (None, 0, ids.len());
-    while !ids.is_empty() {
+    let (mut first, mut early, count) = (None, 0, expected.len());
+    while !expected.is_empty() {
         let batch = consumer.receive(1000, Duration::from_secs(60), None).await.expect("a batch");
-        assert!(!batch.is_empty(), "{} of {count} are lost", ids.len());
+        assert!(!batch.is_empty(), "{} of {count} are lost", expected.len());
         first.get_or_insert_with(Instant::now);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as i64;
-        early += batch.iter().filter(|delivery| delivery.due.is_none_or(|due| now < due.0)).count();
+        let now = seams.clock.moment().micros();
         for delivery in &batch {
-            ids.remove(&delivery.message.id);
+            early += usize::from(expected.remove(&delivery.message.id).is_some_and(|due| now < due));
         }
         settle(&*consumer, batch).await;
     }

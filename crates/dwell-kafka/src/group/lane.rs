@@ -4,9 +4,13 @@ use super::{details, watcher::Watcher};
 use crate::record::{Read, Record};
 use dwell_core::{LowWater, Timestamp};
 use rdkafka::{
-    Offset, TopicPartitionList, consumer::base_consumer::PartitionQueue, error::KafkaError, statistics,
+    Offset, TopicPartitionList,
+    consumer::base_consumer::PartitionQueue,
+    error::{KafkaError, RDKafkaErrorCode as Code},
+    statistics,
 };
 use std::{
+    borrow::Cow,
     collections::{BTreeSet, VecDeque},
     sync::Condvar,
     time::Duration,
@@ -43,10 +47,14 @@ pub(super) struct Lane {
     pub(super) completed: u64,
     /// What the broker was last told, as far as we know: the mark, and how many were done then.
     pub(super) committed: Option<(u64, u64)>,
+    /// The mark that has to be committed again before anything is handed out: see [`super::lanes::Lanes::prove`].
+    pub(super) unproven: Option<u64>,
     /// Being taken away: hands out no more.
     pub(super) leaving: bool,
     /// Where its span was last seen to be full.
     pub(super) full: Option<Full>,
+    /// The offset from which on it cannot be read, and why.
+    pub(super) unreadable: Option<(u64, KafkaError)>,
 }
 
 /// A span that is full. That is ordinary where many are handed out at a time, as in a relay, and only of note if the mark does
@@ -72,8 +80,10 @@ impl Lane {
             busy: 0,
             completed: 0,
             committed: None,
+            unproven: None,
             leaving: false,
             full: None,
+            unreadable: None,
         }
     }
 
@@ -81,6 +91,12 @@ impl Lane {
     pub(super) fn is_told(&self) -> bool {
         let told = |tracker: &LowWater| self.committed == Some((tracker.commit(), self.completed));
         self.tracker.as_ref().is_none_or(told)
+    }
+
+    /// What there is to commit: a mark, and what is done above it.
+    pub(super) fn low_water(&self) -> Option<Cow<'_, LowWater>> {
+        let unproven = || self.unproven.map(|mark| Cow::Owned(LowWater::starting_at(mark)));
+        self.tracker.as_ref().map(Cow::Borrowed).or_else(unproven)
     }
 
     /// Whether this fence is that of what was handed out at this offset.
@@ -161,7 +177,7 @@ impl Lane {
         }
     }
 
-    pub(super) fn next(&mut self, topic: &str, read: Read) -> Option<Record> {
+    pub(super) fn next(&mut self, topic: &str, partition: i32, read: Read) -> Option<Record> {
         if let Some(record) = self.waiting.pop_front() {
             return Some(record);
         }
@@ -169,17 +185,34 @@ impl Lane {
             match self.queue.as_ref()?.poll(Duration::ZERO)? {
                 Ok(message) => {
                     let record = read(&message);
+                    self.unreadable = None;
                     if !self.repeats(&record) {
                         return Some(record);
                     }
                 }
                 Err(KafkaError::PartitionEOF(_)) => {}
+                Err(error) if is_of_the_batch(&error) => self.stop_at(error, topic, partition),
                 // The library goes on by itself.
-                Err(error) => {
-                    tracing::warn!(%error, topic, "a partition of Kafka could not be read for a moment")
-                }
+                Err(error) => tracing::warn!(%error, topic, partition, "fetch failed; retrying"),
             }
         }
+    }
+
+    /// The library reads the batch again and again. Nothing is skipped: its records would be lost.
+    fn stop_at(&mut self, error: KafkaError, topic: &str, partition: i32) {
+        let received = self.tracker.as_ref().map(LowWater::next);
+        let offset = received.or(self.done.as_ref().map(|(mark, _)| *mark)).unwrap_or(0);
+        if self.unreadable.is_none() {
+            tracing::error!(
+                %error,
+                topic,
+                partition,
+                offset,
+                "batch cannot be read; partition stopped. To skip the batch, stop all consumers of the group and move its \
+                 offset behind the batch: kafka-consumer-groups --reset-offsets --to-offset"
+            );
+        }
+        self.unreadable = Some((offset, error));
     }
 
     /// Its span is full. Says so once of each message that is stuck.
@@ -197,6 +230,15 @@ impl Lane {
             );
         }
     }
+}
+
+/// Whether the fault lies in what is stored, so that no other attempt can succeed.
+fn is_of_the_batch(error: &KafkaError) -> bool {
+    let code = error.rdkafka_error_code();
+    matches!(
+        code,
+        Some(Code::BadCompression | Code::BadMessage | Code::NotImplemented | Code::InvalidMessage)
+    )
 }
 
 /// Adds the mark of a partition, and what is done above it.

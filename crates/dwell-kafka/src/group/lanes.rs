@@ -3,6 +3,7 @@
 use super::{
     details::{self, REACH},
     lane::{Key, Lane, add, position, split},
+    vitals::{Complaint, Limits, Vitals},
 };
 use crate::record::{Read, Record};
 use dwell_core::{Clock, Error, ErrorKind, LeaseId, LowWater, Result};
@@ -76,6 +77,9 @@ struct State {
     refused: Option<Error>,
     /// The broker takes commits with nothing beside the mark.
     terse: bool,
+    vitals: Vitals,
+    /// What keeps it from its work, in words.
+    trouble: Option<String>,
 }
 
 /// A record in our hands.
@@ -109,6 +113,8 @@ impl Lanes {
             departures: 0,
             refused: None,
             terse: false,
+            vitals: Vitals::default(),
+            trouble: None,
         };
         let (settled, completed, stirred) = (Condvar::new(), Condvar::new(), Notify::new());
         let (state, lag) = (Mutex::new(state), AtomicU64::new(0));
@@ -205,12 +211,12 @@ impl Lanes {
         ready: &mut dyn FnMut(&Record) -> bool,
         batch: &mut Vec<Taken>,
     ) {
-        while batch.len() < max && !lane.leaving && lane.done.is_some() {
+        while batch.len() < max && !lane.leaving && lane.done.is_some() && lane.unproven.is_none() {
             if self.is_full(lane) {
                 lane.note_full(&self.topics[key.0], key.1, self.clock.elapsed());
                 return;
             }
-            let Some(record) = lane.next(&self.topics[key.0], self.read) else { return };
+            let Some(record) = lane.next(&self.topics[key.0], key.1, self.read) else { return };
             if self.is_full_for(lane, Some(&record)) {
                 // Behind a gap.
                 lane.waiting.push_front(record);
@@ -239,12 +245,55 @@ impl Lanes {
     /// What lies in the partitions and is not done, from what the library says of them. It does not know what was committed
     /// within a transaction.
     pub(super) fn measure(&self, said: &Statistics) {
-        let state = self.lock();
-        let lag = state.lanes.iter().filter_map(|((topic, partition), lane)| {
-            let said = said.topics.get(&self.topics[*topic])?.partitions.get(partition)?;
-            Some(lane.lag(said))
-        });
+        let mut state = self.lock();
+        let State { lanes, vitals, .. } = &mut *state;
+        let of = |(topic, partition): Key| said.topics.get(&self.topics[topic])?.partitions.get(&partition);
+        let lag = lanes.iter().filter_map(|(key, lane)| Some(lane.lag(of(*key)?)));
         self.lag.store(lag.sum(), Ordering::Relaxed);
+        // One that has not begun, or cannot be read, is known to wait.
+        let is_read =
+            |lane: &Lane| lane.done.is_some() && lane.waiting.is_empty() && lane.unreadable.is_none();
+        let read = lanes.iter().filter(|(_, lane)| is_read(lane));
+        vitals.observe(self.clock.elapsed(), said, read.filter_map(|(key, _)| Some((*key, of(*key)?))));
+    }
+
+    /// What is wrong with the client. It is what [`Self::trouble`] tells, too.
+    pub(super) fn complaint(&self, limits: Limits) -> Option<Complaint> {
+        let now = self.clock.elapsed();
+        let mut state = self.lock();
+        let complaint = state.vitals.complaint(now, state.committing, limits);
+        let of = |(topic, partition): Key| format!("partition {partition} of `{}`", self.topics[topic]);
+        let unreadable = state.lanes.iter().find_map(|(key, lane)| {
+            let (offset, error) = lane.unreadable.as_ref()?;
+            Some(format!("{} cannot be read from offset {offset} on: {error}", of(*key)))
+        });
+        state.trouble = unreadable.or_else(|| {
+            complaint.as_ref().map(|complaint| match complaint {
+                Complaint::Outside(text) => text.clone(),
+                Complaint::Stalled(partitions) => {
+                    let each = partitions
+                        .iter()
+                        .map(|(key, offset)| format!("{} from offset {offset} on", of(*key)));
+                    format!("no records arrive: {}", each.collect::<Vec<_>>().join(", "))
+                }
+            })
+        });
+        complaint
+    }
+
+    /// What keeps it from its work, if anything does.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.lock().trouble.clone()
+    }
+
+    /// Whether the client is in its group, as the library last said.
+    pub(super) fn is_inside(&self) -> bool {
+        self.lock().vitals.is_inside()
+    }
+
+    /// The name of a topic.
+    pub(super) fn topic(&self, key: Key) -> &str {
+        &self.topics[key.0]
     }
 
     /// The next [`Self::take`] tells this.

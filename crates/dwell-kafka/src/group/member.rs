@@ -4,12 +4,14 @@ use super::{
     committer::Committer,
     doubts::Doubts,
     lanes::{Lanes, Settling, Taken},
-    poller::Poller,
+    poller::{Poller, Watchdog},
+    vitals::Limits,
     watcher::Watcher,
     wish,
 };
 use crate::{
     fault::fault,
+    probe::Probe,
     record::{Read, Record},
     settings::KafkaSettings,
     trouble::Trouble,
@@ -22,7 +24,7 @@ use rdkafka::{
 use std::{
     sync::{
         Arc, Weak,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
     time::Duration,
@@ -36,6 +38,8 @@ const STATISTICS: Duration = Duration::from_secs(2);
 /// How long nobody may poll before the group gives up on us, at least; also beyond what a poll may take.
 const POLL: Duration = Duration::from_secs(300);
 const MARGIN: Duration = Duration::from_secs(60);
+/// How long a commit may take beyond a session.
+const COMMIT: Duration = Duration::from_secs(10);
 
 /// How a member is set up.
 pub(crate) struct MemberSettings<'a> {
@@ -47,13 +51,17 @@ pub(crate) struct MemberSettings<'a> {
     pub(crate) max_span: usize,
     /// Whether it commits what was completed by itself; else whoever completes it does, in a transaction.
     pub(crate) commits: bool,
-    /// Whether [`Member::lag`] is looked after.
-    pub(crate) measures_lag: bool,
+    /// Whether a commit has to come through before anything of a new partition is handed out. Only where it commits by itself.
+    pub(crate) proves: bool,
     pub(crate) fetch: Fetch,
     pub(crate) read: Read,
     /// A random number: see [`Lanes::new`].
     pub(crate) epoch: u64,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Tells a client that no longer works from a broker that is unavailable.
+    pub(crate) probe: Arc<Probe>,
+    /// How many clients were replaced.
+    pub(crate) replaced: Arc<AtomicU64>,
 }
 
 /// What the library fetches of each partition before anybody takes it.
@@ -89,11 +97,13 @@ impl Member {
             topics,
             max_span,
             commits,
-            measures_lag,
+            proves,
             fetch,
             read,
             epoch,
             clock,
+            probe,
+            replaced,
         } = settings;
         let mut config = connection.client(client_id);
         let session = connection.session;
@@ -118,9 +128,7 @@ impl Member {
         for (name, value) in properties {
             config.set(name, value);
         }
-        if measures_lag {
-            config.set("statistics.interval.ms", STATISTICS.as_millis().to_string());
-        }
+        config.set("statistics.interval.ms", STATISTICS.as_millis().to_string());
         let what = format!("join the group `{group}`");
         let lanes = Arc::new(Lanes::new(topics.clone(), max_span, epoch, read, clock.clone()));
         let wish = Arc::new(AtomicU8::new(wish::GO_ON));
@@ -148,6 +156,9 @@ impl Member {
             committer,
             doubts: Doubts::default(),
             patience: Duration::ZERO,
+            watchdog: Watchdog::new(group.clone(), limits(connection), probe, replaced),
+            proves: proves && commits,
+            end: end.clone(),
         };
         spawn(&group, move || {
             poller.run();
@@ -176,6 +187,11 @@ impl Member {
         self.lanes.is_stuck()
     }
 
+    /// See [`Lanes::check_commits`].
+    pub(crate) fn check_commits(&self) {
+        self.lanes.check_commits();
+    }
+
     /// See [`Lanes::release`].
     pub(crate) fn release(&self, lease: LeaseId) -> bool {
         self.lanes.release(lease)
@@ -187,6 +203,21 @@ impl Member {
         // In this order: should the partition go in between, the broker knows that we are somebody of the past.
         let member = self.consumer.upgrade()?.group_metadata()?;
         Some(Offsets { member, marks: self.lanes.marks_after(leases)? })
+    }
+
+    /// Whether it has left, whichever way.
+    pub(crate) fn has_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    /// The first topic that it reads.
+    pub(crate) fn topic(&self) -> &str {
+        self.lanes.a_topic().unwrap_or_default()
+    }
+
+    /// What keeps it from its work, if anything does.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.lanes.trouble()
     }
 
     /// What lies in its partitions and is not committed.
@@ -246,6 +277,12 @@ impl Drop for Member {
 pub(crate) struct Offsets {
     pub(crate) member: ConsumerGroupMetadata,
     pub(crate) marks: TopicPartitionList,
+}
+
+/// The others may take as long as a partition waits for its handlers, and one that has died is a member for a session.
+fn limits(connection: &KafkaSettings) -> Limits {
+    let joining = connection.revoke_wait + connection.session + MARGIN / 2;
+    Limits { joining, commit: connection.session + COMMIT }
 }
 
 /// The poll that takes a partition away waits for its handlers.

@@ -15,6 +15,7 @@ mod lane;
 mod lanes;
 mod member;
 mod poller;
+mod vitals;
 mod watcher;
 mod wish;
 

@@ -1,7 +1,17 @@
 //! The thread that keeps the membership: it polls the library, whatever handlers do.
 
-use super::{doubts::Doubts, lanes::Lanes, watcher::Watcher, wish};
-use crate::fault::fault;
+use super::{
+    doubts::Doubts,
+    lane::Key,
+    lanes::Lanes,
+    vitals::{Complaint, Limits},
+    watcher::Watcher,
+    wish,
+};
+use crate::{
+    fault::fault,
+    probe::{Probe, RECOVERY},
+};
 use dwell_core::{Error, ErrorKind};
 use rdkafka::{
     consumer::{BaseConsumer, Consumer as _, RebalanceProtocol, base_consumer::PartitionQueue},
@@ -11,11 +21,12 @@ use rdkafka::{
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
 };
+use tokio::sync::watch;
 
 /// How long one poll waits. What comes for a partition that is new ends it.
 const POLL: Duration = Duration::from_millis(100);
@@ -23,6 +34,69 @@ const POLL: Duration = Duration::from_millis(100);
 const NOTHING: u32 = 16;
 /// How long a broker that may be there is waited for at most: that partitions were lost is heard between two such looks.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether a broker answers, while the client does not work.
+const PROBE: Duration = Duration::from_secs(2);
+/// How long the client that was replaced is given to end in good order.
+const LAST: Duration = Duration::from_secs(60);
+
+/// Notices a client that no longer works although a broker answers.
+pub(super) struct Watchdog {
+    group: String,
+    limits: Limits,
+    probe: Arc<Probe>,
+    replaced: Arc<AtomicU64>,
+    /// When it looked last.
+    looked: Option<Duration>,
+    /// Since when a broker answers.
+    answered: Option<Duration>,
+}
+
+impl Watchdog {
+    pub(super) fn new(group: String, limits: Limits, probe: Arc<Probe>, replaced: Arc<AtomicU64>) -> Self {
+        Self { group, limits, probe, replaced, looked: None, answered: None }
+    }
+
+    /// Whether to open another client. One that stalls where another one did is not helped by that.
+    fn is_lost(&mut self, lanes: &Lanes) -> bool {
+        let Some(complaint) = lanes.complaint(self.limits) else {
+            (self.looked, self.answered) = (None, None);
+            if lanes.is_inside() {
+                self.probe.works(&self.group);
+            }
+            return false;
+        };
+        let now = lanes.clock().elapsed();
+        if self.looked.is_some_and(|looked| now.saturating_sub(looked) < PROBE) {
+            return false;
+        }
+        self.looked = Some(now);
+        if !self.probe.answers() {
+            self.answered = None;
+            return false;
+        }
+        let answered = *self.answered.get_or_insert(now);
+        if now.saturating_sub(answered) < RECOVERY {
+            return false;
+        }
+        self.would_help(&complaint, lanes)
+    }
+
+    /// Whether another client may work where this one does not.
+    fn would_help(&self, complaint: &Complaint, lanes: &Lanes) -> bool {
+        match complaint {
+            Complaint::Outside(_) => self.probe.may_replace(&self.group),
+            Complaint::Stalled(partitions) => {
+                // All of them are remembered, also behind one that is new.
+                let is_new = |(key, offset): &(Key, i64)| {
+                    let partition = format!("{}/{}/{}", self.group, lanes.topic(*key), key.1);
+                    self.probe.is_new_stall(partition, *offset)
+                };
+                partitions.iter().filter(|stalled| is_new(stalled)).count() > 0
+            }
+        }
+    }
+}
 
 /// The thread that keeps the membership.
 pub(super) struct Poller {
@@ -33,6 +107,11 @@ pub(super) struct Poller {
     pub(super) doubts: Doubts,
     /// How long a broker that may be there was last waited for.
     pub(super) patience: Duration,
+    pub(super) watchdog: Watchdog,
+    /// See [`super::MemberSettings::proves`].
+    pub(super) proves: bool,
+    /// Told when it has left.
+    pub(super) end: watch::Sender<bool>,
 }
 
 impl Poller {
@@ -43,10 +122,36 @@ impl Poller {
             && self.committer.as_ref().is_none_or(is_committed)
         {
             self.turn();
+            if self.watchdog.is_lost(&self.lanes) {
+                return self.abandon();
+            }
         }
         // The last commit.
         if self.committer.take().is_some_and(|committer| committer.join().is_err()) {
             tracing::error!("a thread that commits to Kafka has panicked: what was done may come again");
+        }
+    }
+
+    /// Nothing more comes of this client. The library may never return from its last commit: nobody waits for that.
+    fn abandon(mut self) {
+        let (topic, why) = (self.lanes.a_topic(), self.lanes.trouble().unwrap_or_default());
+        tracing::error!(topic, why, "Kafka client does not recover; replacing it");
+        self.watchdog.replaced.fetch_add(1, Ordering::SeqCst);
+        let _ = self.wish.compare_exchange(wish::GO_ON, wish::DROP, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.end.send(true);
+        let text = format!("the Kafka client did not recover ({why}): open another consumer");
+        self.lanes.refuse(Error::new(ErrorKind::Unavailable, text));
+        self.lanes.hurry();
+        self.lanes.close();
+        // Should it recover after all, it must not take partitions from its successor.
+        self.consumer.unsubscribe();
+        let committer = self.committer.take();
+        let clock = self.lanes.clock();
+        let start = clock.elapsed();
+        while committer.as_ref().is_some_and(|committer| !committer.is_finished())
+            && clock.elapsed().saturating_sub(start) < LAST
+        {
+            let _ = self.consumer.poll(POLL);
         }
     }
 
@@ -113,7 +218,12 @@ impl Poller {
         }
         let begun = if cooperative { self.consumer.incremental_assign(&committed) } else { Ok(()) };
         match begun {
-            Ok(()) => self.lanes.learn(&committed),
+            Ok(()) => {
+                if self.proves {
+                    self.lanes.prove(&committed);
+                }
+                self.lanes.learn(&committed);
+            }
             Err(error) => {
                 tracing::error!(%error, "the assignment of partitions could not be followed");
                 return false;

@@ -2,17 +2,24 @@
 
 mod native;
 mod sending;
+mod traffic;
 mod transactions;
 
-pub(crate) use sending::{Confirmed, Sending};
+pub(crate) use sending::{Confirmed, Sending, is_purged};
 pub(crate) use transactions::{Transaction, Transactions};
 
-use crate::{fault::fault, record::Outgoing, settings::KafkaSettings, trouble::Trouble};
+use crate::{
+    fault::fault,
+    probe::{Probe, RECOVERY, names_brokers},
+    record::Outgoing,
+    settings::{KafkaSettings, SILENT},
+    trouble::Trouble,
+};
 use dwell_core::{Clock, Error, ErrorKind, Result};
 use rdkafka::{
     ClientConfig,
     error::{KafkaError, RDKafkaErrorCode as Code},
-    producer::Producer as _,
+    producer::{Producer as _, PurgeConfig},
 };
 use sending::{NativeRecord, Reports, Unsent};
 use std::{
@@ -22,6 +29,7 @@ use std::{
     },
     time::Duration,
 };
+use traffic::Traffic;
 use transactions::{CALL, new_name};
 
 type Native = native::Native<Reports>;
@@ -32,6 +40,10 @@ const ROOM: Duration = Duration::from_millis(2);
 const FLUSH: Duration = Duration::from_secs(10);
 /// How long it then waits for the threads of the library.
 const GONE: Duration = Duration::from_secs(2);
+/// How often it is looked whether a producer works that something is waited for from.
+const WATCH: Duration = Duration::from_secs(1);
+/// How long a producer may confirm nothing that is on its way.
+const SILENCE: Duration = Duration::from_secs(5);
 /// How many bytes are sent as one batch, where the broker allows as much.
 const BATCH: usize = 1_000_000;
 
@@ -48,6 +60,10 @@ pub(crate) struct Outbox {
     state: Mutex<State>,
     /// It is about to be closed: no call is waited for that a broker may never answer.
     closing: Arc<AtomicBool>,
+    /// Tells a producer that no longer works from a broker that is unavailable.
+    probe: Option<Arc<Probe>>,
+    /// Since when a broker answers although the producer finds none. All sends share one watcher, which holds the lock.
+    watching: tokio::sync::Mutex<Option<Duration>>,
     /// One that sends each record by itself, for those that were refused and may not be by themselves. It has no other one.
     alone: Option<Box<Self>>,
 }
@@ -71,7 +87,27 @@ impl Outbox {
     fn unopened(settings: KafkaSettings, client_id: String, clock: Arc<dyn Clock>) -> Self {
         let (state, closing) = (Mutex::new(State::Unopened), Arc::default());
         let (transactions, largest, name) = (None, None, AtomicUsize::new(new_name()));
-        Self { settings, client_id, clock, transactions, largest, name, state, closing, alone: None }
+        let (probe, watching, alone) = (None, Default::default(), None);
+        Self {
+            settings,
+            client_id,
+            clock,
+            transactions,
+            largest,
+            name,
+            state,
+            closing,
+            probe,
+            watching,
+            alone,
+        }
+    }
+
+    /// One that replaces a producer which does not recover.
+    pub(crate) fn with_probe(mut self, probe: Arc<Probe>) -> Self {
+        self.alone.iter_mut().for_each(|alone| alone.probe = Some(probe.clone()));
+        self.probe = Some(probe);
+        self
     }
 
     /// One that leaves it to the broker whether a topic takes a record of up to so many bytes.
@@ -112,6 +148,23 @@ impl Outbox {
         Ok(Sending::new(self, native, count))
     }
 
+    /// How long no record was confirmed while some are on their way.
+    pub(crate) fn silence(&self) -> Duration {
+        match &*lock(&self.state) {
+            State::Open(native) => native.context().traffic.silence(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Drops the records that were not sent to a broker yet: each of them is answered with a retryable error, see [`is_purged`]. May wait for a moment.
+    pub(crate) fn purge(&self) {
+        let native = match &*lock(&self.state) {
+            State::Open(native) => native.clone(),
+            _ => return,
+        };
+        native.purge(PurgeConfig::default().queue());
+    }
+
     /// Waits for what is on its way, and sends no more. Idempotent.
     pub(crate) async fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
@@ -147,8 +200,14 @@ impl Outbox {
 
     /// Gives a record to the library, waiting while it has no room.
     async fn hand_over(&self, native: &Native, mut outgoing: NativeRecord<'_>) {
+        let traffic = &native.context().traffic;
         loop {
-            match native.send(outgoing) {
+            traffic.departs();
+            let sent = native.send(outgoing);
+            if sent.is_err() {
+                traffic.ends(false);
+            }
+            match sent {
                 Ok(()) => return,
                 // There never will be, once nobody hears of what is sent.
                 Err((_, back)) if native.has_ended() => {
@@ -179,7 +238,8 @@ impl Outbox {
     }
 
     fn open(&self) -> Result<Native> {
-        let reports = Reports::new(Trouble::new(self.clock.clone()), self.alone.is_some());
+        let traffic = Traffic::new(self.clock.clone());
+        let reports = Reports::new(Trouble::new(self.clock.clone()), traffic, self.alone.is_some());
         Native::open(&self.config(), reports, native::IDLE).map_err(|error| fault("open a producer", error))
     }
 
@@ -207,6 +267,8 @@ impl Outbox {
             config.set("transactional.id", id).set("transaction.timeout.ms", timeout.as_millis().to_string());
             let patience = self.settings.send_timeout.min(*timeout);
             config.set("message.timeout.ms", patience.as_millis().to_string());
+            // The library refuses to wait for an answer for longer than a transaction may take.
+            config.set("socket.timeout.ms", SILENT.min(*timeout).as_millis().to_string());
         }
         let mut config = self.settings.finish(config);
         if self.alone.is_none() {
@@ -215,11 +277,44 @@ impl Outbox {
         config
     }
 
-    /// After a fatal error the library refuses everything: the next send opens another producer.
+    /// Replaces a producer that confirms nothing for long and finds no broker, although a new client finds one. Its records
+    /// in flight are then answered as not confirmed. A producer that finds a broker is left alone: a target without a leader,
+    /// or a slow replica, does not confirm either, and would not confirm to a new producer.
+    async fn watch(&self, native: &Arc<Native>) {
+        let Some(probe) = &self.probe else { return std::future::pending().await };
+        // The next one goes on when the send of this one has ended.
+        let mut answered = self.watching.lock().await;
+        loop {
+            self.clock.tick(WATCH).await;
+            if native.context().traffic.silence() < SILENCE {
+                *answered = None;
+                continue;
+            }
+            let (probe, of) = (probe.clone(), native.clone());
+            let is_cut_off = move || !names_brokers(of.client()) && probe.answers();
+            let is_cut_off = tokio::task::spawn_blocking(is_cut_off).await;
+            let now = self.clock.elapsed();
+            *answered = is_cut_off.is_ok_and(|is| is).then(|| answered.unwrap_or(now));
+            if answered.is_some_and(|answered: Duration| now.saturating_sub(answered) >= RECOVERY)
+                && native.context().traffic.silence() >= SILENCE
+            {
+                self.renew(native);
+                let of = native.clone();
+                let purge = move || of.purge(PurgeConfig::default().queue().inflight());
+                let _ = tokio::task::spawn_blocking(purge).await;
+                *answered = None;
+                drop(answered);
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// After a fatal error the library refuses everything, and it may never find a broker again: the next send opens another
+    /// producer.
     fn renew(&self, broken: &Arc<Native>) {
         let mut state = lock(&self.state);
         if matches!(&*state, State::Open(native) if Arc::ptr_eq(native, broken)) {
-            tracing::warn!("a Kafka producer is of no more use: opening another one");
+            tracing::warn!("Kafka producer does not recover; replacing it");
             *state = State::Unopened;
         }
     }
@@ -238,11 +333,54 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dwell_core::SystemClock;
+    use dwell_core::{BoxFuture, Moment, SystemClock, Timestamp};
 
     fn outbox(max_record: usize) -> Outbox {
         let settings = KafkaSettings { max_record, ..KafkaSettings::at("host:9092") };
         Outbox::new(settings, "x".to_owned(), Arc::new(SystemClock::new()))
+    }
+
+    /// A clock that counts who looks again by it.
+    struct Counting(SystemClock, AtomicUsize);
+
+    impl Clock for Counting {
+        fn moment(&self) -> Moment {
+            self.0.moment()
+        }
+
+        fn elapsed(&self) -> Duration {
+            self.0.elapsed()
+        }
+
+        fn sleep(&self, delay: Duration) -> BoxFuture<'static, ()> {
+            self.0.sleep(delay)
+        }
+
+        fn sleep_until(&self, time: Timestamp) -> BoxFuture<'static, ()> {
+            self.0.sleep_until(time)
+        }
+
+        fn tick(&self, _: Duration) -> BoxFuture<'static, ()> {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test]
+    async fn all_sends_of_an_outage_share_one_watcher() {
+        let settings = KafkaSettings::at("127.0.0.1:1");
+        let clock = Arc::new(Counting(SystemClock::new(), AtomicUsize::new(0)));
+        let probe = Arc::new(Probe::new(settings.clone(), clock.clone()));
+        let outbox = Outbox::new(settings, "x".to_owned(), clock.clone()).with_probe(probe);
+        let native = outbox.native().unwrap();
+        let mut sends: Vec<_> = (0..20).map(|_| Box::pin(outbox.watch(&native))).collect();
+        for send in &mut sends {
+            assert!(futures_util::poll!(send).is_pending());
+        }
+        assert_eq!(clock.1.load(Ordering::SeqCst), 1);
+        drop(sends.remove(0));
+        assert!(futures_util::poll!(&mut sends[0]).is_pending());
+        assert_eq!(clock.1.load(Ordering::SeqCst), 2, "the next one goes on");
     }
 
     #[test]
@@ -292,6 +430,16 @@ mod tests {
             {
                 assert_eq!(config.get(name), Some(value), "{name}");
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_producer_opens_however_short_its_transactions_are() {
+        for seconds in [1, 3, 60] {
+            let timeout = Duration::from_secs(seconds);
+            let transactions = Transactions { id: "shop".to_owned(), timeout };
+            let outbox = outbox(1_048_588).with_transactions(transactions);
+            assert_eq!(outbox.prepare().map_err(|error| error.to_string()), Ok(()), "{seconds} s");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Records on their way, and what becomes of each.
 
-use super::{Native, Outbox, lock};
+use super::{Native, Outbox, lock, traffic::Traffic, transactions::is_timeout};
 use crate::{
     fault::fault,
     record::{Outgoing, native_headers},
@@ -12,11 +12,14 @@ use rdkafka::{
     config::RDKafkaLogLevel,
     error::{KafkaError, RDKafkaErrorCode as Code},
     message::{DeliveryResult, Message as _, OwnedMessage, Timestamp as Stamp},
-    producer::{BaseRecord, ProducerContext},
+    producer::{BaseRecord, Producer as _, ProducerContext},
 };
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 use tokio::sync::Notify;
 
@@ -42,8 +45,33 @@ pub(super) enum Unsent {
     Unconfirmed(Box<OwnedMessage>),
     /// It was refused for the size of the batch that it was in: whether it is too large itself, it has to be sent alone to know.
     TooLargeABatch(Box<OwnedMessage>),
+    /// It was purged before it was sent.
+    Purged,
     /// Whoever hears of it has ended.
     Unheard,
+}
+
+/// The source of the error for a record that was purged before it was sent.
+#[derive(Debug)]
+struct Purged;
+
+impl fmt::Display for Purged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it was purged before it was sent")
+    }
+}
+
+impl std::error::Error for Purged {}
+
+/// Whether an error only says that a record was purged before it was sent.
+pub(crate) fn is_purged(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(|source| source.is::<Purged>())
+}
+
+/// The answer for a record that was purged. The sender tries again: nobody has taken the record.
+fn purged(topic: &str) -> Error {
+    let text = format!("no broker took a record for `{topic}` in time: send it again");
+    Error::new(ErrorKind::Unavailable, text).with_source(Purged)
 }
 
 pub(super) fn refused(topic: &str, error: KafkaError) -> Error {
@@ -62,13 +90,14 @@ impl Outgoing {
 /// Hears what became of each record.
 pub(super) struct Reports {
     trouble: Trouble,
+    pub(super) traffic: Traffic,
     /// A batch may be of several records.
     in_batches: bool,
 }
 
 impl Reports {
-    pub(super) fn new(trouble: Trouble, in_batches: bool) -> Self {
-        Self { trouble, in_batches }
+    pub(super) fn new(trouble: Trouble, traffic: Traffic, in_batches: bool) -> Self {
+        Self { trouble, traffic, in_batches }
     }
 }
 
@@ -86,6 +115,7 @@ impl ProducerContext for Reports {
     type DeliveryOpaque = Box<Report>;
 
     fn delivery(&self, result: &DeliveryResult<'_>, report: Box<Report>) {
+        self.traffic.ends(result.is_ok());
         report.say(match result {
             Ok(message) if message.offset() == NOWHERE => {
                 Err(Unsent::Unconfirmed(Box::new(message.detach())))
@@ -99,6 +129,7 @@ impl ProducerContext for Reports {
                 Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge) if self.in_batches => {
                     Unsent::TooLargeABatch(Box::new(message.detach()))
                 }
+                Some(Code::PurgeQueue) => Unsent::Purged,
                 _ => Unsent::Refused(error.clone()),
             }),
         });
@@ -150,6 +181,7 @@ impl<'a> Sending<'a> {
         let answers = reports.into_iter().zip(&self.topics).map(|(report, topic)| {
             report.map_err(|unsent| match unsent {
                 Unsent::Refused(error) => refused(topic, error),
+                Unsent::Purged => purged(topic),
                 Unsent::Unconfirmed(_) | Unsent::TooLargeABatch(_) | Unsent::Unheard => {
                     let text = format!("no broker confirmed a record for `{topic}`: send it again");
                     Error::new(ErrorKind::Timeout, text)
@@ -202,12 +234,21 @@ pub(super) fn of_its_batch(report: &Reported) -> Option<&OwnedMessage> {
 impl Outbox {
     /// Until so many were reported. A producer that is of no more use is given up.
     async fn hear(&self, native: &Arc<Native>, batch: &Batch, count: usize) -> Vec<Reported> {
-        let reports = batch.wait(count, native.ended()).await;
+        let reports = tokio::select! {
+            biased;
+            reports = batch.wait(count, native.ended()) => reports,
+            () = self.watch(native) => vec![],
+        };
         let is_fatal = |report: &Reported| match report {
             Err(Unsent::Refused(error)) => error.rdkafka_error_code() == Some(Code::Fatal),
             _ => false,
         };
-        if native.has_ended() || reports.iter().any(is_fatal) {
+        // Every record of this producer has timed out since then: it may have lost its last broker for good.
+        let is_timeout =
+            |report: &Reported| matches!(report, Err(Unsent::Refused(error)) if is_timeout(error));
+        let is_lost = reports.iter().any(is_timeout)
+            && native.context().traffic.unconfirmed() >= self.settings.send_timeout;
+        if native.has_ended() || is_lost || reports.iter().any(is_fatal) {
             self.renew(native);
         }
         reports
@@ -295,5 +336,18 @@ impl Report {
             // Keeps for a waiter that has looked and not yet gone to sleep.
             done.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise the pump would take a purged copy for a delivery that another worker has, and drop its settlement.
+    #[test]
+    fn a_purged_record_is_sent_again() {
+        let error = purged("orders");
+        assert!(is_purged(&error) && error.is_retryable(), "{error}");
+        assert!(!is_purged(&Error::new(ErrorKind::Unavailable, "no broker")));
     }
 }

@@ -21,6 +21,9 @@ use std::{
 /// How long one call about a transaction waits before it says so; it is then made again.
 pub(super) const CALL: Duration = Duration::from_secs(5);
 
+/// How many such calls are made for one step. A producer that has lost its last broker never succeeds.
+const CALLS: u32 = 12;
+
 /// How many names for transactions this process has used. None is used again, not by a relay that starts again either: a
 /// broker may still be at work on what was begun under it.
 static NAMES: AtomicUsize = AtomicUsize::new(0);
@@ -202,12 +205,14 @@ async fn on_a_thread<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stati
 /// Calls again for as long as the library says that this may help, and nobody wants to leave: what it has begun it must be
 /// asked to finish.
 fn patiently(closing: &AtomicBool, call: impl Fn() -> Result<(), KafkaError>) -> Result<(), KafkaError> {
+    let mut calls = 1;
     loop {
         match call() {
             Err(KafkaError::Transaction(error))
-                if error.is_retriable() && !closing.load(Ordering::SeqCst) =>
+                if error.is_retriable() && calls < CALLS && !closing.load(Ordering::SeqCst) =>
             {
-                tracing::warn!(%error, "a transaction takes its time");
+                calls += 1;
+                tracing::warn!(%error, "transaction call timed out; retrying");
             }
             answer => return answer,
         }
@@ -223,7 +228,7 @@ fn reasons<R: AsRef<Outgoing>>(reports: Vec<Reported>, records: &[R]) -> Vec<Opt
     reasons.collect()
 }
 
-fn is_timeout(error: &KafkaError) -> bool {
+pub(super) fn is_timeout(error: &KafkaError) -> bool {
     error.rdkafka_error_code() == Some(Code::MessageTimedOut)
 }
 

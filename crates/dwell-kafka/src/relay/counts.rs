@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     fmt::Write as _,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -28,6 +28,9 @@ pub struct Counts {
     /// How many were this late, and not less.
     buckets: [AtomicU64; BUCKETS.len()],
     lag: Mutex<BTreeMap<String, u64>>,
+    /// How many clients were replaced.
+    pub(super) replaced: Arc<AtomicU64>,
+    troubled: Mutex<BTreeMap<String, String>>,
 }
 
 /// The counts of one moment.
@@ -40,9 +43,9 @@ pub struct Tally {
     pub shelved: u64,
     /// Records that can never be sent on.
     pub parked: u64,
-    /// Records that wait once more because their target was away.
+    /// Records that wait once more because their target was unavailable or absent.
     pub put_back: u64,
-    /// Records whose level was longer than the time that they had: late, by who put them there.
+    /// Records whose level was longer than the time that they had, by more than a hop. Their sender made them late.
     pub overstayed: u64,
     /// Records that are held in memory for their last stretch.
     pub held: u64,
@@ -52,6 +55,10 @@ pub struct Tally {
     pub latest: Duration,
     /// What lies in the partitions of each delay topic that are this relay's, and was not sent on yet.
     pub lag: BTreeMap<String, u64>,
+    /// Clients that did not recover, and were replaced.
+    pub replaced: u64,
+    /// Delay topics of which this relay does not get the records, and why.
+    pub troubled: BTreeMap<String, String>,
 }
 
 impl Counts {
@@ -68,6 +75,8 @@ impl Counts {
             lateness: Duration::from_millis(of(&self.late)),
             latest: Duration::from_millis(of(&self.latest)),
             lag: self.lag.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            replaced: of(&self.replaced),
+            troubled: self.troubled.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 
@@ -83,6 +92,9 @@ impl Counts {
         let counted: u64 = buckets.iter().map(|(_, count)| count).sum();
         buckets.push((f64::INFINITY, tally.forwarded.saturating_sub(counted)));
         let lateness = Measured::Times { sum: tally.lateness.as_secs_f64(), buckets };
+        let is_troubled = |topic: &String| u64::from(tally.troubled.contains_key(topic));
+        let troubled = tally.lag.keys().map(|topic| (topic.clone(), is_troubled(topic))).collect();
+        let troubled = Measured::GaugeOfTopics(troubled);
         let lag = Measured::GaugeOfTopics(tally.lag.into_iter().collect());
         vec![
             measure(
@@ -94,12 +106,12 @@ impl Counts {
             measure("relay_parked", "Records that can never be sent on.", Measured::Counter(tally.parked)),
             measure(
                 "relay_put_back",
-                "Records that wait once more because their target was away.",
+                "Records that wait once more because their target was unavailable or absent.",
                 Measured::Counter(tally.put_back),
             ),
             measure(
                 "relay_overstayed",
-                "Records whose level was longer than the time that they had.",
+                "Records whose level was longer than the time that they had, by more than a hop.",
                 Measured::Counter(tally.overstayed),
             ),
             measure(
@@ -109,6 +121,12 @@ impl Counts {
             ),
             measure("relay_lag", "Records in the partitions of this relay that were not sent on yet.", lag),
             measure("relay_lateness", "How late forwarded records were.", lateness),
+            measure(
+                "relay_replaced_clients",
+                "Clients that did not recover and were replaced.",
+                Measured::Counter(tally.replaced),
+            ),
+            measure("relay_troubled", "1 for a delay topic whose records do not arrive, else 0.", troubled),
         ]
     }
 
@@ -180,6 +198,15 @@ impl Counts {
         self.held.fetch_sub(count as u64, Relaxed);
     }
 
+    /// Whether the records of a delay topic arrive, and why not.
+    pub(super) fn serves(&self, topic: &str, trouble: Option<String>) {
+        let mut all = self.troubled.lock().unwrap_or_else(PoisonError::into_inner);
+        match trouble {
+            Some(trouble) => drop(all.insert(topic.to_owned(), trouble)),
+            None => drop(all.remove(topic)),
+        }
+    }
+
     pub(super) fn lags(&self, topic: &str, lag: u64) {
         let mut all = self.lag.lock().unwrap_or_else(PoisonError::into_inner);
         match all.get_mut(topic) {
@@ -202,6 +229,7 @@ mod tests {
         counts.holds_more(9);
         counts.holds_less(2);
         counts.lags("delay-5s", 12);
+        counts.serves("delay-5s", Some("outside its group".to_owned()));
         let tally = counts.tally();
         assert_eq!((tally.forwarded, tally.parked, tally.held, tally.put_back), (2, 1, 7, 0));
         assert_eq!((tally.lateness, tally.latest), (Duration::from_millis(4), Duration::from_millis(3)));
@@ -211,6 +239,8 @@ mod tests {
             "dwell_relay_forwarded_total 2",
             "dwell_relay_held 7",
             "dwell_relay_lag{topic=\"delay-5s\"} 12",
+            "dwell_relay_troubled{topic=\"delay-5s\"} 1",
+            "dwell_relay_replaced_clients_total 0",
             "dwell_relay_lateness_seconds_bucket{le=\"0.001\"} 1",
             "dwell_relay_lateness_seconds_bucket{le=\"0.005\"} 2",
             "dwell_relay_lateness_seconds_bucket{le=\"+Inf\"} 2",

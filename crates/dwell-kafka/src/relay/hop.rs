@@ -5,7 +5,7 @@ use crate::{
     headers::RawHeaders,
     record::{ORIGINAL_TIMESTAMP, Outgoing, PROCESS_AT, Record, TARGET_TOPIC, number},
 };
-use dwell_core::{Text, Timestamp, check_topic, wire};
+use dwell_core::{Moment, Text, Timestamp, check_topic, wire};
 use std::time::Duration;
 
 /// How long to wait, in milliseconds from the moment of appending. Ours alone; gone after the first hop.
@@ -59,10 +59,14 @@ impl Plan {
             Some((Some(number), _)) if number >= 0 => Ok(Some(number)),
             Some((_, value)) => Err(malformed(name, &format!("`{}`", shown(value)))),
         };
+        let written = time(&record.headers, PROCESS_AT)?;
         let process_at = match time(&record.headers, AFTER)? {
-            // The time of appending lacks its fraction of a millisecond: never early.
-            Some(after) => appended.0.saturating_add(after).saturating_add(1),
-            None => time(&record.headers, PROCESS_AT)?.ok_or_else(|| missing(PROCESS_AT))?,
+            // The append time is in whole milliseconds: the delay starts at the end of that one. A creation time is that of the
+            // sender's clock, and so is the time that the sender wrote.
+            Some(after) if record.has_append_time || written.is_none() => {
+                Moment::within(appended).ceil().0.saturating_add(after)
+            }
+            _ => written.ok_or_else(|| missing(PROCESS_AT))?,
         };
         let absent_since = time(&record.headers, ABSENT_SINCE)?.map(Timestamp);
         if record.headers.get(AFTER).is_some() {
@@ -121,7 +125,10 @@ pub(super) fn park(
     now: Timestamp,
 ) -> Outgoing {
     let mut headers = record.headers.clone();
-    headers.set(wire::ORIGINAL_TOPIC, from);
+    // A dead letter that was delayed says where it came from, and that is worth more than the level.
+    if headers.get(wire::ORIGINAL_TOPIC).is_none() {
+        headers.set(wire::ORIGINAL_TOPIC, from);
+    }
     headers.set(wire::REJECTION_REASON, "unroutable");
     headers.set(wire::REJECTION_MESSAGE, reason);
     headers.set(wire::REJECTED_AT, now.to_rfc3339());
@@ -165,6 +172,7 @@ mod tests {
         Record {
             offset: 7,
             timestamp: Some(Timestamp(1_000_000)),
+            has_append_time: true,
             key: Some("k".into()),
             headers: headers.collect(),
             ..Record::default()
@@ -218,6 +226,17 @@ mod tests {
     }
 
     #[test]
+    fn a_duration_does_not_count_from_a_creation_time() {
+        let headers = [("x-target-topic", "orders"), ("x-process-at", "5"), ("x-dwell-after", "250")];
+        let read = |headers: &[(&str, &str)]| {
+            let record = Record { has_append_time: false, ..record(headers) };
+            Plan::read(record, &RelaySettings::default()).unwrap().process_at
+        };
+        assert_eq!(read(&headers), Timestamp(5));
+        assert_eq!(read(&[headers[0], headers[2]]), Timestamp(1_000_251), "there is nothing else");
+    }
+
+    #[test]
     fn since_when_its_target_is_absent_is_kept_on_a_shelf_until_it_is_found() {
         let headers = [("x-target-topic", "orders"), ("x-process-at", "5"), ("x-dwell-absent-since", "7")];
         let mut plan = read_again(read(&headers).unwrap().put_back("delay-5s".into()));
@@ -248,6 +267,9 @@ mod tests {
             assert_eq!(names(&parked.headers)[..headers.len()], headers[..]);
             assert_eq!(parked.headers.get(wire::REJECTION_MESSAGE).unwrap(), said.as_bytes());
         }
+        let of_its_own = record(&[("x-original-topic", "orders"), ("tag", "1")]);
+        let parked = park(&of_its_own, "delay-5s", "no target", &RelaySettings::default(), Timestamp(0));
+        assert_eq!(names(&parked.headers)[..2], [("x-original-topic", "orders"), ("tag", "1")]);
         let broken = Record { broken: true, ..record(&[]) };
         assert!(Plan::read(broken, &RelaySettings::default()).is_err());
     }

@@ -56,6 +56,15 @@ impl Ladder {
         self.fitting(time).unwrap_or(self.0[0])
     }
 
+    /// Returns the level of this name, as [`Self::name`] writes it.
+    pub(crate) fn level_named(name: &str) -> Option<Duration> {
+        let level = match name.strip_suffix("ms") {
+            Some(number) => Duration::from_millis(number.parse().ok()?),
+            None => Duration::from_secs(name.strip_suffix('s')?.parse().ok()?),
+        };
+        (Self::name(level) == name).then_some(level)
+    }
+
     /// What a level is called at the end of its topic's name.
     pub(crate) fn name(level: Duration) -> String {
         if level.subsec_millis() == 0 {

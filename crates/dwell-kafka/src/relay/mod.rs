@@ -7,12 +7,15 @@
 
 mod budget;
 mod counts;
+mod digest;
 mod hop;
 mod ladder;
 mod passing;
 mod settings;
+mod suspension;
 mod targets;
 mod topics;
+mod upkeep;
 mod worker;
 
 pub use counts::{Counts, Tally};
@@ -29,6 +32,7 @@ use crate::{
     settings::KafkaSettings,
 };
 use budget::Budget;
+use digest::Digest;
 use dwell_core::{BoxFuture, Error, ErrorKind, Result, Seams};
 use futures_util::{
     FutureExt as _,
@@ -38,14 +42,15 @@ use passing::Shared;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 use targets::Targets;
 use tokio::{sync::watch, task::JoinSet};
 use topics::Level;
-use worker::{SHARE, Worker};
+use upkeep::Upkeep;
+use worker::Worker;
 
 /// What a level fetches ahead: it only looks at the first one of each partition, and there are many levels.
 const LEVEL: Fetch =
@@ -79,6 +84,7 @@ pub async fn relay(
             Err(error) if error.is_retryable() || begun.load(Ordering::SeqCst) && may_pass(&error) => {
                 tracing::error!(%error, "the relay failed: it starts again")
             }
+            Ok(()) => return served(&counts),
             ended => return ended,
         }
         tokio::select! {
@@ -86,6 +92,17 @@ pub async fn relay(
             () = seams.clock.sleep(PAUSE) => {}
         }
     }
+}
+
+/// An error if the records of a delay topic did not arrive when the relay ended.
+fn served(counts: &Counts) -> Result<()> {
+    let troubled = counts.tally().troubled;
+    if troubled.is_empty() {
+        return Ok(());
+    }
+    let each: Vec<_> = troubled.iter().map(|(topic, why)| format!("`{topic}`: {why}")).collect();
+    let text = format!("the relay ended while records of delay topics did not arrive: {}", each.join("; "));
+    Err(Error::new(ErrorKind::Unavailable, text))
 }
 
 /// Whether a relay that has worked may do so again, with nothing changed in how it was started.
@@ -118,7 +135,7 @@ fn other_group<'a>(settings: &RelaySettings, groups: &'a [String], topics: &[Str
             topics.iter().any(|other| other.len() > topic.len() && other.ends_with(topic) && is_of(other))
         };
         levels.iter().any(|Level { topic, .. }| {
-            is_of(topic) && **group != format!("{}-{topic}", settings.group) && !is_of_longer(topic)
+            is_of(topic) && **group != settings.group_of(topic) && !is_of_longer(topic)
         })
     })
 }
@@ -152,6 +169,7 @@ impl Relay {
         let outbox = || {
             Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone())
                 .with_largest(topics::largest(settings))
+                .with_probe(self.cluster.probe())
         };
         let levels = topics::levels(&settings.relay);
         let shared = Arc::new(Shared {
@@ -159,20 +177,23 @@ impl Relay {
             to_shelves: outbox(),
             cluster: self.cluster.clone(),
             clock: self.seams.clock.clone(),
-            // A transaction is answered as a whole: that is nobody's silence.
-            targets: Targets::new(settings.relay.transactions.map_or(SHARE, |_| usize::MAX)),
+            // A transaction is answered as a whole: its targets are not silent.
+            targets: Targets::new(
+                settings.relay.transactions.is_none().then(|| worker::share(&settings.relay)),
+            ),
             counts: self.counts.clone(),
             budget: Budget::new(settings.relay.read_ahead, levels.len()),
+            digest: Digest::new(self.seams.clock.clone()),
         });
         for outbox in [&shared.to_targets, &shared.to_shelves] {
             outbox.prepare()?;
         }
-        let transactions = levels.iter().map(|level| {
+        let transactions_of = |level: &Level| {
             let timeout = settings.relay.transactions?;
-            let id = format!("{}-{}-{}", settings.relay.group, level.topic, self.seams.incarnation);
+            let id = format!("{}-{}", settings.relay.group_of(&level.topic), self.seams.incarnation);
             Some(Arc::new(outbox().with_transactions(Transactions { id, timeout })))
-        });
-        let transactions: Vec<_> = transactions.collect();
+        };
+        let transactions: Vec<_> = levels.iter().map(transactions_of).collect();
         let mut stop = stop.fuse();
         // Before anything relies on it: a broker that will never take such transactions says so now.
         tokio::select! {
@@ -184,18 +205,47 @@ impl Relay {
         // Nobody waits for it: it asks every broker, and one of them may be away.
         let looking = tokio::spawn(warn_of_other_groups(self.cluster.clone()));
         let (tell, told) = watch::channel(false);
+        let joiner = Joiner {
+            cluster: self.cluster.clone(),
+            seams: self.seams.clone(),
+            client_id: client_id.clone(),
+            replaced: self.counts.replaced.clone(),
+        };
         // Tasks of their own: what is due is not late because a level has much to move.
         let mut workers = JoinSet::new();
+        let mut upkeep = Upkeep::new(self.cluster.clone(), &levels);
         for (level, transactions) in levels.into_iter().zip(transactions) {
-            let member = Arc::new(self.join(&client_id, &level)?);
-            workers.spawn(Worker::new(shared.clone(), member, level, transactions).run(told.clone()));
+            let member = Arc::new(joiner.join(&level)?);
+            let worker = Worker::new(shared.clone(), joiner.clone(), member, level, transactions);
+            workers.spawn(worker.run(told.clone()));
         }
         let mut result = Ok(());
+        let mut is_stopping = false;
         // One that ends by itself ends all: the whole is then started again.
         while !workers.is_empty() {
             tokio::select! {
                 biased;
                 () = &mut stop, if !stop.is_terminated() => {}
+                found = upkeep.next(), if !is_stopping => {
+                    shared.digest.log_due();
+                    let joined = found.and_then(|levels| {
+                        let join = |level: Level| Ok((Arc::new(joiner.join(&level)?), level));
+                        levels.into_iter().map(join).collect::<Result<Vec<_>>>()
+                    });
+                    match joined {
+                        Ok(joined) => {
+                            for (member, level) in joined {
+                                let transactions = transactions_of(&level);
+                                let joiner = joiner.clone();
+                                let worker =
+                                    Worker::new(shared.clone(), joiner, member, level, transactions);
+                                workers.spawn(worker.run(told.clone()));
+                            }
+                            continue;
+                        }
+                        Err(error) => result = Err(error),
+                    }
+                }
                 Some(ended) = workers.join_next() => {
                     result = result.and(ended.unwrap_or_else(|error| match error.try_into_panic() {
                         Ok(panic) => std::panic::resume_unwind(panic),
@@ -203,30 +253,45 @@ impl Relay {
                     }));
                 }
             }
+            is_stopping = true;
             let _ = tell.send(true);
         }
+        shared.digest.log_all();
         looking.abort();
         shared.to_targets.close().await;
         shared.to_shelves.close().await;
         result
     }
+}
 
-    fn join(&self, client_id: &str, level: &Level) -> Result<Member> {
+/// Joins the groups of levels.
+#[derive(Clone)]
+struct Joiner {
+    cluster: Cluster,
+    seams: Seams,
+    client_id: String,
+    replaced: Arc<AtomicU64>,
+}
+
+impl Joiner {
+    fn join(&self, level: &Level) -> Result<Member> {
         let settings = self.cluster.settings();
         let transactional = settings.relay.transactions.is_some();
         Member::join(MemberSettings {
             connection: settings,
-            client_id,
-            group: format!("{}-{}", settings.relay.group, level.topic),
+            client_id: &self.client_id,
+            group: settings.relay.group_of(&level.topic),
             topics: vec![level.topic.to_string()],
             // Within transactions, all that is done above the mark must be told.
             max_span: settings.relay.read_ahead.0.min(if transactional { REACH } else { usize::MAX }),
             commits: !transactional,
-            measures_lag: true,
+            proves: !transactional,
             fetch: if level.wait.is_some() { LEVEL } else { DUE },
             read: Record::read,
             epoch: self.seams.random.next(),
             clock: self.seams.clock.clone(),
+            probe: self.cluster.probe(),
+            replaced: self.replaced.clone(),
         })
     }
 }
@@ -244,6 +309,17 @@ mod tests {
         for kind in [ErrorKind::Config, ErrorKind::Conflict, ErrorKind::Unsupported] {
             assert!(!of(kind), "{kind}");
         }
+    }
+
+    #[test]
+    fn a_relay_that_ends_while_a_level_is_not_served_fails_and_says_which() {
+        let counts = Counts::default();
+        assert!(served(&counts).is_ok());
+        counts.serves("delay-5s", Some("outside its group for 12 s".to_owned()));
+        let error = served(&counts).unwrap_err().to_string();
+        assert!(error.contains("`delay-5s`: outside its group"), "{error}");
+        counts.serves("delay-5s", None);
+        assert!(served(&counts).is_ok());
     }
 
     #[test]

@@ -8,6 +8,7 @@
 use super::{
     Counts,
     budget::Budget,
+    digest::{Digest, Event},
     hop::{Plan, park},
     targets::{Pass, Targets},
     topics,
@@ -15,7 +16,7 @@ use super::{
 use crate::{
     cluster::Cluster,
     group::{Member, Settling},
-    outbox::{Outbox, Transaction},
+    outbox::{Outbox, Transaction, is_purged},
     record::{Outgoing, Record},
 };
 use dwell_core::{Clock, Error, ErrorKind, LeaseId, Result, Text, Timestamp};
@@ -23,6 +24,11 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// The pause before what was refused is sent to the same place again.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause before an absent target is looked for again: its records are written once more each time.
+const LOOK_AGAIN: Duration = Duration::from_secs(20);
+
+/// How long no broker confirms anything before what is unsent is not to be sent.
+const SILENCE: Duration = Duration::from_millis(100);
 
 /// What all workers of a relay share.
 pub(super) struct Shared {
@@ -34,10 +40,11 @@ pub(super) struct Shared {
     pub(super) targets: Arc<Targets>,
     pub(super) counts: Arc<Counts>,
     pub(super) budget: Arc<Budget>,
+    pub(super) digest: Digest,
 }
 
 /// Records, and their bytes.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
     pub(super) count: usize,
     pub(super) bytes: usize,
@@ -92,6 +99,21 @@ pub(super) enum Kind {
 }
 
 impl Shared {
+    /// How long no record was confirmed while some are on their way.
+    pub(super) fn silence(&self) -> Duration {
+        self.to_targets.silence().max(self.to_shelves.silence())
+    }
+
+    /// Drops what producers have not sent yet, while no broker confirms anything. The records of partitions that were lost
+    /// are another relay's by now, and the others are handed over again.
+    pub(super) fn purge_if_silent(&self) {
+        for outbox in [&self.to_targets, &self.to_shelves] {
+            if outbox.silence() >= SILENCE {
+                outbox.purge();
+            }
+        }
+    }
+
     /// Sends until each lies somewhere, or is no longer ours. What goes to a target and does not get there goes back to a
     /// shelf or is parked; what belongs on a shelf is tried again, since there is no other place for it.
     pub(super) async fn pass_on(&self, member: &Member, mut steps: Vec<Step>) {
@@ -168,8 +190,13 @@ impl Shared {
 
     /// Returns what is left to do, and whether all of that goes elsewhere now.
     async fn send_once(&self, member: &Member, steps: Vec<Step>) -> (Vec<Step>, bool) {
-        let steps = self.turn_away_absent(steps).await;
+        let departures = member.departures();
+        let mut steps = self.turn_away_absent(steps).await;
         self.keep_parking_topic(&steps).await;
+        // The broker may have been asked, and may have hung. Records of partitions that were lost meanwhile are another relay's.
+        if member.departures() != departures {
+            steps.retain(|step| member.is_open(step.lease));
+        }
         let outbox = match steps.first().map(|step| &step.kind) {
             Some(Kind::Forward(..)) => &self.to_targets,
             _ => &self.to_shelves,
@@ -262,6 +289,8 @@ impl Shared {
 
     fn instead(&self, step: Step, error: &Error, now: Timestamp) -> Step {
         match step.kind {
+            // This does not depend on the target.
+            _ if is_purged(error) => step,
             Kind::Forward(..) if error.kind() == ErrorKind::NotFound => {
                 self.cluster.forget(&step.outgoing.topic);
                 self.absent(step, now)
@@ -273,33 +302,39 @@ impl Shared {
                 plan.found();
                 // It may have been deleted, and the library takes its time to notice: asked before the next try.
                 self.cluster.forget(&plan.target);
-                let pause = self.targets.failed(&plan.target, self.clock.elapsed());
-                tracing::warn!(%error, target = &*plan.target, ?pause, "a target is away: what is for it waits");
+                let pause = self.targets.failed(&plan.target, error, self.clock.elapsed());
                 self.hold(step.lease, plan, pause, &step.from)
             }
             Kind::Shelve(plan) => {
-                tracing::warn!(%error, topic = &*step.outgoing.topic, "a delay topic takes no records: trying again");
+                self.refused(&step.outgoing.topic, error);
                 // Time has passed: the level that was right may be too long by now.
                 let shelf = self.cluster.settings().relay.shelf_until(plan.remaining(now));
                 self.shelve(step.lease, plan, shelf, &step.from)
             }
             Kind::Hold(_) | Kind::Park => {
-                tracing::warn!(%error, topic = &*step.outgoing.topic, "a delay topic takes no records: trying again");
+                self.refused(&step.outgoing.topic, error);
                 step
             }
         }
+    }
+
+    fn refused(&self, topic: &Text, error: &Error) {
+        self.digest.note(Event::Refused { topic: topic.clone() }, || error.to_string());
     }
 
     /// The target is not there: it may come, for a while.
     fn absent(&self, step: Step, now: Timestamp) -> Step {
         let Kind::Forward(mut plan, _) = step.kind else { return step };
         let settings = &self.cluster.settings().relay;
-        let since = *plan.absent_since.get_or_insert(now);
-        if now.since(since) >= settings.absent_for {
+        let absent = now.since(*plan.absent_since.get_or_insert(now));
+        if absent >= settings.absent_for {
             let reason = format!("the target `{}` does not exist", plan.target);
             return self.give_up(step.lease, &plan.record, &step.from, &reason, now);
         }
-        let shelf = settings.ladder.fitting_or_shortest(settings.absent_for.saturating_sub(now.since(since)));
+        self.digest.note(Event::Absent { target: plan.target.clone() }, || step.from.to_string());
+        // As long as it has been absent: soon for one that is about to be made, and rarely for one that never is.
+        let pause = absent.min(LOOK_AGAIN).min(settings.absent_for - absent);
+        let shelf = settings.ladder.fitting_or_shortest(pause);
         let outgoing = plan.put_back(settings.level_topic(shelf));
         Step { outgoing, kind: Kind::Hold(plan), ..step }
     }
@@ -327,12 +362,8 @@ impl Shared {
         reason: &str,
         now: Timestamp,
     ) -> Step {
-        tracing::error!(
-            topic = &**from,
-            partition = record.partition,
-            offset = record.offset,
-            "parked: {reason}"
-        );
+        let position = || format!("`{from}` partition {} offset {}", record.partition, record.offset);
+        self.digest.note(Event::Parked { reason: reason.to_owned() }, position);
         let outgoing = park(record, from, reason, &self.cluster.settings().relay, now);
         Step { lease, size: record.size(), from: from.clone(), outgoing, kind: Kind::Park }
     }

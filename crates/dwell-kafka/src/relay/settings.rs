@@ -55,6 +55,11 @@ impl RelaySettings {
         format!("{}{}", self.prefix, Ladder::name(level))
     }
 
+    /// The group that reads a delay topic.
+    pub(crate) fn group_of(&self, topic: &str) -> String {
+        format!("{}-{topic}", self.group)
+    }
+
     /// The topic of the last stretch.
     pub(crate) fn due_topic(&self) -> String {
         format!("{}due", self.prefix)

@@ -1,9 +1,11 @@
-//! Targets that are away: each is left alone for longer and longer, and no other waits for it.
+//! Targets that are unavailable: the relay tries each of them after longer and longer pauses, and no other target waits for it.
 //!
-//! What is on its way to a target that does not answer takes up room until the library gives it up. So one that is silent gets
-//! no more than a share of it, and one that has failed only a few records to try, until one of them gets there.
+//! Records in flight to a target that does not answer take up memory until the library gives them up. So a silent target gets no
+//! more than a share of it, all silent targets together get no more than two shares, and a target that has failed gets only a few
+//! records, until one of them arrives.
 
-use dwell_core::Text;
+use super::passing::Load;
+use dwell_core::{Error, Text};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -13,25 +15,34 @@ use std::{
 /// The first pause after a failure; doubled up to [`LONGEST`].
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
-/// Records on their way at one time to a target that has failed.
+/// Records in flight at one time to a target that has failed.
 const PROBE: usize = 100;
-/// How long one that has its share on the way may be silent before it is taken to be away.
+/// The part of a share that their bytes may have.
+const PROBE_PART: usize = 8;
+/// How long a target that has its share in flight may be silent before it counts as unavailable.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// What is known of targets that failed lately, or that something is on its way to. Times are those of a monotonic clock.
+/// The targets that failed lately, or that have records in flight. Times are those of a monotonic clock.
 #[derive(Debug)]
 pub(super) struct Targets {
-    /// Records on their way at one time to a target that does not answer.
-    share: usize,
-    known: Mutex<BTreeMap<Text, Target>>,
+    /// Limit of what is in flight at one time to a target that does not answer; none within transactions.
+    share: Option<Load>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    targets: BTreeMap<Text, Target>,
+    /// In flight to all of them.
+    in_flight: Load,
 }
 
 #[derive(Debug, Default)]
 struct Target {
-    /// Since it failed, and until something gets there.
+    /// Since it failed, and until a record arrives.
     pause: Option<Pause>,
-    on_their_way: usize,
-    /// When it last answered, or when it began to owe us an answer.
+    in_flight: Load,
+    /// When it last answered, or when its answer became due.
     heard: Duration,
 }
 
@@ -41,75 +52,113 @@ struct Pause {
     until: Duration,
 }
 
-/// That one record is on its way to a target, until this is dropped.
+/// One record in flight to a target, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Pass {
     targets: Arc<Targets>,
     target: Text,
+    size: usize,
 }
 
 impl Targets {
-    pub(super) fn new(share: usize) -> Arc<Self> {
+    pub(super) fn new(share: Option<Load>) -> Arc<Self> {
         Arc::new(Self { share, known: Mutex::default() })
     }
 
-    /// Lets one more record go there. `Err` is for how long the target is to be left alone.
-    pub(super) fn admit(self: &Arc<Self>, target: &Text, now: Duration) -> Result<Pass, Duration> {
+    /// Admits one more record of this size. `Err` is how long the record has to wait.
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        target: &Text,
+        size: usize,
+        now: Duration,
+    ) -> Result<Pass, Duration> {
         let mut known = self.lock();
-        let of = known.entry(target.clone()).or_default();
-        let is_crowded = match of.pause {
-            Some(pause) => now < pause.until || of.on_their_way >= PROBE,
-            None => of.on_their_way >= self.share && now.saturating_sub(of.heard) >= SILENCE,
+        let Known { targets, in_flight } = &mut *known;
+        let of = targets.entry(target.clone()).or_default();
+        let is_crowded = match (of.pause, self.share) {
+            (Some(pause), share) => now < pause.until || !of.in_flight.is_below(probe(share)),
+            (None, None) => false,
+            (None, Some(share)) => {
+                let is_silent = of.in_flight.count > 0 && now.saturating_sub(of.heard) >= SILENCE;
+                is_silent && !(of.in_flight.is_below(share) && in_flight.is_below(share.plus(share)))
+            }
         };
         if is_crowded {
-            return Err(of.leave_alone(now));
+            let in_flight = of.in_flight.count;
+            return Err(of.leave_alone(now, |pause| {
+                tracing::warn!(
+                    target = &**target,
+                    in_flight,
+                    ?pause,
+                    "target topic does not answer; holding its records"
+                );
+            }));
         }
-        if of.on_their_way == 0 {
+        if of.in_flight.count == 0 {
             of.heard = now;
         }
-        of.on_their_way += 1;
-        Ok(Pass { targets: self.clone(), target: target.clone() })
+        let one = Load { count: 1, bytes: size };
+        of.in_flight.add(one);
+        in_flight.add(one);
+        Ok(Pass { targets: self.clone(), target: target.clone(), size })
     }
 
-    /// It failed. Failures within a pause are the same failure.
-    pub(super) fn failed(&self, target: &Text, now: Duration) -> Duration {
+    /// Notes a failure. Failures within a pause are the same failure. Returns how long its records have to wait.
+    pub(super) fn failed(&self, target: &Text, error: &Error, now: Duration) -> Duration {
         let mut known = self.lock();
-        let of = known.entry(target.clone()).or_default();
+        let of = known.targets.entry(target.clone()).or_default();
         of.heard = now;
-        of.leave_alone(now)
+        of.leave_alone(now, |pause| {
+            tracing::warn!(%error, target = &**target, ?pause, "target topic unavailable; holding its records");
+        })
     }
 
-    /// It is there.
+    /// Notes that a record has arrived.
     pub(super) fn succeeded(&self, target: &str, now: Duration) {
-        if let Some(of) = self.lock().get_mut(target) {
-            (of.pause, of.heard) = (None, now);
+        if let Some(of) = self.lock().targets.get_mut(target) {
+            if of.pause.take().is_some() {
+                tracing::info!(target, "target topic available again");
+            }
+            of.heard = now;
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Text, Target>> {
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+/// What may be in flight to a target that has failed: one record at least.
+fn probe(share: Option<Load>) -> Load {
+    Load { count: PROBE, bytes: share.map_or(usize::MAX, |share| share.bytes.div_ceil(PROBE_PART)) }
+}
+
 impl Target {
-    /// For longer than the last time, unless that time is not over yet.
-    fn leave_alone(&mut self, now: Duration) -> Duration {
+    /// Pauses for longer than the last time, unless that pause is not over yet. `log` is called for the first pause.
+    fn leave_alone(&mut self, now: Duration, log: impl FnOnce(Duration)) -> Duration {
+        let is_first = self.pause.is_none();
         let pause = self.pause.get_or_insert(Pause { length: Duration::ZERO, until: Duration::ZERO });
         if now >= pause.until {
             pause.length = (pause.length * 2).clamp(FIRST, LONGEST);
             pause.until = now.saturating_add(pause.length);
         }
-        pause.length
+        let length = pause.length;
+        if is_first {
+            log(length);
+        }
+        length
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
         let mut known = self.targets.lock();
-        let Some(of) = known.get_mut(&self.target) else { return };
-        of.on_their_way -= 1;
-        if of.on_their_way == 0 && of.pause.is_none() {
-            known.remove(&self.target);
+        let one = Load { count: 1, bytes: self.size };
+        known.in_flight.remove(one);
+        let Some(of) = known.targets.get_mut(&self.target) else { return };
+        of.in_flight.remove(one);
+        if of.in_flight.count == 0 && of.pause.is_none() {
+            known.targets.remove(&self.target);
         }
     }
 }
@@ -117,32 +166,42 @@ impl Drop for Pass {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dwell_core::ErrorKind;
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    /// Of one byte.
     fn admit(targets: &Arc<Targets>, target: &str, now: Duration) -> Result<Pass, Duration> {
-        targets.admit(&Text::from(target), now)
+        targets.admit(&Text::from(target), 1, now)
+    }
+
+    fn fail(targets: &Targets, target: &Text, now: Duration) -> Duration {
+        targets.failed(target, &Error::new(ErrorKind::Timeout, "no answer"), now)
+    }
+
+    fn share(count: usize, bytes: usize) -> Option<Load> {
+        Some(Load { count, bytes })
     }
 
     #[test]
     fn one_that_fails_is_left_alone_for_longer_and_longer_and_no_other_is() {
-        let (targets, orders) = (Targets::new(usize::MAX), Text::from("orders"));
-        assert_eq!(targets.failed(&orders, Duration::ZERO), SECOND);
-        assert_eq!(targets.failed(&orders, SECOND / 2), SECOND, "the same failure");
+        let (targets, orders) = (Targets::new(None), Text::from("orders"));
+        assert_eq!(fail(&targets, &orders, Duration::ZERO), SECOND);
+        assert_eq!(fail(&targets, &orders, SECOND / 2), SECOND, "the same failure");
         assert_eq!(admit(&targets, "orders", SECOND / 2).unwrap_err(), SECOND);
         assert!(admit(&targets, "mail", SECOND / 2).is_ok());
         assert!(admit(&targets, "orders", SECOND).is_ok(), "tried again");
-        assert_eq!(targets.failed(&orders, SECOND), SECOND * 2);
-        let longest = (1..20).map(|n| targets.failed(&orders, SECOND * 100 * n)).max();
+        assert_eq!(fail(&targets, &orders, SECOND), SECOND * 2);
+        let longest = (1..20).map(|n| fail(&targets, &orders, SECOND * 100 * n)).max();
         assert_eq!(longest, Some(LONGEST));
         targets.succeeded("orders", SECOND * 5000);
-        assert_eq!(targets.failed(&orders, SECOND * 5000), SECOND);
+        assert_eq!(fail(&targets, &orders, SECOND * 5000), SECOND);
     }
 
     #[test]
     fn one_that_has_failed_is_tried_with_few_until_it_works() {
-        let (targets, orders) = (Targets::new(usize::MAX), Text::from("orders"));
-        targets.failed(&orders, Duration::ZERO);
+        let (targets, orders) = (Targets::new(None), Text::from("orders"));
+        fail(&targets, &orders, Duration::ZERO);
         let mut passes: Vec<_> = (0..PROBE).map(|_| admit(&targets, "orders", SECOND * 2).unwrap()).collect();
         assert_eq!(admit(&targets, "orders", SECOND * 2).unwrap_err(), SECOND * 2);
         assert_eq!(admit(&targets, "orders", SECOND * 3).unwrap_err(), SECOND * 2);
@@ -157,18 +216,45 @@ mod tests {
         targets.succeeded("orders", SECOND * 8);
         assert!(admit(&targets, "orders", SECOND * 8).is_ok(), "it works");
         drop(passes);
-        assert!(targets.lock().is_empty(), "nothing is kept of one that works");
+        assert!(targets.lock().targets.is_empty(), "nothing is kept of one that works");
     }
 
     #[test]
-    fn one_that_is_silent_gets_no_more_than_its_share() {
-        let targets = Targets::new(3);
-        let mut passes: Vec<_> = (0..5).map(|_| admit(&targets, "orders", SECOND / 2).unwrap()).collect();
-        assert_eq!(admit(&targets, "orders", SECOND * 3 / 2).unwrap_err(), FIRST);
-        assert!(admit(&targets, "mail", SECOND * 3 / 2).is_ok());
-        targets.succeeded("orders", SECOND * 3 / 2);
-        assert!(admit(&targets, "orders", SECOND * 2).is_ok(), "it has answered");
-        passes.truncate(2);
-        assert!(admit(&targets, "orders", SECOND * 9).is_ok(), "it has not got its share");
+    fn a_silent_target_gets_no_more_than_its_share_of_records_and_of_bytes() {
+        for (share, size) in [(share(3, 1_000), 1), (share(1_000, 3_000), 1_000)] {
+            let targets = Targets::new(share);
+            let admit = |target: &str, now| targets.admit(&Text::from(target), size, now);
+            let mut passes: Vec<_> = (0..5).map(|_| admit("orders", SECOND / 2).unwrap()).collect();
+            assert_eq!(admit("orders", SECOND * 3 / 2).unwrap_err(), FIRST);
+            assert!(admit("mail", SECOND * 3 / 2).is_ok());
+            targets.succeeded("orders", SECOND * 3 / 2);
+            assert!(admit("orders", SECOND * 2).is_ok(), "it has answered");
+            passes.truncate(2);
+            assert!(admit("orders", SECOND * 9).is_ok(), "it has less than its share");
+        }
+    }
+
+    #[test]
+    fn all_silent_targets_together_get_no_more_than_two_shares() {
+        let targets = Targets::new(share(3, 1_000));
+        let names = ["a", "b", "c"];
+        let passes: Vec<_> =
+            names.iter().flat_map(|name| [0; 2].map(|_| admit(&targets, name, SECOND).unwrap())).collect();
+        for name in names {
+            assert_eq!(admit(&targets, name, SECOND * 2).unwrap_err(), FIRST);
+        }
+        assert!(admit(&targets, "d", SECOND * 2).is_ok(), "one that is new is no silent one");
+        drop(passes);
+        assert_eq!(targets.lock().in_flight.count, 0);
+    }
+
+    #[test]
+    fn a_target_that_has_failed_is_tried_with_few_bytes_and_always_with_one_record() {
+        let (targets, orders) = (Targets::new(share(1_000, 8_000)), Text::from("orders"));
+        fail(&targets, &orders, Duration::ZERO);
+        let passes: Vec<_> = (0..2).map(|_| targets.admit(&orders, 500, SECOND * 2).unwrap()).collect();
+        assert!(targets.admit(&orders, 500, SECOND * 2).is_err());
+        drop(passes);
+        assert!(targets.admit(&orders, 1 << 30, SECOND * 9).is_ok());
     }
 }

@@ -1,6 +1,6 @@
 //! The delay topics: made where they are missing, and looked at before anything relies on them.
 
-use super::RelaySettings;
+use super::{Ladder, RelaySettings};
 use crate::{
     cluster::{Cluster, NewOne},
     kept::{self, value},
@@ -32,6 +32,22 @@ pub(super) fn levels(settings: &RelaySettings) -> Vec<Level> {
     let levels = settings.ladder.levels().iter();
     let levels = levels.map(|level| Level { topic: settings.level_topic(*level).into(), wait: Some(*level) });
     std::iter::once(due).chain(levels).collect()
+}
+
+/// Returns the delay topics of the prefix that are not in the ladder, by the names of all topics.
+pub(super) fn outside_ladder(settings: &RelaySettings, names: &[String]) -> Vec<Level> {
+    let level = |topic: &String| {
+        let name = topic.strip_prefix(&settings.prefix)?;
+        let wait = Ladder::level_named(name).filter(|wait| !settings.ladder.levels().contains(wait))?;
+        // `delay-15s` is the level `5s` of the prefix `delay-1` where that one has a relay.
+        let digits = name.trim_end_matches(char::is_alphabetic).len();
+        let is_of_longer_prefix = (1..digits).any(|end| {
+            let due = format!("{}{}due", settings.prefix, &name[..end]);
+            names.contains(&due)
+        });
+        (!is_of_longer_prefix).then(|| Level { topic: Text::from(topic.as_str()), wait: Some(wait) })
+    };
+    names.iter().filter_map(level).collect()
 }
 
 /// Those that are missing. The settings of those that are there are looked at: under some of them a record would be lost or
@@ -188,6 +204,19 @@ fn problems(level: &Level, settings: &RelaySettings, value: impl Fn(&str) -> Opt
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn delay_topics_outside_the_ladder_are_told_by_their_names() {
+        let settings = RelaySettings { ladder: Ladder::parse("1s,2s").unwrap(), ..RelaySettings::default() };
+        let names = ["delay-1s", "delay-8s", "delay-2500ms", "delay-due", "delay-parked", "delay-08s"];
+        let others = ["delay-1due", "delay-15s", "test-delay-8s", "delay-8s.dlq", "delay-s", "delay-9000ms"];
+        let names: Vec<_> = names.into_iter().chain(others).map(str::to_owned).collect();
+        let found = outside_ladder(&settings, &names);
+        let expected = [("delay-8s", 8_000), ("delay-2500ms", 2_500)];
+        let expected = expected
+            .map(|(topic, wait)| Level { topic: topic.into(), wait: Some(Duration::from_millis(wait)) });
+        assert_eq!(found, expected);
+    }
 
     fn found(set: &[(&str, &str)]) -> Vec<String> {
         let level = Level { topic: "delay-10s".into(), wait: Some(Duration::from_secs(10)) };

@@ -13,10 +13,12 @@
 //! at a time for each delay topic.
 
 use super::{
-    RelaySettings,
+    Joiner, RelaySettings,
     budget::Part,
+    digest::Event,
     hop::Plan,
     passing::{Kind, Load, Shared, Step},
+    suspension::Suspension,
     topics::Level,
 };
 use crate::{
@@ -35,15 +37,25 @@ const BATCH: usize = 1_000;
 const PER_TRANSACTION: usize = 10_000;
 /// Records on their way at one time.
 const ON_THEIR_WAY: usize = 50_000;
-/// How many of them to one target that does not answer.
-pub(super) const SHARE: usize = ON_THEIR_WAY / 5;
+/// What part of them, and of the bytes of the read-ahead, may be in flight to one target that does not answer. Levels may have
+/// half of the read-ahead, and all such targets together two of these shares.
+const SHARE: usize = 8;
 /// How long a worker that stops waits for what is on its way.
 const LAST_PATIENCE: Duration = Duration::from_secs(8);
+/// How long nothing may be confirmed before it is checked that commits come through.
+const CHECK: Duration = Duration::from_millis(50);
 /// Looks again after this, whatever was heard.
 const SAFETY_TICK: Duration = Duration::from_secs(5);
 
+/// Limit of what may be in flight to one target that does not answer.
+pub(super) fn share(settings: &RelaySettings) -> Load {
+    let (count, bytes) = settings.read_ahead;
+    Load { count: ON_THEIR_WAY.min(count).div_ceil(SHARE), bytes: bytes.div_ceil(SHARE) }
+}
+
 pub(super) struct Worker {
     shared: Arc<Shared>,
+    joiner: Joiner,
     member: Arc<Member>,
     level: Level,
     /// What waits in memory, on the last stretch: little else than a lease and a record each.
@@ -54,6 +66,7 @@ pub(super) struct Worker {
     target: Text,
     /// The partitions that were taken away, as far as that was looked after.
     departures: u64,
+    suspension: Suspension,
     on_their_way: FuturesUnordered<BoxFuture<'static, Result<Load>>>,
     /// How much that is, and what is queued.
     sending: Part,
@@ -61,6 +74,8 @@ pub(super) struct Worker {
     transactions: Option<Arc<Outbox>>,
     /// What is for the next transaction.
     queued: Vec<Step>,
+    /// When it was last checked that commits come through.
+    checked: Option<Duration>,
 }
 
 /// A record that waits in memory.
@@ -73,24 +88,29 @@ struct Waiting {
 impl Worker {
     pub(super) fn new(
         shared: Arc<Shared>,
+        joiner: Joiner,
         member: Arc<Member>,
         level: Level,
         transactions: Option<Arc<Outbox>>,
     ) -> Self {
         let on_their_way = FuturesUnordered::new();
         let (held, sending) = (shared.budget.part(), shared.budget.part());
+        let suspension = Suspension::new(shared.clock.now());
         Self {
             shared,
+            joiner,
             member,
             level,
             wheel: Wheel::new(),
             held,
             target: Text::from(""),
             departures: 0,
+            suspension,
             on_their_way,
             sending,
             transactions,
             queued: vec![],
+            checked: None,
         }
     }
 
@@ -99,6 +119,10 @@ impl Worker {
         let result = loop {
             let next = match self.look() {
                 Ok(next) => next,
+                Err(_) if self.member.has_ended() => match self.rejoin() {
+                    Ok(()) => continue,
+                    Err(error) => break Err(error),
+                },
                 Err(error) => break Err(error),
             };
             let clock = self.shared.clock.clone();
@@ -137,6 +161,14 @@ impl Worker {
         result
     }
 
+    /// The client did not recover: another one takes its place. What it held is no longer ours.
+    fn rejoin(&mut self) -> Result<()> {
+        self.give_back(|_, _| true);
+        self.member = Arc::new(self.joiner.join(&self.level)?);
+        self.departures = self.member.departures();
+        Ok(())
+    }
+
     fn settings(&self) -> &RelaySettings {
         &self.shared.cluster.settings().relay
     }
@@ -147,9 +179,18 @@ impl Worker {
         let departures = self.member.departures();
         if std::mem::replace(&mut self.departures, departures) != departures {
             self.give_back(Member::is_leaving);
+            self.shared.purge_if_silent();
         }
+        if let Some(gap) = self.suspension.look(now, self.shared.cluster.settings().session) {
+            self.shared.digest.note(Event::Suspended, || format!("for {gap:?}"));
+        }
+        if let Some(until) = self.suspension.paused_until(now) {
+            return Ok(Some(until));
+        }
+        self.check_commits();
         self.transact();
         self.shared.counts.lags(&self.level.topic, self.member.lag());
+        self.shared.counts.serves(&self.level.topic, self.member.trouble());
         match self.level.wait {
             Some(wait) => self.look_at_level(wait, now),
             None => self.look_at_due(now),
@@ -167,7 +208,7 @@ impl Worker {
         let (mut taking, beside) = (self.shared.budget.part(), self.sending.load());
         let half = self.shared.budget.half();
         let taken = self.member.take(room, &mut |record| {
-            let leaves = record.timestamp.map_or(now, |appended| appended.after(wait));
+            let leaves = leaves(record, wait).unwrap_or(now);
             if leaves > now {
                 next = Some(next.map_or(leaves, |next| next.min(leaves)));
             }
@@ -177,16 +218,16 @@ impl Worker {
         let more = taken.len() == room && room > 0;
         let mut steps = vec![];
         for Taken { lease, record, .. } in taken {
-            let left = record.timestamp.map(|appended| appended.after(wait));
+            let left = leaves(&record, wait);
             match self.plan(record, &mut taking) {
                 Ok(plan) => {
-                    if left.is_some_and(|left| plan.process_at < left) && !plan.was_put_back {
+                    let late = left.map(|left| left.since(plan.process_at)).unwrap_or_default();
+                    // A sender that waits as long as the level cannot know how long it takes to be appended.
+                    if late > hop && !plan.was_put_back {
                         self.shared.counts.overstayed();
-                        tracing::info!(
-                            topic = &*self.level.topic,
-                            target = &*plan.target,
-                            "a record was put on a level longer than the time that it had: it is late"
-                        );
+                        let (topic, target) = (self.level.topic.clone(), plan.target.clone());
+                        let event = Event::Overstayed { topic, target };
+                        self.shared.digest.note(event, || format!("late by {late:?}"));
                     }
                     let remaining = plan.remaining(now);
                     let waits = !remaining.is_zero() && remaining <= hop;
@@ -226,6 +267,17 @@ impl Worker {
         let next = self.let_go(now, &mut steps, &mut taking);
         self.send(steps, &mut taking);
         Ok(if more { Some(now) } else { next })
+    }
+
+    /// While nothing is confirmed, nothing is completed and committed either, and a broker that hangs is not noticed: hence a
+    /// commit of what is committed. If that does not come through, nothing more is sent.
+    fn check_commits(&mut self) {
+        let now = self.shared.clock.elapsed();
+        let is_due = self.checked.is_none_or(|checked| now.saturating_sub(checked) >= CHECK * 2);
+        if is_due && self.transactions.is_none() && self.shared.silence() >= CHECK {
+            self.checked = Some(now);
+            self.member.check_commits();
+        }
     }
 
     /// What becomes of a record that was taken. That is a little larger or smaller than what came.
@@ -315,7 +367,7 @@ impl Worker {
                 &self.level.topic,
             );
         }
-        match self.shared.targets.admit(&plan.target, self.shared.clock.elapsed()) {
+        match self.shared.targets.admit(&plan.target, plan.record.size(), self.shared.clock.elapsed()) {
             Err(pause) => self.shared.hold(lease, plan, pause, &self.level.topic),
             Ok(pass) => {
                 let (size, outgoing) = (plan.record.size(), plan.forward());
@@ -369,4 +421,10 @@ impl Worker {
             Ok(load)
         }));
     }
+}
+
+/// Returns when a record leaves its level. A creation time does not say when it was appended: it grows in no order, and may lie
+/// in the future. Such a record leaves at once, and waits on the level that fits its own time.
+fn leaves(record: &Record, wait: Duration) -> Option<Timestamp> {
+    record.timestamp.filter(|_| record.has_append_time).map(|appended| appended.after(wait))
 }

@@ -2,10 +2,13 @@
 #![allow(dead_code, reason = "each test target uses a part of it")]
 
 pub(crate) mod log;
+pub(crate) mod raw;
 pub(crate) mod scene;
 
 use bytes::Bytes;
-use dwell_conformance::{Abilities, BadUrl, Foreign, Namespace, Pace, Rig, Time, servers::kafka};
+use dwell_conformance::{
+    Abilities, BadUrl, Foreign, Namespace, Pace, Proxy, Rig, ServerFault, Time, servers::kafka,
+};
 use dwell_core::{
     Action, BoxFuture, Clock, Consumer, Delivery, Error, ErrorKind, Note, Outcome, Result, Seams, Settle,
     SystemClock, Transport, TransportUrl, Unsettled,
@@ -33,6 +36,8 @@ pub(crate) struct Broker {
     server: AsyncMutex<Option<kafka::KafkaServer>>,
     address: String,
     with_password: Option<String>,
+    /// It is behind a proxy.
+    is_proxied: bool,
 }
 
 impl Broker {
@@ -40,14 +45,47 @@ impl Broker {
     pub(crate) async fn start() -> Result<Self> {
         let server = elsewhere(kafka::KafkaServer::start).await?;
         let (address, with_password) = (server.address(), Some(server.address_with_password()));
-        let broker = Self { server: AsyncMutex::new(Some(server)), address, with_password };
+        let broker =
+            Self { server: AsyncMutex::new(Some(server)), address, with_password, is_proxied: false };
         broker.relay();
         Ok(broker)
     }
 
+    /// Starts one whose clients connect through this proxy. Settings are the defaults, but for what cannot be waited for.
+    async fn start_behind(proxy: &Proxy) -> Result<Self> {
+        let port = proxy.port();
+        let server = elsewhere(move || kafka::KafkaServer::start_behind(port)).await?;
+        proxy.redirect(server.port());
+        let broker = Self {
+            server: AsyncMutex::new(Some(server)),
+            address: proxy.address(),
+            with_password: None,
+            is_proxied: true,
+        };
+        broker.relay();
+        Ok(broker)
+    }
+
+    async fn inject(&self, fault: ServerFault) -> Result<()> {
+        let mut place = self.server.lock().await;
+        let not_ours = || Error::new(ErrorKind::Unsupported, "the broker is not ours");
+        let mut server = place.take().ok_or_else(not_ours)?;
+        let injected = elsewhere(move || {
+            match fault {
+                ServerFault::Suspend => server.freeze()?,
+                ServerFault::Resume => server.thaw()?,
+                ServerFault::Replace => server.restart()?,
+                ServerFault::Empty => return Err(std::io::Error::other("Kafka keeps its data")),
+            }
+            Ok(server)
+        });
+        *place = Some(injected.await?);
+        Ok(())
+    }
+
     /// One that runs already.
     fn at(address: String, with_password: Option<String>) -> Self {
-        Self { server: AsyncMutex::new(None), address, with_password }
+        Self { server: AsyncMutex::new(None), address, with_password, is_proxied: false }
     }
 
     /// Stops it for longer than any session, and starts it again.
@@ -69,7 +107,15 @@ impl Broker {
     }
 
     pub(crate) fn settings(&self) -> KafkaSettings {
-        settings(&self.address)
+        let settings = settings(&self.address);
+        if !self.is_proxied {
+            return settings;
+        }
+        // The cases measure how soon it recovers with the defaults.
+        let KafkaSettings { session, revoke_wait, send_timeout, .. } = KafkaSettings::at(&self.address);
+        let mut proxied = settings;
+        (proxied.session, proxied.revoke_wait, proxied.send_timeout) = (session, revoke_wait, send_timeout);
+        proxied
     }
 
     /// One relay for all that waits, on a thread of its own, which ends with the process.
@@ -245,7 +291,9 @@ impl Rig for KafkaRig {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities::default().with_restart().with_foreign().with_processes()
+        let abilities = Abilities::default().with_restart().with_foreign().with_processes();
+        // A broker keeps its data: it never comes back empty.
+        abilities.with_proxy().with_suspend().with_replace()
     }
 
     fn isolate(&self) -> BoxFuture<'_, Result<()>> {
@@ -254,6 +302,24 @@ impl Rig for KafkaRig {
             *self.own.lock().unwrap_or_else(PoisonError::into_inner) = Some(own);
             Ok(())
         })
+    }
+
+    /// Each has a broker of its own.
+    fn proxied_at_once(&self) -> usize {
+        self.at_once().1
+    }
+
+    fn isolate_behind_proxies(&self) -> BoxFuture<'_, Result<Vec<Arc<Proxy>>>> {
+        Box::pin(async move {
+            let proxy = Arc::new(Proxy::start().await.map_err(unavailable)?);
+            let own = Arc::new(Broker::start_behind(&proxy).await?);
+            *self.own.lock().unwrap_or_else(PoisonError::into_inner) = Some(own);
+            Ok(vec![proxy])
+        })
+    }
+
+    fn inject(&self, fault: ServerFault) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.broker().await?.inject(fault).await })
     }
 
     fn restart_broker(&self) -> BoxFuture<'_, Result<()>> {
@@ -337,12 +403,23 @@ impl Foreigner {
 
     /// Writes a record, with a timestamp of its own if there is one.
     pub(crate) fn write(&self, topic: &str, message: &Foreign, at: Option<i64>) -> Result<&Self, String> {
+        self.write_to(topic, None, message, at)
+    }
+
+    /// Writes a record to a partition, or to the one of its key.
+    pub(crate) fn write_to(
+        &self,
+        topic: &str,
+        partition: Option<i32>,
+        message: &Foreign,
+        at: Option<i64>,
+    ) -> Result<&Self, String> {
         let headers = message.headers.iter().fold(OwnedHeaders::new(), |headers, (key, value)| {
             headers.insert(Header { key, value: Some(&value[..]) })
         });
         let mut record = BaseRecord::<[u8], [u8]>::to(topic).payload(&message.body).headers(headers);
         record.key = message.key.as_ref().map(|key: &Bytes| &key[..]);
-        record.timestamp = at;
+        (record.timestamp, record.partition) = (at, partition);
         self.0.send(record).map_err(|(error, _)| error.to_string())?;
         Ok(self)
     }

@@ -4,7 +4,11 @@ use super::log;
 use dwell_conformance::servers::require;
 use dwell_core::{Clock, OnMissing, Seams, SystemClock, Topic, Transport};
 use dwell_kafka::{Counts, Kafka, KafkaSettings};
-use rdkafka::{ClientConfig, admin::AdminClient, client::DefaultClientContext};
+use rdkafka::{
+    ClientConfig,
+    admin::{AdminClient, AdminOptions, NewTopic},
+    client::DefaultClientContext,
+};
 use std::{
     collections::BTreeSet,
     ffi::OsString,
@@ -35,9 +39,14 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) async fn stop(mut self) {
+    pub(crate) async fn stop(self) {
+        self.end().await.unwrap();
+    }
+
+    /// How it ends when it is asked to.
+    pub(crate) async fn end(mut self) -> dwell_core::Result<()> {
         drop(self.stop.take());
-        self.task.await.unwrap().unwrap();
+        self.task.await.unwrap()
     }
 }
 
@@ -63,6 +72,10 @@ impl Scene {
         let topic = format!("{name}-{}", self.mark);
         self.kafka.provision(&[Topic::named(topic.clone())], &[], OnMissing::Create).await.unwrap();
         topic
+    }
+
+    pub(crate) async fn create(&self, new: &NewTopic<'_>) {
+        self.admin().create_topics([new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
     }
 
     pub(crate) fn relay(&self) -> Running {
@@ -185,16 +198,15 @@ impl Scene {
         ["1s", "2s", "due", "parked"].map(of_topic).join("; ")
     }
 
-    /// Until a topic is there.
+    /// Whether the broker knows a topic.
+    pub(crate) fn exists(&self, topic: &str) -> bool {
+        let kcat = Command::new("kcat").args(["-b", &self.address, "-L", "-t", topic]).output();
+        !String::from_utf8_lossy(&kcat.expect("kcat is installed").stdout).contains("Unknown topic")
+    }
+
+    /// Waits until a topic exists.
     pub(crate) async fn wait_for(&self, topic: &str) {
-        let here = || {
-            let out = Command::new("kcat")
-                .args(["-b", &self.address, "-L", "-t", topic])
-                .output()
-                .expect("it was installed");
-            !String::from_utf8_lossy(&out.stdout).contains("Unknown topic")
-        };
-        self.until(&format!("the topic `{topic}` is there"), here).await;
+        self.until(&format!("the topic `{topic}` exists"), || self.exists(topic)).await;
     }
 
     pub(crate) fn now(&self) -> i64 {

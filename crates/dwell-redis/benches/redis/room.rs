@@ -116,7 +116,7 @@ pub(crate) async fn stuck(output: &Output, scale: &Scale) {
         });
         assert!(consumer.settle(settle.collect()).await.is_empty());
     }
-    assert_eq!(ask(&server, &["hlen", "dwell:{orders}:aliases"]), scale.stuck, "as jobs that were lost");
+    assert_eq!(ask(&server, &["zcard", "dwell:{orders}:aliases"]), scale.stuck, "as jobs that were lost");
     let took = start.elapsed().as_secs_f64();
     output.figure(&format!("putting off {} that were stuck", scale.stuck), took, "s");
     steps.show(output, "putting off").await;

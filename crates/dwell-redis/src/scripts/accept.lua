@@ -1,6 +1,6 @@
 -- Takes in what users and copies send to one topic. Ten arguments for each: subscription, due (kind and value), what a
--- known id means, content, name, state, where it came from, the call that may have stored it before, item. Answers one pair each:
--- what became of it, and when it is due.
+-- name that is taken means (`f` fail, `r` replace, `c` a copy, none: a free name), content, name, state, where it came from, the
+-- call that may have stored it before, item. Answers one pair each: what became of it, and when it is due.
 local t = T[1]
 local again = answered()
 if again then return again end
@@ -39,15 +39,13 @@ for a = A, #ARGV, 10 do
     -- In a bucket, messages wait and do nothing else: who brings them to their topic looks at the time.
     local waits = score > now or t.bucket
     local existing
-    if waits or once ~= '' then
-      existing = call('HGET', t.waiting, name)
-      existing = existing and unpack_item(existing)
-      if existing and once == '' and not is_same(existing, item) then
-        -- The id was sent anew with other content: a copy waits beside it.
-        name = name .. '&' .. content
-        existing = call('HGET', t.waiting, name)
-        existing = existing and unpack_item(existing)
-      end
+    local is_chosen = once == 'f' or once == 'r'
+    if is_chosen then
+      existing = stored(t, name)
+    elseif waits and once == 'c' then
+      name, existing = name_of_copy(t, name, content, item)
+    elseif waits then
+      name = free_name(t, name)
     end
     if once == 'f' then
       if existing then
@@ -55,7 +53,7 @@ for a = A, #ARGV, 10 do
         answer = { is_same(existing, item) and 'duplicate' or 'conflict', due }
       else
         local due, first = known(t, name)
-        if first and first ~= '' then answer = { first == content and 'duplicate' or 'conflict', due } end
+        answer = answer_known(due, first, content)
       end
     end
     if not answer then
@@ -69,7 +67,8 @@ for a = A, #ARGV, 10 do
       list(item, id)
       if waits then
         if to ~= '' then put(item, 'to', subs[1].name) end
-        if once ~= '' then put(item, 'once', once .. content) end
+        if is_chosen then put(item, 'once', once .. content) end
+        if once == 'c' then put(item, 'copy', '1') end
         if state ~= 'scheduled' then put(item, 'state', state) end
         count(home(t, to ~= '' and subs[1].name or '', item), shown(t, state), 1)
         -- Also in a bucket that was there before, and is again.
@@ -78,7 +77,11 @@ for a = A, #ARGV, 10 do
         answer = { 'waits', exact or text(score) }
       else
         deliver(t, subs, item, id)
-        if once ~= '' then remember(t, name, nil, content) end
+        if is_chosen then
+          -- By-id calls look for the message id, too.
+          if name ~= published(t, id) then remember(t, id) end
+          remember(t, name, nil, content)
+        end
         answer = { #subs == 0 and 'discarded' or 'sent', '' }
       end
     end

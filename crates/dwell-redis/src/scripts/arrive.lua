@@ -6,14 +6,15 @@ for a = A + 1, #ARGV, 4 do
   local token = bucket .. '/' .. name .. '/' .. generation
   if call('HEXISTS', t.known, token) == 0 then
     local item = unpack_item(ARGV[a + 3])
-    local id, state = get(item, 'id') or name, get(item, 'state') or 'scheduled'
-    for _, its_own in ipairs({ 'n', 'generation', 'state', 'once', 'to' }) do put(item, its_own, nil) end
+    local id, state = id_of(t, name, item), get(item, 'state') or 'scheduled'
+    for _, its_own in ipairs({ 'n', 'generation', 'state', 'once', 'copy', 'to' }) do put(item, its_own, nil) end
     put(item, 'id', id)
     put(item, 'due', due)
     became(item, state, now, 'ready')
     enroll(item)
     list(item, id)
     deliver(t, t.subs, item, id)
+    if name ~= published(t, id) then remember(t, id, due) end
     remember(t, name, due)
     -- Remembered for as long as ids are, and at least for a day: whoever brought it may have died before it left.
     call('HSET', t.known, token, due .. ' ')

@@ -1,10 +1,18 @@
--- Changes what waits under a name in one topic. Arguments: name, `cancel` or `reschedule`, due (kind and value), by whom.
-local t, name, what, by = T[1], ARGV[A], ARGV[A + 1], ARGV[A + 4]
+-- Changes the pending entries of one message in one topic, some at a time. Arguments: message id,
+-- `cancel` or `reschedule`, due (kind and value), by whom, and the last name of the entries that were changed before. Answers `done`,
+-- `late` or `none`, and the last name if there may be more.
+local t, wanted, what, by, after = T[1], ARGV[A], ARGV[A + 1], ARGV[A + 4], ARGV[A + 5]
+local MOST = 200
 local again = answered()
 if again then return again end
-local score = call('ZSCORE', t.due, name)
-if score then
-  if tonumber(score) <= now then return { 'ok', 'late' } end
+local is_changed, is_late = false, false
+
+local function change(name)
+  local score = tonumber(call('ZSCORE', t.due, name))
+  if score <= now or t.dead or is_dead_letter(name) then
+    is_late = true
+    return
+  end
   local item, id = unwait(t, name)
   local state = shown(t, get(item, 'state') or 'scheduled')
   local of = home(t, get(item, 'to'), item)
@@ -17,7 +25,23 @@ if score then
     became(item, state, now, state, by)
     wait(t, name, id, item, due, exact)
   end
-  conclude()
-  return answer_once({ 'ok', 'done' })
+  is_changed = true
 end
-return { 'ok', known(t, name) and 'late' or 'none' }
+
+local names = aliases_of(t, wanted, after, MOST)
+local last = #names == MOST and names[MOST] or ''
+if after == '' then
+  names[#names + 1] = published(t, wanted)
+  names[#names + 1] = wanted
+end
+for _, name in ipairs(names) do
+  local item = stored(t, name)
+  -- Another message may have a name that looks like this one's.
+  if item and call('ZSCORE', t.due, name) and id_of(t, name, item) == wanted then change(name) end
+end
+if is_changed then
+  conclude()
+  return answer_once({ 'ok', 'done', last })
+end
+is_late = is_late or known(t, wanted) or known(t, published(t, wanted))
+return { 'ok', is_late and 'late' or 'none', last }

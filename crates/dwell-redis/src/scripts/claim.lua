@@ -1,9 +1,9 @@
 -- Hands out what is ready of one subscription. Arguments: subscription, how many, lease in milliseconds, consumer, whether
 -- to make ready what is due, how much to do beside, how many bytes to hand out at most, and whether this call was made before and nobody
--- heard its answer. One message is always handed out.
+-- heard its answer, and the name of the worker. One message is always handed out.
 local t = T[1]
 local name, most, lease, consumer = ARGV[A], tonumber(ARGV[A + 1]), tonumber(ARGV[A + 2]), ARGV[A + 3]
-local promotes, bytes = ARGV[A + 4] == '1', tonumber(ARGV[A + 6])
+local promotes, bytes, worker = ARGV[A + 4] == '1', tonumber(ARGV[A + 6]), ARGV[A + 8]
 local s = t.names[name]
 -- What was kept for nobody was adopted under another name.
 if not s or s.name ~= name then return { 'gone' } end
@@ -77,7 +77,7 @@ if #found > 0 then
   for i, entry in ipairs(found) do
     local fence = token + i
     held[#held + 1] = entry[1]
-    held[#held + 1] = cmsgpack.pack({ fence, consumer, now })
+    held[#held + 1] = cmsgpack.pack({ fence, consumer, now, worker })
     leases[#leases + 1] = later + lease
     leases[#leases + 1] = entry[1]
     handed[i] = { entry[1], fence, entry[2] }

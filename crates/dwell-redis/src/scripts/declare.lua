@@ -1,6 +1,6 @@
 -- Writes what a topic is: its settings and new subscriptions, if nobody was faster. Keys: settings, tally, and the streams,
 -- leases and holders of what was kept for nobody and of the one that adopts it. Arguments: topic, version, keep, declared,
--- adopter, layout, ledger, and then name and settings of each new subscription. Answers `ok` or `reload`.
+-- adopter, layout, ledger, and then name and settings of each subscription that is new or changes. Answers `ok` or `reload`.
 local call = redis.call
 local config, topic = KEYS[1], ARGV[1]
 if (call('HGET', config, 'version') or '0') ~= ARGV[2] then return 'reload' end
@@ -15,7 +15,13 @@ if is_old and ARGV[7] ~= '1' and call('EXISTS', KEYS[2]) == 1 then
 end
 call('HSET', config, 'topic', topic, 'keep', ARGV[3], 'declared', ARGV[4])
 call('HSETNX', config, 'ledger', ARGV[7])
-call('HINCRBY', config, 'version', 1)
+-- The versions of a topic that vanished and was created again must not look like those before.
+if ARGV[2] == '0' then
+  local time = call('TIME')
+  call('HSET', config, 'version', string.format('%.0f', tonumber(time[1]) * 1000000 + tonumber(time[2])))
+else
+  call('HINCRBY', config, 'version', 1)
+end
 for a = 8, #ARGV, 2 do call('HSET', config, 'subscription:' .. ARGV[a], ARGV[a + 1]) end
 local adopter = ARGV[5]
 if adopter ~= '' then

@@ -6,7 +6,7 @@ for _, name in ipairs(names_of(t, id)) do
   if raw then
     local item = unpack_item(raw)
     local score = tonumber(call('ZSCORE', t.due, name))
-    if (get(item, 'id') or name) == id and score > now then found[#found + 1] = { name, text(score), item } end
+    if id_of(t, name, item) == id and score > now then found[#found + 1] = { name, text(score), item } end
   end
 end
 return { 'ok', found, 0 }

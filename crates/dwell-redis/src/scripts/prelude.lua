@@ -53,7 +53,7 @@ end
 -- A script that fails in the middle has done half of its work: what could make it fail is looked for first.
 do
   local slot = { 'string', 'zset', 'hash', 'hash', 'hash', 'zset', 'hash', 'hash' }
-  local topic = { 'hash', 'hash', 'zset', 'stream', 'hash', 'zset', 'hash', 'stream' }
+  local topic = { 'hash', 'hash', 'zset', 'stream', 'hash', 'zset', 'zset', 'stream' }
   local subscription = { 'stream', 'zset', 'hash' }
   local k = 1
   local function check(types)
@@ -249,11 +249,11 @@ end
 local function words_with(words, word) return words and (words .. ' ' .. word) or word end
 
 local function words_without(words, word)
-  local kept
+  local kept = {}
   for other in string.gmatch(words or '', '%S+') do
-    if other ~= word then kept = words_with(kept, other) end
+    if other ~= word then kept[#kept + 1] = other end
   end
-  return kept
+  return #kept > 0 and table.concat(kept, ' ') or nil
 end
 
 local function add_word(key, field, word)
@@ -313,45 +313,98 @@ local function remember(t, name, due, content)
   call('ZADD', t.forget, now + keep_ids, name)
 end
 
+-- Whether the message of a name, or of a message id, has a record that is not pending.
+local function has_record(name)
+  if not has_ledger then return false end
+  -- The id of another program's message may look like a name.
+  local id = string.match(name, '^(.*)@[^@]*$')
+  return call('HEXISTS', S.ids, name) == 1 or (id and call('HEXISTS', S.ids, id) == 1)
+end
+
 -- What is known about a name: when it was due, and its content; either may be empty.
 local function known(t, name)
   local found = call('HGET', t.known, name)
   if not found then return nil end
   local until_then = call('ZSCORE', t.forget, name)
-  if until_then and tonumber(until_then) <= now and not (has_ledger and call('HEXISTS', S.ids, name) == 1) then
-    return nil
-  end
+  if until_then and tonumber(until_then) <= now and not has_record(name) then return nil end
   return string.match(found, '^(%S*) (.*)$')
+end
+
+-- What a send is answered if this is known about its name. A content that starts with `!` is being sent to another broker, and
+-- nobody knows yet whether that succeeded: the same content is sent again.
+local function answer_known(due, first, content)
+  if not first or first == '' or first == '!' .. content then return nil end
+  return { first == content and 'duplicate' or 'conflict', due }
 end
 
 ---------------------------------------------------------------------------------------------------- what waits
 
 local earliest = {}
 
--- The names under which one message waits that are not its id are words of one text. Other programs may choose any id.
-local function escaped(name)
-  return (string.gsub(name, '[%s%%]', function(sign) return string.format('%%%02x', string.byte(sign)) end))
+-- The name of a plain publish. It is found from the message id; all other names of a message are in `aliases`.
+local function published(t, id) return id .. '@' .. t.topic end
+
+-- Whether the entry of this name goes to a dead-letter topic, directly or by way of a forwarder.
+local function is_dead_letter(name)
+  local topic = string.match(name, '@([^@/#~+&]*)[^@]*$') or ''
+  return string.find(topic, '%.dlq$') ~= nil or string.find(topic, '%.invalid$') ~= nil
 end
 
--- All names under which messages of this id may wait; its own comes first.
+-- The message id of an entry. A plain publish does not repeat it, and another program may have written an entry without one.
+local function id_of(t, name, item)
+  local id = get(item, 'id')
+  if id then return id end
+  local ending = published(t, '')
+  return string.sub(name, -#ending) == ending and string.sub(name, 1, -#ending - 1) or name
+end
+
+-- Some of the names in `aliases` of this message, behind one.
+local function aliases_of(t, id, after, most)
+  local from = after == '' and '[' or '('
+  local members = call('ZRANGEBYLEX', t.aliases, from .. id .. '\0' .. after, '(' .. id .. '\1', 'LIMIT', 0, most)
+  for i, member in ipairs(members) do members[i] = string.sub(member, #id + 2) end
+  return members
+end
+
+-- All names under which entries of this message may be stored. The message id is one of them: another program may have chosen it.
 local function names_of(t, id)
-  local names = { id }
-  for word in string.gmatch(call('HGET', t.aliases, id) or '', '%S+') do
-    names[#names + 1] = string.gsub(word, '%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end)
-  end
+  local names = { published(t, id), id }
+  for _, name in ipairs(aliases_of(t, id, '', -1)) do names[#names + 1] = name end
   return names
 end
 
--- Puts an item among what waits. `id` is that of its message.
+local function stored(t, name)
+  local raw = call('HGET', t.waiting, name)
+  return raw and unpack_item(raw)
+end
+
+-- A name without an entry.
+local function free_name(t, name)
+  local free = name
+  while call('HEXISTS', t.waiting, free) == 1 do free = name .. '&' .. text(call('INCR', S.seq)) end
+  return free
+end
+
+-- The name of a copy or of a moved message, and the entry that it replaces: an earlier copy of the same content, because the
+-- settlement that made it is repeated. Every other entry stays.
+local function name_of_copy(t, name, content, item)
+  for _, own in ipairs({ name, name .. '&' .. content }) do
+    local there = stored(t, own)
+    if not there or (get(there, 'copy') and is_same(there, item)) then return own, there end
+  end
+  return free_name(t, name)
+end
+
+-- Stores an item until it is due. `id` is that of its message.
 local function wait(t, name, id, item, score, exact)
   local first = call('ZRANGE', t.due, 0, 0, 'WITHSCORES')
   if not first[2] or score < tonumber(first[2]) then earliest[t] = true end
   put(item, 'due', exact)
-  if name == id then
+  if name == published(t, id) then
     put(item, 'id', nil)
   else
     put(item, 'id', id)
-    add_word(t.aliases, id, escaped(name))
+    call('ZADD', t.aliases, 0, id .. '\0' .. name)
   end
   call('HSET', t.waiting, name, cmsgpack.pack(item))
   call('ZADD', t.due, score, name)
@@ -359,19 +412,14 @@ end
 
 -- Takes an item from what waits.
 local function unwait(t, name)
-  local raw = call('HGET', t.waiting, name)
-  if not raw then return nil end
-  local item = unpack_item(raw)
-  local id = get(item, 'id')
+  local item = stored(t, name)
+  if not item then return nil end
+  local id = id_of(t, name, item)
   call('HDEL', t.waiting, name)
   local score = call('ZSCORE', t.due, name)
   call('ZREM', t.due, name)
-  if id then
-    remove_word(t.aliases, id, escaped(name))
-  else
-    id = name
-    put(item, 'id', id)
-  end
+  call('ZREM', t.aliases, id .. '\0' .. name)
+  put(item, 'id', id)
   return item, id, tonumber(score)
 end
 
@@ -415,8 +463,8 @@ local ALONE = 60000
 
 -- What one subscription cannot take now waits for that one.
 local function put_off(s, item, id)
-  local t, name, due = s.t, id .. '&' .. s.name, get(item, 'due')
-  while call('HEXISTS', t.waiting, name) == 1 do name = name .. '&' end
+  local t, due = s.t, get(item, 'due')
+  local name = free_name(t, published(t, id) .. '/' .. s.name)
   item = copy(item)
   put(item, 'to', s.name)
   count(home(t, s.name, item), shown(t, 'scheduled'), 1)
@@ -462,25 +510,23 @@ end
 
 -- What has waited under this name is due.
 local function fire(t, name, score, item)
-  local id = get(item, 'id') or name
+  local id = id_of(t, name, item)
   put(item, 'id', id)
   local to, once, state = get(item, 'to') or '', get(item, 'once'), get(item, 'state') or 'scheduled'
   local due = get(item, 'due') or text(tonumber(score))
-  -- Its sender knows no other name than the message's. It fired under that before a worker could lose it.
-  local was_lost = string.find(name, '~%d+[^#]*$', #id + 1)
-  local is_new = not was_lost and not get(item, 'handled') and not get(item, 'failed')
-  if id ~= name and is_new then remember(t, id, due) end
+  -- By-id calls look for the message id, too.
+  if name ~= published(t, id) then remember(t, id, due) end
   remember(t, name, due, once and string.sub(once, 2))
   count(home(t, to, item), shown(t, state), -1)
   put(item, 'to', nil)
   put(item, 'once', nil)
   put(item, 'state', nil)
-  put(item, 'moved', nil)
+  put(item, 'copy', nil)
   put(item, 'due', due)
   became(item, shown(t, state), now, shown(t, 'ready'))
   -- Its subscription is there: subscriptions are never removed.
   deliver(t, destinations(t, to) or {}, item, id)
-  if id ~= name then remove_word(t.aliases, id, escaped(name)) end
+  call('ZREM', t.aliases, id .. '\0' .. name)
 end
 
 -- How much may still be done in this script, and how many bytes of messages may be moved. Whoever waits for the server meanwhile does
@@ -543,18 +589,18 @@ local function read_entry(s, entry)
   return found[1] and found[1][2]
 end
 
--- The fence, the name and the time of who holds an entry.
+-- The fence, the consumer, the time and the worker of an entry in flight.
 local function holder_of(s, entry)
   local held = call('HGET', s.held, entry)
   local is_read, of = pcall(cmsgpack.unpack, held or '')
   if not is_read or type(of) ~= 'table' then return nil end
-  return of[1], of[2], tonumber(of[3]) or 0
+  return of[1], of[2], tonumber(of[3]) or 0, of[4] or of[2]
 end
 
 -- Fields that mean something to us, wherever among many others they stand.
 local MEANINGFUL = {
   'id', 'x-dwell-id', 'to', 'delay', 'due', 'type', 'key', 'content-type', 'headers', 'body', 'handled', 'failed', 'n', 'born', 'tries',
-  'past', 'from',
+  'past', 'from', 'first',
 }
 
 -- What another program has written may have more fields than a script can pass on.
@@ -576,10 +622,12 @@ local function put_back(s, entry, is_counted, by, error)
   item = passable(item)
   local id = get(item, 'id') or entry
   put(item, 'id', id)
+  -- What identifies it however often it is put back: see `Receipt::identity`.
+  if not get(item, 'first') then put(item, 'first', entry) end
   if is_counted then put(item, 'tries', text((whole(get(item, 'tries'), 9) or 0) + 1)) end
   if not get(item, 'due') then put(item, 'due', string.match(entry, '^%d+')) end
   if has_ledger then
-    local token, worker, at = holder_of(s, entry)
+    local token, _, at, worker = holder_of(s, entry)
     if token then
       count(home(s.t, s.name, item), shown(s.t, 'processing'), -1)
       became(item, shown(s.t, 'ready'), at, shown(s.t, 'processing'), worker)
@@ -623,7 +671,7 @@ local function take_one_in(t, entry, item)
   if not id or id == '' then id = 'in-' .. entry end
   put(item, 'id', id)
   put(item, 'foreign', entry)
-  for _, ours in ipairs({ 'n', 'born', 'past', 'tries', 'state', 'once', 'from', 'home', 'ended', 'result' }) do
+  for _, ours in ipairs({ 'n', 'born', 'past', 'tries', 'first', 'state', 'once', 'from', 'home', 'ended', 'result' }) do
     put(item, ours, nil)
   end
   local to = get(item, 'to') or ''
@@ -653,8 +701,7 @@ local function take_one_in(t, entry, item)
   end
   if score > now then
     if to ~= '' then put(item, 'to', to) end
-    local name = id
-    if call('HEXISTS', t.waiting, name) == 1 then name = id .. '&' .. entry end
+    local name = free_name(t, published(t, id) .. (to ~= '' and '/' .. to or ''))
     count(home(t, to, item), shown(t, 'scheduled'), 1)
     wait(t, name, id, item, score, exact)
   else

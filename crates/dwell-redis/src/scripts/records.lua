@@ -9,8 +9,10 @@ local function waiting(t, name, n)
   local item = unpack_item(raw)
   if n and get(item, 'n') ~= n then return end
   local score = tonumber(call('ZSCORE', t.due, name))
-  if not get(item, 'id') then put(item, 'id', name) end
-  found[#found + 1] = { 'w', t.topic, get(item, 'to') or '', get(item, 'due') or text(score), item, {} }
+  put(item, 'id', id_of(t, name, item))
+  -- A due message is ready, even if nobody has promoted it yet.
+  local place = score and score <= now and 'd' or 'w'
+  found[#found + 1] = { place, t.topic, get(item, 'to') or '', get(item, 'due') or text(score), item, {} }
   return true
 end
 
@@ -27,7 +29,7 @@ local function located(n)
   local s = t and t.names[name]
   local item = s and read_entry(s, entry)
   if item then
-    local token, worker, at = holder_of(s, entry)
+    local token, _, at, worker = holder_of(s, entry)
     local holder = {}
     if token then
       local ends = tonumber(call('ZSCORE', s.leases, entry) or 0)
@@ -52,10 +54,10 @@ end
 local function of_id(id)
   for n in string.gmatch(call('HGET', S.ids, id) or '', '%S+') do located(n) end
   for _, t in ipairs(T) do
-    for i, name in ipairs(names_of(t, id)) do
-      local raw = call('HGET', t.waiting, name)
-      -- Under the first name, another message may wait whose name that is.
-      if raw and (i > 1 or not get(unpack_item(raw), 'id')) then waiting(t, name) end
+    for _, name in ipairs(names_of(t, id)) do
+      local item = stored(t, name)
+      -- Another message may have a name that looks like this one's.
+      if item and id_of(t, name, item) == id then waiting(t, name) end
     end
   end
 end

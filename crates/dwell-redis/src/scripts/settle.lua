@@ -24,20 +24,10 @@ local function before(written)
   return unheard[key], tonumber(index)
 end
 
-local function waiting_as(target, name)
-  local raw = call('HGET', target.waiting, name)
-  return raw and unpack_item(raw)
-end
-
--- Whether what waits was put there as it is, and not by a user: then it makes way for the message that it is a copy of.
-local function is_stored_copy(item)
-  return not (get(item, 'moved') or get(item, 'once') or get(item, 'foreign'))
-end
-
 local function settle(a)
   local entry, fence, action, worker = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
   local error = ARGV[a + 4] ~= '' and ARGV[a + 4] or nil
-  local token, holder, at = holder_of(s, entry)
+  local token, holder, at, runner = holder_of(s, entry)
   if token ~= fence or holder ~= owner then return 'stale' end
 
   if action == 'release' then
@@ -56,11 +46,14 @@ local function settle(a)
   local id = old and (get(old, 'id') or entry)
   if has_ledger and old then
     count(home(t, s.name, old), shown(t, 'processing'), -1)
-    became(old, shown(t, 'ready'), at, shown(t, 'processing'), holder)
+    became(old, shown(t, 'ready'), at, shown(t, 'processing'), runner)
   end
   if action ~= 'move' then
-    if keep_ids > 0 and id and call('HEXISTS', t.known, id) == 1 then
-      call('ZADD', t.forget, 'GT', now + keep_ids, id)
+    if keep_ids > 0 and id then
+      local topic = published(t, id)
+      for _, name in ipairs({ topic, topic .. '/' .. s.name, id }) do
+        if call('HEXISTS', t.known, name) == 1 then call('ZADD', t.forget, 'GT', now + keep_ids, name) end
+      end
     end
     if has_ledger and old and action == 'gone' then
       forget(old, id)
@@ -94,17 +87,9 @@ local function settle(a)
     if not n or its_id ~= id then list(item, its_id) end
   end
   if score > now then
-    local plain, there = name, waiting_as(target, name)
-    if there and not is_same(there, item) then
-      name = name .. '&' .. content
-      there = waiting_as(target, name)
-    end
-    if there and not is_stored_copy(there) then
-      -- Another message of the same id and content: both go on, each under a name of its own.
-      repeat
-        name = plain .. '&' .. text(call('INCR', S.seq))
-      until call('HEXISTS', target.waiting, name) == 0
-    elseif there then
+    local there
+    name, there = name_of_copy(target, name, content, item)
+    if there then
       local replaced, replaced_id = unwait(target, name)
       count(home(target, get(replaced, 'to'), replaced), shown(target, get(replaced, 'state') or 'scheduled'), -1)
       forget(replaced, replaced_id)
@@ -112,7 +97,6 @@ local function settle(a)
     local to = ARGV[a + 7] ~= '' and subs[1].name or nil
     put(item, 'to', to)
     if state ~= 'scheduled' then put(item, 'state', state) end
-    put(item, 'moved', '1')
     became(item, nil, now, shown(target, state), worker, error)
     count(home(target, to, item), shown(target, state), 1)
     wait(target, name, its_id, item, score, exact)

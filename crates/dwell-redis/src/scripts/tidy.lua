@@ -13,6 +13,14 @@ for a = A + 3, #ARGV, 2 do behind[ARGV[a]] = ARGV[a + 1] end
 -- The first round looks at everything, those after it only at what was left.
 local is_first = #ARGV < A + 3
 
+local function is_pending(id)
+  for _, t in ipairs(T) do
+    for _, name in ipairs(names_of(t, id)) do
+      if call('HEXISTS', t.waiting, name) == 1 then return true end
+    end
+  end
+end
+
 local over = call('ZRANGEBYSCORE', S.ended, '-inf', now - keep_done, 'LIMIT', 0, limit)
 local forgotten = 0
 for _, n in ipairs(over) do
@@ -26,6 +34,14 @@ for _, n in ipairs(over) do
     if of and state and id then
       count(of, state, -1)
       forget(item, id)
+      -- An id that was remembered longer because of this record goes with it, unless another message has it.
+      if keep_done >= keep_ids and call('HEXISTS', S.ids, id) == 0 and not is_pending(id) then
+        for _, t in ipairs(T) do
+          local names = { published(t, id), id }
+          for _, s in ipairs(t.subs) do names[#names + 1] = names[1] .. '/' .. s.name end
+          for _, name in ipairs(names) do call('ZADD', t.forget, 'XX', 'LT', now, name) end
+        end
+      end
     end
   end
   call('ZREM', S.ended, n)
@@ -36,7 +52,7 @@ is_more = forgotten == limit or forgotten < #over
 for _, t in ipairs(T) do
   local old = call('ZRANGEBYSCORE', t.forget, '-inf', now, 'LIMIT', 0, limit)
   for _, name in ipairs(old) do
-    if has_ledger and call('HEXISTS', S.ids, name) == 1 then
+    if has_record(name) then
       call('ZADD', t.forget, now + keep_ids, name)
     else
       call('ZREM', t.forget, name)

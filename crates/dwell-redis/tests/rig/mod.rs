@@ -1,15 +1,16 @@
 //! A real server for all cases, and another for those that restart it; or one of the tester's own.
 
 use dwell_conformance::{
-    Abilities, BadUrl, Foreign, Namespace, Pace, Rig, Time,
+    Abilities, BadUrl, Foreign, Namespace, Pace, Proxy, Rig, ServerFault, Time,
     servers::redis::{RedisCluster, RedisOptions, RedisServer, unavailable},
 };
 use dwell_core::{BoxFuture, ErrorKind, Result, Seams, Transport, TransportUrl};
+use dwell_sqlite::{Sqlite, SqliteSettings};
 use std::{
     io,
     path::PathBuf,
     process::Command,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -40,6 +41,36 @@ impl Broker {
         }
     }
 
+    /// Behind these proxies: one for a server, and one for each of a cluster.
+    fn start_behind(is_cluster: bool, proxies: &[Arc<Proxy>]) -> io::Result<Self> {
+        let options = RedisOptions::default().with("appendfsync", "everysec");
+        if is_cluster {
+            return Ok(Self::Cluster(RedisCluster::start_behind(options, proxies)?));
+        }
+        let server = RedisServer::start(options)?;
+        proxies.iter().for_each(|proxy| proxy.redirect(server.port()));
+        Ok(Self::Server(server))
+    }
+
+    fn inject(&mut self, fault: ServerFault, proxies: &[Arc<Proxy>]) -> io::Result<()> {
+        match (self, fault) {
+            (Self::Server(server), ServerFault::Suspend) => server.suspend(true),
+            (Self::Server(server), ServerFault::Resume) => server.suspend(false),
+            (Self::Server(server), ServerFault::Empty) => server.restart_empty(),
+            (Self::Server(server), ServerFault::Replace) => {
+                let old = std::mem::replace(server, fail_over(server)?);
+                proxies.iter().for_each(|proxy| proxy.redirect(server.port()));
+                lock(&KEPT).push(Self::Server(old));
+                Ok(())
+            }
+            (Self::Cluster(cluster), ServerFault::Empty) => {
+                // Replicas refuse it, and follow their masters.
+                cluster.servers().iter().try_for_each(|server| server.cli(&["flushall"]).map(drop))
+            }
+            _ => Err(io::Error::other(format!("{fault:?} is not declared"))),
+        }
+    }
+
     fn restart(&mut self) -> io::Result<()> {
         match self {
             Self::Server(server) => server.restart(),
@@ -47,6 +78,33 @@ impl Broker {
             Self::Foreign(_) => Err(io::Error::other("not ours to restart")),
         }
     }
+}
+
+/// Makes a replica of this server the master, and this server its replica, as Sentinel does: writes pause meanwhile.
+fn fail_over(old: &RedisServer) -> io::Result<RedisServer> {
+    let said = |server: &RedisServer, arguments: &[&str]| {
+        let output = server.cli(arguments)?;
+        Ok::<_, io::Error>(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let new = RedisServer::start(RedisOptions::default())?;
+    // By default a server waits 5 s for further replicas.
+    said(old, &["config", "set", "repl-diskless-sync-delay", "0"])?;
+    said(&new, &["replicaof", "127.0.0.1", &old.port().to_string()])?;
+    said(old, &["failover", "to", "127.0.0.1", &new.port().to_string()])?;
+    for _ in 0..10_000 {
+        if said(&new, &["role"])?.starts_with("master") && said(old, &["role"])?.starts_with("slave") {
+            return Ok(new);
+        }
+        // Refused until the replica has all data.
+        if said(old, &["info", "replication"])?.contains("master_failover_state:no-failover") {
+            said(old, &["failover", "to", "127.0.0.1", &new.port().to_string()])?;
+        }
+    }
+    Err(io::Error::other("no replica became the master"))
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What all cases share that restart nothing.
@@ -78,15 +136,30 @@ pub(crate) struct RedisRig {
     /// Further options of the URL.
     options: &'static str,
     seams: Seams,
-    own: Mutex<Option<Broker>>,
+    own: Arc<Mutex<Option<Broker>>>,
+    proxies: Mutex<Vec<Arc<Proxy>>>,
+    /// All pending messages wait in a file of SQLite.
+    store: Option<Mutex<Option<(PathBuf, Sqlite)>>>,
 }
 
 impl RedisRig {
     pub(crate) fn new(name: &'static str, is_cluster: bool, options: &'static str) -> Self {
-        Self { name, is_cluster, options, seams: Seams::system("suite"), own: Mutex::default() }
+        let seams = Seams::system("suite");
+        let (own, proxies) = Default::default();
+        Self { name, is_cluster, options, seams, own, proxies, store: None }
+    }
+
+    #[allow(dead_code, reason = "not every test target has a store")]
+    pub(crate) fn with_store(mut self) -> Self {
+        self.store = Some(Mutex::default());
+        self
     }
 
     fn url(&self) -> Result<String> {
+        let proxies: Vec<_> = lock(&self.proxies).iter().map(|proxy| proxy.address()).collect();
+        if !proxies.is_empty() {
+            return Ok(format!("redis://{}", proxies.join(",")));
+        }
         if let Some(broker) = &*self.own.lock().unwrap_or_else(PoisonError::into_inner) {
             return Ok(broker.url());
         }
@@ -134,6 +207,25 @@ impl Rig for RedisRig {
         })
     }
 
+    fn store<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+        seams: Seams,
+    ) -> BoxFuture<'a, Result<Option<Arc<dyn Transport>>>> {
+        let open = |store: &Mutex<Option<(PathBuf, Sqlite)>>| {
+            let mut open = store.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, sqlite)) = &*open {
+                return Ok(Arc::new(sqlite.share()) as Arc<dyn Transport>);
+            }
+            let path = std::env::temp_dir().join(format!("dwell-redis-{namespace}.db"));
+            let sqlite = Sqlite::open(SqliteSettings::file(&path), seams)?;
+            let shared = sqlite.share();
+            *open = Some((path, sqlite));
+            Ok(Arc::new(shared) as Arc<dyn Transport>)
+        };
+        dwell_core::ready(self.store.as_ref().map(open).transpose())
+    }
+
     /// A lease that no case loses because the machine stands still for a moment.
     fn pace(&self) -> Pace {
         Pace { lease: Duration::from_secs(5), ..Pace::REAL }
@@ -141,7 +233,12 @@ impl Rig for RedisRig {
 
     fn abilities(&self) -> Abilities {
         let abilities = Abilities::default().with_foreign().with_processes();
-        if given(self.is_cluster).is_some() { abilities } else { abilities.with_restart() }
+        match (given(self.is_cluster), self.is_cluster) {
+            (Some(_), _) => abilities,
+            // A cluster fails over by itself, and may lose what its replicas do not have.
+            (None, true) => abilities.with_restart().with_proxy().with_empty(),
+            (None, false) => abilities.with_restart().with_proxy().with_suspend().with_replace().with_empty(),
+        }
     }
 
     fn isolate(&self) -> BoxFuture<'_, Result<()>> {
@@ -151,6 +248,32 @@ impl Rig for RedisRig {
             let broker = started.map_err(unavailable)?.map_err(unavailable)?;
             *self.own.lock().unwrap_or_else(PoisonError::into_inner) = Some(broker);
             Ok(())
+        })
+    }
+
+    fn isolate_behind_proxies(&self) -> BoxFuture<'_, Result<Vec<Arc<Proxy>>>> {
+        Box::pin(async move {
+            let (is_cluster, mut proxies) = (self.is_cluster, vec![]);
+            for _ in 0..if is_cluster { RedisCluster::SERVERS } else { 1 } {
+                proxies.push(Arc::new(Proxy::start().await.map_err(unavailable)?));
+            }
+            let behind = proxies.clone();
+            let started =
+                tokio::task::spawn_blocking(move || Broker::start_behind(is_cluster, &behind)).await;
+            *lock(&self.own) = Some(started.map_err(unavailable)?.map_err(unavailable)?);
+            lock(&self.proxies).clone_from(&proxies);
+            Ok(proxies)
+        })
+    }
+
+    fn inject(&self, fault: ServerFault) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let (own, proxies) = (self.own.clone(), lock(&self.proxies).clone());
+            let injected = tokio::task::spawn_blocking(move || match &mut *lock(&own) {
+                Some(broker) => broker.inject(fault, &proxies),
+                None => Err(io::Error::other("it has no server of its own")),
+            });
+            injected.await.map_err(unavailable)?.map_err(unavailable)
         })
     }
 
@@ -215,5 +338,17 @@ impl Rig for RedisRig {
             let url = TransportUrl::parse(url)?;
             dwell_redis::connect(&url, self.seams()).await.map(drop)
         })
+    }
+}
+
+impl Drop for RedisRig {
+    fn drop(&mut self) {
+        let open = self.store.as_mut().and_then(|store| store.get_mut().ok()?.take());
+        if let Some((path, sqlite)) = open {
+            drop(sqlite);
+            for end in ["", "-wal", "-shm", "-reserve"] {
+                let _ = std::fs::remove_file(format!("{}{end}", path.display()));
+            }
+        }
     }
 }

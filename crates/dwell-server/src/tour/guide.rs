@@ -64,7 +64,7 @@ impl Guide {
         let topic: Text = places[0].topic_name().clone();
         let due = Due::After(after);
         // From before the send: whoever holds the message can only have resolved it later.
-        let not_before = (!after.is_zero()).then(|| due.resolve(self.now()));
+        let not_before = (!after.is_zero()).then(|| due.resolve(self.clock().moment()));
         let sent = self.post(envelope(&topic, id, kind, body, self.now()).due(due)).await?;
         self.books.sent(&id.into(), places, not_before);
         let text = match (sent.due, places) {

@@ -2,26 +2,24 @@
 
 use super::walls::Walls;
 use crate::trace::{Placed, Service, Subject};
-use dwell_core::{Address, MessageId, OnConflict, ScheduleId, Text, Timestamp};
+use dwell_core::{Address, MessageId, OnConflict, ScheduleId, Timestamp};
 use std::{collections::BTreeMap, time::Duration};
 
 /// One thing that was placed.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
     pub(super) service: Service,
-    /// The topic that it goes to in the end: an id means something else in another.
-    topic: Text,
     schedule: ScheduleId,
     pub(super) subject: Subject,
     pub(super) to: Address,
     pub(super) handled: u32,
     content: u128,
-    /// A user sent it: its id is known where it was accepted, and not where it is forwarded to.
-    asked: bool,
-    /// It was in somebody's hands before.
-    moved: bool,
-    /// Something of other content waited under its name when it came, so that it waits beside it; `None` if that cannot
-    /// be told, because the other was due, or because they are alike.
+    /// A user sent it under an id of their own: its id is known where it was accepted, and not where it is forwarded to.
+    chosen: bool,
+    /// A copy by the engine, which a repeated settlement replaces.
+    copied: bool,
+    /// Another entry had its name when it was placed, so that it has a free name; `None` if that cannot be told, because the
+    /// other entry was due.
     beside: Option<bool>,
     placed: Duration,
     pub(super) due: Timestamp,
@@ -50,15 +48,14 @@ pub(super) enum Replaced {
     Perhaps(Waiting),
 }
 
-/// Whether both were in somebody's hands: one is no copy of the other then, whatever they say, and both go on.
-fn is_twin(placed: &Placed, other: &Waiting) -> bool {
-    let name = (placed.service, placed.to.topic_name(), &placed.schedule);
-    placed.moved && other.moved && (other.service, &other.topic, &other.schedule) == name
-}
-
-/// The message behind a name that something waits under.
-pub(super) fn message_of(schedule: &ScheduleId) -> MessageId {
-    MessageId::from(schedule.0.split(['@', '&']).next().unwrap_or_default())
+/// Whether this replaces what has its name. A user's send does so if it asks for it, and a copy replaces an earlier copy of
+/// the same message. Nothing else replaces anything.
+fn replaces(placed: &Placed, other: &Waiting) -> bool {
+    match (placed.request, placed.once) {
+        (_, Some(OnConflict::Replace)) => other.beside != Some(true),
+        (None, None) => other.copied && other.content == placed.content,
+        (None, Some(OnConflict::Fail)) | (Some(_), _) => false,
+    }
 }
 
 /// Everything that was placed, by message id.
@@ -79,46 +76,36 @@ impl Entries {
     ) -> Vec<Replaced> {
         let of_id = self.placed.entry(placed.subject.id.clone()).or_default();
         let mut replaced = vec![];
-        // Only what waits, and what a user sends under a name of their own, can replace anything; and nobody but a user
-        // can replace one content by another.
-        if due > wall || placed.once == Some(OnConflict::Replace) {
-            for other in of_id.iter_mut().filter(|other| {
-                !other.gone
-                    && (placed.request.is_some() || other.content == placed.content)
-                    && !is_twin(placed, other)
-                    && (other.service, &other.topic, &other.schedule)
-                        == (placed.service, placed.to.topic_name(), &placed.schedule)
-            }) {
-                if other.surely_waits(walls, now) {
-                    other.gone = true;
-                    replaced.push(Replaced::Surely(other.clone()));
-                } else if other.due > Timestamp(i64::MIN) {
-                    replaced.push(Replaced::Perhaps(other.clone()));
+        let mut taken = vec![];
+        let has_its_name = |other: &&mut Waiting| {
+            !other.gone && (other.service, &other.schedule) == (placed.service, &placed.schedule)
+        };
+        for other in of_id.iter_mut().filter(has_its_name) {
+            let is_sure = other.surely_waits(walls, now);
+            // Only a pending copy, and a user's send with `Replace`, can replace an entry.
+            let can_replace = due > wall || placed.once == Some(OnConflict::Replace);
+            if !can_replace || !replaces(placed, other) {
+                if other.beside != Some(true) && other.due > Timestamp(i64::MIN) {
+                    taken.push(is_sure && other.beside == Some(false));
                 }
+            } else if is_sure && (other.copied || other.beside == Some(false)) {
+                other.gone = true;
+                replaced.push(Replaced::Surely(other.clone()));
+            } else if other.due > Timestamp(i64::MIN) {
+                replaced.push(Replaced::Perhaps(other.clone()));
             }
         }
-        let others = of_id.iter().filter(|other| {
-            !other.gone
-                && other.beside != Some(true)
-                && other.content != placed.content
-                && (other.service, &other.topic, &other.schedule)
-                    == (placed.service, placed.to.topic_name(), &placed.schedule)
-        });
-        let surely = |other: &Waiting| other.beside == Some(false) && other.surely_waits(walls, now);
-        let others: Vec<bool> = others.map(surely).collect();
-        let has_twin = of_id.iter().any(|other| !other.gone && is_twin(placed, other));
-        let beside = match placed.request {
-            None if others.contains(&true) => Some(true),
-            None if !others.is_empty() || has_twin => None,
+        let beside = match placed.once {
+            None if taken.contains(&true) => Some(true),
+            None if !taken.is_empty() => None,
             _ => Some(false),
         };
         of_id.push(Waiting {
             content: placed.content,
-            asked: placed.request.is_some(),
-            moved: placed.moved,
+            chosen: placed.once.is_some(),
+            copied: placed.request.is_none() && !placed.moved,
             beside,
             service: placed.service,
-            topic: placed.to.topic_name().clone(),
             schedule: placed.schedule.clone(),
             subject: placed.subject.clone(),
             to: placed.to.clone(),
@@ -194,95 +181,73 @@ impl Entries {
         left.map(|entry| &entry.schedule)
     }
 
-    /// Whether another content was accepted under the id of this one, and is remembered.
+    /// Whether another content was accepted at the same address under the id of this one, and is remembered.
     pub(super) fn conflict(&self, placed: &Placed) -> Option<&Subject> {
-        let of_id = self.placed.get(&placed.subject.id).into_iter().flatten();
-        let mut of_topic = of_id.filter(|entry| {
-            !entry.gone && entry.service == placed.service && entry.topic == *placed.to.topic_name()
+        let mut of_id = self.placed.get(&placed.subject.id).into_iter().flatten();
+        let at_address = of_id.find(|entry| {
+            !entry.gone && entry.chosen && entry.service == placed.service && entry.to == placed.to
         });
-        of_topic.find(|entry| entry.asked && entry.handled == 0).map(|entry| &entry.subject)
+        at_address.map(|entry| &entry.subject)
     }
 
-    /// What waits under this name was cancelled: the newest that may have waited.
+    /// The pending entries of this message were cancelled: those that surely waited, and those that may have.
     pub(super) fn cancel(
         &mut self,
         service: Service,
-        schedule: &ScheduleId,
+        message: &MessageId,
+        wall: Timestamp,
         walls: &Walls,
         now: Duration,
-    ) -> Vec<Waiting> {
-        let mut cancelled: BTreeMap<Text, &mut Waiting> = BTreeMap::new();
-        for entry in Self::named(&mut self.placed, service, schedule) {
-            let sure = entry.surely_waits(walls, now);
-            let better =
-                cancelled.get(&entry.topic).is_none_or(|other| sure || !other.surely_waits(walls, now));
-            if better {
-                cancelled.insert(entry.topic.clone(), entry);
-            }
-        }
-        // Where several topics hold the id, those that surely wait are among what was cancelled; if none does, one of
-        // them was.
-        let any_sure = cancelled.values().any(|entry| entry.surely_waits(walls, now));
-        let mut result = vec![];
-        for entry in cancelled.into_values() {
-            if !any_sure || entry.surely_waits(walls, now) {
+    ) -> (Vec<Waiting>, Vec<Waiting>) {
+        let (mut sure, mut unsure) = (vec![], vec![]);
+        for entry in Self::of_message(&mut self.placed, service, message) {
+            if entry.surely_waits(walls, now) {
                 entry.gone = true;
-                result.push(entry.clone());
+                sure.push(entry.clone());
+            } else if entry.due > wall {
+                // It was due before the clock was set back: it has fired or not.
+                unsure.push(entry.clone());
             }
         }
-        result
+        if sure.is_empty() && unsure.is_empty() {
+            // One of them waited, though it was not to be.
+            unsure.extend(Self::of_message(&mut self.placed, service, message).last().cloned());
+        }
+        (sure, unsure)
     }
 
-    /// What waits under this name is due then.
+    /// The pending entries of this message are due then.
     pub(super) fn reschedule(
         &mut self,
         service: Service,
-        schedule: &ScheduleId,
+        message: &MessageId,
         due: Timestamp,
         walls: &Walls,
         now: Duration,
     ) {
-        let mut newest = None;
-        for entry in Self::named(&mut self.placed, service, schedule) {
-            if entry.surely_waits(walls, now) {
-                entry.due = due;
-                newest = None;
-            } else {
-                newest = Some(entry);
-            }
-        }
-        if let Some(entry) = newest {
-            entry.due = due.min(entry.due);
+        for entry in Self::of_message(&mut self.placed, service, message) {
+            let is_sure = entry.surely_waits(walls, now);
+            entry.due = if is_sure { due } else { due.min(entry.due) };
         }
     }
 
-    /// Whether something surely waits under this name.
+    /// Whether an entry of this message surely waits.
     pub(super) fn surely_waits(
         &mut self,
         service: Service,
-        schedule: &ScheduleId,
+        message: &MessageId,
         walls: &Walls,
         now: Duration,
     ) -> bool {
-        let mut named = Self::named(&mut self.placed, service, schedule);
-        named.any(|entry| entry.beside.is_some() && entry.surely_waits(walls, now))
+        Self::of_message(&mut self.placed, service, message).any(|entry| entry.surely_waits(walls, now))
     }
 
-    fn named<'a>(
+    fn of_message<'a>(
         placed: &'a mut BTreeMap<MessageId, Vec<Waiting>>,
         service: Service,
-        schedule: &'a ScheduleId,
-    ) -> impl Iterator<Item = &'a mut Waiting> {
-        // What waits beside another is told apart by its content, or by a number where they are alike.
-        let (name, content) = match schedule.0.split_once('&') {
-            Some((name, content)) if content.len() == 32 => (name, u128::from_str_radix(content, 16).ok()),
-            Some((name, _)) => (name, None),
-            None => (&*schedule.0, None),
-        };
-        let of_id = placed.get_mut(&message_of(schedule)).into_iter().flatten();
-        of_id.filter(move |entry| {
-            let is_it = content.map_or(entry.beside != Some(true), |content| entry.content == content);
-            is_it && entry.service == service && *entry.schedule.0 == *name && !entry.gone
-        })
+        message: &MessageId,
+    ) -> impl Iterator<Item = &'a mut Waiting> + use<'a> {
+        let of_id = placed.get_mut(message).into_iter().flatten();
+        of_id.filter(move |entry| entry.service == service && !entry.gone)
     }
 }

@@ -224,14 +224,14 @@ impl Checker {
                     }
                 }
             }
-            Event::Cancelled(service, schedule, changed) => self.cancelled(*service, schedule, *changed),
-            Event::Rescheduled(service, schedule, due, changed) => {
+            Event::Cancelled(service, id, changed) => self.cancelled(*service, id, *changed),
+            Event::Rescheduled(service, id, due, changed) => {
                 if *changed == Changed::Done {
-                    self.changed.insert(entries::message_of(schedule), self.now);
-                    let due = due.resolve(self.wall);
-                    self.entries.reschedule(*service, schedule, due, &self.walls, self.now);
+                    self.changed.insert(id.clone(), self.now);
+                    let due = due.resolve(self.wall.into());
+                    self.entries.reschedule(*service, id, due, &self.walls, self.now);
                 } else {
-                    self.check_answer(*service, schedule, "rescheduled", *changed);
+                    self.check_answer(*service, id, "rescheduled", *changed);
                 }
             }
             Event::Run(run) => self.run(run),
@@ -361,13 +361,21 @@ impl Checker {
         }
     }
 
-    fn cancelled(&mut self, service: Service, schedule: &dwell_core::ScheduleId, changed: Changed) {
+    fn cancelled(&mut self, service: Service, id: &MessageId, changed: Changed) {
         if changed != Changed::Done {
-            return self.check_answer(service, schedule, "cancelled", changed);
+            return self.check_answer(service, id, "cancelled", changed);
         }
-        self.changed.insert(entries::message_of(schedule), self.now);
-        for entry in self.entries.cancel(service, schedule, &self.walls, self.now) {
-            self.gone(&entry);
+        self.changed.insert(id.clone(), self.now);
+        let (sure, unsure) = self.entries.cancel(service, id, self.wall, &self.walls, self.now);
+        for entry in &sure {
+            self.gone(entry);
+        }
+        for entry in &unsure {
+            for of in self.plan.clone().reached(&entry.to) {
+                self.track(&entry.subject, &of).unsure = true;
+            }
+        }
+        for entry in sure.iter().chain(&unsure) {
             for of in self.plan.clone().reached(&entry.to) {
                 self.end(&entry.subject, &of, End::Cancelled);
             }
@@ -375,17 +383,10 @@ impl Checker {
     }
 
     /// What waits must not be said to be unknown, or gone.
-    fn check_answer(
-        &mut self,
-        service: Service,
-        schedule: &dwell_core::ScheduleId,
-        what: &str,
-        changed: Changed,
-    ) {
-        if self.entries.surely_waits(service, schedule, &self.walls, self.now) {
-            let id = entries::message_of(schedule);
-            let text = format!("{schedule} waits in the {service}, and was not {what}: {changed:?}");
-            self.broken(Promise::Visible, &id, text);
+    fn check_answer(&mut self, service: Service, id: &MessageId, what: &str, changed: Changed) {
+        if self.entries.surely_waits(service, id, &self.walls, self.now) {
+            let text = format!("{id} waits in the {service}, and was not {what}: {changed:?}");
+            self.broken(Promise::Visible, id, text);
         }
     }
 }

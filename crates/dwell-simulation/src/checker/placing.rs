@@ -42,7 +42,7 @@ impl Checker {
     /// When it is due on the clock of whoever holds it. A log holds nothing back: what it takes is due.
     fn due_at_holder(&mut self, placed: &Placed) -> Timestamp {
         if placed.service == Service::Store || !self.has_sessions() {
-            return placed.due.resolve(self.wall);
+            return placed.due.resolve(self.wall.into());
         }
         if let (Due::At(time), Some(who)) = (placed.due, placed.who) {
             let skew = self.plan.processes[who.process].skew;

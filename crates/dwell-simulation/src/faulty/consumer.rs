@@ -11,7 +11,8 @@ use crate::{
     trace::{Event, Fault, How, Placed, Received, Settled, Subject, Touched},
 };
 use dwell_core::{
-    Action, Address, BoxFuture, Consumer, Delivery, Envelope, LeaseId, Receipt, Result, Settle, Unsettled,
+    Action, Address, BoxFuture, Consumer, Delivery, Envelope, LeaseId, Receipt, Receive, Result, Settle,
+    Unsettled,
 };
 use std::{
     collections::BTreeMap,
@@ -68,7 +69,8 @@ impl FaultyConsumer {
         Touched { subject, to: destination(&self.of, &delivery.message) }
     }
 
-    async fn receive(&self, max: usize, wait: Duration, lease: Option<Duration>) -> Result<Vec<Delivery>> {
+    async fn receive(&self, receive: Receive) -> Result<Vec<Delivery>> {
+        let max = receive.max;
         const CALL: &str = "receive";
         let link = &self.link;
         link.crash_point().await;
@@ -86,7 +88,7 @@ impl FaultyConsumer {
                 link.fault(Fault::Refused, &Call::new(CALL, &[]));
                 return Err(unavailable(CALL));
             }
-            batch = self.inner.receive(max, wait, lease) => batch?,
+            batch = self.inner.receive_with(receive) => batch?,
         };
         let lost = link.sessions_lost();
         if self.sessions && !batch.is_empty() && self.joined.swap(lost, Ordering::Relaxed) != lost {
@@ -216,13 +218,14 @@ impl FaultyConsumer {
 
 /// A settlement once more: the decorator of one may keep what it hands on.
 fn again(settle: &Settle) -> Settle {
-    let LeaseId { position, fence } = settle.delivery.receipt.lease();
+    let receipt = &settle.delivery.receipt;
+    let LeaseId { position, fence } = receipt.lease();
     let delivery = Delivery {
         message: settle.delivery.message.clone(),
         deliveries: settle.delivery.deliveries,
         due: settle.delivery.due,
         problem: None,
-        receipt: Receipt::new(position, fence),
+        receipt: Receipt::new(position, fence).with_identity(receipt.identity()),
     };
     Settle { delivery, action: settle.action.clone(), note: settle.note.clone() }
 }
@@ -247,13 +250,8 @@ fn record_settled(link: &Link, of: &Address, settle: &Settle, request: Option<us
 }
 
 impl Consumer for FaultyConsumer {
-    fn receive(
-        &self,
-        max: usize,
-        wait: Duration,
-        lease: Option<Duration>,
-    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
-        Box::pin(self.link.life.while_alive(self.receive(max, wait, lease)))
+    fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        Box::pin(self.link.life.while_alive(self.receive(receive)))
     }
 
     fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {

@@ -38,7 +38,7 @@ fn destination(to: &Address, message: &Message) -> Address {
 
 /// Whether this is where a forwarder parks what it can never send.
 fn is_parking(topic: &str) -> bool {
-    topic.starts_with(dwell_engine::FORWARD_TOPIC)
+    topic.starts_with(dwell_engine::FORWARD_TOPICS)
 }
 
 /// What is written on a message that lies in a dead-letter channel.

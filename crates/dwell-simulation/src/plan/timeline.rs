@@ -151,6 +151,19 @@ fn requests(
             generation += 1;
             ask(at, send(generation, &Address::topic(dice.pick(topics).name.clone()), when, once));
         }
+        while once.is_none() && dice.chance(0.2) {
+            // Nobody chose this id to be idempotent: each send of it is another message, also at the same address.
+            generation += 1;
+            let content = if dice.chance(0.5) { first } else { generation };
+            let topic = dice.pick(topics);
+            let again = match dice.below(3) {
+                0 => to.clone(),
+                1 => dice.pick(&topic.subscriptions).subscription().address(),
+                _ => Address::topic(topic.name.clone()),
+            };
+            let due = if dice.chance(0.5) { when } else { self::when(dice) };
+            ask(later(60_000), send(content, &again, due, None));
+        }
         if dice.chance(0.15) {
             ask(later(600_000), Planned::Cancel(id.clone()));
         }

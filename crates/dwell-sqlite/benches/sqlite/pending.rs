@@ -11,7 +11,7 @@ use dwell_bench::{
     process::{processor_time, resident},
 };
 use dwell_core::{
-    Address, Changed, Due, Envelope, Message, MessageId, Query, Random, RecordQuery, ScheduleId, Scheduler,
+    Address, Changed, Due, Entries, Envelope, Message, MessageId, Query, Random, RecordQuery, Scheduler,
     Seams, SeededRandom, Subscription, Transport,
 };
 use dwell_sqlite::Sqlite;
@@ -210,7 +210,7 @@ impl<'a> File<'a> {
 
     async fn cancel(&mut self, sample: usize, callers: usize) -> [f64; 2] {
         assert!(sample <= self.waiting.len(), "there is enough to cancel");
-        let victims = (0..sample).map(|_| ScheduleId(name(self.waiting.swap_remove(self.any())).into()));
+        let victims = (0..sample).map(|_| Entries::from(name(self.waiting.swap_remove(self.any()))));
         let victims: Vec<_> = victims.collect();
         let start = Stamp::now();
         for ids in victims.chunks(callers) {
@@ -228,8 +228,7 @@ impl<'a> File<'a> {
 
     /// To another time, for as many as are asked for, from anywhere in the file.
     async fn reschedule(&mut self, sample: usize, callers: usize) -> [f64; 2] {
-        let chosen =
-            (0..sample).map(|_| (ScheduleId(name(self.waiting[self.any()]).into()), soon(&self.random)));
+        let chosen = (0..sample).map(|_| (Entries::from(name(self.waiting[self.any()])), soon(&self.random)));
         let chosen: Vec<_> = chosen.collect();
         let start = Stamp::now();
         for some in chosen.chunks(callers) {

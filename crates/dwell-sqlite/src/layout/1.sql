@@ -46,7 +46,7 @@ CREATE TABLE message (
     born         INTEGER NOT NULL, -- its first state
     step         INTEGER NOT NULL, -- the number of its last change; in a consumer's hands, the fence
     rank         INTEGER,          -- its place among what is ready
-    schedule     TEXT,             -- the name that it waits under, while it waits; NULL: its id
+    schedule     TEXT,             -- its name while it waits; NULL: a plain publish, whose name is `id@topic`
     destination  TEXT,             -- where it goes in the end, while it waits for a forwarder
     due          INTEGER NOT NULL,
     created_at   INTEGER NOT NULL,
@@ -59,9 +59,9 @@ CREATE TABLE message (
     error        TEXT,             -- the last error
     error_step   INTEGER,          -- the change that brought it
     result       BLOB,
-    once         INTEGER,          -- 1 fail, 2 replace: the sender chose its id
+    once         INTEGER,          -- 1 fail, 2 replace: the sender chose its id; 0: a stored copy
     content      BLOB,             -- the hash of its content, if so
-    fired        INTEGER,          -- 1: it waited under its id, and was due: this row stands for one in `known`
+    fired        INTEGER,          -- 1: a plain publish that waited, and was due: this row stands for one in `known`
     problem      TEXT,             -- why it cannot be read, if it cannot
     id           TEXT NOT NULL,
     type         TEXT NOT NULL,
@@ -114,15 +114,16 @@ CREATE TABLE tally (
     PRIMARY KEY (home, state)
 ) WITHOUT ROWID;
 
--- Ids that were chosen by their sender or have fired, by the topic that they belong to. One that waited under its own id
--- and fired comes here when its row in `message` is no longer there, or no longer what it was.
+-- Names of entries that have fired, and of messages whose sender chose the id; of a plain publish, the message
+-- id. A publish that fired is written here when its row in `message` is removed or rewritten.
 CREATE TABLE known (
-    id      TEXT NOT NULL,
+    name    TEXT NOT NULL,
     topic   INTEGER NOT NULL,
     content BLOB,
     due     INTEGER,
     until   INTEGER NOT NULL,
-    PRIMARY KEY (id, topic)
+    sending INTEGER NOT NULL DEFAULT 0, -- 1: being sent to another broker, and not known to have arrived
+    PRIMARY KEY (name, topic)
 ) WITHOUT ROWID;
 CREATE INDEX known_until ON known (until);
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::{Sqlite, SqliteSettings, directory::Directory};
 use dwell_core::{
     Action, Address, Changed, Clock, Consumer, Due, Envelope, Message, Note, OnMissing, Outcome, Query,
-    Random, ScheduleId, Seams, SeededRandom, Settle, Subscription, Timestamp, Transport, VirtualClock,
+    Random, Seams, SeededRandom, Settle, Subscription, Timestamp, Transport, VirtualClock,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -83,7 +83,7 @@ async fn what_is_scheduled_fills_one_part_after_the_other_and_one_that_has_empti
     assert_eq!(stage.parts().await, [(0, 8), (1, 8), (2, 8), (3, 1)]);
     let scheduler = stage.sqlite.scheduler().unwrap();
     let pending = scheduler.pending(Query { limit: 17, ..Query::default() }).await.unwrap();
-    let pending: Vec<_> = pending.iter().map(|pending| pending.id.to_string()).collect();
+    let pending: Vec<_> = pending.iter().map(|pending| pending.envelope.message.id.to_string()).collect();
     assert_eq!(pending, names((24..32).chain(18..24).chain(16..18).chain(8..9)), "over all parts");
     stage.clock.advance(Duration::from_secs(40)).await;
     let in_order = (24..32).chain(18..24).chain(16..18).chain(8..16).chain(32..33);
@@ -178,12 +178,12 @@ async fn whatever_is_scheduled_rescheduled_and_cancelled_over_many_parts_comes_o
                 (5..7, Some(id)) => {
                     // Often back to where it was before.
                     let due = stage.clock.now().after(Duration::from_secs(1 + seconds / 30));
-                    let changed = scheduler.reschedule(&ScheduleId(id.as_str().into()), Due::At(due)).await;
+                    let changed = scheduler.reschedule(&id.as_str().into(), Due::At(due)).await;
                     assert_eq!(changed.unwrap(), Changed::Done, "{id}");
                     model.waits.insert(id, due);
                 }
                 (7, Some(id)) => {
-                    let changed = scheduler.cancel(&ScheduleId(id.as_str().into())).await;
+                    let changed = scheduler.cancel(&id.as_str().into()).await;
                     assert_eq!(changed.unwrap(), Changed::Done, "{id}");
                     model.waits.remove(&id);
                 }

@@ -2,6 +2,7 @@
 
 mod carrying;
 mod control;
+mod damaged;
 #[path = "../rig/directory.rs"]
 mod directory;
 #[cfg(target_os = "linux")]
@@ -22,6 +23,7 @@ mod provisioning;
 mod random;
 #[cfg(target_os = "linux")]
 mod read_only;
+mod real_time;
 mod reopening;
 mod retention;
 mod settling;

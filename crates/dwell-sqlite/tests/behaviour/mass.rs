@@ -13,7 +13,7 @@ async fn fill(broker: &Broker) {
     let sql = format!(
         "BEGIN;
          WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MILLION} - 1)
-         INSERT INTO message SELECT {MILLION} + i, topic, place, home, phase, state, born, {MILLION} + i, rank, schedule,
+         INSERT INTO message SELECT {MILLION} + i, topic, place, home, phase, state, born, {MILLION} + i, rank, 'm-' || i || '@orders/mail',
              destination, due, created_at, updated_at, lease_until, holder, deliveries, changed_by, worker, error,
              error_step, result, once, content, fired, problem, 'm-' || i, type, key, content_type, sent_at, handled, failed,
              headers, body, i >> 17, NULL, NULL FROM n, message WHERE id = 'm-0';

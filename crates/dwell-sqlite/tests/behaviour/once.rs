@@ -1,5 +1,5 @@
 use super::*;
-use dwell_core::{Attempts, Changed, OnConflict::*, Query, ScheduleId};
+use dwell_core::{Attempts, Changed, Entries, OnConflict::*, Query};
 
 fn other(envelope: Envelope) -> Envelope {
     let message = envelope.message.with(|message| message.body = "43".into());
@@ -85,7 +85,7 @@ async fn replace_sends_anew_what_has_fired() {
 #[tokio::test]
 async fn a_copy_replaces_itself_while_it_waits_and_is_never_deduplicated() {
     let broker = Broker::new().await;
-    let mut copy = order("a").due(after(SECOND));
+    let mut copy = Envelope { copy: true, ..order("a").due(after(SECOND)) };
     copy.message.attempts = Attempts { handled: 1, failed: 0 };
     broker.send(copy.clone()).await.unwrap();
     broker.send(copy.clone().due(after(SECOND * 2))).await.unwrap();
@@ -106,7 +106,7 @@ async fn a_copy_replaces_itself_while_it_waits_and_is_never_deduplicated() {
 #[tokio::test]
 async fn a_repeated_move_replaces_itself() {
     let broker = Broker::new().await;
-    let mut copy = Envelope { to: Address::subscription("orders", "mail"), ..order("a") };
+    let mut copy = Envelope { to: Address::subscription("orders", "mail"), copy: true, ..order("a") };
     copy.message.attempts.handled = 1;
     broker.send(order("a")).await.unwrap();
     broker.send(copy.due(after(SECOND * 9))).await.unwrap();
@@ -195,12 +195,10 @@ async fn what_has_fired_is_known_again_if_what_was_to_replace_it_is_cancelled() 
 #[tokio::test]
 async fn ids_are_forgotten_in_time_after_their_message_is_over_but_never_those_that_are_not() {
     let broker = Broker::with(SqliteSettings { ids: SECOND * 60, ..settings() }).await;
-    broker.send(order("waits").once(Fail).due(after(SECOND * 3600))).await.unwrap();
+    let mail = |id: &str| Envelope { to: Address::subscription("orders", "mail"), ..order(id) }.once(Fail);
+    broker.send(mail("waits").due(after(SECOND * 3600))).await.unwrap();
     for id in ["held", "done"] {
-        broker
-            .send(Envelope { to: Address::subscription("orders", "mail"), ..order(id) }.once(Fail))
-            .await
-            .unwrap();
+        broker.send(mail(id)).await.unwrap();
     }
     let [held, done] = receive(&broker.mail).await.try_into().unwrap();
     let year = Some(SECOND * 3600 * 24 * 365);
@@ -208,7 +206,7 @@ async fn ids_are_forgotten_in_time_after_their_message_is_over_but_never_those_t
     broker.clock.advance(SECOND * 600).await;
     ack(&broker.mail, done).await;
     broker.clock.advance(SECOND * 59).await;
-    let again = async |id: &str| broker.send(order(id).once(Fail)).await.unwrap().duplicate;
+    let again = async |id: &str| broker.send(mail(id)).await.unwrap().duplicate;
     assert!(again("waits").await && again("held").await && again("done").await, "a minute from the end");
     broker.clock.advance(SECOND).await;
     assert!(again("waits").await && again("held").await);
@@ -219,7 +217,7 @@ async fn ids_are_forgotten_in_time_after_their_message_is_over_but_never_those_t
 #[tokio::test]
 async fn a_cancelled_id_is_free_again() {
     let broker = Broker::new().await;
-    let id: ScheduleId = "a".into();
+    let id: Entries = "a".into();
     broker.send(order("a").once(Fail).due(after(SECOND))).await.unwrap();
     assert_eq!(broker.sqlite.scheduler().unwrap().cancel(&id).await.unwrap(), Changed::Done);
     assert!(!broker.send(other(order("a")).once(Fail).due(after(SECOND))).await.unwrap().duplicate);
@@ -232,7 +230,7 @@ async fn an_id_that_has_fired_is_known_as_long_whatever_becomes_of_its_record() 
         // Two ways to a consumer: straight from waiting, and by way of what is ready.
         let alone = broker.subscribe(Subscription::new("bills", "print")).await;
         for (topic, name, consumer) in [("bills", "print", alone), ("orders", "mail", broker.mail.clone())] {
-            let id = ScheduleId::from(name);
+            let id = Entries::from(name);
             let to = Address::subscription(topic, name);
             let send =
                 async || broker.send(Envelope { to: to.clone(), ..order(name) }.once(Fail)).await.unwrap();
@@ -262,20 +260,19 @@ async fn an_id_that_has_fired_is_known_as_long_whatever_becomes_of_its_record() 
 async fn an_id_that_has_fired_is_known_while_its_message_waits_again_or_is_dead() {
     let broker = Broker::with(SqliteSettings { ids: SECOND * 60, ..settings() }).await;
     broker.sqlite.provision(&[Topic::named("graves").keep()], &[], OnMissing::Create).await.unwrap();
-    let mail = Address::subscription("orders", "mail");
-    let due =
-        broker.send(Envelope { to: mail, ..order("a") }.once(Fail).due(after(SECOND))).await.unwrap().due;
+    let mail = || Envelope { to: Address::subscription("orders", "mail"), ..order("a") }.once(Fail);
+    let due = broker.send(mail().due(after(SECOND))).await.unwrap().due;
     broker.clock.advance(SECOND).await;
     defer(&broker.mail, one(&broker.mail).await, "mail", after(SECOND * 600)).await;
     for _ in 0..4 {
-        assert_eq!(broker.send(order("a").once(Fail)).await.unwrap(), Sent { due, duplicate: true });
+        assert_eq!(broker.send(mail()).await.unwrap(), Sent { due, duplicate: true });
         broker.clock.advance(SECOND * 200).await;
     }
     let buried = Action::Move { to: Address::topic("graves"), due: Due::NOW };
     assert!(settle(&broker.mail, one(&broker.mail).await, buried).await.is_empty());
     broker.clock.advance(SECOND * 600).await;
-    assert_eq!(broker.send(order("a").once(Fail)).await.unwrap(), Sent { due, duplicate: true });
-    assert_eq!(kind(broker.send(other(order("a")).once(Fail)).await), ErrorKind::Conflict);
+    assert_eq!(broker.send(mail()).await.unwrap(), Sent { due, duplicate: true });
+    assert_eq!(kind(broker.send(other(mail())).await), ErrorKind::Conflict);
 }
 
 #[tokio::test]

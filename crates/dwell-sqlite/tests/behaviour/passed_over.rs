@@ -1,7 +1,7 @@
 //! What is cancelled or rescheduled stays where what waits is looked for, and is passed over.
 
 use super::*;
-use dwell_core::{Changed, Query, RecordQuery, ScheduleId, Scheduler, State};
+use dwell_core::{Changed, Query, RecordQuery, Scheduler, State};
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -19,18 +19,19 @@ fn scheduler(broker: &Broker) -> Arc<dyn Scheduler> {
 }
 
 async fn cancel(broker: &Broker, id: &str) {
-    assert_eq!(scheduler(broker).cancel(&ScheduleId(id.into())).await.unwrap(), Changed::Done);
+    assert_eq!(scheduler(broker).cancel(&id.into()).await.unwrap(), Changed::Done);
 }
 
 async fn reschedule(broker: &Broker, id: &str, delay: Duration) {
-    let changed = scheduler(broker).reschedule(&ScheduleId(id.into()), after(delay)).await.unwrap();
+    let changed = scheduler(broker).reschedule(&id.into(), after(delay)).await.unwrap();
     assert_eq!(changed, Changed::Done);
 }
 
 /// What waits, in its order.
 async fn pending(broker: &Broker) -> Vec<String> {
     let query = Query { limit: 100, ..Query::default() };
-    scheduler(broker).pending(query).await.unwrap().iter().map(|pending| pending.id.to_string()).collect()
+    let pending = scheduler(broker).pending(query).await.unwrap();
+    pending.iter().map(|pending| pending.envelope.message.id.to_string()).collect()
 }
 
 /// How many are looked for when they are due.

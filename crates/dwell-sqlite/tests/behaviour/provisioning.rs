@@ -46,7 +46,7 @@ async fn creating_twice_is_the_same_and_channels_come_with_their_subscription() 
 }
 
 #[tokio::test]
-async fn what_is_there_with_other_settings_is_a_conflict_that_names_the_setting_and_alters_nothing() {
+async fn validate_refuses_other_settings_by_name_and_changes_nothing() {
     let empty = empty().await;
     let sqlite = &empty.sqlite;
     sqlite.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
@@ -57,18 +57,15 @@ async fn what_is_there_with_other_settings_is_a_conflict_that_names_the_setting_
         ("invalid", Subscription { invalid: Some(Address::topic("orders.invalid")), ..mail() }),
     ];
     for (setting, other) in others {
-        for on_missing in [OnMissing::Create, OnMissing::Validate] {
-            let subscriptions = [Subscription::new("new", "new"), other.clone()];
-            let error = sqlite.provision(&[], &subscriptions, on_missing).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Conflict);
-            let text = error.to_string();
-            assert!(text.contains(&format!("`{setting}`")) && text.contains("`orders/mail`"), "{text}");
-        }
+        let subscriptions = [Subscription::new("new", "new"), other.clone()];
+        let error = sqlite.provision(&[], &subscriptions, OnMissing::Validate).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        let text = error.to_string();
+        assert!(text.contains(&format!("{setting}=")) && text.contains("`orders/mail`"), "{text}");
     }
-    // Its subscriber said nothing about it: the first one who does is right.
-    sqlite.provision(&[Topic::named("orders")], &[], OnMissing::Create).await.unwrap();
-    let error = sqlite.provision(&[Topic::named("orders").keep()], &[], OnMissing::Create).await.unwrap_err();
-    assert!(error.kind() == ErrorKind::Conflict && error.to_string().contains("`unclaimed`"), "{error}");
+    let keep = [Topic::named("orders").keep()];
+    let error = sqlite.provision(&keep, &[], OnMissing::Validate).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Conflict && error.to_string().contains("unclaimed="), "{error}");
     assert_eq!(
         kind(send(sqlite, Address::topic("new"), "a").await),
         ErrorKind::NotFound,
@@ -225,7 +222,7 @@ async fn dead_letters_are_kept_for_whoever_comes_to_read_them() {
     let empty = empty().await;
     let sqlite = &empty.sqlite;
     sqlite.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
-    assert_eq!(Topic::named("orders.dlq").unclaimed, Unclaimed::Keep);
+    assert_eq!(Topic::named("orders.dlq").unclaimed_or_default(), Unclaimed::Keep);
     send(sqlite, Address::topic("orders.dlq"), "a").await.unwrap();
     let audit = Subscription::new("orders.dlq", "audit");
     sqlite.provision(&[], from_ref(&audit), OnMissing::Create).await.unwrap();

@@ -1,5 +1,10 @@
 //! A file for each case, which another process finds by the name of the case.
 
+mod suite;
+
+#[allow(unused_imports, reason = "the log has a rig of its own")]
+pub(crate) use suite::SqliteRig;
+
 use dwell_core::{Result, Seams, VirtualClock};
 use dwell_sqlite::{Sqlite, SqliteSettings};
 use std::{

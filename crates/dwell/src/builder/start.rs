@@ -34,7 +34,7 @@ impl Builder {
     pub async fn start(self, url: &str) -> Result<Bus> {
         let seams = self.seams_or_default();
         let transport = connect::open(url, seams.clone()).await?;
-        let place = Place { via: connect::via(url)?, alone: connect::is_memory(url)? };
+        let place = Place { via: connect::via(url)?, alone: connect::is_memory(url)?, shared: false };
         self.start_with(transport, seams, place).await
     }
 
@@ -54,7 +54,9 @@ impl Builder {
         self.start(&url).await
     }
 
-    /// The same, on a transport of your own. It must have been made with the same seams.
+    /// The same, on a transport of your own. It must have been made with the same seams. Several buses may share it, so a
+    /// shutdown leaves it open: close it yourself once the last of them has stopped. A store (`[scheduler] url`) must not serve
+    /// two such transports: it cannot tell them apart.
     ///
     /// ```
     /// use dwell::{Bus, extend::Seams};
@@ -68,7 +70,7 @@ impl Builder {
     /// # bus.shutdown().await }
     /// ```
     pub async fn start_on(self, transport: Arc<dyn Transport>, seams: Seams) -> Result<Bus> {
-        let place = Place { via: "default".into(), alone: false };
+        let place = Place { via: "default".into(), alone: false, shared: true };
         self.start_with(transport, seams, place).await
     }
 
@@ -145,6 +147,7 @@ impl Builder {
 
         let mut engine = Engine::builder(transport.clone(), seams.clone())
             .via(place.via)
+            .shared(place.shared)
             .delay(config.transport.delay)
             .allow_volatile(config.scheduler.allow_volatile)
             .outbox(config.transport.outbox)
@@ -161,6 +164,10 @@ impl Builder {
         let inbox = inbox.or_else(|| transport.inbox()).or(store);
         registry.check_inbox(inbox.is_some())?;
         let engine = engine.build().await?;
+        if !handled.is_empty() && engine.ledger().is_none() {
+            engine.stop_now();
+            return Err(jobs::no_ledger());
+        }
         let bus = Bus::new(Inner {
             monitor: engine.monitor().clone(),
             on_missing: config.transport.on_missing,
@@ -215,6 +222,8 @@ struct Place {
     via: Text,
     /// No other process can be reached.
     alone: bool,
+    /// The transport was given to us, and is not ours to close.
+    shared: bool,
 }
 
 /// Stable over restarts, where a broker wants a name.

@@ -14,7 +14,7 @@ use std::{
     fmt,
     sync::{Arc, Weak},
 };
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::oneshot};
 
 /// Sends commands, publishes events, and runs the handlers that it was started with. Cheap to clone.
 ///
@@ -155,14 +155,17 @@ impl Bus {
         tokio::select! {
             biased;
             stopped = self.shutdown() => stopped,
-            _ = tokio::signal::ctrl_c() => {
+            () = interrupted() => {
                 self.engine()?.stop_now();
                 Ok(())
             }
         }
     }
 
-    /// Stops in order: see [`run_until`](Self::run_until).
+    /// Stops in order: see [`run_until`](Self::run_until). From then on a send is `Closed`. A transport that was given to
+    /// [`start_on`](Builder::start_on) stays open, because other buses may use it: close it yourself.
+    ///
+    /// Within a handler of this bus it begins to stop and returns at once: the stop itself waits for that handler.
     ///
     /// ```
     /// # use dwell::{ErrorKind, prelude::*};
@@ -177,7 +180,23 @@ impl Bus {
     /// # Ok(()) }
     /// ```
     pub async fn shutdown(&self) -> Result<()> {
-        self.engine()?.shutdown().await
+        let engine = self.engine()?;
+        if !engine.is_inside_handler() {
+            return engine.shutdown().await;
+        }
+        let runtime = Handle::try_current().ok().or_else(|| self.runtime().cloned());
+        let runtime = runtime.ok_or_else(|| {
+            let text =
+                "a bus cannot be stopped from within a handler without the runtime that it was started on";
+            Error::new(ErrorKind::Invalid, text)
+        })?;
+        let stopping = engine.clone();
+        runtime.spawn(self.seams().clock.track(Box::pin(async move {
+            if let Err(error) = stopping.shutdown().await {
+                tracing::warn!(target: "dwell", %error, "shutdown that a handler began did not end in order");
+            }
+        })));
+        Ok(())
     }
 
     // ---- for the rest of the crate ---------------------------------------------------------------------------------
@@ -233,5 +252,32 @@ impl Bus {
 impl fmt::Debug for Bus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bus").finish_non_exhaustive()
+    }
+}
+
+/// Completes at a Ctrl-C. It listens on a thread of its own: the runtime of the bus may have no I/O, which signals need.
+async fn interrupted() {
+    let (heard, hears) = oneshot::channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    // Dropped with this future, which ends the thread.
+    let _stop = stop;
+    let listen = move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            tokio::select! {
+                biased;
+                _ = stopped => Ok(()),
+                signal = tokio::signal::ctrl_c() => signal.map(|()| _ = heard.send(())),
+            }
+        })
+    };
+    let listener =
+        std::thread::Builder::new().name("dwell-ctrl-c".into()).spawn(move || -> std::io::Result<()> {
+            listen().inspect_err(|error| {
+            tracing::warn!(target: "dwell", %error, "Ctrl-C cannot be heard; the shutdown takes its time");
+        })
+        });
+    if listener.is_err() || hears.await.is_err() {
+        std::future::pending().await
     }
 }

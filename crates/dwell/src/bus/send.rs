@@ -291,15 +291,15 @@ impl Bus {
         Err(Error::new(ErrorKind::Invalid, text))
     }
 
-    /// Whether this is what a handler got.
-    fn is_inside(&self) -> bool {
-        matches!(self.0, Hold::Handler(_))
+    /// Whether a handler of this bus calls, by the bus that it got or by one of its own.
+    pub(super) fn is_inside(&self) -> bool {
+        matches!(self.0, Hold::Handler(_)) || self.engine().is_ok_and(Engine::is_inside_handler)
     }
 
     async fn deliver(&self, batch: &[Envelope]) -> Vec<Result<dwell_core::Sent>> {
         match &self.inner().outlet {
             Outlet::Engine(engine) => engine.send(batch).await,
-            Outlet::Test(outgoing) => outgoing.send(batch, self.inner().seams.clock.now()),
+            Outlet::Test(outgoing) => outgoing.send(batch, self.inner().seams.clock.moment()),
         }
     }
 

@@ -2,8 +2,8 @@
 
 use super::{Claimed, Jobs, check_kind};
 use dwell_core::{
-    BoxFuture, Delivery, Error, ErrorKind, LeaseId, Result, Settle, Subscription, Text, Timestamp, Topic,
-    Unsettled,
+    BoxFuture, Delivery, Error, ErrorKind, LeaseId, Receive, Result, Settle, Subscription, Text, Timestamp,
+    Topic, Unsettled,
 };
 use dwell_engine::{Engine, Gaps, Rules, SubscriptionSettings, Verdict, decide, settle_with_gaps};
 use futures_util::future::select_all;
@@ -284,7 +284,8 @@ impl Drop for Seat {
 
 impl Seat {
     async fn receive(&self, max: usize, wait: Duration) -> Result<Vec<Received>> {
-        let batch = self.gaps.consumer.receive(max, wait, self.lease).await?;
+        let receive = Receive { max, wait, lease: self.lease, worker: Some(self.worker.clone()) };
+        let batch = self.gaps.consumer.receive_with(receive).await?;
         Ok(batch.into_iter().map(|delivery| Received { hold: self.hold(), delivery }).collect())
     }
 
@@ -296,6 +297,7 @@ impl Seat {
             rules: Rules::new(settings, self.worker.clone()),
             quarantine: settings.quarantine(&self.engine.capabilities()),
             lease: self.lease.unwrap_or(settings.lease),
+            release_delay: settings.release_delay,
         }
     }
 }
@@ -326,12 +328,14 @@ impl Drop for Batch {
 }
 
 /// What it takes to hold one job, and to say what became of it.
+#[derive(Clone)]
 pub(super) struct Hold {
     gaps: Arc<Gaps>,
     engine: Engine,
     rules: Rules,
     quarantine: Option<u32>,
     lease: Duration,
+    release_delay: Duration,
 }
 
 impl Hold {
@@ -368,10 +372,35 @@ impl Hold {
     /// Carries out what the rule book says. A fault of the moment is tried again as long as the lease may last; then it is
     /// an error, and the job comes back by itself.
     pub(super) async fn settle(&self, delivery: Delivery, verdict: Verdict) -> Result<()> {
+        if matches!(verdict, Verdict::Release(_))
+            && !self.release_delay.is_zero()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            return self.release_later(&runtime, delivery, verdict).await;
+        }
         match self.carry_out(vec![self.decide(delivery, verdict)]).await.pop() {
             None => Ok(()),
             Some(unsettled) => Err(unsettled.error),
         }
+    }
+
+    /// Holds a released job for `release_delay`, as a pump does. The caller does not wait: it learns whether the attempt
+    /// was still its own.
+    async fn release_later(&self, runtime: &Handle, delivery: Delivery, verdict: Verdict) -> Result<()> {
+        let until_released = self.release_delay.saturating_add(self.lease);
+        self.extend(delivery.receipt.lease(), Some(until_released)).await?;
+        let (hold, clock) = (self.clone(), self.engine.seams().clock.clone());
+        let release = async move {
+            hold.engine.seams().clock.sleep(hold.release_delay).await;
+            let settle = hold.decide(delivery, verdict);
+            for Unsettled { settle, error } in hold.carry_out(vec![settle]).await {
+                // It comes back when its lease runs out.
+                let id = &settle.delivery.message.id;
+                tracing::warn!(target: "dwell", %id, %error, "a released job could not be given back");
+            }
+        };
+        runtime.spawn(clock.track(Box::pin(release)));
+        Ok(())
     }
 
     fn decide(&self, delivery: Delivery, verdict: Verdict) -> Settle {

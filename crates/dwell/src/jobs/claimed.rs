@@ -331,7 +331,7 @@ impl Claimed {
             deliveries: *deliveries,
             due: *due,
             problem: problem.clone(),
-            receipt: Receipt::new(position, fence),
+            receipt: Receipt::new(position, fence).with_identity(receipt.identity()),
         };
         self.hold.settle(delivery, verdict).await
     }

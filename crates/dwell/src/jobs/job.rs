@@ -55,7 +55,8 @@ pub struct Job {
     pub lease_until: Option<Timestamp>,
     /// When it was submitted.
     pub created_at: Timestamp,
-    /// When its last attempt started, where that is known.
+    /// When its last attempt started. `None` before the first one, and while the job waits between attempts in a store
+    /// (`delay = "scheduler"`): the store's record begins when the job is stored.
     pub started_at: Option<Timestamp>,
     /// When it was completed, given up or cancelled.
     pub completed_at: Option<Timestamp>,

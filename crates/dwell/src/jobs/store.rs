@@ -65,7 +65,8 @@ pub enum Retry {
 }
 
 impl Bus {
-    /// The jobs of this bus. An error where the transport has no ledger, which is where jobs are.
+    /// The jobs of this bus. An error where the transport, or the store behind it, keeps no ledger: jobs are records of
+    /// both.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
@@ -74,15 +75,16 @@ impl Bus {
     /// # bus.shutdown().await }
     /// ```
     pub fn jobs(&self) -> Result<Jobs> {
-        let ledger = self.engine()?.transport().ledger().ok_or_else(no_ledger)?;
+        let ledger = self.engine()?.ledger().ok_or_else(no_ledger)?;
         Ok(Jobs { bus: self.clone(), ledger })
     }
 }
 
 /// What to use for jobs instead.
 pub(crate) fn no_ledger() -> Error {
-    let text = "jobs need a transport with a ledger, where their status and result are kept, and this one has none: use \
-                `memory://`, `sqlite://dwell.db` or `redis://` for a bus with jobs";
+    let text = "jobs need a ledger, which keeps their status and result, and the transport of this bus, or its `[scheduler] \
+                url`, has none: use `memory://`, `sqlite://dwell.db` or `redis://` without `ledger=false` for a bus with \
+                jobs";
     Error::new(ErrorKind::Config, text)
 }
 

@@ -8,8 +8,8 @@ use crate::{
     route::Routes,
 };
 use dwell_core::{
-    Clock, Due, Envelope, Error, ErrorKind, LeaseId, MessageId, OnConflict, OnMissing, Result, Seams, Sent,
-    Text, Timestamp, VirtualClock,
+    Clock, Due, Envelope, Error, ErrorKind, LeaseId, MessageId, Moment, OnConflict, OnMissing, Result, Seams,
+    Sent, Text, VirtualClock,
 };
 use dwell_engine::{Context, Monitor, Place};
 use std::{
@@ -24,7 +24,7 @@ pub(crate) struct Outgoing(Arc<Mutex<Vec<(Envelope, Sent)>>>);
 
 impl Outgoing {
     /// Takes everything, as a transport would that remembers ids.
-    pub(crate) fn send(&self, batch: &[Envelope], now: Timestamp) -> Vec<Result<Sent>> {
+    pub(crate) fn send(&self, batch: &[Envelope], now: Moment) -> Vec<Result<Sent>> {
         let mut sent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let answers = batch.iter().map(|envelope| {
             let due = (envelope.due != Due::NOW).then(|| envelope.due.resolve(now));

@@ -1,7 +1,7 @@
 //! Virtual time for blocking handlers that hang: time stands still while a thread works, but not for the first few.
 
 use dwell::raw::BoxError;
-use dwell_core::{BoxFuture, Busy, Clock, Seams, SystemClock, Timestamp, VirtualClock};
+use dwell_core::{BoxFuture, Busy, Clock, Moment, Seams, SystemClock, Timestamp, VirtualClock};
 use std::{
     sync::{
         Arc, Mutex,
@@ -25,8 +25,8 @@ pub fn seams(time: &VirtualClock, hangs: usize) -> Seams {
 }
 
 impl Clock for Impatient {
-    fn now(&self) -> Timestamp {
-        self.time.now()
+    fn moment(&self) -> Moment {
+        self.time.moment()
     }
 
     fn elapsed(&self) -> Duration {

@@ -125,7 +125,8 @@ async fn sqlite_keeps_finished_jobs_for_as_long_as_it_is_told_to_and_failed_ones
 #[cfg(feature = "redis")]
 #[tokio::test]
 async fn redis_keeps_finished_jobs_for_as_long_as_it_is_told_to_and_failed_ones_for_good() {
-    let url = format!("{}&done=1s", crate::server::fresh_url());
+    // The record of a job is kept at least as long as its id.
+    let url = format!("{}&done=1s&ids=1s", crate::server::fresh_url());
     let world = crate::world::World::redis_at(url);
     let (_bus, jobs) = world.jobs(Bus::builder().job(odd)).await;
     jobs.submit(double(1)).id("done").await.unwrap();

@@ -2,7 +2,7 @@
 
 use dwell_core::{
     BoxFuture, Capabilities, Consumer, Delivery, Error, ErrorKind, Inbox, LeaseId, Ledger, OnMissing,
-    Producer, Result, Scheduler, Settle, Subscription, Text, Topic, Transport, Unsettled,
+    Producer, Receive, Result, Scheduler, Settle, Subscription, Text, Topic, Transport, Unsettled,
 };
 use std::{
     sync::{
@@ -135,15 +135,10 @@ struct Member {
 }
 
 impl Consumer for Member {
-    fn receive(
-        &self,
-        max: usize,
-        wait: Duration,
-        lease: Option<Duration>,
-    ) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+    fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>> {
         let fault = self.faults.receive.lock().unwrap().clone();
         match fault.filter(|(topic, _)| *topic == self.topic) {
-            None => self.inner.receive(max, wait, lease),
+            None => self.inner.receive_with(receive),
             Some((_, Fault::Fails)) => {
                 dwell_core::ready(Err(Error::new(ErrorKind::Unavailable, "the store is away for now")))
             }

@@ -70,7 +70,10 @@ macro_rules! stories {
 use stories;
 
 on!(memory, World::memory());
+on!(memory_memory, World::memory_memory());
 #[cfg(feature = "sqlite")]
 on!(sqlite, World::sqlite());
+#[cfg(feature = "sqlite")]
+on!(sqlite_sqlite, World::sqlite_sqlite());
 #[cfg(feature = "redis")]
 on!(redis, World::redis());

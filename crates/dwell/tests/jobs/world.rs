@@ -5,6 +5,7 @@ use dwell::{
     Builder, Bus,
     extend::{Clock, Seams, SeededRandom, Transport, VirtualClock},
     jobs::{Job, Jobs, Status},
+    settings::DelayMode,
 };
 use dwell_core::{BoxFuture, Result};
 use dwell_engine::memory::{Memory, MemorySettings};
@@ -36,6 +37,8 @@ pub struct World {
     time: Time,
     clock: Arc<dyn Clock>,
     connect: Connect,
+    /// The URL of a store that holds all pending jobs, in place of the transport.
+    store: Option<StoreUrl>,
     starts: AtomicU64,
 }
 
@@ -47,7 +50,7 @@ impl World {
             #[cfg(feature = "redis")]
             Time::Real => Arc::new(dwell::extend::SystemClock::new()),
         };
-        Self { time, clock, connect, starts: AtomicU64::new(1) }
+        Self { time, clock, connect, store: None, starts: AtomicU64::new(1) }
     }
 
     pub async fn memory() -> Self {
@@ -59,6 +62,19 @@ impl World {
             dwell_core::ready(Ok(dwell_conformance::kept(memory.clone())))
         };
         Self::new(Time::Virtual(clock), Box::new(connect))
+    }
+
+    pub async fn memory_memory() -> Self {
+        Self { store: Some(StoreUrl("memory://".to_owned())), ..Self::memory().await }
+    }
+
+    #[cfg(feature = "sqlite")]
+    pub async fn sqlite_sqlite() -> Self {
+        static FILES: AtomicU64 = AtomicU64::new(0);
+        let file = FILES.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("dwell-jobs-{}-{file}.db", std::process::id()));
+        let url = StoreUrl(format!("sqlite://{}", path.display()));
+        Self { store: Some(url), ..Self::sqlite().await }
     }
 
     #[cfg(feature = "sqlite")]
@@ -98,6 +114,10 @@ impl World {
         let random = SeededRandom::new(self.starts.fetch_add(1, Ordering::Relaxed));
         let seams = Seams::new(self.clock.clone(), Arc::new(random), "test");
         let transport = (self.connect)(seams.clone()).await.expect("the store is there");
+        let wiring = match &self.store {
+            Some(StoreUrl(url)) => wiring.scheduler(url).allow_volatile().delay(DelayMode::Scheduler),
+            None => wiring,
+        };
         wiring.start_on(transport, seams).await.expect("the bus starts")
     }
 
@@ -106,6 +126,11 @@ impl World {
         let bus = self.start(wiring).await;
         let jobs = bus.jobs().expect("it has a ledger");
         (bus, jobs)
+    }
+
+    /// Whether pending jobs are records of a store.
+    pub fn has_store(&self) -> bool {
+        self.store.is_some()
     }
 
     pub fn now(&self) -> dwell::Timestamp {
@@ -187,5 +212,17 @@ impl World {
     pub async fn look(&self, jobs: &Jobs, id: &str) -> Job {
         self.breathe().await;
         jobs.get(id).await.expect("the ledger answers").expect("the job is known")
+    }
+}
+
+/// The URL of a store. Its file, if it has one, is removed with it.
+struct StoreUrl(String);
+
+impl Drop for StoreUrl {
+    fn drop(&mut self) {
+        let path = self.0.strip_prefix("sqlite://");
+        for end in ["", "-wal", "-shm", "-reserve"] {
+            let _ = path.map(|path| std::fs::remove_file(format!("{path}{end}")));
+        }
     }
 }

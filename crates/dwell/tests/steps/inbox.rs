@@ -2,14 +2,19 @@
 
 use crate::common::{hanging, *};
 use dwell::{
-    Next, Step,
+    Next, Pipeline, Step,
     prelude::*,
     raw::{Address, Message},
 };
-use dwell_core::{Outcome, VirtualClock};
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use dwell_conformance::log::{Log, LogBroker, LogSettings};
+use dwell_core::{Outcome, Seams, VirtualClock};
+use dwell_engine::memory::MemoryInbox;
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 impl World {
@@ -175,4 +180,37 @@ async fn a_blocking_run_that_was_abandoned_keeps_its_claim_for_a_while_because_i
     time.advance(seconds(2.0)).await;
     assert_eq!(journal.times(), [0.0, 30.0], "until nobody believes in it any more");
     drop(opener);
+}
+
+#[tokio::test]
+async fn on_a_log_deliveries_of_one_assignment_that_run_at_once_have_one_effect() {
+    let clock = VirtualClock::new();
+    let seams = Seams::virtual_time(clock.clone(), 1);
+    let one = LogSettings { partitions: 1, ..LogSettings::default() };
+    let log = Log::connect(&LogBroker::new(one), seams.clone()).unwrap();
+    let (journal, spans) = (Journal::default(), Arc::new(Mutex::new(BTreeSet::new())));
+    let (effects, told) = (journal.clone(), spans.clone());
+    let handler = Pipeline::new(move |_: Placed, cx: Cx| {
+        effects.begin(&cx);
+        async move { cx.clock().sleep(seconds(2.0)).await }
+    });
+    let trace = Step::around("trace", move |cx: Cx, next: Next| {
+        told.lock().unwrap().insert(cx.trace().span_id);
+        async move { next.run().await }
+    });
+    let bus = Bus::builder()
+        .subscribe(mail().concurrency(4).defer_delay(seconds(1.0)), handler.step(trace).step(Step::inbox()))
+        .scheduler("memory://")
+        .allow_volatile()
+        .inbox(Arc::new(MemoryInbox::new(Arc::new(clock.clone()))))
+        .start_on(Arc::new(log), seams)
+        .await
+        .unwrap();
+    for _ in 0..4 {
+        deliver(&bus).await;
+    }
+    clock.advance(seconds(0.5)).await;
+    assert_eq!(spans.lock().unwrap().len(), 4, "each attempt has its own span");
+    clock.advance(seconds(100.0)).await;
+    assert_eq!(journal.line(), "a@0");
 }

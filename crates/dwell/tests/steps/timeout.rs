@@ -35,6 +35,63 @@ async fn an_async_handler_is_dropped_at_its_timeout_and_counts_as_failed() {
     assert_eq!(world.errors::<Placed>(), ["it did not finish within its timeout of 2s"]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a virtual clock, tasks have no cooperative budget to spend"
+)]
+async fn a_handler_that_is_always_ready_is_dropped_at_its_timeout() {
+    let journal = Journal::default();
+    let busy = journal.waiting(|_, _| async {
+        let (send, mut receive) = tokio::sync::mpsc::unbounded_channel();
+        loop {
+            send.send(()).unwrap();
+            receive.recv().await.unwrap();
+        }
+    });
+    let bus = Bus::builder()
+        .subscribe(retries(0), busy.step(Step::timeout(seconds(0.2))))
+        .start("memory://")
+        .await
+        .unwrap();
+    bus.publish(placed(42)).await.unwrap();
+    let dead = async {
+        loop {
+            match bus.monitor().dead(1).await.unwrap().pop() {
+                Some(dead) => return dead,
+                None => tokio::time::sleep(seconds(0.005)).await,
+            }
+        }
+    };
+    let dead = tokio::time::timeout(seconds(30.0), dead).await.expect("it times out");
+    assert_eq!(dead.error.as_deref(), Some("it did not finish within its timeout of 200ms"));
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_destructor_that_panics_at_the_timeout_of_a_step_leaves_the_steps_outside_of_it_their_say() {
+    struct PanicsOnDrop;
+    impl Drop for PanicsOnDrop {
+        fn drop(&mut self) {
+            panic!("planned, in a destructor");
+        }
+    }
+
+    let inline = Step::retry_inline().max_retries(1).base_delay(seconds(1.0)).max_delay(seconds(1.0));
+    let steps = [inline.into(), Step::timeout(seconds(2.0))];
+    let world = World::waiting(mail(), steps, |run, _| async move {
+        if run.number == 1 {
+            let _panics = PanicsOnDrop;
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    })
+    .await;
+    world.play().await;
+    assert_eq!(world.times(), [0.0, 3.0], "retried inline");
+    assert_eq!(world.journal.outcomes(), [Outcome::Handled]);
+}
+
 #[tokio::test]
 async fn what_ends_in_time_is_left_alone() {
     let world = World::waiting(mail(), [Step::timeout(seconds(2.0))], |_, cx| async move {

@@ -40,10 +40,10 @@ pub(super) struct Terms {
 /// How long a hand-out is its holder's alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holding {
-    /// So many milliseconds after it was last renewed.
+    /// This number of microseconds after its last renewal.
     Lease(i64),
-    /// Until the members change. Who was killed is missed when so many milliseconds have passed, and who comes is let in by and
-    /// by: what is moved on that account may have been handed out since.
+    /// Until the members change. The group notices a killed member after this number of microseconds, and admits a new one
+    /// after a while: records that change hands for that reason may have been handed out since.
     Session(i64),
 }
 

@@ -1,4 +1,6 @@
-//! Faults planted in journals, each of which must be found, and what a kill explains, which must not.
+//! Faults planted in journals, each of which must be found, and duplicates that a kill explains, which must not.
+//!
+//! Times in these tests are milliseconds, unless their name says otherwise. The journals have microseconds.
 
 use super::*;
 use crate::kills::journal::Ending;
@@ -8,8 +10,13 @@ const ORDERS: &str = "orders";
 const MAIL: &str = "orders/mail";
 const STOCK: &str = "orders/stock";
 const LEASE: i64 = 2000;
-/// How long it takes a group to miss a member, in milliseconds.
+/// How long it takes a group to miss a member.
 const SESSION: i64 = 3000;
+
+/// Microseconds.
+fn us(millis: i64) -> i64 {
+    millis * 1000
+}
 
 /// Journals in the making.
 struct Journals {
@@ -34,6 +41,10 @@ impl Journals {
     fn on(places: &[&str], holding: Holding) -> Self {
         let places = places.iter().map(|place| Text::from(*place)).collect();
         let places = BTreeMap::from([(ORDERS.into(), places)]);
+        let holding = match holding {
+            Holding::Lease(millis) => Holding::Lease(us(millis)),
+            Holding::Session(millis) => Holding::Session(us(millis)),
+        };
         let terms = Terms { places, holding, moves_at_once: true, copies_what_waits: false };
         Self { checker: Checker::new(terms), fence: 0, dead: vec![], deliveries: None, position: 1 }
     }
@@ -44,18 +55,22 @@ impl Journals {
     }
 
     fn write(&mut self, name: &Name, at: i64, entry: Entry) {
-        self.checker.observe(name, Line(at, entry));
+        self.write_us(name, us(at), entry);
+    }
+
+    fn write_us(&mut self, name: &Name, at_us: i64, entry: Entry) {
+        self.checker.observe(name, Line(at_us, entry));
     }
 
     /// About to be sent, due then.
     fn attempted(&mut self, id: &str, due: i64) {
-        let entry = Entry::Attempted { id: id.into(), topic: ORDERS.into(), due };
+        let entry = Entry::Attempted { id: id.into(), topic: ORDERS.into(), due: us(due) };
         self.write(&worker(Role::Producer, 0), 0, entry);
     }
 
     fn sent(&mut self, id: &str, due: i64) {
         self.attempted(id, due);
-        self.write(&worker(Role::Producer, 0), 1, Entry::Confirmed { id: id.into(), due: Some(due) });
+        self.write(&worker(Role::Producer, 0), 1, Entry::Confirmed { id: id.into(), due: Some(us(due)) });
     }
 
     fn cancel(&mut self, id: &str, answer: Option<(i64, Changed)>) {
@@ -84,6 +99,11 @@ impl Journals {
         let (name, of): (_, Text) = (consumer(slot), of.into());
         self.write(&name, at, Entry::Started { of: of.clone(), lease, altered: false });
         if let Some(ending) = ending {
+            let ending = match ending {
+                Ending::Deferred(millis) => Ending::Deferred(millis * 1000),
+                Ending::Failed(millis) => Ending::Failed(millis * 1000),
+                Ending::Handled | Ending::Rejected => ending,
+            };
             self.write(&name, at + 10, Entry::Ended { of, lease, ending });
         }
         lease
@@ -100,7 +120,7 @@ impl Journals {
             handled: counts.0,
             failed: counts.1,
             deliveries: self.deliveries,
-            since: at - 5,
+            since: us(at - 5),
         };
         self.write(&consumer(slot), at, received);
         lease
@@ -110,7 +130,7 @@ impl Journals {
         self.write(
             &consumer(slot),
             since + 1,
-            Entry::Renewed { of: MAIL.into(), leases: vec![lease], since },
+            Entry::Renewed { of: MAIL.into(), leases: vec![lease], since: us(since) },
         );
     }
 
@@ -119,7 +139,7 @@ impl Journals {
     }
 
     fn killed(&mut self, slot: usize, at: i64) {
-        self.checker.killed(&consumer(slot), at);
+        self.checker.killed(&consumer(slot), us(at));
     }
 
     fn dead(&mut self, id: &str) {
@@ -235,6 +255,21 @@ fn a_run_before_the_due_time_is_early_whether_it_was_confirmed_or_not() {
 }
 
 #[test]
+fn a_run_that_is_early_by_a_microsecond_is_early() {
+    for (early_us, expected) in [(1, 1), (0, 0)] {
+        let mut journals = Journals::new();
+        journals.sent("a", 1000);
+        let lease = journals.hand_out(MAIL, 0, "a", 999, (0, 0));
+        let started = Entry::Started { of: MAIL.into(), lease, altered: false };
+        journals.write_us(&consumer(0), us(1000) - early_us, started);
+        let ended = Entry::Ended { of: MAIL.into(), lease, ending: Ending::Handled };
+        journals.write(&consumer(0), 1010, ended);
+        let report = journals.report();
+        assert_eq!((report.early, report.is_ok()), (expected, expected == 0), "{report}");
+    }
+}
+
+#[test]
 fn a_deferral_or_a_retry_that_comes_back_too_soon_is_early() {
     for (ending, failed) in [(Ending::Deferred(500), 0), (Ending::Failed(500), 1)] {
         for (again, expected) in [(1509, 1), (1510, 0)] {
@@ -308,7 +343,7 @@ fn on_a_log_a_broker_that_went_away_explains_what_was_settled_then_and_nothing_b
         journals.sent("a", 1000);
         let lease = journals.run(0, "a", 1000, (0, 0), HANDLED);
         journals.settled(0, lease, 1020);
-        journals.checker.broker_was_away(from, 6000);
+        journals.checker.broker_was_away(us(from), us(6000));
         journals.run(1, "a", 9000, (0, 0), HANDLED);
         let report = journals.report();
         assert_eq!((report.duplicates, report.is_ok()), (1, is_ok), "{report}");
@@ -336,7 +371,7 @@ fn close_together(positions: [u64; 2], killed_at: Option<i64>) -> Report {
     journals.checker.terms.copies_what_waits = true;
     journals.sent("a", 1000);
     if let Some(at) = killed_at {
-        journals.checker.killed(&worker(Role::Producer, 7), at);
+        journals.checker.killed(&worker(Role::Producer, 7), us(at));
     }
     for (position, at) in positions.into_iter().zip([1000, 1003]) {
         journals.position = position;
@@ -365,7 +400,7 @@ fn on_a_log_a_broker_that_goes_away_at_some_moment_explains_two_records_of_what_
         journals.checker.terms.copies_what_waits = true;
         journals.sent("a", 500);
         // It is asked to go before the run that makes it wait, and goes after.
-        journals.checker.broker_was_away(800, back);
+        journals.checker.broker_was_away(us(800), us(back));
         journals.run(0, "a", 1000, (0, 0), Some(Ending::Deferred(100)));
         for position in [2, 3] {
             journals.position = position;
@@ -381,7 +416,7 @@ fn on_a_log_a_record_that_comes_again_is_found_behind_another_one_of_the_same_me
     let mut journals = Journals::on(&[MAIL], Holding::Session(SESSION));
     journals.checker.terms.copies_what_waits = true;
     journals.sent("a", 1000);
-    journals.checker.killed(&worker(Role::Producer, 7), 900);
+    journals.checker.killed(&worker(Role::Producer, 7), us(900));
     for (position, at) in [(1, 1000), (2, 1100), (1, 5000)] {
         journals.position = position;
         let lease = journals.run(0, "a", at, (0, 0), HANDLED);
@@ -400,7 +435,7 @@ fn on_a_log_each_run_that_asked_for_another_has_written_a_record_of_its_own() {
         journals.sent("a", 1000);
         for run in 0..runs {
             journals.run(run, "a", 1000 + 100 * run as i64, (0, 0), Some(Ending::Deferred(0)));
-            journals.checker.started(&consumer(run + 1), 1050);
+            journals.checker.started(&consumer(run + 1), us(1050));
         }
         for position in [2, 3] {
             journals.position = position;
@@ -421,7 +456,7 @@ fn a_hand_out_while_another_holds_the_lease_is_unexplained_even_after_a_kill() {
     journals.run(1, "a", 1600 + LEASE - 1, (0, 0), HANDLED);
     let (kind, text) = journals.found();
     assert_eq!(kind, Kind::Unexplained);
-    assert!(text.contains("held it until 3600"), "{text}");
+    assert!(text.contains("held it until 3600000"), "{text}");
 }
 
 #[test]

@@ -1,7 +1,12 @@
 //! A message in one subscription: every time that it was handed out there, and what came of it.
 
 use super::{Dead, Holding, Lives, Terms, message::Sending};
-use crate::kills::{journal::Ending, load::LONGEST_DELAY, report::Kind, worker::Name};
+use crate::kills::{
+    journal::{Ending, micros},
+    load::LONGEST_DELAY,
+    report::Kind,
+    worker::Name,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -10,8 +15,11 @@ use std::{
 /// So many hand-outs without an outcome make a message poison, unless a subscription says otherwise.
 const QUARANTINE: u32 = 10;
 
-/// How long after its end a run may not be committed yet, on a log, in milliseconds.
-const COMMIT: i64 = 1000;
+/// How long after its end a run may not be committed yet, on a log, in microseconds.
+const COMMIT: i64 = 1_000_000;
+
+/// Stores keep the ends of leases in milliseconds.
+const MILLISECOND: i64 = 1000;
 
 #[derive(Debug, Default)]
 pub(super) struct Track {
@@ -204,6 +212,7 @@ impl Track {
         // It cannot have been handed out before it was due.
         let due = self.due(before.handled, before.failed, message).unwrap_or(i64::MIN);
         let held = before.renewed.unwrap_or(i64::MIN).max(before.since).max(due);
+        let held = held.div_euclid(MILLISECOND).saturating_mul(MILLISECOND);
         let free = held.saturating_add(lease);
         if run.received < free {
             return Err(format!("{} held it until {free}", before.name));
@@ -271,7 +280,7 @@ impl Track {
 
 /// When it was sent, at the earliest.
 fn began(message: &Sending) -> i64 {
-    message.due().saturating_sub(LONGEST_DELAY.as_millis() as i64)
+    message.due().saturating_sub(micros(LONGEST_DELAY))
 }
 
 /// What happened to it, in the order of its hand-outs.

@@ -154,6 +154,8 @@ fn a_url_sets_the_bounds_and_everything_else_in_it_is_refused() {
     let refused = [
         ("memory://?capasity=5", "`capacity`"),
         ("memory://?capacity=many", "`capacity`"),
+        ("memory://?ids=18446744073709551615", "`ids`"),
+        ("memory://?keep_jobs=1000000001", "at most 1000000000"),
         ("memory://somewhere", "host"),
         ("memory://ada:hunter2@", "user"),
         ("memory:///path", "path"),

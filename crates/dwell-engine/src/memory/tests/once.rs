@@ -1,5 +1,5 @@
 use super::*;
-use dwell_core::{Attempts, Changed, OnConflict::*, Query, ScheduleId};
+use dwell_core::{Attempts, Changed, Entries, OnConflict::*, Query};
 
 fn other(envelope: Envelope) -> Envelope {
     let message = envelope.message.with(|message| message.body = "43".into());
@@ -139,7 +139,7 @@ async fn replacing_needs_no_room_of_its_own() {
 #[tokio::test]
 async fn a_copy_replaces_itself_while_it_waits_and_is_never_deduplicated() {
     let broker = Broker::new().await;
-    let mut copy = order("a").due(after(SECOND));
+    let mut copy = Envelope { copy: true, ..order("a").due(after(SECOND)) };
     copy.message.attempts = Attempts { handled: 1, failed: 0 };
     broker.send(copy.clone()).await.unwrap();
     broker.send(copy.clone().due(after(SECOND * 2))).await.unwrap();
@@ -160,7 +160,7 @@ async fn a_copy_replaces_itself_while_it_waits_and_is_never_deduplicated() {
 #[tokio::test]
 async fn a_repeated_move_replaces_itself() {
     let broker = Broker::new().await;
-    let mut copy = Envelope { to: Address::subscription("orders", "mail"), ..order("a") };
+    let mut copy = Envelope { to: Address::subscription("orders", "mail"), copy: true, ..order("a") };
     copy.message.attempts.handled = 1;
     broker.send(order("a")).await.unwrap();
     broker.send(copy.due(after(SECOND * 9))).await.unwrap();
@@ -208,7 +208,7 @@ async fn the_oldest_ids_are_forgotten_but_never_those_that_wait() {
 #[tokio::test]
 async fn a_cancelled_id_is_free_again() {
     let broker = Broker::new().await;
-    let id: ScheduleId = "a".into();
+    let id: Entries = "a".into();
     broker.send(order("a").once(Fail).due(after(SECOND))).await.unwrap();
     assert_eq!(broker.memory.scheduler().unwrap().cancel(&id).await.unwrap(), Changed::Done);
     assert!(!broker.send(other(order("a")).once(Fail).due(after(SECOND))).await.unwrap().duplicate);

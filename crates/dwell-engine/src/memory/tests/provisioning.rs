@@ -30,7 +30,7 @@ async fn creating_twice_is_the_same_and_channels_come_with_their_subscription() 
 }
 
 #[tokio::test]
-async fn what_is_there_with_other_settings_is_a_conflict_that_names_the_setting_and_alters_nothing() {
+async fn validate_refuses_other_settings_by_name_and_changes_nothing() {
     let (memory, _) = broker().await;
     memory.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
     let others = [
@@ -40,18 +40,15 @@ async fn what_is_there_with_other_settings_is_a_conflict_that_names_the_setting_
         ("invalid", Subscription { invalid: Some(Address::topic("orders.invalid")), ..mail() }),
     ];
     for (setting, other) in others {
-        for on_missing in [OnMissing::Create, OnMissing::Validate] {
-            let subscriptions = [Subscription::new("new", "new"), other.clone()];
-            let error = memory.provision(&[], &subscriptions, on_missing).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Conflict);
-            let text = error.to_string();
-            assert!(text.contains(&format!("`{setting}`")) && text.contains("`orders/mail`"), "{text}");
-        }
+        let subscriptions = [Subscription::new("new", "new"), other.clone()];
+        let error = memory.provision(&[], &subscriptions, OnMissing::Validate).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        let text = error.to_string();
+        assert!(text.contains(&format!("{setting}=")) && text.contains("`orders/mail`"), "{text}");
     }
-    // Its subscriber said nothing about it: the first one who does is right.
-    memory.provision(&[Topic::named("orders")], &[], OnMissing::Create).await.unwrap();
-    let error = memory.provision(&[Topic::named("orders").keep()], &[], OnMissing::Create).await.unwrap_err();
-    assert!(error.kind() == ErrorKind::Conflict && error.to_string().contains("`unclaimed`"), "{error}");
+    let keep = [Topic::named("orders").keep()];
+    let error = memory.provision(&keep, &[], OnMissing::Validate).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Conflict && error.to_string().contains("unclaimed="), "{error}");
     assert_eq!(
         kind(send(&memory, Address::topic("new"), "a").await),
         ErrorKind::NotFound,
@@ -202,7 +199,7 @@ async fn declaring_the_kept_subscription_itself_keeps_all_that_it_holds() {
 async fn dead_letters_are_kept_for_whoever_comes_to_read_them() {
     let (memory, _) = broker().await;
     memory.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
-    assert_eq!(Topic::named("orders.dlq").unclaimed, Unclaimed::Keep);
+    assert_eq!(Topic::named("orders.dlq").unclaimed_or_default(), Unclaimed::Keep);
     send(&memory, Address::topic("orders.dlq"), "a").await.unwrap();
     let audit = Subscription::new("orders.dlq", "audit");
     memory.provision(&[], from_ref(&audit), OnMissing::Create).await.unwrap();

@@ -1,5 +1,5 @@
 use super::*;
-use dwell_core::ScheduleId;
+use dwell_core::Entries;
 use std::{
     future::poll_fn,
     task::{Context, Poll, Waker},
@@ -48,7 +48,7 @@ async fn an_earlier_due_time_wakes_a_receiver_that_waits_for_a_later_one() {
     let early: Vec<_> = waiting.iter().filter(|waiting| !waiting.is_waiting()).map(Receiving::got).collect();
     assert_eq!(early, [(SECOND * 2, vec!["early".into()])]);
 
-    let id: ScheduleId = "late".into();
+    let id: Entries = "late".into();
     scheduler.reschedule(&id, after(SECOND)).await.unwrap();
     let third = broker.receiving(&broker.stock, 10, SECOND * 2);
     broker.clock.advance(SECOND * 5).await;

@@ -29,14 +29,15 @@ use crate::{
     Begun, Context, Place,
     backoff::Backoff,
     gaps::Gaps,
+    inside::Runs,
     observe::{Decided, Ran, watch},
     rules::{Decision, Rules, Verdict, decide},
     spawn::yield_now,
 };
 use bytes::Bytes;
 use dwell_core::{
-    Action, BoxFuture, Consumer, Delivery, Due, Error, ErrorKind, Lease, Outcome, Result, Settle, Text,
-    Timestamp, format_duration,
+    Action, BoxFuture, Consumer, Delivery, Due, Error, ErrorKind, Lease, Outcome, Receive, Result, Settle,
+    Text, Timestamp, format_duration,
 };
 use futures_util::{StreamExt, poll, stream::FuturesUnordered};
 use std::{
@@ -46,7 +47,7 @@ use std::{
     task::{Context as TaskContext, Poll},
     time::Duration,
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, task::unconstrained};
 
 /// How long a receive waits for its first message; the broker wakes it when there is one.
 const WAIT: Duration = Duration::from_secs(24 * 3600);
@@ -122,8 +123,14 @@ impl Performer {
             worker: worker.clone(),
         });
         let clock = pump.seams.clock.clone();
-        let executor =
-            Executor::new(&pump.work, clock, settings.concurrency, &worker, seat.abandoned.clone());
+        let executor = Executor::new(
+            &pump.work,
+            clock,
+            settings.concurrency,
+            &worker,
+            seat.abandoned.clone(),
+            &pump.runs,
+        );
         Self {
             slots: seat.slots.clone(),
             executor,
@@ -220,19 +227,23 @@ impl Performer {
         tokio::select! {
             biased;
             changed = self.control.changed(), if !self.orphaned => self.orphaned = changed.is_err(),
-            Some(finished) = self.runs.next(), if !self.runs.is_empty() => self.finished_and_more(finished).await,
-            batch = self.lanes.next() => {
+            Some(finished) = next_run(&self.pump.runs, &mut self.runs), if !self.runs.is_empty() => {
+                self.finished_and_more(finished).await;
+            }
+            // Handlers may have spent the cooperative budget of this task. One that is always ready must not stop
+            // settlements and receiving.
+            batch = unconstrained(self.lanes.next()) => {
                 let settled = self.lanes.settled(batch, self.pump.seams.clock.elapsed());
                 self.take_in(settled);
             }
-            received = receiving => {
+            received = unconstrained(receiving) => {
                 self.receiving = None;
                 self.received(received);
                 // A broker that always has more, and handlers that are done at once, must not starve the others.
                 yield_now().await;
             }
             () = timer => {}
-            () = self.executor.more_room() => {}
+            () = unconstrained(self.executor.more_room()) => {}
         }
     }
 
@@ -266,7 +277,8 @@ impl Performer {
             return;
         }
         let (consumer, max) = (self.consumer.clone(), settings.batch - waiting.min(settings.batch - 1));
-        self.receiving = Some(Box::pin(async move { consumer.receive(max, WAIT, None).await }));
+        let receive = Receive { max, wait: WAIT, lease: None, worker: Some(self.rules.worker.clone()) };
+        self.receiving = Some(Box::pin(async move { consumer.receive_with(receive).await }));
     }
 
     /// Asks for more before what has come is started, so that the broker hears of it before it hears how those ended.
@@ -385,21 +397,30 @@ impl Performer {
         let slot = || Slot { started: Some(started), ..Slot::of(delivery, started.at) };
         let message = delivery.message.clone();
         let Started { at: started, timeout } = started;
+        let inside = self.pump.runs.enter();
         let begun = self.executor.begin(message, context, slot, task);
+        drop(inside);
         match begun {
             Begun::Done(verdict) => {
                 self.finished(Finished { held, ran: Some((started, late)), verdict, timed_out: false });
             }
             Begun::Waits(handler) => {
                 let timer = self.pump.seams.clock.sleep(timeout);
-                self.runs.push(Run { held: Some(held), handler, started, late, timeout, timer });
+                self.runs.push(Run {
+                    held: Some(held),
+                    handler: Some(handler),
+                    started,
+                    late,
+                    timeout,
+                    timer,
+                });
             }
         }
     }
 
     async fn finished_and_more(&mut self, finished: Finished) {
         self.finished(finished);
-        while let Poll::Ready(Some(finished)) = poll!(self.runs.next()) {
+        while let Poll::Ready(Some(finished)) = poll!(next_run(&self.pump.runs, &mut self.runs)) {
             self.finished(finished);
         }
     }
@@ -592,4 +613,15 @@ impl Performer {
         self.held -= 1;
         self.slots.lock().remove(slot);
     }
+}
+
+/// The next run that is over.
+fn next_run<'a>(
+    of: &'a Runs,
+    runs: &'a mut FuturesUnordered<Run>,
+) -> impl Future<Output = Option<Finished>> + 'a {
+    poll_fn(move |task| {
+        let _inside = of.enter();
+        runs.poll_next_unpin(task)
+    })
 }

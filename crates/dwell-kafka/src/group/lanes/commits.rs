@@ -18,7 +18,9 @@ impl Lanes {
     pub(in crate::group) fn gather(&self) {
         let is_idle = |state: &mut State| {
             // One that failed is over only when there is nothing left of it, whosever the partition is by now.
-            let is_told = state.committing.is_none() && state.lanes.values().all(Lane::is_told);
+            let is_proven = |lane: &Lane| lane.unproven.is_none();
+            let is_told = |lane: &Lane| lane.is_told() && is_proven(lane);
+            let is_told = state.committing.is_none() && state.lanes.values().all(is_told);
             state.sleeps = !state.hurried && is_told;
             state.sleeps
         };
@@ -43,12 +45,13 @@ impl Lanes {
         let mut state = self.lock();
         let terse = state.terse;
         for (key, lane) in &mut state.lanes {
-            let Some(tracker) = &lane.tracker else { continue };
+            let Some(tracker) = lane.low_water() else { continue };
             let now = (tracker.commit(), lane.completed);
             if lane.committed == Some(now) {
                 continue;
             }
-            if add(&mut list, &self.topics[key.0], key.1, (tracker, lane.inherited()), terse) {
+            if add(&mut list, &self.topics[key.0], key.1, (&tracker, lane.inherited()), terse) {
+                drop(tracker);
                 lane.committed = Some(now);
             }
         }
@@ -63,14 +66,32 @@ impl Lanes {
         Some(list)
     }
 
+    /// Has what is committed in one partition committed again, unless a commit is under way. While it does not come through,
+    /// nothing is handed out.
+    pub(crate) fn check_commits(&self) {
+        let mut state = self.lock();
+        if state.committing.is_some() {
+            return;
+        }
+        if let Some(lane) = state.lanes.values_mut().find(|lane| lane.tracker.is_some() && !lane.leaving) {
+            lane.committed = None;
+            state.sleeps = false;
+            self.completed.notify_one();
+        }
+    }
+
     /// A commit has come through.
     pub(in crate::group) fn committed(&self) {
         let mut state = self.lock();
         let was_stuck = state.is_stuck(self.clock.elapsed());
         state.committing = None;
+        let mut has_proven = false;
+        for lane in state.lanes.values_mut().filter(|lane| lane.committed.is_some()) {
+            has_proven |= lane.unproven.take().is_some();
+        }
         drop(state);
         self.settled.notify_all();
-        if was_stuck {
+        if was_stuck || has_proven {
             self.stirred.notify_one();
         }
     }

@@ -54,6 +54,44 @@ fn a_position_tells_topic_partition_and_offset() {
     }
 }
 
+#[tokio::test]
+async fn a_check_of_commits_commits_again_and_holds_back_records_until_that_comes_through() {
+    let clock = VirtualClock::new();
+    let lanes = lanes_at(clock.clone(), [3, 0]);
+    let taken = take(&lanes, 1);
+    assert!(complete(&lanes, taken[0]));
+    assert_eq!(marks(&lanes), [(0, Offset::Offset(11))]);
+    lanes.committed();
+    assert_eq!(marks(&lanes), [], "there is nothing to commit");
+    lanes.check_commits();
+    assert_eq!(marks(&lanes), [(0, Offset::Offset(11))]);
+    clock.advance(COMMIT_PATIENCE * 2).await;
+    assert_eq!(take(&lanes, 1), []);
+    lanes.committed();
+    assert_eq!(take(&lanes, 1).len(), 1);
+}
+
+#[tokio::test]
+async fn a_new_partition_hands_out_nothing_before_a_commit_has_come_through() {
+    let clock = VirtualClock::new();
+    let lanes = Lanes::new(vec!["orders".into()], 5, 100, Record::read, Arc::new(clock.clone()));
+    lanes.assigned(&partitions(&[0, 1]));
+    let mut said = TopicPartitionList::new();
+    said.add_partition_offset("orders", 0, Offset::Offset(10)).unwrap();
+    said.add_partition("orders", 1);
+    lanes.prove(&said);
+    lanes.learn(&said);
+    (0..2).for_each(|partition| lanes.came_early("orders", record(partition, 10)));
+    assert_eq!(take(&lanes, 5).len(), 1, "a partition without a commit has nothing to prove");
+    let committed = marks(&lanes);
+    assert!(committed.contains(&(0, Offset::Offset(10))), "{committed:?}");
+    lanes.uncommitted(&said);
+    assert_eq!(take(&lanes, 5), []);
+    assert!(marks(&lanes).contains(&(0, Offset::Offset(10))), "it is tried again");
+    lanes.committed();
+    assert_eq!(take(&lanes, 5).len(), 1);
+}
+
 #[test]
 fn only_the_contiguous_mark_is_committed_and_again_if_that_failed() {
     let lanes = lanes([3, 0]);

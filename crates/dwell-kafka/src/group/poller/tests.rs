@@ -1,7 +1,7 @@
 //! The thread of a member, where no broker is.
 
 use super::*;
-use crate::{group::committer::Committer, record::Record, trouble::Trouble};
+use crate::{group::committer::Committer, record::Record, settings::KafkaSettings, trouble::Trouble};
 use dwell_core::SystemClock;
 use rdkafka::{ClientConfig, TopicPartitionList};
 use std::{sync::mpsc, thread};
@@ -24,7 +24,20 @@ fn poller() -> Poller {
     let mut partition = TopicPartitionList::new();
     partition.add_partition("orders", 0);
     lanes.assigned(&partition);
-    Poller { consumer, lanes, wish, committer: None, doubts: Doubts::default(), patience: Duration::ZERO }
+    let limits = Limits { joining: Duration::MAX, commit: Duration::MAX };
+    let probe = Arc::new(Probe::new(KafkaSettings::at("127.0.0.1:1"), lanes.clock()));
+    let watchdog = Watchdog::new("mail".to_owned(), limits, probe, Arc::default());
+    Poller {
+        consumer,
+        lanes,
+        wish,
+        committer: None,
+        doubts: Doubts::default(),
+        patience: Duration::ZERO,
+        watchdog,
+        proves: false,
+        end: watch::Sender::new(false),
+    }
 }
 
 #[test]
@@ -76,4 +89,25 @@ fn a_member_whose_commits_have_ended_unasked_ends_and_says_so() {
     ended.recv_timeout(Duration::from_secs(60)).unwrap();
     let heard = [(), ()].map(|()| lanes.take(1, &mut |_| true).err().unwrap().kind());
     assert_eq!(heard, [ErrorKind::Unavailable, ErrorKind::Closed]);
+}
+
+/// A partition that no client can read must not hide another one.
+#[test]
+fn a_second_stalled_partition_behind_a_known_one_replaces_the_client() {
+    let poller = poller();
+    let would_help = |partitions: &[(Key, i64)]| {
+        poller.watchdog.would_help(&Complaint::Stalled(partitions.to_vec()), &poller.lanes)
+    };
+    assert!(would_help(&[((0, 0), 7)]));
+    assert!(!would_help(&[((0, 0), 7)]));
+    assert!(would_help(&[((0, 0), 7), ((0, 1), 3)]));
+    assert!(!would_help(&[((0, 0), 7), ((0, 1), 3)]));
+}
+
+#[test]
+fn a_client_outside_its_group_is_not_replaced_again_at_once() {
+    let poller = poller();
+    let outside = Complaint::Outside("no coordinator".to_owned());
+    assert!(poller.watchdog.would_help(&outside, &poller.lanes));
+    assert!(!poller.watchdog.would_help(&outside, &poller.lanes));
 }

@@ -1,7 +1,10 @@
 //! The thread of a producer, at a broker that the library only pretends to have.
 
 use super::{
-    super::sending::{Batch, Reports},
+    super::{
+        sending::{Batch, Reports},
+        traffic::Traffic,
+    },
     *,
 };
 use crate::trouble::Trouble;
@@ -46,7 +49,8 @@ async fn eventually<T>(what: impl Future<Output = T>) -> T {
 #[tokio::test]
 async fn a_send_wakes_the_thread_that_hears_of_it() {
     let (_broker, config) = broker();
-    let reports = Reports::new(Trouble::new(Arc::new(SystemClock::new())), true);
+    let clock = Arc::new(SystemClock::new());
+    let reports = Reports::new(Trouble::new(clock.clone()), Traffic::new(clock), true);
     let native = Native::open(&config, reports, FOR_EVER).unwrap();
     for _ in 0..2 {
         // It has gone to sleep, most probably: nobody can tell.

@@ -40,13 +40,13 @@ pub(super) async fn play(guide: &mut Guide) -> Result<()> {
 
 async fn send(guide: &mut Guide) -> Result<()> {
     let random = guide.engine.seams().random.clone();
-    let now = guide.now();
+    let moment = guide.clock().moment();
     let mut batch = Vec::with_capacity(CROWD);
     for number in 0..CROWD {
         let id = format!("crowd-{number}");
         let due = Due::After(Duration::from_millis(1 + random.next() % SPREAD_MS));
-        guide.books.sent(&id.as_str().into(), &[inbox()], Some(due.resolve(now)));
-        batch.push(envelope("reminders", &id, "reminder", "{}", now).due(due));
+        guide.books.sent(&id.as_str().into(), &[inbox()], Some(due.resolve(moment)));
+        batch.push(envelope("reminders", &id, "reminder", "{}", moment.floor()).due(due));
     }
     let results = guide.engine.send(&batch).await;
     let confirmed = results.iter().filter(|result| result.is_ok()).count();

@@ -56,7 +56,7 @@ async fn cancel(guide: &mut Guide, id: &str) -> Result<()> {
 async fn reschedule(guide: &mut Guide, id: &str) -> Result<()> {
     let id = MessageId::from(id);
     let due = Due::After(RESCHEDULED);
-    let not_before = due.resolve(guide.now());
+    let not_before = due.resolve(guide.clock().moment());
     match guide.engine.reschedule(&id, due).await {
         Ok(Changed::Done) => {
             guide.books.waits(&id, &inbox(), not_before);

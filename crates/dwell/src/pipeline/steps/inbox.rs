@@ -5,10 +5,11 @@
 //! effect that must not even then happen twice belongs into one transaction with its note.
 
 use super::{super::chain::Inner, Layer};
-use crate::cx::Cx;
-use dwell_core::{BoxFuture, Claim, Clock, MessageId};
+use crate::{cx::Cx, trace::hash};
+use dwell_core::{BoxFuture, Claim, Clock, LeaseId, MessageId};
 use dwell_engine::Verdict;
 use std::{sync::Arc, time::Duration};
+use tokio::task::unconstrained;
 
 /// A claim holds so long without renewal: after a crash, the next one may try.
 const LEASE: Duration = Duration::from_secs(30);
@@ -69,7 +70,7 @@ impl Layer for Inbox {
                 clock: cx.clock().clone(),
                 subscription: format!("{}/{}", cx.topic(), cx.subscription()),
                 id: cx.id().clone(),
-                fence: cx.lease().fence,
+                token: token(cx.lease()),
                 is_open: false,
             };
             match entry.claim().await {
@@ -95,19 +96,26 @@ impl Layer for Inbox {
     }
 }
 
+/// Names one delivery: its position and its fence. On a log, all deliveries of one assignment have the same fence.
+fn token(lease: LeaseId) -> u64 {
+    let hash = hash(&[&lease.position.to_le_bytes(), &lease.fence.to_le_bytes()]);
+    (hash >> 64) as u64 ^ hash as u64
+}
+
 /// A claimed message. If its run is dropped on the way, the claim is given back.
 struct Entry {
     store: Arc<dyn dwell_core::Inbox>,
     clock: Arc<dyn Clock>,
     subscription: String,
     id: MessageId,
-    fence: u64,
+    /// Names the delivery that has the claim.
+    token: u64,
     is_open: bool,
 }
 
 impl Entry {
     async fn claim(&self) -> dwell_core::Result<Claim> {
-        self.store.claim(&self.subscription, &self.id, self.fence, LEASE).await
+        self.store.claim(&self.subscription, &self.id, self.token, LEASE).await
     }
 
     async fn keep_claimed_while(&self, mut run: BoxFuture<'static, Verdict>) -> Verdict {
@@ -117,11 +125,12 @@ impl Entry {
                 // A failure now is not yet one: the claim holds for a while, and is renewed again before it ends.
                 let _ = self.claim().await;
             };
-            // A store that does not answer must not stop the handler.
+            // A store that does not answer must not stop the handler, nor a handler that is always ready, and so spends the
+            // cooperative budget of the task, the renewal.
             tokio::select! {
                 biased;
                 verdict = &mut run => return verdict,
-                () = renewal => {}
+                () = unconstrained(renewal) => {}
             }
         }
     }
@@ -138,7 +147,7 @@ impl Entry {
 
     async fn abandon(&self) {
         // If it fails, the claim ends by itself.
-        let _ = self.store.abandon(&self.subscription, &self.id, self.fence).await;
+        let _ = self.store.abandon(&self.subscription, &self.id, self.token).await;
     }
 }
 
@@ -149,9 +158,9 @@ impl Drop for Entry {
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (store, subscription) = (self.store.clone(), std::mem::take(&mut self.subscription));
-        let (id, fence) = (self.id.clone(), self.fence);
+        let (id, token) = (self.id.clone(), self.token);
         runtime.spawn(self.clock.track(Box::pin(async move {
-            let _ = store.abandon(&subscription, &id, fence).await;
+            let _ = store.abandon(&subscription, &id, token).await;
         })));
     }
 }

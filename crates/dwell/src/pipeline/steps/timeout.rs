@@ -3,7 +3,7 @@
 use super::{super::chain::Inner, Layer};
 use crate::cx::Cx;
 use dwell_core::{BoxFuture, format_duration};
-use dwell_engine::Verdict;
+use dwell_engine::{Verdict, drop_caught};
 use std::{future::poll_fn, task::Poll, time::Duration};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,16 +16,23 @@ impl Layer for Timeout {
 
     fn run(&self, cx: &Cx, inner: Inner) -> BoxFuture<'static, Verdict> {
         let (Self(after), cx) = (*self, cx.clone());
-        let mut run = inner.run(&cx);
+        let mut run = Some(inner.run(&cx));
         // Set once the handler has had to wait: one that is done at once never pays for it.
         let mut timer = None;
         Box::pin(poll_fn(move |context| {
-            if let Poll::Ready(verdict) = run.as_mut().poll(context) {
+            if let Some(run) = &mut run
+                && let Poll::Ready(verdict) = run.as_mut().poll(context)
+            {
                 return Poll::Ready(verdict);
             }
             let timer = timer.get_or_insert_with(|| cx.clock().sleep(after));
             timer.as_mut().poll(context).map(|()| {
-                Verdict::fail(format!("it did not finish within its timeout of {}", format_duration(after)))
+                let mut text = format!("it did not finish within its timeout of {}", format_duration(after));
+                // Dropped here, where a panic of its destructor concerns nobody else.
+                if let Some(panic) = run.take().and_then(drop_caught) {
+                    text = format!("{text}, and panicked while it was dropped: {panic}");
+                }
+                Verdict::fail(text)
             })
         }))
     }

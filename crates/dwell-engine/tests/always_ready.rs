@@ -1,0 +1,139 @@
+//! Handlers that never have to wait and so spend the cooperative budget of their task, on real time: the tasks of a virtual
+//! clock have no such budget.
+#![expect(clippy::disallowed_methods, reason = "these tests are about real time")]
+
+mod common;
+use common::*;
+use dwell_core::*;
+use dwell_engine::{
+    memory::{Memory, MemorySettings},
+    *,
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{sync::mpsc, time::timeout};
+
+const GENEROUS: Duration = Duration::from_secs(30);
+
+async fn engine() -> Engine {
+    let seams = Seams::system("test");
+    let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
+    Engine::builder(Arc::new(Cooperative(memory)), seams).build().await.unwrap()
+}
+
+/// Memory whose calls need several budgets' worth, as those of a transport with tasks and channels do.
+struct Cooperative(Arc<Memory>);
+
+impl Transport for Cooperative {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { delay_control: false, ledger: false, inbox: false, ..self.0.capabilities() }
+    }
+    fn provision<'a>(
+        &'a self,
+        topics: &'a [Topic],
+        subscriptions: &'a [Subscription],
+        on_missing: OnMissing,
+    ) -> BoxFuture<'a, Result<()>> {
+        self.0.provision(topics, subscriptions, on_missing)
+    }
+    fn producer(&self) -> BoxFuture<'_, Result<Arc<dyn Producer>>> {
+        self.0.producer()
+    }
+    fn consumer(&self, of: Subscription) -> BoxFuture<'_, Result<Arc<dyn Consumer>>> {
+        Box::pin(async { Ok(Arc::new(CooperativeConsumer(self.0.consumer(of).await?)) as Arc<dyn Consumer>) })
+    }
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        self.0.close()
+    }
+}
+
+struct CooperativeConsumer(Arc<dyn Consumer>);
+
+async fn spend_budgets() {
+    for _ in 0..1000 {
+        tokio::task::consume_budget().await;
+    }
+}
+
+impl Consumer for CooperativeConsumer {
+    fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>> {
+        Box::pin(async move {
+            spend_budgets().await;
+            self.0.receive_with(receive).await
+        })
+    }
+    fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>> {
+        Box::pin(async move {
+            spend_budgets().await;
+            self.0.settle(batch).await
+        })
+    }
+    fn extend(&self, leases: Vec<LeaseId>, by: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
+        self.0.extend(leases, by)
+    }
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        self.0.close()
+    }
+}
+
+/// A handler that for the message `busy` always has something ready until `end`, and for others a thousand times, which is
+/// several budgets' worth.
+fn work(end: &Arc<AtomicBool>) -> Work {
+    let end = end.clone();
+    Work::Async(Arc::new(move |message: Message, _: Context| {
+        let end = end.clone();
+        async move {
+            let (send, mut receive) = mpsc::unbounded_channel();
+            for turn in 0.. {
+                send.send(()).unwrap();
+                receive.recv().await.unwrap();
+                if end.load(Ordering::SeqCst) || &*message.id.0 != "busy" && turn == 1000 {
+                    break;
+                }
+            }
+            Verdict::ACK
+        }
+    }))
+}
+
+async fn until(what: &str, is: impl Fn() -> bool) {
+    let poll = async {
+        while !is() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(GENEROUS, poll).await.unwrap_or_else(|_| panic!("{what} within {GENEROUS:?}"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_is_always_ready_times_out() {
+    let (engine, end) = (engine().await, Arc::default());
+    let settings = SubscriptionSettings { handler_timeout: SECOND / 5, ..orders() };
+    let pump = engine.subscribe(settings, work(&end)).await.unwrap();
+    engine.send(&[order("busy")]).await.remove(0).unwrap();
+    until("it times out", || pump.counts().timed_out > 0).await;
+    engine.stop_now();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_is_always_ready_does_not_starve_its_neighbours() {
+    let (engine, end) = (engine().await, Arc::default());
+    let settings = SubscriptionSettings { concurrency: 3, handler_timeout: GENEROUS * 10, ..orders() };
+    let pump = engine.subscribe(settings, work(&end)).await.unwrap();
+    engine.send(&[order("busy")]).await.remove(0).unwrap();
+    until("the busy one runs", || engine.monitor().in_flight().len() == 1).await;
+    for batch in 0..50 {
+        let neighbours: Vec<_> = (0..10).map(|n| order(&format!("{batch}-{n}"))).collect();
+        engine.send(&neighbours).await;
+    }
+    until("its neighbours are handled and settled", || pump.counts().handled == 500).await;
+    until("only the busy one is held", || engine.monitor().in_flight().len() == 1).await;
+    end.store(true, Ordering::SeqCst);
+    until("the busy one is handled", || pump.counts().handled == 501).await;
+    engine.stop_now();
+}

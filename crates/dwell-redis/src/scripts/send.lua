@@ -1,0 +1,30 @@
+-- Records sends to another broker under ids that users chose. Six arguments for each: the step (`begin`, `sent` or `unsent`), what
+-- a known id means (`f` fail, `r` replace), content, name, when it is due, item. Answers one pair each, as `accept.lua` does.
+local t = T[1]
+local answers = {}
+for a = A, #ARGV, 6 do
+  local step, once, content, name, due = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
+  local item = cmsgpack.unpack(ARGV[a + 5])
+  local id = get(item, 'id')
+  local its_due, first = known(t, name)
+  local answer
+  if step == 'begin' then
+    local existing = once == 'f' and stored(t, name)
+    if existing then
+      local waits_until = get(existing, 'due') or text(tonumber(call('ZSCORE', t.due, name)))
+      answer = { is_same(existing, item) and 'duplicate' or 'conflict', waits_until }
+    elseif once == 'f' then
+      answer = answer_known(its_due, first, content)
+    end
+    if not answer then remember(t, name, nil, '!' .. content) end
+  elseif step == 'sent' then
+    -- By-id calls look for the message id, too.
+    if name ~= published(t, id) then remember(t, id) end
+    remember(t, name, due, content)
+  elseif first == '!' .. content then
+    call('HDEL', t.known, name)
+    call('ZREM', t.forget, name)
+  end
+  answers[#answers + 1] = answer or { 'sent', '' }
+end
+return { 'ok', answers }

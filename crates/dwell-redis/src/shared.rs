@@ -1,0 +1,261 @@
+//! The connection that all calls of a link share, and its replacement.
+//!
+//! A connection is replaced when it breaks, when its server has become a replica, and when it goes silent: neither a call nor a
+//! `PING` behind it was answered, for half of `timeout` each. A new connection resolves the name of the server again. Calls that
+//! wait on the old connection are repeated on the new one, which does no harm: see `calls`.
+
+use crate::link::Door;
+use dwell_core::Clock;
+use redis::{
+    Cmd, RedisError, Value,
+    aio::MultiplexedConnection,
+    cluster_async::ClusterConnection,
+    cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo},
+};
+use std::{
+    io,
+    pin::pin,
+    sync::{Arc, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::sync::{Mutex, watch};
+
+/// A connection to one server, or to all servers of a cluster. A clone is the same connection.
+#[derive(Clone)]
+pub(crate) enum Connection {
+    Server(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+/// The pause after a failed attempt to connect.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The age from which on a connection to a replica is replaced. The address may lead to a replica for good.
+const REPLICA_AGE: Duration = Duration::from_secs(1);
+
+pub(crate) struct Shared {
+    door: Arc<Door>,
+    clock: Arc<dyn Clock>,
+    current: watch::Sender<Current>,
+    /// Held while a new connection is opened; the last failure, and when it was.
+    replacing: Mutex<Option<(Duration, RedisError)>>,
+    /// Held while the connection is probed.
+    probing: Arc<Mutex<()>>,
+    /// When the first call was made that came behind the last answer.
+    unanswered: std::sync::Mutex<Option<Duration>>,
+}
+
+struct Current {
+    connection: Connection,
+    /// How many there were before.
+    number: u64,
+    since: Duration,
+}
+
+/// How one try of a call ended.
+enum Tried {
+    Answered(Result<Value, RedisError>),
+    /// Its connection was replaced meanwhile.
+    Replaced,
+}
+
+impl Connection {
+    /// The answer of the server, or of every master if `is_for_all`.
+    pub(crate) async fn query(&self, command: &Cmd, is_for_all: bool) -> Result<Value, RedisError> {
+        match self.clone() {
+            Self::Server(mut server) => command.query_async(&mut server).await,
+            Self::Cluster(mut cluster) if is_for_all => {
+                let route = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+                cluster.route_command(command.clone(), route).await
+            }
+            Self::Cluster(mut cluster) => command.query_async(&mut cluster).await,
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(door: Arc<Door>, clock: Arc<dyn Clock>, connection: Connection) -> Arc<Self> {
+        let current = Current { connection, number: 0, since: clock.elapsed() };
+        let (current, _) = watch::channel(current);
+        let (replacing, probing, unanswered) = Default::default();
+        Arc::new(Self { door, clock, current, replacing, probing, unanswered })
+    }
+
+    /// How many connections there were before this one. Other connections to the same address are replaced with it.
+    pub(crate) fn number(&self) -> u64 {
+        self.current.borrow().number
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.current.borrow().connection, Connection::Cluster(_))
+    }
+
+    /// One command that may be repeated, of one server or of every master.
+    pub(crate) async fn ask(self: &Arc<Self>, command: &Cmd, is_for_all: bool) -> Result<Value, RedisError> {
+        let asked = async {
+            let mut is_repeated = false;
+            loop {
+                let (connection, number) = {
+                    let current = self.current.borrow();
+                    (current.connection.clone(), current.number)
+                };
+                match self.try_ask(&connection, number, command, is_for_all).await {
+                    Tried::Replaced => {}
+                    Tried::Answered(Err(error)) if !is_repeated && self.is_useless(&error) => {
+                        is_repeated = true;
+                        self.after(&connection, number, error).await?;
+                    }
+                    Tried::Answered(answer) => return answer,
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = asked => answer,
+            () = self.clock.sleep(self.door.settings.timeout) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+        }
+    }
+
+    async fn try_ask(
+        self: &Arc<Self>,
+        connection: &Connection,
+        number: u64,
+        command: &Cmd,
+        is_for_all: bool,
+    ) -> Tried {
+        let mut changes = self.current.subscribe();
+        let mut is_replaced = pin!(changes.wait_for(|current| current.number != number));
+        if self.is_silent() {
+            self.probe(number);
+        }
+        let mut answer = pin!(async {
+            let answer = connection.query(command, is_for_all).await;
+            *self.unanswered() = None;
+            answer
+        });
+        tokio::select! {
+            biased;
+            answer = &mut answer => return Tried::Answered(answer),
+            _ = &mut is_replaced => return Tried::Replaced,
+            () = self.clock.sleep(self.silence()) => self.probe(number),
+        }
+        tokio::select! {
+            biased;
+            answer = answer => Tried::Answered(answer),
+            _ = is_replaced => Tried::Replaced,
+        }
+    }
+
+    fn unanswered(&self) -> MutexGuard<'_, Option<Duration>> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether calls before this one had no answer for long. Their callers may have given up before they could tell.
+    fn is_silent(&self) -> bool {
+        let now = self.clock.elapsed();
+        let since = *self.unanswered().get_or_insert(now);
+        now.saturating_sub(since) >= self.silence()
+    }
+
+    /// Whether a slow server has answered a call. In a cluster, that may be another server than the silent one.
+    fn is_answered_since(&self, start: Duration) -> bool {
+        !self.is_cluster() && self.unanswered().is_none_or(|since| since >= start)
+    }
+
+    /// How long a call is waited for before the connection is probed, and then for the answer to that.
+    fn silence(&self) -> Duration {
+        self.door.settings.timeout / 2
+    }
+
+    /// Whether another try on another connection may help.
+    fn is_useless(&self, error: &RedisError) -> bool {
+        let is_replica = matches!(error.code(), Some("READONLY" | "MASTERDOWN")) && !self.is_cluster();
+        is_replica || error.is_connection_dropped()
+    }
+
+    /// What to do before a call is repeated that failed with this error.
+    async fn after(
+        self: &Arc<Self>,
+        connection: &Connection,
+        number: u64,
+        error: RedisError,
+    ) -> Result<(), RedisError> {
+        match connection {
+            // The client library opens connections to the servers of a cluster itself, as long as it runs.
+            Connection::Cluster(_) => {
+                self.probe(number);
+                Ok(())
+            }
+            Connection::Server(_) if error.is_connection_dropped() => self.replace(number).await,
+            Connection::Server(_) => {
+                let age = self.clock.elapsed().saturating_sub(self.current.borrow().since);
+                if age < REPLICA_AGE && self.number() == number {
+                    return Err(error);
+                }
+                tracing::warn!(server = %self.door.settings.place(), "server is a replica; reconnecting");
+                self.replace(number).await
+            }
+        }
+    }
+
+    /// Replaces the connection of this number if it does not answer a `PING`.
+    fn probe(self: &Arc<Self>, number: u64) {
+        let Ok(probing) = self.probing.clone().try_lock_owned() else { return };
+        let shared = self.clone();
+        tokio::spawn(async move {
+            let _probing = probing;
+            let connection = {
+                let current = shared.current.borrow();
+                (current.number == number).then(|| current.connection.clone())
+            };
+            let Some(connection) = connection else { return };
+            let start = shared.clock.elapsed();
+            let ping = redis::cmd("PING");
+            let is_answered = tokio::select! {
+                biased;
+                // An error of the server is an answer, too.
+                answer = connection.query(&ping, true) => answer.map_or_else(|error| error.code().is_some(), |_| true),
+                () = shared.clock.sleep(shared.silence()) => false,
+            };
+            if is_answered || shared.is_answered_since(start) {
+                return;
+            }
+            let server = shared.door.settings.place();
+            match shared.replace(number).await {
+                Ok(()) => tracing::warn!(%server, "connection silent; replaced it"),
+                Err(error) => {
+                    let error = crate::fault::unreachable(&shared.door.settings, &error);
+                    tracing::warn!(%server, %error, "connection silent; reconnecting failed");
+                }
+            }
+        });
+    }
+
+    /// Opens another connection, unless the one of this number was replaced before. Callers that wait for the same attempt share its
+    /// failure.
+    async fn replace(&self, number: u64) -> Result<(), RedisError> {
+        let start = self.clock.elapsed();
+        let mut failure = self.replacing.lock().await;
+        if self.number() != number {
+            return Ok(());
+        }
+        if let Some((_, error)) = failure.as_ref().filter(|(at, _)| *at >= start) {
+            return Err(error.clone());
+        }
+        match self.door.connect(self.is_cluster()).await {
+            Ok(connection) => {
+                self.current.send_modify(|current| {
+                    let number = current.number + 1;
+                    *current = Current { connection, number, since: self.clock.elapsed() };
+                });
+                *self.unanswered() = None;
+                Ok(())
+            }
+            Err(error) => {
+                self.clock.sleep(PAUSE).await;
+                *failure = Some((self.clock.elapsed(), error.clone()));
+                Err(error)
+            }
+        }
+    }
+}

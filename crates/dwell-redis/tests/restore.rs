@@ -1,0 +1,108 @@
+//! Topics that vanish, and several programs that create them again.
+
+mod stage;
+
+use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
+use dwell_core::{
+    Address, Consumer, Envelope, ErrorKind, OnMissing, Result, Seams, Subscription, Topic, Transport,
+};
+use stage::{PATIENCE, connect, mail, order, said, send, subscribed};
+use std::{sync::Arc, time::Duration};
+
+/// The id of the next message, whatever happens to the connection meanwhile.
+async fn receive(consumer: &Arc<dyn Consumer>) -> String {
+    let clock = Seams::system("test").clock;
+    let start = clock.elapsed();
+    loop {
+        match consumer.receive(1, PATIENCE, None).await {
+            Ok(batch) => {
+                return batch.first().map(|delivery| delivery.message.id.to_string()).unwrap_or_default();
+            }
+            Err(error) => assert!(clock.elapsed() - start < PATIENCE, "{error}"),
+        }
+        clock.sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The lease of `orders/mail`, as the server has it.
+fn lease_of_mail(server: &RedisServer) -> u64 {
+    let settings = said(server, &["hget", "dwell:{orders}:topic", "subscription:mail"]);
+    let lease = settings.strip_prefix("{\"lease\":").and_then(|rest| rest.split_once(','));
+    lease.and_then(|(lease, _)| lease.parse().ok()).unwrap_or_else(|| panic!("{settings}"))
+}
+
+#[tokio::test]
+async fn a_restore_creates_what_is_missing_and_changes_no_setting() {
+    let server = RedisServer::start(RedisOptions::default()).unwrap();
+    let (old, new) = (connect(&server.url()).await.unwrap(), connect(&server.url()).await.unwrap());
+    let bills = Subscription::new("bills", "pay");
+    old.provision(&[], &[mail(), bills], OnMissing::Create).await.unwrap();
+    let bill = || Envelope { to: Address::topic("bills"), ..order("bill") };
+    let longer = Subscription { lease: Duration::from_secs(60), ..mail() };
+    new.provision(&[], std::slice::from_ref(&longer), OnMissing::Create).await.unwrap();
+    assert_eq!(lease_of_mail(&server), 60_000);
+
+    // Another topic vanishes. The older process has not seen the new setting yet.
+    said(&server, &["del", "dwell:{bills}:topic"]);
+    send(&old, bill()).await.unwrap();
+    assert_eq!(said(&server, &["hexists", "dwell:{bills}:topic", "subscription:pay"]), "1");
+    assert_eq!(lease_of_mail(&server), 60_000, "the older process brought its own setting back");
+
+    // All topics vanish. The older process restores the setting that it last saw.
+    send(&old, order("a")).await.unwrap();
+    said(&server, &["flushall"]);
+    send(&old, order("a")).await.unwrap();
+    assert_eq!(lease_of_mail(&server), 60_000);
+    new.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
+    assert_eq!(lease_of_mail(&server), 2_000, "a request still changes it");
+}
+
+#[tokio::test]
+async fn concurrent_callers_share_one_restore() {
+    const TOPICS: usize = 50;
+    let server = RedisServer::start(RedisOptions::default()).unwrap();
+    let redis = connect(&server.url()).await.unwrap();
+    let topics: Vec<_> = (0..TOPICS).map(|n| Topic::named(format!("topic-{n}")).keep()).collect();
+    redis.provision(&topics, &[], OnMissing::Create).await.unwrap();
+    let batch: Vec<_> =
+        topics.iter().map(|of| Envelope { to: Address::topic(of.name.clone()), ..order("a") }).collect();
+    // One call for each topic, all at the same time.
+    let send = async || {
+        let sent = redis.producer().await.unwrap().send(&batch).await;
+        assert!(sent.iter().all(Result::is_ok), "{sent:?}");
+    };
+    send().await;
+    said(&server, &["flushall"]);
+    said(&server, &["config", "resetstat"]);
+    send().await;
+    let stats = said(&server, &["info", "commandstats"]);
+    let loads = stats.split_once("cmdstat_hgetall:calls=").and_then(|(_, rest)| rest.split_once(','));
+    let loads: usize = loads.unwrap_or_else(|| panic!("{stats}")).0.parse().unwrap();
+    // Each caller loads its topic, finds it missing and loads it again. A restore loads all topics twice, and one that begins after
+    // it finds nothing missing.
+    assert!(loads <= TOPICS * 6, "{loads} loads of {TOPICS} topics");
+}
+
+/// The publisher has no subscription of its own, and is the first to notice that the server is empty.
+#[tokio::test]
+async fn events_published_to_an_emptied_server_reach_the_subscriptions_of_other_processes() {
+    let mut server = RedisServer::start(RedisOptions::default()).unwrap();
+    let (publisher, subscriber) =
+        (connect(&server.url()).await.unwrap(), connect(&server.url()).await.unwrap());
+    publisher.provision(&[Topic::named("orders")], &[], OnMissing::Create).await.unwrap();
+    let consumer = subscribed(&subscriber).await;
+    send(&publisher, order("before")).await.unwrap();
+    assert_eq!(receive(&consumer).await, "before");
+    for (id, is_restarted) in [("flushed", false), ("restarted", true)] {
+        match is_restarted {
+            true => server.restart_empty().unwrap(),
+            false => drop(said(&server, &["flushall"])),
+        }
+        let clock = Seams::system("test").clock;
+        while let Err(error) = send(&publisher, order(id)).await {
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            clock.sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(receive(&consumer).await, id);
+    }
+}

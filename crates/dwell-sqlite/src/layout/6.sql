@@ -1,0 +1,2 @@
+-- Layout 6. `known.sending` marks an id whose message is being sent to another broker. The steps before this one already
+-- create the table in that form: a file of an earlier layout is refused.
