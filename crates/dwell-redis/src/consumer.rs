@@ -244,7 +244,8 @@ impl RedisConsumer {
         tokio::spawn(async move {
             let max = max.min(MOST);
             let some = async |most: usize| {
-                look(&store, &of, &name, &worker, &entries, &unheard, most.min(AT_ONCE), lease).await
+                let claim = Claim { worker: &worker, max: most.min(AT_ONCE), lease };
+                look(&store, &of, &name, claim, &entries, &unheard).await
             };
             let mut look = some(max).await;
             if let Ok(Look::Found(found)) = &mut look {
@@ -282,15 +283,20 @@ impl RedisConsumer {
     }
 }
 
+/// The request for one batch.
+struct Claim<'a> {
+    worker: &'a Text,
+    max: usize,
+    lease: Duration,
+}
+
 async fn look(
     store: &Store,
     of: &Subscription,
     name: &Text,
-    worker: &Text,
+    claim: Claim<'_>,
     entries: &Entries,
     unheard: &Unheard,
-    max: usize,
-    lease: Duration,
 ) -> Result<Look> {
     let topics = [of.topic.clone()];
     let promotes = store.link.settings.promoter == Promoter::Inside;
@@ -301,14 +307,14 @@ async fn look(
         .run_as(Some(&call), &CLAIM, &topics, |_, command| {
             command
                 .arg(&*of.name)
-                .arg(max)
-                .arg(to_millis(lease))
+                .arg(claim.max)
+                .arg(to_millis(claim.lease))
                 .arg(&**name)
                 .arg(u8::from(promotes))
                 .arg(BESIDE)
                 .arg(BYTES)
                 .arg(u8::from(is_again))
-                .arg(&**worker);
+                .arg(&**claim.worker);
         })
         .await;
     let answer = match answer {
@@ -368,10 +374,8 @@ impl Member for RedisConsumer {
             self.closing.notify_waiters();
             // A look that is still on its way would be handed something for nobody: from now on it comes too late.
             for _ in 0..self.unheard.count() {
-                let (store, lease) = (&self.store, self.of.lease);
-                let late =
-                    look(store, &self.of, &self.name, &self.name, &self.entries, &self.unheard, 0, lease)
-                        .await;
+                let claim = Claim { worker: &self.name, max: 0, lease: self.of.lease };
+                let late = look(&self.store, &self.of, &self.name, claim, &self.entries, &self.unheard).await;
                 if late.is_err() {
                     break;
                 }

@@ -9,9 +9,14 @@ mod tools;
 pub use tools::{install, require};
 
 use std::{
+    fs::{self, File},
     io,
     net::TcpListener,
-    sync::atomic::{AtomicUsize, Ordering},
+    path::Path,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -19,26 +24,46 @@ use std::{
 /// a client, most likely one that tries to reach it.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
-/// So many free ports of the loopback interface, all different.
+/// Reserves free ports of the loopback interface for this process, all different. A port stays reserved while its server
+/// restarts or its proxy refuses connections: no other test process gets it before this one ends.
 pub(crate) fn free_ports<const COUNT: usize>() -> io::Result<[u16; COUNT]> {
-    /// Each process begins elsewhere, and no port is tried twice before all were.
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    const APART: usize = 61;
-    let begin = std::process::id() as usize * APART;
-    let mut listeners = vec![];
-    for _ in PORTS {
-        let at = (begin + NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS.len();
-        // Held until all are known, so that none is given twice.
-        listeners.extend(TcpListener::bind(("127.0.0.1", PORTS.start + at as u16)));
-        if listeners.len() == COUNT {
-            let mut ports = [0; COUNT];
-            for (port, listener) in ports.iter_mut().zip(&listeners) {
-                *port = listener.local_addr()?.port();
-            }
+    /// Locked files of the reserved ports.
+    static RESERVED: Mutex<Vec<File>> = Mutex::new(vec![]);
+    let directory = std::env::temp_dir().join("dwell-test-ports");
+    fs::create_dir_all(&directory)?;
+    let mut ports = vec![];
+    let mut reserved = RESERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    for port in candidates() {
+        if let Some(lock) = reserve(&directory, port)? {
+            reserved.push(lock);
+            ports.push(port);
+        }
+        if let Ok(ports) = ports.as_slice().try_into() {
             return Ok(ports);
         }
     }
     Err(io::Error::other(format!("there are no {COUNT} free ports among {PORTS:?}")))
+}
+
+/// Every port once. Each process begins elsewhere, and tries no port twice before all were tried.
+fn candidates() -> impl Iterator<Item = u16> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    const APART: usize = 61;
+    let begin = std::process::id() as usize * APART;
+    PORTS.map(move |_| {
+        let at = (begin + NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS.len();
+        PORTS.start + at as u16
+    })
+}
+
+/// The locked file of this port, unless the port is in use or reserved. The lock ends with the process that holds the file.
+fn reserve(directory: &Path, port: u16) -> io::Result<Option<File>> {
+    let lock = File::create(directory.join(port.to_string()))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(TcpListener::bind(("127.0.0.1", port)).is_ok().then_some(lock)),
+        Err(fs::TryLockError::WouldBlock) => Ok(None),
+        Err(fs::TryLockError::Error(error)) => Err(error),
+    }
 }
 
 /// Waits until it is so, up to so many seconds.
@@ -70,5 +95,14 @@ mod tests {
         let ports: BTreeSet<_> = (0..20).flat_map(|_| free_ports::<12>().unwrap()).collect();
         assert_eq!(ports.len(), 240);
         assert!(ports.iter().all(|port| PORTS.contains(port)), "{ports:?}");
+    }
+
+    #[test]
+    fn a_reserved_port_is_not_given_again_while_nothing_listens_on_it() {
+        let [port] = free_ports().unwrap();
+        let directory = std::env::temp_dir().join("dwell-test-ports");
+        // Another open file stands for another process: locks belong to open files.
+        assert!(TcpListener::bind(("127.0.0.1", port)).is_ok());
+        assert!(reserve(&directory, port).unwrap().is_none());
     }
 }
