@@ -126,6 +126,14 @@ impl Delay {
         self.detour.is_some() && self.mode == DelayMode::Scheduler
     }
 
+    /// Whether the store remembers the ids of users' sends. A transport that remembers them and holds every pending message
+    /// itself needs no second record: cancelling an entry there would leave that record behind.
+    pub(crate) fn stores_ids(&self) -> bool {
+        let can = &self.capabilities;
+        let transport_does = can.remembers_ids && can.delay == Duration::MAX && !self.always_detours();
+        !transport_does && self.detour().is_some_and(|detour| detour.store.capabilities().remembers_ids)
+    }
+
     /// Whether the broker itself may hold messages that it cannot list or change.
     pub(crate) fn hides_what_waits(&self) -> bool {
         let can = &self.capabilities;

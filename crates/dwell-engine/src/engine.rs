@@ -145,7 +145,7 @@ impl EngineBuilder {
             store: self.store,
             producer: OnceLock::new(),
             capabilities,
-            stores_ids: delay.detour().is_some_and(|detour| detour.store.capabilities().remembers_ids),
+            stores_ids: delay.stores_ids(),
             delay,
             seams: self.seams,
             outbox: self.outbox,
@@ -155,6 +155,7 @@ impl EngineBuilder {
             observer: self.observer,
             forwarder_tick: Arc::default(),
             stop: watch::Sender::new(false),
+            shutting_down: tokio::sync::Mutex::default(),
             services: Mutex::default(),
             aborts: Mutex::default(),
         };
@@ -187,7 +188,7 @@ struct Inner {
     /// It has stopped, and sends nothing more.
     is_closed: AtomicBool,
     runs: Runs,
-    /// There is a store, and it remembers ids.
+    /// The store remembers the ids of users' sends.
     stores_ids: bool,
     observer: Option<Arc<dyn Observer>>,
     /// When the forwarder last showed that it is alive, in milliseconds; 0 is never.
@@ -195,6 +196,8 @@ struct Inner {
     monitor: Monitor,
     ledger: CombinedLedger,
     stop: watch::Sender<bool>,
+    /// Held during a shutdown.
+    shutting_down: tokio::sync::Mutex<()>,
     services: Mutex<Vec<JoinHandle<()>>>,
     /// Of every service: a second signal finds them even while somebody waits for the services to end.
     aborts: Mutex<Vec<AbortHandle>>,
@@ -382,6 +385,8 @@ impl Engine {
     /// Stops in order: the pumps first, so that nothing new is stored, then forwarder and background work, then the
     /// connections; a [shared](EngineBuilder::shared) transport stays open. From then on a send is `Closed`.
     pub async fn shutdown(&self) -> Result<()> {
+        // A second caller must not close the store while the first still waits for the forwarder.
+        let _turn = self.0.shutting_down.lock().await;
         let pumps = self.0.monitor.pumps();
         join_all(pumps.iter().map(Pump::stop)).await;
         self.close_sends();

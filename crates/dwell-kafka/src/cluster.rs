@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long what was made may take until every broker knows of it, and a coordinator to get ready.
 const SPREAD: Duration = Duration::from_secs(15);
 const STEP: Duration = Duration::from_millis(20);
+/// How long the library may take for one answer, whatever it was told itself.
+const LONGEST: Duration = Duration::from_secs(60);
 /// How long a client is kept that gets no answers.
 const RENEW: Duration = Duration::from_secs(10);
 /// How often the library is heard of what belongs to no question, though nobody asks any.
@@ -419,7 +421,15 @@ impl Cluster {
             }
             answer
         });
-        let answer = answer.await;
+        let answer = tokio::select! {
+            biased;
+            answer = answer => answer,
+            // The library has calls without a limit. Such a thread stays behind.
+            () = self.0.clock.sleep(LONGEST) => {
+                let text = format!("Kafka did not {what} within {} s: check the brokers", LONGEST.as_secs());
+                return Err(Error::new(ErrorKind::Timeout, text));
+            }
+        };
         let answer = answer.map_err(|error| {
             Error::new(ErrorKind::Unavailable, format!("Kafka cannot {what}")).with_source(error)
         })?;

@@ -96,7 +96,7 @@ impl KafkaSettings {
             partitions: 4,
             replication: None,
             retention: None,
-            session: Duration::from_secs(30),
+            session: Duration::from_secs(10),
             revoke_wait: Duration::from_secs(10),
             send_timeout: Duration::from_secs(30),
             max_record: 1_048_588,

@@ -41,8 +41,16 @@ pub(crate) struct Shared {
     replacing: Mutex<Option<(Duration, RedisError)>>,
     /// Held while the connection is probed.
     probing: Arc<Mutex<()>>,
+    answers: std::sync::Mutex<Answers>,
+}
+
+/// What is known of answers, from which calls tell a silent connection.
+#[derive(Default)]
+struct Answers {
     /// When the first call was made that came behind the last answer.
-    unanswered: std::sync::Mutex<Option<Duration>>,
+    unanswered: Option<Duration>,
+    /// When the last answer came.
+    last: Option<Duration>,
 }
 
 struct Current {
@@ -77,8 +85,8 @@ impl Shared {
     pub(crate) fn new(door: Arc<Door>, clock: Arc<dyn Clock>, connection: Connection) -> Arc<Self> {
         let current = Current { connection, number: 0, since: clock.elapsed() };
         let (current, _) = watch::channel(current);
-        let (replacing, probing, unanswered) = Default::default();
-        Arc::new(Self { door, clock, current, replacing, probing, unanswered })
+        let (replacing, probing, answers) = Default::default();
+        Arc::new(Self { door, clock, current, replacing, probing, answers })
     }
 
     /// How many connections there were before this one. Other connections to the same address are replaced with it.
@@ -130,7 +138,7 @@ impl Shared {
         }
         let mut answer = pin!(async {
             let answer = connection.query(command, is_for_all).await;
-            *self.unanswered() = None;
+            *self.answers() = Answers { unanswered: None, last: Some(self.clock.elapsed()) };
             answer
         });
         tokio::select! {
@@ -146,20 +154,20 @@ impl Shared {
         }
     }
 
-    fn unanswered(&self) -> MutexGuard<'_, Option<Duration>> {
-        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn answers(&self) -> MutexGuard<'_, Answers> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether calls before this one had no answer for long. Their callers may have given up before they could tell.
     fn is_silent(&self) -> bool {
         let now = self.clock.elapsed();
-        let since = *self.unanswered().get_or_insert(now);
+        let since = *self.answers().unanswered.get_or_insert(now);
         now.saturating_sub(since) >= self.silence()
     }
 
     /// Whether a slow server has answered a call. In a cluster, that may be another server than the silent one.
     fn is_answered_since(&self, start: Duration) -> bool {
-        !self.is_cluster() && self.unanswered().is_none_or(|since| since >= start)
+        !self.is_cluster() && self.answers().last.is_some_and(|last| last >= start)
     }
 
     /// How long a call is waited for before the connection is probed, and then for the answer to that.
@@ -248,7 +256,7 @@ impl Shared {
                     let number = current.number + 1;
                     *current = Current { connection, number, since: self.clock.elapsed() };
                 });
-                *self.unanswered() = None;
+                *self.answers() = Answers::default();
                 Ok(())
             }
             Err(error) => {

@@ -4,7 +4,8 @@ mod stage;
 
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{
-    Action, Changed, Consumer, Due, ErrorKind, OnMissing, Result, Seams, Transport, TransportUrl,
+    Action, Address, Changed, Consumer, Due, Envelope, ErrorKind, Message, OnConflict, OnMissing, Result,
+    Seams, Subscription, Transport, TransportUrl,
 };
 use stage::{PATIENCE, connect, mail, order, said, send, settle, subscribed};
 use std::{sync::Arc, time::Duration};
@@ -150,4 +151,33 @@ async fn a_topic_of_another_layout_is_refused() {
             assert!(error.to_string().contains(cause), "{layout:?}: {error}");
         }
     }
+}
+
+#[tokio::test]
+async fn the_record_of_a_job_is_kept_as_long_as_its_id() {
+    let server = server();
+    let url = format!("{}?done=1ms&ids=1h", server.url());
+    let redis = connect(&url).await.unwrap();
+    let orders = subscribed(&redis).await;
+    let sums = Subscription::new("job.sums", "job.sums");
+    redis.provision(&[], std::slice::from_ref(&sums), OnMissing::Create).await.unwrap();
+    let sums = redis.consumer(sums).await.unwrap();
+    let sum = Envelope::new(Address::topic("job.sums"), Message::new("sum", "sums", "[]"));
+    let sum = sum.once(OnConflict::Fail);
+    assert!(!send(&redis, sum.clone()).await.unwrap().duplicate);
+    send(&redis, order("order")).await.unwrap();
+    takes(&sums, "sum").await;
+    takes(&orders, "order").await;
+
+    let (stop, promoter) = promoter(&url);
+    let (ledger, clock) = (redis.ledger().unwrap(), Seams::system("test").clock);
+    let start = clock.elapsed();
+    while !ledger.get(&"order".into()).await.unwrap().is_empty() {
+        assert!(clock.elapsed() - start < PATIENCE * 3, "records do not expire");
+        clock.sleep(Duration::from_millis(50)).await;
+    }
+    assert!(send(&redis, sum).await.unwrap().duplicate);
+    assert_eq!(ledger.get(&"sum".into()).await.unwrap().len(), 1, "the job of that id exists");
+    drop(stop);
+    promoter.await.unwrap().unwrap();
 }

@@ -32,7 +32,7 @@ enum Rule {
     /// The number of a topic or a subscription that exists.
     Place,
     OptionalInteger,
-    /// One of 1 and 2, or nothing.
+    /// 0, 1 or 2, or nothing.
     OptionalOnce,
     Text,
     OptionalText,
@@ -46,7 +46,7 @@ const COUNT: Rule = Rule::Number(u32::MAX as i64);
 const STATES: i64 = State::ALL.len() as i64 - 1;
 
 /// The columns that are read, and what each has to hold. The others can hold anything.
-const COLUMNS: [(&str, Rule); 32] = [
+const COLUMNS: [(&str, Rule); 33] = [
     ("topic", Rule::Place),
     ("place", Rule::Place),
     ("home", Rule::Place),
@@ -78,6 +78,7 @@ const COLUMNS: [(&str, Rule); 32] = [
     ("failed", COUNT),
     ("headers", Rule::OptionalHeaders),
     ("part", Rule::OptionalInteger),
+    ("was_part", Rule::OptionalInteger),
     ("was_due", Rule::OptionalInteger),
 ];
 

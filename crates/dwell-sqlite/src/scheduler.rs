@@ -173,7 +173,7 @@ impl Tx<'_> {
                 Some(name) if name != id => continue,
                 Some(_) | None => ScheduleId::of_publish(id, of),
             };
-            if entries.may_be_in(of) && self.known(topic, &name.0)?.is_some() {
+            if entries.may_be_in(of) && self.known(topic, &name.0)?.is_some_and(|known| !known.is_sending) {
                 return Ok(true);
             }
         }

@@ -5,7 +5,7 @@ mod fixture;
 use fixture::Fixture;
 
 const STEPS: u64 = 13;
-const COLUMNS: u64 = 11;
+const COLUMNS: u64 = 12;
 /// The transports on which workers are killed.
 const KILLED: usize = 5;
 

@@ -26,6 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Waiting, a_chosen_id_is_idempotent_per_address, Waits, WaitingIds, FanOut),
         case!(Waiting, messages_of_one_key_keep_their_order_whatever_their_ids, WaitingIds),
         case!(Waiting, a_chosen_id_is_idempotent_whether_it_waits_or_not, Waits, WaitingIds),
+        case!(Waiting, a_cancelled_id_can_be_sent_again, Waits, Managed, WaitingIds),
         case!(Waiting, cancel_of_a_due_message_that_nobody_forwards_is_too_late, Waits, Managed),
         case!(Waiting, cancel_answers_truthfully_while_messages_fire, Waits, Managed),
         case!(Waiting, cancel_of_a_chosen_id_that_was_sent_at_once_is_too_late, Managed, WaitingIds),
@@ -423,6 +424,26 @@ async fn a_chosen_id_is_idempotent_per_address(stage: Stage) -> Outcome {
         bench.runs.still(runs).await?;
     }
     Ok(())
+}
+
+async fn a_cancelled_id_can_be_sent_again(stage: Stage) -> Outcome {
+    let (bench, delay) = (bench(&stage).await?, stage.pace().delay);
+    let send =
+        async |due| bench.try_send(stage.envelope("orders", "a").once(OnConflict::Fail).due(due)).await;
+    for round in ["engine", "ledger"] {
+        assert!(!send(Due::After(Duration::from_secs(3600))).await?.duplicate, "{round}");
+        match (round, bench.engine.ledger()) {
+            ("ledger", Some(ledger)) => {
+                let answers = ledger.change(&"a".into(), Of::All, Change::Cancel, "somebody").await?;
+                assert!(answers.iter().any(|answer| answer.changed == Changed::Done), "{answers:?}");
+            }
+            _ => assert_eq!(bench.engine.cancel(&"a".into()).await?, Changed::Done),
+        }
+    }
+    assert!(!send(Due::After(delay)).await?.duplicate);
+    stage.pass(delay).await;
+    bench.runs.until(1).await?;
+    bench.runs.still(1).await.map(drop)
 }
 
 async fn cancel_of_a_due_message_that_nobody_forwards_is_too_late(stage: Stage) -> Outcome {

@@ -135,7 +135,7 @@ impl Engine {
         let Some(detour) = self.0.delay.detour() else { return };
         let ended = wrapped.into_iter().filter_map(|(index, envelope)| match &results[index] {
             Some(Ok(sent)) => Some((envelope, Some(*sent))),
-            Some(Err(error)) if !error.is_retryable() => Some((envelope, None)),
+            Some(Err(error)) if is_refusal(error) => Some((envelope, None)),
             _ => None,
         });
         let ended: Vec<_> = ended.collect();
@@ -232,6 +232,11 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// Whether the message was certainly not sent. A transport that is unavailable may have received it.
+fn is_refusal(error: &Error) -> bool {
+    !error.is_retryable() || matches!(error.kind(), ErrorKind::Full | ErrorKind::StorageFull)
 }
 
 fn place(results: &mut [Option<Result<Sent>>], indexes: Vec<usize>, answers: Vec<Result<Sent>>) {

@@ -54,21 +54,23 @@ impl Finished {
         kept.capacity > 0
     }
 
-    pub(super) fn push(&mut self, entry: Entry) {
+    /// Adds a record. Returns the record of a job that had to go, if no other of that id is left: its id must go, too, or
+    /// a repeat would be the duplicate of a job that does not exist.
+    pub(super) fn push(&mut self, entry: Entry) -> Option<&Record> {
         let record = &entry.record;
         let is_job = is_job(&record.topic, &record.message.headers, record.state);
         let kept = if is_job { &mut self.jobs } else { &mut self.others };
         let oldest = kept.make_room();
         let place = |record: &Record| (record.topic.clone(), record.subscription.clone(), record.state);
         // Mostly one goes for another of its kind.
-        let is_same = oldest.as_ref().is_some_and(|oldest| {
+        let is_same = oldest.as_ref().is_some_and(|(oldest, _)| {
             let (new, old) = (record, &oldest.record);
             new.state == old.state && new.topic == old.topic && new.subscription == old.subscription
         });
         if !is_same {
             let (topic, subscription, state) = place(record);
             self.tally.add(topic, subscription, state);
-            if let Some(oldest) = &oldest {
+            if let Some((oldest, _)) = &oldest {
                 let (topic, subscription, state) = place(&oldest.record);
                 self.tally.remove(topic, subscription, state);
             }
@@ -77,7 +79,9 @@ impl Finished {
         if self.gone.len() >= MOST_GONE {
             self.gone.clear();
         }
-        self.gone.extend(oldest);
+        let (oldest, is_last) = oldest?;
+        self.gone.push(oldest);
+        self.gone.last().filter(|_| is_job && is_last).map(|gone| &gone.record)
     }
 
     /// What had to go since this was last asked, to be dropped by somebody who has time.
@@ -124,15 +128,15 @@ impl Kept {
         Self { capacity, entries: VecDeque::new(), gone: 0, youngest: IdMap::default() }
     }
 
-    /// Takes out the oldest if there is no room for one more.
-    fn make_room(&mut self) -> Option<Entry> {
+    /// Takes out the oldest if there is no room for one more. Also returns whether no other of its message is left.
+    fn make_room(&mut self) -> Option<(Entry, bool)> {
         if self.entries.len() < self.capacity {
             return None;
         }
         let oldest = self.entries.pop_front()?;
-        self.youngest.remove_if(oldest.id.clone(), |number| *number == self.gone);
+        let is_last = self.youngest.remove_if(oldest.id.clone(), |number| *number == self.gone).is_some();
         self.gone += 1;
-        Some(oldest)
+        Some((oldest, is_last))
     }
 
     fn push(&mut self, mut entry: Entry) {

@@ -8,7 +8,7 @@ use super::{
     waiting::Waiting,
 };
 use bytes::Bytes;
-use dwell_core::{Record, State as MessageState, Text, Timestamp, Transition};
+use dwell_core::{Record, ScheduleId, State as MessageState, Text, Timestamp, Transition};
 use std::time::Duration;
 
 /// Where a held message is.
@@ -162,7 +162,12 @@ impl State {
         };
         let id = self.hasher.of_message(&record.message.id);
         let started = started.or(last_run.map(|run| run.started));
-        self.finished.push(Entry::new(item.serial, id, record, started));
+        if let Some(gone) = self.finished.push(Entry::new(item.serial, id, record, started))
+            && let Some(at) = self.names.get(&gone.topic)
+        {
+            let name = ScheduleId::of_publish(&gone.message.id.0, &gone.topic);
+            self.ids.remove(*at, self.hasher.of(&name.0));
+        }
     }
 }
 

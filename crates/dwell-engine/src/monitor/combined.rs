@@ -312,12 +312,14 @@ fn stored_states(wanted: &[State]) -> Vec<State> {
 
 /// The order of the records of one message in one place: the last one tells where it stands. For a moment, a message that
 /// is being copied from one ledger to the other is in both.
-fn newness(in_store: bool, record: &Record) -> (u8, Timestamp) {
+/// Times are compared within one ledger only, because each has its own clock.
+fn newness(in_store: bool, record: &Record) -> (u8, bool, Timestamp) {
+    let unfinished = |rank| (rank, false, Timestamp(0));
     match record.state {
-        State::Dead | State::Discarded | State::Cancelled | State::Done => (0, record.updated_at),
-        State::Ready | State::Processing if in_store => (1, Timestamp(0)),
-        State::Scheduled | State::Deferred | State::Retrying if in_store => (3, Timestamp(0)),
-        _ => (2, Timestamp(0)),
+        State::Dead | State::Discarded | State::Cancelled | State::Done => (0, !in_store, record.updated_at),
+        State::Ready | State::Processing if in_store => unfinished(1),
+        State::Scheduled | State::Deferred | State::Retrying if in_store => unfinished(3),
+        _ => unfinished(2),
     }
 }
 

@@ -218,12 +218,7 @@ impl Poller {
         }
         let begun = if cooperative { self.consumer.incremental_assign(&committed) } else { Ok(()) };
         match begun {
-            Ok(()) => {
-                if self.proves {
-                    self.lanes.prove(&committed);
-                }
-                self.lanes.learn(&committed);
-            }
+            Ok(()) => self.lanes.learn(&committed, self.proves),
             Err(error) => {
                 tracing::error!(%error, "the assignment of partitions could not be followed");
                 return false;

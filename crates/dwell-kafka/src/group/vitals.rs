@@ -5,10 +5,11 @@
 //! commit that waits for one never returns. Only another client helps, and [`super::poller`] asks for it.
 
 use super::lane::Key;
-use rdkafka::statistics::{ConsumerGroup, Partition, Statistics};
+use rdkafka::statistics::{Broker, ConsumerGroup, Partition, Statistics};
 use std::{collections::BTreeMap, time::Duration};
 
-/// How long a client may look for the coordinator of its group.
+/// How long a client without any broker may look for the coordinator of its group. With one, the cluster may be about to
+/// choose another coordinator: that may take as long as it takes to join.
 const NO_COORDINATOR: Duration = Duration::from_secs(5);
 /// How long a partition may have more records while none of them is fetched.
 const STALLED: Duration = Duration::from_secs(15);
@@ -27,8 +28,19 @@ pub(super) struct Vitals {
 /// It is not in its group.
 struct Outside {
     since: Duration,
-    has_coordinator: bool,
+    stage: Stage,
     state: String,
+}
+
+/// What a client that is not in its group is doing.
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    /// It joins.
+    Joins,
+    /// It looks for the coordinator, by way of a broker.
+    Looks,
+    /// It looks for the coordinator, and is connected to no broker.
+    IsAlone,
 }
 
 /// A partition of which nothing is fetched.
@@ -63,11 +75,15 @@ impl Vitals {
         said: &Statistics,
         read: impl Iterator<Item = (Key, &'a Partition)>,
     ) {
-        self.outside = said.cgrp.as_ref().and_then(|group| self.outside(now, group));
+        let is_alone = !said.brokers.values().any(is_up);
+        self.outside = said.cgrp.as_ref().and_then(|group| self.outside(now, group, is_alone));
         self.inside = said.cgrp.is_some() && self.outside.is_none();
         let before = std::mem::take(&mut self.still);
         for (key, partition) in read {
-            if partition.fetchq_cnt > 0 || (is_asked(said, partition) && !has_more(partition)) {
+            // No other client could read a partition without a leader.
+            let has_leader = partition.leader >= 0 || is_alone;
+            if partition.fetchq_cnt > 0 || !has_leader || (is_asked(said, partition) && !has_more(partition))
+            {
                 continue;
             }
             let next = partition.next_offset;
@@ -81,14 +97,16 @@ impl Vitals {
         self.inside
     }
 
-    fn outside(&self, now: Duration, group: &ConsumerGroup) -> Option<Outside> {
-        let has_coordinator = group.state == "up";
-        if has_coordinator && group.join_state == "steady" {
-            return None;
-        }
-        let before = self.outside.as_ref().filter(|before| before.has_coordinator == has_coordinator);
+    fn outside(&self, now: Duration, group: &ConsumerGroup, is_alone: bool) -> Option<Outside> {
+        let stage = match (&*group.state, is_alone) {
+            ("up", _) if group.join_state == "steady" => return None,
+            ("up", _) => Stage::Joins,
+            (_, false) => Stage::Looks,
+            (_, true) => Stage::IsAlone,
+        };
+        let before = self.outside.as_ref().filter(|before| before.stage == stage);
         let since = before.map_or(now, |before| before.since);
-        Some(Outside { since, has_coordinator, state: format!("{}, {}", group.state, group.join_state) })
+        Some(Outside { since, stage, state: format!("{}, {}", group.state, group.join_state) })
     }
 
     /// What is wrong for longer than it may be. `committing` is since when a commit has not returned.
@@ -99,8 +117,11 @@ impl Vitals {
         limits: Limits,
     ) -> Option<Complaint> {
         let age = |since: Duration| now.saturating_sub(since);
-        if let Some(Outside { since, has_coordinator, state }) = &self.outside {
-            let limit = if *has_coordinator { limits.joining } else { NO_COORDINATOR };
+        if let Some(Outside { since, stage, state }) = &self.outside {
+            let limit = match stage {
+                Stage::Joins | Stage::Looks => limits.joining,
+                Stage::IsAlone => NO_COORDINATOR,
+            };
             if age(*since) >= limit {
                 let text = format!("outside its group for {} s ({state})", age(*since).as_secs());
                 return Some(Complaint::Outside(text));
@@ -115,15 +136,16 @@ impl Vitals {
     }
 }
 
+/// Whether the client is connected to this broker. The coordinator is listed twice, once as a logical broker.
+fn is_up(broker: &Broker) -> bool {
+    broker.source != "logical" && broker.source != "internal" && broker.state == "UP"
+}
+
 /// Whether a broker is asked for records of the partition, and answers.
 fn is_asked(said: &Statistics, partition: &Partition) -> bool {
     let silent = i64::try_from(SILENT.as_micros()).unwrap_or(i64::MAX);
-    let answers = |broker: &rdkafka::statistics::Broker| {
-        broker.nodeid == partition.broker
-            && broker.source != "logical"
-            && broker.state == "UP"
-            && broker.rxidle < silent
-    };
+    let answers =
+        |broker: &Broker| broker.nodeid == partition.broker && is_up(broker) && broker.rxidle < silent;
     partition.fetch_state == "active" && said.brokers.values().any(answers)
 }
 
@@ -134,7 +156,6 @@ fn has_more(partition: &Partition) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdkafka::statistics::Broker;
 
     const LIMITS: Limits = Limits { joining: Duration::from_secs(60), commit: Duration::from_secs(40) };
 
@@ -153,15 +174,22 @@ mod tests {
         Statistics { cgrp: Some(group), brokers: [("b".to_owned(), broker)].into(), ..Statistics::default() }
     }
 
+    /// Its only broker is down.
+    fn alone(state: &str, join_state: &str) -> Statistics {
+        let mut said = group(state, join_state);
+        said.brokers.values_mut().for_each(|broker| broker.state = "DOWN".to_owned());
+        said
+    }
+
     fn partition(next_offset: i64, ls_offset: i64) -> Partition {
         let fetch_state = "active".to_owned();
-        Partition { broker: 1, next_offset, ls_offset, fetch_state, ..Partition::default() }
+        Partition { broker: 1, leader: 1, next_offset, ls_offset, fetch_state, ..Partition::default() }
     }
 
     #[test]
     fn a_client_without_a_coordinator_is_outside_its_group_after_a_moment() {
         let mut vitals = Vitals::default();
-        let lost = group("query-coord", "init");
+        let lost = alone("query-coord", "init");
         vitals.observe(seconds(1), &lost, [].into_iter());
         vitals.observe(seconds(5), &lost, [].into_iter());
         assert_eq!(vitals.complaint(seconds(5), None, LIMITS), None);
@@ -182,6 +210,28 @@ mod tests {
             assert_eq!(vitals.complaint(seconds(at), None, LIMITS), None);
         }
         assert!(vitals.complaint(seconds(64), None, LIMITS).is_some());
+    }
+
+    #[test]
+    fn a_client_with_a_broker_may_wait_for_another_coordinator() {
+        let mut vitals = Vitals::default();
+        let lost = group("query-coord", "init");
+        vitals.observe(seconds(1), &lost, [].into_iter());
+        vitals.observe(seconds(60), &lost, [].into_iter());
+        assert_eq!(vitals.complaint(seconds(60), None, LIMITS), None);
+        assert!(vitals.complaint(seconds(61), None, LIMITS).is_some());
+    }
+
+    #[test]
+    fn a_partition_without_a_leader_is_not_stalled_while_a_broker_is_connected() {
+        let of = Partition { leader: -1, broker: -1, ..partition(7, 9) };
+        for (said, is_stalled) in [(group("up", "steady"), false), (alone("up", "steady"), true)] {
+            let mut vitals = Vitals::default();
+            for at in [1, 16] {
+                vitals.observe(seconds(at), &said, [((0, 3), &of)].into_iter());
+            }
+            assert_eq!(vitals.complaint(seconds(16), None, LIMITS).is_some(), is_stalled);
+        }
     }
 
     #[test]

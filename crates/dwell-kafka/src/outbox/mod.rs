@@ -156,13 +156,14 @@ impl Outbox {
         }
     }
 
-    /// Drops the records that were not sent to a broker yet: each of them is answered with a retryable error, see [`is_purged`]. May wait for a moment.
+    /// Drops the records that were not sent to a broker yet: each of them is answered with a retryable error, see
+    /// [`is_purged`]. The library's threads do it later: none of them is waited for.
     pub(crate) fn purge(&self) {
         let native = match &*lock(&self.state) {
             State::Open(native) => native.clone(),
             _ => return,
         };
-        native.purge(PurgeConfig::default().queue());
+        native.purge(PurgeConfig::default().queue().non_blocking());
     }
 
     /// Waits for what is on its way, and sends no more. Idempotent.

@@ -198,6 +198,12 @@ impl Counts {
         self.held.fetch_sub(count as u64, Relaxed);
     }
 
+    /// Forgets what was said of each delay topic: a relay starts, and may have other levels than the one before it.
+    pub(super) fn start(&self) {
+        self.troubled.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.lag.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Whether the records of a delay topic arrive, and why not.
     pub(super) fn serves(&self, topic: &str, trouble: Option<String>) {
         let mut all = self.troubled.lock().unwrap_or_else(PoisonError::into_inner);

@@ -88,7 +88,7 @@ pub async fn relay(
             ended => return ended,
         }
         tokio::select! {
-            () = stop.clone() => return Ok(()),
+            () = stop.clone() => return served(&counts),
             () = seams.clock.sleep(PAUSE) => {}
         }
     }
@@ -163,6 +163,7 @@ impl Relay {
 
     pub(crate) async fn run(self, stop: BoxFuture<'static, ()>) -> Result<()> {
         topics::check(&self.cluster).await?;
+        self.counts.start();
         let settings = self.cluster.settings();
         let client_id = format!("{}-relay-{}", self.seams.instance, self.seams.incarnation);
         // What a topic takes is for the broker to say; the parking topic takes all.

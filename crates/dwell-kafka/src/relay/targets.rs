@@ -46,10 +46,12 @@ struct Target {
     heard: Duration,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Pause {
     length: Duration,
     until: Duration,
+    /// A record failed, rather than none being answered for a moment.
+    is_failure: bool,
 }
 
 /// One record in flight to a target, until this is dropped.
@@ -108,15 +110,18 @@ impl Targets {
         let mut known = self.lock();
         let of = known.targets.entry(target.clone()).or_default();
         of.heard = now;
-        of.leave_alone(now, |pause| {
+        let length = of.leave_alone(now, |pause| {
             tracing::warn!(%error, target = &**target, ?pause, "target topic unavailable; holding its records");
-        })
+        });
+        of.pause.iter_mut().for_each(|pause| pause.is_failure = true);
+        length
     }
 
     /// Notes that a record has arrived.
     pub(super) fn succeeded(&self, target: &str, now: Duration) {
         if let Some(of) = self.lock().targets.get_mut(target) {
-            if of.pause.take().is_some() {
+            // Other partitions of a target that has failed may be available all the time.
+            if of.pause.take_if(|pause| !pause.is_failure || now >= pause.until).is_some() {
                 tracing::info!(target, "target topic available again");
             }
             of.heard = now;
@@ -137,7 +142,7 @@ impl Target {
     /// Pauses for longer than the last time, unless that pause is not over yet. `log` is called for the first pause.
     fn leave_alone(&mut self, now: Duration, log: impl FnOnce(Duration)) -> Duration {
         let is_first = self.pause.is_none();
-        let pause = self.pause.get_or_insert(Pause { length: Duration::ZERO, until: Duration::ZERO });
+        let pause = self.pause.get_or_insert_default();
         if now >= pause.until {
             pause.length = (pause.length * 2).clamp(FIRST, LONGEST);
             pause.until = now.saturating_add(pause.length);
@@ -232,6 +237,16 @@ mod tests {
             passes.truncate(2);
             assert!(admit("orders", SECOND * 9).is_ok(), "it has less than its share");
         }
+    }
+
+    #[test]
+    fn a_target_that_fails_in_part_stays_paused_although_other_records_arrive() {
+        let (targets, orders) = (Targets::new(None), Text::from("orders"));
+        fail(&targets, &orders, Duration::ZERO);
+        targets.succeeded("orders", SECOND / 2);
+        assert!(admit(&targets, "orders", SECOND / 2).is_err());
+        targets.succeeded("orders", SECOND);
+        assert!(admit(&targets, "orders", SECOND).is_ok());
     }
 
     #[test]

@@ -274,8 +274,10 @@ impl Rig for KafkaRig {
     }
 
     fn pace(&self) -> Pace {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = own.as_ref().map_or(SESSION, |own| own.settings().session);
         Pace {
-            session: SESSION + Duration::from_secs(1),
+            session: session + Duration::from_secs(1),
             delay: Duration::from_secs(2),
             quiet: Duration::from_millis(1500),
             patience: Duration::from_secs(25),

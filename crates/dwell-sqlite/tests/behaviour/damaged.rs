@@ -28,7 +28,7 @@ const DAMAGE: [(&str, &str); 20] = [
 ];
 
 /// Values that cannot be read, in columns that are read later or not at all.
-const OTHERS: [(&str, &str); 14] = [
+const OTHERS: [(&str, &str); 15] = [
     ("state", "'x'"),
     ("state", "99"),
     ("topic", "'x'"),
@@ -42,6 +42,7 @@ const OTHERS: [(&str, &str); 14] = [
     ("error_step", "'x'"),
     ("once", "'x'"),
     ("content", "x'00'"),
+    ("was_part", "'x'"),
     ("was_due", "'x'"),
 ];
 

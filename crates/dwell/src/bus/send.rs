@@ -330,7 +330,7 @@ impl Bus {
         let waits = |pending: &Pending| pending.envelope.message.attempts == Attempts::default();
         if !self.pending(query).await?.iter().any(waits) {
             let text = format!(
-                "too late: message {id} for {to} was due and went on its way, so it cannot be replaced"
+                "too late: message {id} for {to} was sent before, or may have been, so it cannot be replaced; use another id"
             );
             return Err(Error::new(ErrorKind::Conflict, text));
         }

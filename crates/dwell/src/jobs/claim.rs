@@ -17,6 +17,9 @@ use tokio::{runtime::Handle, task::JoinHandle};
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How much longer than `release_delay` a released job stays leased, at most. If its worker exits in that time, the job is
+/// redelivered soon, however long the lease of the claim was.
+const RELEASE_MARGIN: Duration = Duration::from_secs(10);
 
 /// A claim of jobs that is being written. Nothing happens before it is awaited; then it is up to `max` jobs, or none if
 /// none was due within `wait`.
@@ -387,7 +390,7 @@ impl Hold {
     /// Holds a released job for `release_delay`, as a pump does. The caller does not wait: it learns whether the attempt
     /// was still its own.
     async fn release_later(&self, runtime: &Handle, delivery: Delivery, verdict: Verdict) -> Result<()> {
-        let until_released = self.release_delay.saturating_add(self.lease);
+        let until_released = self.release_delay.saturating_add(self.lease.min(RELEASE_MARGIN));
         self.extend(delivery.receipt.lease(), Some(until_released)).await?;
         let (hold, clock) = (self.clone(), self.engine.seams().clock.clone());
         let release = async move {

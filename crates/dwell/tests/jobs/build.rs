@@ -111,7 +111,7 @@ async fn sqlite_keeps_finished_jobs_for_as_long_as_it_is_told_to_and_failed_ones
     let clock = VirtualClock::new();
     let seams = Seams::virtual_time(clock.clone(), 1);
     let wiring = Bus::builder().seams(seams).job(odd);
-    let bus = wiring.start("sqlite://:memory:?done=1h").await.unwrap();
+    let bus = wiring.start("sqlite://:memory:?done=1h&ids=1h").await.unwrap();
     let jobs = bus.jobs().unwrap();
     jobs.submit(double(1)).id("done").await.unwrap();
     jobs.submit(double(0)).id("failed").await.unwrap();
@@ -120,6 +120,44 @@ async fn sqlite_keeps_finished_jobs_for_as_long_as_it_is_told_to_and_failed_ones
     clock.advance(SECOND * 3600).await;
     assert_eq!(jobs.get("done").await.unwrap(), None);
     assert_eq!(jobs.get("failed").await.unwrap().map(|job| job.status), Some(Status::Failed));
+}
+
+#[cfg(feature = "sqlite")]
+#[tokio::test]
+async fn sqlite_keeps_the_record_of_a_job_as_long_as_its_id() {
+    let clock = VirtualClock::new();
+    let seams = Seams::virtual_time(clock.clone(), 1);
+    let bus = Bus::builder().seams(seams).job(odd).start("sqlite://:memory:?done=1s&ids=1h").await.unwrap();
+    let jobs = bus.jobs().unwrap();
+    let submit = async || jobs.submit(double(1)).id("a").await.unwrap().duplicate;
+    assert!(!submit().await);
+    clock.advance(SECOND * 3000).await;
+    assert!(submit().await);
+    assert_eq!(jobs.get("a").await.unwrap().map(|job| job.status), Some(Status::Completed));
+    clock.advance(SECOND * 3600).await;
+    assert_eq!(jobs.get("a").await.unwrap(), None);
+    assert!(!submit().await);
+}
+
+#[tokio::test]
+async fn memory_forgets_the_id_of_a_job_with_its_record() {
+    let clock = VirtualClock::new();
+    let seams = Seams::virtual_time(clock.clone(), 1);
+    let bus = Bus::builder().seams(seams).job(twice).start("memory://?keep_jobs=2").await.unwrap();
+    let jobs = bus.jobs().unwrap();
+    let submit = async |id: &str| {
+        let submitted = jobs.submit(double(1)).id(id).await.unwrap();
+        clock.advance(SECOND).await;
+        submitted.duplicate
+    };
+    for id in ["a", "b"] {
+        assert!(!submit(id).await);
+    }
+    assert!(submit("a").await, "its record exists");
+    assert!(!submit("c").await);
+    assert_eq!(jobs.get("a").await.unwrap(), None);
+    assert!(!submit("a").await, "a new job");
+    assert_eq!(jobs.get("a").await.unwrap().map(|job| job.status), Some(Status::Completed));
 }
 
 #[cfg(feature = "redis")]

@@ -55,23 +55,10 @@ impl Lanes {
         (list.count() > 0).then_some(list)
     }
 
-    /// Hands out nothing of these partitions before a commit of what is committed for them has come through. A member that was
-    /// assigned partitions after an outage may be outside its group again, and its backlog would be sent in vain.
-    pub(in crate::group) fn prove(&self, committed: &TopicPartitionList) {
-        let mut state = self.lock();
-        for element in &committed.elements() {
-            let topic = self.topics.iter().position(|known| known == element.topic());
-            let lane = topic.and_then(|topic| state.lanes.get_mut(&(topic, element.partition())));
-            if let Some(lane) = lane {
-                lane.unproven = element.offset().to_raw().and_then(|offset| u64::try_from(offset).ok());
-            }
-        }
-        state.sleeps = false;
-        self.completed.notify_one();
-    }
-
-    /// What was committed for them, and what was said beside it.
-    pub(in crate::group) fn learn(&self, committed: &TopicPartitionList) {
+    /// Takes in what was committed for these partitions, and what was said beside it. With `proves`, hands out nothing of them
+    /// before a commit of the same has come through: a member that was assigned partitions after an outage may be outside its
+    /// group again, and its backlog would be sent in vain. Both in one step, because such a commit repeats what was said.
+    pub(in crate::group) fn learn(&self, committed: &TopicPartitionList, proves: bool) {
         let mut state = self.lock();
         for element in &committed.elements() {
             let topic = self.topics.iter().position(|known| known == element.topic());
@@ -80,7 +67,14 @@ impl Lanes {
             if let Some(lane) = lane {
                 let done = mark.map(|mark| (mark, details::read(mark, element.metadata())));
                 lane.done = Some(done.unwrap_or_default());
+                if proves {
+                    lane.unproven = mark;
+                }
             }
+        }
+        if proves {
+            state.sleeps = false;
+            self.completed.notify_one();
         }
         self.stirred.notify_one();
     }

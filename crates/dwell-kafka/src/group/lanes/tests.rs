@@ -25,7 +25,7 @@ fn lanes(counts: [u64; 2]) -> Lanes {
 fn lanes_at(clock: VirtualClock, counts: [u64; 2]) -> Lanes {
     let lanes = Lanes::new(vec!["orders".into(), "retries".into()], 5, 100, Record::read, Arc::new(clock));
     lanes.assigned(&partitions(&[0, 1]));
-    lanes.learn(&partitions(&[0, 1]));
+    lanes.learn(&partitions(&[0, 1]), false);
     for (partition, count) in counts.into_iter().enumerate() {
         (10..10 + count).for_each(|offset| lanes.came_early("orders", record(partition as i32, offset)));
     }
@@ -79,8 +79,7 @@ async fn a_new_partition_hands_out_nothing_before_a_commit_has_come_through() {
     let mut said = TopicPartitionList::new();
     said.add_partition_offset("orders", 0, Offset::Offset(10)).unwrap();
     said.add_partition("orders", 1);
-    lanes.prove(&said);
-    lanes.learn(&said);
+    lanes.learn(&said, true);
     (0..2).for_each(|partition| lanes.came_early("orders", record(partition, 10)));
     assert_eq!(take(&lanes, 5).len(), 1, "a partition without a commit has nothing to prove");
     let committed = marks(&lanes);
@@ -116,7 +115,7 @@ fn what_was_taken_from_a_partition_that_is_gone_is_stale_even_when_it_comes_back
     lanes.assigned(&partitions(&[0]));
     lanes.came_early("orders", record(0, 10));
     assert_eq!(take(&lanes, 10), [], "nobody has said yet what is done of it");
-    lanes.learn(&partitions(&[0]));
+    lanes.learn(&partitions(&[0]), false);
     let again = take(&lanes, 10);
     assert_eq!(again[0].position, gone[0].position);
     assert!(!complete(&lanes, gone[0]) && complete(&lanes, again[0]));
@@ -359,7 +358,7 @@ fn what_is_done_above_the_mark_is_said_with_it_and_not_done_again() {
     let said = one.marks().unwrap();
     assert_eq!(said.elements()[0].metadata(), "dwell1:5");
     let two = lanes([4, 0]);
-    two.learn(&said);
+    two.learn(&said, false);
     let again: Vec<_> = take(&two, 10).into_iter().map(|lease| split(lease.position).1).collect();
     assert_eq!(again, [10, 12]);
     assert!(complete(&two, LeaseId { position: position((0, 0), 10), fence: take_fence(&two) }));
@@ -371,7 +370,7 @@ fn what_was_done_before_us_is_said_again_as_long_as_we_did_not_come_to_it() {
     let (one, two) = (lanes([4, 0]), lanes([4, 0]));
     let taken = take(&one, 10);
     assert!(complete(&one, taken[1]) && complete(&one, taken[3]));
-    two.learn(&one.marks().unwrap());
+    two.learn(&one.marks().unwrap(), false);
     let first = take(&two, 1);
     let within = two.marks_after(&first).unwrap();
     assert!(complete(&two, first[0]));
@@ -388,7 +387,7 @@ fn what_was_done_counts_for_nothing_when_the_group_was_set_back() {
     let mut said = TopicPartitionList::new();
     said.add_partition_offset("orders", 0, Offset::Offset(11)).unwrap();
     said.find_partition("orders", 0).unwrap().set_metadata("dwell1:4");
-    lanes.learn(&said);
+    lanes.learn(&said, false);
     assert_eq!(take(&lanes, 10).len(), 4);
 }
 
