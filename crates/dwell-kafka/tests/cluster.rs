@@ -4,8 +4,8 @@ mod rig;
 
 use dwell_conformance::servers::kafka::KafkaCluster;
 use dwell_core::{
-    Address, Consumer, Due, Envelope, Message, OnMissing, Producer, Seams, Subscription, Timestamp, Topic,
-    Transport,
+    Address, Clock as _, Consumer, Due, Envelope, Message, OnMissing, Producer, Seams, Subscription,
+    SystemClock, Timestamp, Topic, Transport,
 };
 use dwell_kafka::{Kafka, KafkaSettings};
 use rdkafka::{
@@ -219,6 +219,8 @@ impl Unreachable {
         // The relay has begun when the first is here, and the others have taken over from the node when the second is.
         send(&producer, vec![record(&here, "first".to_owned(), scene.now() + 1_500)]).await;
         scene.read(&here, 1).await;
+        // Its offset is committed a moment after that. If the coordinator dies before, it is forwarded again.
+        SystemClock::new().sleep(Duration::from_secs(1)).await;
         cluster.nodes()[2].kill();
         send(&producer, vec![record(&here, "second".to_owned(), scene.now() + 1_500)]).await;
         scene.read(&here, 2).await;
