@@ -367,3 +367,20 @@ async fn the_log_of_what_can_never_be_forwarded_names_the_message_and_never_its_
     let said = world.checked();
     assert!(said.len() == 1 && said.iter().all(|line| line.starts_with("parked: ")), "{said:?}");
 }
+
+#[tokio::test]
+async fn a_changed_setting_is_logged_with_its_old_and_new_value() {
+    let world = World::new();
+    let memory = Arc::new(world.memory());
+    for lease in [30, 45] {
+        let work = Subscription::named("work").lease(SECOND * lease);
+        let bus = Bus::builder().handle_as(work, run);
+        bus.start_on(memory.clone(), world.seams.clone()).await.unwrap().shutdown().await.unwrap();
+    }
+    let events = world.log.events.lock().unwrap();
+    let changes: Vec<_> = events.iter().filter(|event| event.contains_key("setting")).collect();
+    let [change] = &changes[..] else { panic!("one setting was changed: {changes:?}") };
+    assert!(change["setting"].contains("lease"), "{change:?}");
+    assert!(change["old"].contains("30s") && change["new"].contains("45s"), "{change:?}");
+    assert!(change["message"].contains("work/work"), "{change:?}");
+}

@@ -77,3 +77,5 @@ on!(sqlite, World::sqlite());
 on!(sqlite_sqlite, World::sqlite_sqlite());
 #[cfg(feature = "redis")]
 on!(redis, World::redis());
+#[cfg(all(feature = "redis", feature = "sqlite"))]
+on!(redis_sqlite, World::redis_sqlite());

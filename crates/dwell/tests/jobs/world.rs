@@ -70,11 +70,12 @@ impl World {
 
     #[cfg(feature = "sqlite")]
     pub async fn sqlite_sqlite() -> Self {
-        static FILES: AtomicU64 = AtomicU64::new(0);
-        let file = FILES.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("dwell-jobs-{}-{file}.db", std::process::id()));
-        let url = StoreUrl(format!("sqlite://{}", path.display()));
-        Self { store: Some(url), ..Self::sqlite().await }
+        Self { store: Some(StoreUrl::file()), ..Self::sqlite().await }
+    }
+
+    #[cfg(all(feature = "redis", feature = "sqlite"))]
+    pub async fn redis_sqlite() -> Self {
+        Self { store: Some(StoreUrl::file()), ..Self::redis().await }
     }
 
     #[cfg(feature = "sqlite")]
@@ -217,6 +218,17 @@ impl World {
 
 /// The URL of a store. Its file, if it has one, is removed with it.
 struct StoreUrl(String);
+
+impl StoreUrl {
+    /// A new file of SQLite.
+    #[cfg(feature = "sqlite")]
+    fn file() -> Self {
+        static FILES: AtomicU64 = AtomicU64::new(0);
+        let file = FILES.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("dwell-jobs-{}-{file}.db", std::process::id()));
+        Self(format!("sqlite://{}", path.display()))
+    }
+}
 
 impl Drop for StoreUrl {
     fn drop(&mut self) {
