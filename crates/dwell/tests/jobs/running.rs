@@ -69,14 +69,16 @@ pub async fn a_job_for_later_runs_once_and_never_early(world: World) {
 pub async fn a_failed_attempt_waits_longer_each_time_and_then_the_job_has_failed(world: World) {
     let floor = Floor::new(world.unit());
     let (_bus, jobs) = world.jobs(worker(&floor, 1)).await;
+    // No run starts before it.
+    let mut due = world.now();
     jobs.submit(moody(Mood::Fails(9))).id("one").await.unwrap();
     for (count, wait) in [(1, world.unit()), (2, world.unit() * 2)] {
-        let before = world.now();
         world.until("it has run", || floor.runs() == count as usize).await;
         let job = world.reaches(&jobs, "one", Status::Scheduled).await;
         assert_eq!((job.retry_count, job.error.as_deref()), (count, Some("out of paper")));
-        let started = job.started_at.unwrap_or(before);
-        assert!(job.run_at.unwrap() >= started.after(wait), "it waits for {wait:?}");
+        let started = job.started_at.unwrap_or(due);
+        due = job.run_at.unwrap();
+        assert!(due >= started.after(wait), "it waits for {wait:?}");
         assert_eq!(job.started_at.is_none(), world.has_store(), "the record of a store begins there");
         assert_eq!((job.completed_at, job.lease_until), (None, None));
         world.pass(wait).await;
