@@ -25,6 +25,8 @@ pub(super) struct Waiting {
     pub(super) due: Timestamp,
     /// It will never fire: cancelled or replaced while it waited.
     pub(super) gone: bool,
+    /// It was cancelled if it had not fired, which cannot be told: its id is free or known.
+    perhaps_gone: bool,
 }
 
 impl Waiting {
@@ -113,6 +115,7 @@ impl Entries {
             placed: now,
             due,
             gone: false,
+            perhaps_gone: false,
         });
         if replaced.is_empty() {
             replaced.push(Replaced::Nothing);
@@ -185,7 +188,11 @@ impl Entries {
     pub(super) fn conflict(&self, placed: &Placed) -> Option<&Subject> {
         let mut of_id = self.placed.get(&placed.subject.id).into_iter().flatten();
         let at_address = of_id.find(|entry| {
-            !entry.gone && entry.chosen && entry.service == placed.service && entry.to == placed.to
+            !entry.gone
+                && !entry.perhaps_gone
+                && entry.chosen
+                && entry.service == placed.service
+                && entry.to == placed.to
         });
         at_address.map(|entry| &entry.subject)
     }
@@ -206,6 +213,7 @@ impl Entries {
                 sure.push(entry.clone());
             } else if entry.due > wall {
                 // It was due before the clock was set back: it has fired or not.
+                entry.perhaps_gone = true;
                 unsure.push(entry.clone());
             }
         }
