@@ -1,7 +1,8 @@
-//! The timing wheel against `tokio_util::time::DelayQueue`: the same operations, in turns, in one process.
+//! Compares the timing wheel with `tokio_util::time::DelayQueue`: the same operations, alternating,
+//! in one process.
 //!
-//! `cargo bench -p dwell-core --bench wheel` prints a table; with `-- --json`, one object per line; with `-- --smoke`,
-//! small numbers, within a second.
+//! `cargo bench -p dwell-core --bench wheel` prints a table. `-- --json` prints one object per
+//! line. `-- --smoke` uses small numbers and takes about a second.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use dwell_core::{
@@ -16,10 +17,10 @@ use std::{
 };
 use tokio_util::time::{DelayQueue, delay_queue};
 
-/// When the benchmark's clock stands: some time in 2025, as milliseconds since the epoch.
+/// Time of the benchmark's clock: in 2025, as milliseconds since the epoch.
 const NOW: i64 = 1_750_000_000_000;
 
-/// The option of a run that only reports its memory.
+/// Option for a run that only reports its memory.
 const MEMORY: &str = "--memory";
 
 const SPREADS: [(&str, i64); 3] = [("1 s", 1_000), ("1 h", 3_600_000), ("10 days", 864_000_000)];
@@ -59,7 +60,7 @@ fn main() {
         }
     }
     for &size in sizes {
-        // Nine of ten at one instant, the others around it.
+        // Nine of ten are due at one instant, the others around it.
         pop(&report, &format!("{} mostly at one instant", short(size)), size, |random| {
             match random.below(10) {
                 0 => random.below(3_600_000),
@@ -69,7 +70,8 @@ fn main() {
     }
 }
 
-/// Inserts and cancels with so many pending, both sides in turns. Returns what each of ours costs, in seconds.
+/// Inserts and cancels while `pending` entries are pending, alternating between both sides. Returns
+/// the costs of our operations in seconds.
 fn compare(report: &Report, pending: usize, spread: &str, span: i64, rounds: usize) -> (f64, f64) {
     let mut random = Random(pending as u64);
     let fills = (20_000_000 / pending).clamp(1, rounds);
@@ -100,7 +102,8 @@ fn compare(report: &Report, pending: usize, spread: &str, span: i64, rounds: usi
     (ours_insert, ours_cancel)
 }
 
-/// Pops all as a caller with a lock would: up to a thousand at a time, then asks when the next is due.
+/// Pops all entries like a caller with a lock: up to a thousand at a time, each time followed by
+/// `next_due`.
 fn pop(report: &Report, what: &str, pending: usize, mut due: impl FnMut(&mut Random) -> i64) {
     let mut random = Random(pending as u64);
     let mut wheel = Wheel::new();
@@ -134,7 +137,7 @@ fn pop(report: &Report, what: &str, pending: usize, mut due: impl FnMut(&mut Ran
     report.figure(&format!("wheel memory once empty, {what}"), wheel.memory() as f64, "B");
 }
 
-/// Runs this program again, to see what the system says of a process that has done nothing else.
+/// Runs this program again and reports the memory of a process that does nothing else.
 fn memory(report: &Report, pending: usize, spread: &str, span: i64) {
     let program = env::current_exe().expect("this program has a path");
     let output = Command::new(program).args([MEMORY, &pending.to_string(), &span.to_string()]).output();
@@ -151,7 +154,7 @@ fn memory(report: &Report, pending: usize, spread: &str, span: i64) {
     }
 }
 
-/// Prints the wheel's own figure, then what the process has grown by, and by how much at most.
+/// Prints the wheel's own figure, the growth of the process, and its maximum growth.
 fn print_memory(pending: usize, span: i64) {
     let mut random = Random(pending as u64);
     let before = resident();
@@ -165,7 +168,8 @@ fn print_memory(pending: usize, span: i64) {
     print!("{} {} {}", wheel.memory(), after.saturating_sub(before), peak.saturating_sub(before));
 }
 
-/// Bytes that this process has in memory, and had at most, where the system tells.
+/// Returns the current and maximum resident memory of this process in bytes, if the system reports
+/// them.
 fn resident() -> Option<(usize, usize)> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let figure = |name: &str| {
@@ -175,12 +179,12 @@ fn resident() -> Option<(usize, usize)> {
     figure("VmRSS:").zip(figure("VmHWM:"))
 }
 
-/// What is measured on both sides.
+/// The operations that are measured on both sides.
 trait Timers {
     type Due: Copy;
     type Key;
     fn empty() -> Self;
-    /// A due time in the form that costs the insert least.
+    /// Returns a due time in the form that makes inserting cheapest.
     fn due(start: Instant, millis: i64) -> Self::Due;
     fn add(&mut self, due: Self::Due, value: u64) -> Self::Key;
     fn take(&mut self, key: Self::Key);
@@ -228,7 +232,7 @@ impl Timers for DelayQueue<u64> {
     }
 }
 
-/// One side, with the keys of what is pending.
+/// One side, with the keys of the pending entries.
 struct Pending<W: Timers> {
     timers: W,
     keys: Vec<W::Key>,
@@ -236,7 +240,7 @@ struct Pending<W: Timers> {
 }
 
 impl<W: Timers> Pending<W> {
-    /// With so many pending, and how long it took to insert them.
+    /// Inserts `count` entries. Returns the time that this took.
     fn new(count: usize, span: i64, random: &mut Random) -> (Self, Duration) {
         let mut pending = Self { timers: W::empty(), keys: Vec::new(), start: Instant::now() };
         let time = pending.insert(count, span, random);
@@ -254,7 +258,7 @@ impl<W: Timers> Pending<W> {
         started.elapsed()
     }
 
-    /// Inserts so many, then cancels as many of all that are pending, at random. Returns how long each took.
+    /// Inserts `count` entries, then cancels as many random ones. Returns the duration of both.
     fn round(&mut self, count: usize, span: i64, random: &mut Random) -> (Duration, Duration) {
         let inserted = self.insert(count, span, random);
         let chosen: Vec<_> = (0..count)
@@ -282,7 +286,7 @@ impl Report {
         }
     }
 
-    /// What an operation costs, in seconds. Printed as rates, with nanoseconds for people.
+    /// Reports the costs of an operation in seconds as rates, and for people also in nanoseconds.
     fn ratio(&self, case: &str, ours: f64, raw: f64) {
         let (ours, raw, ratio) = (1.0 / ours, 1.0 / raw, raw / ours);
         if self.json {

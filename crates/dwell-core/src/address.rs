@@ -1,11 +1,11 @@
-//! Where a message goes.
+//! Destination of a message.
 
 use crate::Text;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Where a message goes. Every transport can reach a subscription alone (own queue, own stream, own retry topic): it
-/// is how a deferred message returns to the one who deferred it.
+/// Destination of a message. Every transport can address a single subscription (through its own
+/// queue, stream or retry topic). A deferred message returns to its subscription this way.
 ///
 /// ```
 /// use dwell_core::Address;
@@ -16,36 +16,36 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Address {
-    /// Every subscription of this topic.
+    /// All subscriptions of this topic.
     Topic(Text),
-    /// This subscription and no other.
+    /// This subscription only.
     Subscription {
-        /// The topic that it belongs to.
+        /// Topic of the subscription.
         topic: Text,
-        /// Its name within the topic.
+        /// Name of the subscription.
         name: Text,
     },
 }
 
 impl Address {
-    /// Every subscription of `topic`.
+    /// Addresses all subscriptions of `topic`.
     pub fn topic(topic: impl Into<Text>) -> Self {
         Self::Topic(topic.into())
     }
 
-    /// The subscription `name` of `topic` alone.
+    /// Addresses the subscription `name` of `topic` only.
     pub fn subscription(topic: impl Into<Text>, name: impl Into<Text>) -> Self {
         Self::Subscription { topic: topic.into(), name: name.into() }
     }
 
-    /// The topic, either way.
+    /// Returns the topic.
     pub fn topic_name(&self) -> &Text {
         match self {
             Self::Topic(topic) | Self::Subscription { topic, .. } => topic,
         }
     }
 
-    /// The subscription, if it is addressed alone.
+    /// Returns the subscription, if the address is a single one.
     pub fn subscription_name(&self) -> Option<&Text> {
         match self {
             Self::Topic(_) => None,

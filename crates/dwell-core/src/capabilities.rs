@@ -1,19 +1,20 @@
-//! What a transport does by itself.
+//! The features that a transport implements natively.
 
 use crate::{Due, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What becomes of a delivery that is never settled.
+/// What happens to a delivery that is never settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lease {
-    /// Redelivered when the lease runs out; `extend` renews it, in total up to `max`.
+    /// It is redelivered when its lease expires. `extend` renews the lease, up to `max` in total.
     Timed {
-        /// The longest that one delivery can be held, if there is a limit.
+        /// Maximum time that one delivery can be leased, if there is a limit.
         max: Option<Duration>,
     },
-    /// Redelivered when the consumer goes away (connection, session, membership); `extend` only says what was lost.
+    /// It is redelivered when the connection, session or membership of the consumer ends. `extend`
+    /// only returns the lost leases.
     Session,
 }
 
@@ -21,53 +22,58 @@ pub enum Lease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AtomicMove {
-    /// None: copy, confirm, then ack.
+    /// None. The engine sends a copy, waits for the confirmation and then acks.
     No,
-    /// Within a topic; `{topic}.dlq` and `{topic}.invalid` count as within it.
+    /// Moves within a topic, including its channels `{topic}.dlq` and `{topic}.invalid`.
     WithinTopic,
-    /// Any.
+    /// All moves.
     Any,
 }
 
-/// What this transport, connected to this server, does by itself. Fixed once connected. The conformance suite proves
-/// what is declared, and that what is not declared is refused with `Unsupported`.
+/// The features that a transport implements natively on the connected server. They do not change
+/// while it is connected. The conformance suite proves each declared feature, and that the
+/// transport refuses an undeclared one with `Unsupported`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
-    /// How far ahead [`crate::Envelope::due`] may lie: `ZERO` is no native delay, `MAX` is any.
+    /// Maximum delay of [`crate::Envelope::due`]. `ZERO` means no native delay, `MAX` means any
+    /// delay.
     pub delay: Duration,
-    /// Dues are met within this; never early.
+    /// Maximum lateness of a due message. A message is never early.
     pub resolution: Duration,
-    /// What waits can be listed, cancelled and rescheduled: [`crate::Transport::scheduler`] is `Some`.
+    /// Pending messages can be listed, cancelled and rescheduled: [`crate::Transport::scheduler`]
+    /// is `Some`.
     pub delay_control: bool,
-    /// [`crate::Action::Release`] is native.
+    /// [`crate::Action::Release`] is supported.
     pub release: bool,
-    /// [`crate::Action::Move`] is native, atomic, and *writes the message as it stands*. A nack or a visibility
-    /// timeout, which cannot write the new handled count, is not this.
+    /// [`crate::Action::Move`] is supported as one atomic step that *writes the message as it is in
+    /// the delivery*. A nack or a visibility timeout does not qualify, because it cannot write the
+    /// new handled count.
     pub atomic_move: AtomicMove,
-    /// What becomes of a delivery that is never settled.
+    /// What happens to a delivery that is never settled.
     pub lease: Lease,
     /// [`crate::Delivery::deliveries`] is `Some`.
     pub counts_deliveries: bool,
-    /// The broker counts releases among them, whether we want it or not: quarantine is then off unless asked for.
+    /// The broker includes releases in that count, and this cannot be disabled. Quarantine is then
+    /// off by default.
     pub counts_releases: bool,
-    /// Order per key holds between competing consumers of an ordered subscription.
+    /// Competing consumers of an ordered subscription keep the order per key.
     pub key_order: bool,
-    /// The id of a user's send is remembered: [`crate::Envelope::once`] works.
+    /// The broker remembers the ids of users' sends: [`crate::Envelope::once`] is supported.
     pub remembers_ids: bool,
-    /// One topic can feed several subscriptions.
+    /// One topic can have several subscriptions.
     pub fan_out: bool,
-    /// What is confirmed survives a restart of the broker.
+    /// Confirmed messages survive a restart of the broker.
     pub durable: bool,
     /// Every message can be looked up and changed: [`crate::Transport::ledger`] is `Some`.
     pub ledger: bool,
-    /// Effects can be made once: [`crate::Transport::inbox`] is `Some`.
+    /// Handled messages can be recorded: [`crate::Transport::inbox`] is `Some`.
     pub inbox: bool,
-    /// The largest body, in bytes.
+    /// Maximum size of a body, in bytes.
     pub max_body: usize,
 }
 
 impl Capabilities {
-    /// What the poorest broker has: append, and ack. Everything else is filled above it.
+    /// The features that every broker has: append and ack. The engine provides the rest.
     pub const LEAST: Self = Self {
         delay: Duration::ZERO,
         resolution: Duration::from_millis(1),
@@ -91,7 +97,7 @@ impl Capabilities {
         due.wait(now) <= self.delay
     }
 
-    /// Whether a move from `from` to `to` (both topics) is one atomic step.
+    /// Whether a move from topic `from` to topic `to` is one atomic step.
     pub fn moves(&self, from: &str, to: &str) -> bool {
         match self.atomic_move {
             AtomicMove::No => false,
@@ -101,7 +107,7 @@ impl Capabilities {
     }
 }
 
-/// The topic that a channel belongs to.
+/// Returns the topic that a channel belongs to.
 fn within(topic: &str) -> &str {
     topic.strip_suffix(".dlq").or_else(|| topic.strip_suffix(".invalid")).unwrap_or(topic)
 }
@@ -111,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_move_within_a_topic_includes_its_dead_letters_and_nothing_else() {
+    fn a_move_within_a_topic_includes_only_its_own_channels() {
         let on = Capabilities { atomic_move: AtomicMove::WithinTopic, ..Capabilities::LEAST };
         assert!(
             on.moves("orders", "orders")
@@ -123,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_due_time_in_the_past_is_reached_by_every_transport() {
+    fn every_transport_reaches_a_past_due_time() {
         assert!(Capabilities::LEAST.reaches(Due::At(Timestamp(5)), Timestamp(6)));
         assert!(Capabilities::LEAST.reaches(Due::NOW, Timestamp(6)));
         assert!(!Capabilities::LEAST.reaches(Due::After(Duration::from_nanos(1)), Timestamp(6)));

@@ -1,5 +1,5 @@
-//! Texts that every message has, and that are mostly known when the program is built: as constants, no message shares a
-//! reference count with every other message in the process.
+//! Texts that every message has and that are mostly known at build time. As constants, they need no
+//! reference count that all messages of the process would share.
 
 use crate::Text;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -18,7 +18,7 @@ macro_rules! constant_text {
         pub struct $name(Repr);
 
         impl $name {
-            /// One that is known when the program is built.
+            /// Creates the value from a text that is known at build time.
             pub const fn constant(text: &'static str) -> Self {
                 Self(Repr::Constant(text))
             }
@@ -104,7 +104,7 @@ macro_rules! constant_text {
 }
 
 constant_text!(
-    /// What a body is, such as `application/json`.
+    /// Content type of a body, such as `application/json`.
     ///
     /// ```
     /// use dwell_core::ContentType;
@@ -116,7 +116,7 @@ constant_text!(
 );
 
 constant_text!(
-    /// The stable name of a type of messages, such as `payments.charge`.
+    /// Stable name of a message type, such as `payments.charge`.
     ///
     /// ```
     /// use dwell_core::TypeName;
@@ -129,6 +129,6 @@ constant_text!(
 impl ContentType {
     /// `application/json`.
     pub const JSON: Self = Self::constant("application/json");
-    /// `application/octet-stream`: bytes of which nothing is known.
+    /// `application/octet-stream`: bytes of unknown content.
     pub const BYTES: Self = Self::constant("application/octet-stream");
 }

@@ -1,33 +1,37 @@
-//! One message in our hands, and what may be done with it.
+//! Deliveries, and the actions that settle them.
 
 use crate::{Address, Due, Error, Message, Text, Timestamp};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// Which delivery, and which attempt at it: two words, no allocation, no downcast. Good for `extend` only.
+/// Identifies one delivery and its attempt. It consists of two integers, and is used only to extend
+/// the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId {
-    /// Finds the message: row, offset, delivery tag, or slot in the consumer's own table of receipt handles.
+    /// Locates the message: a row, an offset, a delivery tag or an index into the consumer's own
+    /// table of receipt handles.
     pub position: u64,
-    /// Changes whenever it is handed out again (attempt, assignment, channel): a late worker is always found out.
+    /// Changes with every delivery of the message (attempt, assignment, channel), so that a late
+    /// worker is detected.
     pub fence: u64,
 }
 
-/// The right to settle one delivery, once. Not `Clone`: settlement consumes it.
+/// The right to settle one delivery, once. It is not `Clone`, and settling consumes it.
 #[derive(Debug)]
-#[must_use = "an unsettled delivery is redelivered, and on a log it holds back the commit"]
+#[must_use = "an unsettled delivery is redelivered, and on a log it blocks the commit"]
 pub struct Receipt {
     lease: LeaseId,
     identity: u64,
 }
 
 impl Receipt {
-    /// Made by the transport that hands the delivery out. The position is also the identity.
+    /// Creates the receipt of a delivery. The position is also the identity.
     pub fn new(position: u64, fence: u64) -> Self {
         Self { lease: LeaseId { position, fence }, identity: position }
     }
 
-    /// Sets the identity, for a transport whose positions are reused, or change when it redelivers a message.
+    /// Sets the identity. For transports that reuse positions, or that redeliver a message at
+    /// another position.
     ///
     /// ```
     /// use dwell_core::Receipt;
@@ -39,121 +43,131 @@ impl Receipt {
         Self { identity, ..self }
     }
 
-    /// What to extend.
+    /// Returns the lease of this delivery, for `extend`.
     pub fn lease(&self) -> LeaseId {
         self.lease
     }
 
-    /// Identifies the stored message in its subscription. It is the same for every delivery of the message until it is
-    /// settled, and no other message of the subscription ever has it, even if id and content are the same.
+    /// Returns the identity of the stored message in its subscription. It is the same for every
+    /// delivery of the message until the message is settled. No other message of the subscription
+    /// has it, even if its id and content are the same.
     ///
-    /// A repeated settlement finds its own copy by it, and no other.
+    /// A repeated settlement uses it to find its own copy, and no other.
     pub fn identity(&self) -> u64 {
         self.identity
     }
 }
 
-/// One message in our hands, until settled.
+/// A message that was delivered and is not settled yet.
 #[derive(Debug)]
 pub struct Delivery {
-    /// The pump may change its attempts and headers: a `Move` takes it *as it stands*.
+    /// The message. The engine may change its attempts and headers, and a `Move` stores it with
+    /// these changes.
     pub message: Message,
-    /// How often it was handed out since it was put here, this time included. A release is taken back from the
-    /// count; what remains are crashes and lost leases. `None` where the broker cannot tell: never a guess.
+    /// Number of deliveries since the message was stored here, including this one. A release is
+    /// subtracted, so the number counts crashes and lost leases. `None` if the broker does not
+    /// count; it is never an estimate.
     pub deliveries: Option<u32>,
-    /// When it became due on the holder's clock (sent, for what never waited), where the transport knows: for the
-    /// lateness that people see.
+    /// When the message became due on the clock of the store, if the transport knows it. For a
+    /// message without a delay, the time of sending. Used to report lateness.
     pub due: Option<Timestamp>,
-    /// Why it cannot be read, if it cannot: a count that is no number, a body that does not fit its envelope. What could
-    /// be read is in `message`, its counts at zero. It is never run; it goes where unreadable messages go.
+    /// Why the message is unreadable: for example a count that is not a number, or a body that does
+    /// not match its envelope. `message` then contains the readable parts, with both counts at
+    /// zero. The message is never run, and goes to the channel for invalid messages.
     pub problem: Option<Text>,
     /// The right to settle it.
     pub receipt: Receipt,
 }
 
-/// What a transport is asked to do with a delivery. Requeue, retry, reject and invalid are all `Move`: the rules that
-/// tell them apart are written once, above the transports.
+/// What a transport does with a delivery. Requeue, retry, reject and invalid are all `Move`: the
+/// engine, above the transports, implements the rules that tell them apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Done with it. The only one that every transport has.
+    /// Removes the message from the subscription. Every transport supports it.
     Ack {
-        /// Kept with the record, in the same step. `Unsupported` without a ledger.
+        /// Result of the handler, stored with the record in the same step. Requires
+        /// [`Capabilities::ledger`](crate::Capabilities::ledger), else `Unsupported`.
         result: Option<Bytes>,
     },
-    /// Put it back as it came, for anyone of this subscription. See [`crate::Capabilities::release`].
+    /// Returns the message unchanged, for any consumer of this subscription. Requires
+    /// [`Capabilities::release`](crate::Capabilities::release), else `Unsupported`.
     Release,
-    /// In one step, put the message as it stands at `to` and ack it here. See [`crate::Capabilities::atomic_move`].
+    /// Stores the message, as it is in the delivery, at `to` and acks it here, in one step.
+    /// Requires [`Capabilities::moves`](crate::Capabilities::moves) for these topics, else
+    /// `Unsupported`.
     Move {
-        /// Where to.
+        /// Destination.
         to: Address,
-        /// When it may be handled there.
+        /// When the message may be handled there.
         due: Due,
     },
 }
 
 impl Action {
-    /// Done with it, without a result.
+    /// An ack without a result.
     pub const ACK: Self = Self::Ack { result: None };
 }
 
-/// How a run of a message ended, in the words that people see.
+/// How a run of a message ended, as shown to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The handler succeeded.
     Handled,
-    /// Asked to come back later; uses up no retry.
+    /// The handler deferred the message. This does not count as a retry.
     Deferred,
-    /// Failed, and comes back by the retry policy.
+    /// The handler failed, and the message is retried.
     Failed,
-    /// Given back as it came.
+    /// The message was returned unchanged.
     Released,
-    /// Given up on purpose.
+    /// The handler rejected the message.
     Rejected,
-    /// Unreadable, or must not be handled.
+    /// The message is unreadable, or its handler declared it invalid.
     Invalid,
-    /// Gave up after its budget.
+    /// The message used up its retry or run budget.
     Exhausted,
-    /// Took its worker down too often.
+    /// The message took down its worker too often.
     Poison,
-    /// Of a type that nobody here handles, and left alone.
+    /// No handler is registered for the type, and the message was skipped.
     Skipped,
-    /// Sent on to the broker that it was for.
+    /// The forwarder sent the message to its broker.
     Forwarded,
-    /// Could never be sent on.
+    /// The forwarder can never send the message.
     Parked,
 }
 
-/// What a ledger remembers about a settlement. Transports without a ledger ignore it.
+/// What a ledger records about a settlement. Transports without a ledger ignore it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// How the run ended.
     pub outcome: Outcome,
-    /// Why, if it did not end well. Never contains the payload.
+    /// Error of the run, if there was one. Never contains the payload.
     pub error: Option<Text>,
-    /// Who ran it.
+    /// Name of the worker.
     pub worker: Text,
-    /// On an `Ack`: where its confirmed copy lives on, so that it is not over.
+    /// On an `Ack`: destination of the confirmed copy, if there is one. The message then lives on
+    /// there.
     pub moved_to: Option<Address>,
 }
 
-/// One delivery, and what to do with it.
+/// A delivery, and the action that settles it.
 #[derive(Debug)]
 pub struct Settle {
-    /// Consumed by settlement.
+    /// The delivery. Settling consumes it.
     pub delivery: Delivery,
-    /// What to do.
+    /// The action.
     pub action: Action,
-    /// What to remember.
+    /// What the ledger records.
     pub note: Note,
 }
 
-/// What was *not* settled, handed back whole, so that trying again is `settle` on the same value. What has already
-/// happened is not asked for again. [`crate::ErrorKind::Stale`]: the message is somebody else's by now, drop it.
+/// A settlement that failed. It contains the whole settlement, so a retry is a `settle` with the
+/// same value. Parts that succeeded are not part of `settle` any more. With
+/// [`crate::ErrorKind::Stale`] another worker may have the message already: drop the settlement.
 #[derive(Debug)]
 pub struct Unsettled {
-    /// What is left to do.
+    /// What remains to be done.
     pub settle: Settle,
-    /// Why it was not done.
+    /// Why it failed.
     pub error: Error,
 }

@@ -1,4 +1,4 @@
-//! Durations as people write them: `250ms`, `90s`, `15m`, `1h30m`, `5d`, `2w`, or ISO 8601 such as `PT15M`.
+//! Durations as text: `250ms`, `90s`, `15m`, `1h30m`, `5d`, `2w`, or ISO 8601 such as `PT15M`.
 
 use crate::{Error, ErrorKind, Result, quote::quote, suggest};
 use std::{fmt::Write as _, time::Duration};
@@ -9,7 +9,7 @@ struct Unit {
     millis: u64,
 }
 
-/// From large to small, the order in which they are written.
+/// Units from large to small, the order in which they are written.
 const UNITS: [Unit; 6] = [
     Unit { symbol: "w", word: "weeks", millis: 604_800_000 },
     Unit { symbol: "d", word: "days", millis: 86_400_000 },
@@ -24,7 +24,7 @@ const HOURS: usize = 2;
 const MINUTES: usize = 3;
 const SECONDS: usize = 4;
 
-/// What people write in place of a unit, and the unit they mean.
+/// Common spellings of units, and the symbol of each.
 const MEANT: [(&str, &str); 22] = [
     ("w", "w"),
     ("wk", "w"),
@@ -50,11 +50,17 @@ const MEANT: [(&str, &str); 22] = [
     ("milliseconds", "ms"),
 ];
 
-/// Reads a duration of whole milliseconds; a finer fraction is rounded *up*, so that nothing gets early.
+/// Parses a duration in whole milliseconds. A finer fraction is rounded *up*, so that nothing is
+/// early.
 ///
-/// Either numbers with the units `w d h m s ms`, from large to small, each at most once, spaces allowed between the
-/// parts but not inside them; or ISO 8601 without years and months, in upper or lower case. The last number may have a
-/// decimal fraction. A bare number is refused, as are negative durations and those of 2^64 milliseconds or more.
+/// Two forms are accepted:
+///
+/// * Numbers with the units `w d h m s ms`, from large to small, each at most once. Spaces are
+///   allowed between the parts but not inside them.
+/// * ISO 8601 without years and months, in upper or lower case.
+///
+/// The last number may have a decimal fraction. A number without a unit is refused, as are negative
+/// durations and those of 2^64 milliseconds or more.
 ///
 /// ```
 /// use dwell_core::duration::parse_duration;
@@ -87,8 +93,9 @@ pub fn parse_duration(text: &str) -> Result<Duration> {
     })
 }
 
-/// Writes a duration so that [`parse_duration`] reads the same one again, rounded *up* to a millisecond. What is longer
-/// than 2^64 milliseconds, half a billion years, is written as that.
+/// Formats a duration, rounded *up* to a millisecond, so that [`parse_duration`] returns the same
+/// one. A duration of more than 2^64 milliseconds (half a billion years) is written as 2^64 - 1
+/// milliseconds.
 ///
 /// ```
 /// use dwell_core::duration::format_duration;
@@ -103,7 +110,7 @@ pub fn format_duration(duration: Duration) -> String {
     if rest == 0 {
         return "0s".to_owned();
     }
-    // Weeks only where nothing else is needed: `30d` is easier to read than `4w2d`.
+    // Weeks are used only alone: `30d` is easier to read than `4w2d`.
     if rest.is_multiple_of(UNITS[WEEKS].millis) {
         return format!("{}w", rest / UNITS[WEEKS].millis);
     }
@@ -126,7 +133,8 @@ pub fn format_duration(duration: Duration) -> String {
     text
 }
 
-/// `#[serde(with = "dwell_core::duration::serde_text")]`: a duration that is written `"15m"`.
+/// For `#[serde(with = "dwell_core::duration::serde_text")]`: a duration that is written as
+/// `"15m"`.
 ///
 /// ```
 /// use serde::Deserialize;
@@ -145,12 +153,12 @@ pub mod serde_text {
     use serde::{Deserializer, Serializer, de};
     use std::{fmt, time::Duration};
 
-    /// Writes it as [`format_duration`] does.
+    /// Serialises as [`format_duration`] does.
     pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&format_duration(*duration))
     }
 
-    /// Reads it as [`parse_duration`] does.
+    /// Deserialises as [`parse_duration`] does.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         deserializer.deserialize_str(Text)
     }
@@ -168,7 +176,7 @@ pub mod serde_text {
             parse_duration(text).map_err(E::custom)
         }
 
-        // A number without a unit gets the answer that its text would get.
+        // A number without a unit gets the same error as its text.
         fn visit_i64<E: de::Error>(self, number: i64) -> Result<Duration, E> {
             self.visit_str(&number.to_string())
         }
@@ -182,7 +190,7 @@ pub mod serde_text {
         }
     }
 
-    /// The same for an `Option`; together with `#[serde(default)]` the field may be left out.
+    /// For an `Option`. With `#[serde(default)]` the field may be left out.
     pub mod option {
         use serde::{Deserialize, Deserializer, Serialize, Serializer};
         use std::time::Duration;
@@ -191,7 +199,7 @@ pub mod serde_text {
         #[serde(transparent)]
         struct Text(#[serde(with = "super")] Duration);
 
-        /// Writes it as [`format_duration`](crate::format_duration) does, or as nothing.
+        /// Serialises as [`format_duration`](crate::format_duration) does, or as none.
         pub fn serialize<S: Serializer>(
             duration: &Option<Duration>,
             serializer: S,
@@ -199,20 +207,21 @@ pub mod serde_text {
             duration.map(Text).serialize(serializer)
         }
 
-        /// Reads it as [`parse_duration`](crate::parse_duration) does, if it is there.
+        /// Deserialises as [`parse_duration`](crate::parse_duration) does, if the value is present.
         pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
             Ok(Option::<Text>::deserialize(deserializer)?.map(|Text(duration)| duration))
         }
     }
 }
 
-/// `0.{digits}` of a unit, rounded up, whatever the number of digits: rounding up at each digit from the right gives
-/// the same as rounding up once, since ⌈(m + x) / 10⌉ = ⌈(m + ⌈x⌉) / 10⌉ for a whole m.
+/// Returns `0.{digits}` of a unit, rounded up, for any number of digits. Rounding up at each digit
+/// from the right gives the same result as rounding up once, since ⌈(m + x) / 10⌉ = ⌈(m + ⌈x⌉) /
+/// 10⌉ for a whole m.
 pub(crate) fn fraction_of(unit: u64, digits: &str) -> u64 {
     digits.bytes().rev().fold(0, |rest, digit| (u64::from(digit - b'0') * unit + rest).div_ceil(10))
 }
 
-/// Splits the ASCII digits off the start.
+/// Splits the leading ASCII digits off.
 pub(crate) fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
@@ -244,10 +253,10 @@ fn unit_of(symbol: &str) -> Result<usize, String> {
     let shown = quote(symbol);
     match symbol.to_lowercase().as_str() {
         "y" | "yr" | "yrs" | "year" | "years" | "mo" | "mon" | "month" | "months" => {
-            return Err(format!("has {shown}, whose length differs from case to case: count in days, `d`"));
+            return Err(format!("has {shown}, a unit without a fixed length: count in days, `d`"));
         }
         "us" | "µs" | "μs" | "ns" | "micros" | "nanos" => {
-            return Err(format!("has {shown}, finer than the millisecond, `ms`, which is the smallest unit"));
+            return Err(format!("has {shown}, but the smallest unit is the millisecond, `ms`"));
         }
         _ => {}
     }
@@ -258,7 +267,7 @@ fn unit_of(symbol: &str) -> Result<usize, String> {
     }
 }
 
-/// The parts after the `P`.
+/// Parses the parts after the `P`.
 fn parse_iso(parts: &str) -> Result<u64, String> {
     let mut sum = Sum::default();
     let mut rest = parts;
@@ -282,10 +291,11 @@ fn parse_iso(parts: &str) -> Result<u64, String> {
             (true, 'H') => HOURS,
             (true, 'M') => MINUTES,
             (true, 'S') => SECONDS,
-            (false, 'Y') => return Err("has years, whose length differs: count in days".to_owned()),
+            (false, 'Y') => return Err("has years, which have no fixed length: count in days".to_owned()),
             (false, 'M') => {
                 return Err(
-                    "has months, whose length differs: count in days; minutes come after a `T`".to_owned()
+                    "has months, which have no fixed length: count in days; minutes come after a `T`"
+                        .to_owned(),
                 );
             }
             (false, 'H' | 'S') => return Err("has hours or seconds without a `T` before them".to_owned()),
@@ -302,7 +312,7 @@ fn parse_iso(parts: &str) -> Result<u64, String> {
     if sum.last.is_none() { Err("has no parts".to_owned()) } else { Ok(sum.millis) }
 }
 
-/// A decimal number without a sign, as it is written.
+/// A decimal number without a sign.
 struct Number<'a> {
     text: &'a str,
     whole: &'a str,
@@ -315,7 +325,7 @@ impl<'a> Number<'a> {
         let (whole, after) = split_digits(text);
         if whole.is_empty() {
             return Err(match text.chars().next() {
-                Some('-') => "is negative in a part".to_owned(),
+                Some('-') => "has a negative part".to_owned(),
                 Some(other) => {
                     format!("has {} where a number belongs", quote(other.encode_utf8(&mut [0; 4])))
                 }
@@ -337,7 +347,7 @@ impl<'a> Number<'a> {
     }
 }
 
-/// Adds up the parts of a duration, and sees to their order.
+/// Sum of the parts of a duration. It also checks their order.
 #[derive(Default)]
 struct Sum {
     millis: u64,

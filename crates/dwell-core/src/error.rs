@@ -1,4 +1,4 @@
-//! One error type for every trait: what happened, whether trying again may help, and why.
+//! The error type of all traits: what failed, why, and whether a retry may help.
 
 use std::{error::Error as StdError, fmt};
 
@@ -16,7 +16,7 @@ use std::{error::Error as StdError, fmt};
 /// ```
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// A result of this crate's traits.
+/// Result type of this crate's traits.
 ///
 /// ```
 /// use dwell_core::{Error, ErrorKind, Result};
@@ -29,7 +29,7 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, in words that a caller can act on.
+/// The kind of an error, for callers to act on.
 ///
 /// ```
 /// use dwell_core::{Error, ErrorKind};
@@ -48,45 +48,39 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Out of reach, or cannot serve now.
+    /// The broker cannot be reached, or cannot serve requests now.
     Unavailable,
-    /// No confirmation in time. It may or may not have happened.
+    /// No confirmation in time. The operation may or may not have taken effect.
     Timeout,
     /// A bounded queue is full.
     Full,
-    /// No room left on the disk or in the store.
+    /// The disk or the store has no room left.
     StorageFull,
-    /// The lease or session behind a receipt is gone: the message is somebody else's by now.
+    /// The lease or session behind a receipt has ended. Another worker may have the message.
     Stale,
-    /// There is no such thing.
+    /// The object does not exist.
     NotFound,
-    /// Exists already, or cannot hold together with what exists.
+    /// The object exists already, or conflicts with an existing one.
     Conflict,
-    /// Not declared in the capabilities. Asking again will not help.
+    /// The capability is not declared. A retry does not help.
     Unsupported,
-    /// Settings that cannot work; the text names the one to change.
+    /// The settings are invalid. The text names the setting to change.
     Config,
-    /// Input that breaks a rule; the text names the rule.
+    /// The input breaks a rule. The text names the rule.
     Invalid,
-    /// Not allowed, or not who one claimed to be.
+    /// Not authorised, or not authenticated.
     Denied,
-    /// Larger than the transport carries.
+    /// Larger than the transport supports.
     TooLarge,
-    /// What is stored cannot be read back.
+    /// Stored data cannot be read.
     Corrupt,
     /// Used after `close`.
     Closed,
 }
 
 impl ErrorKind {
-    /// Whether the same call may succeed later, with nothing changed by the caller, unless the error says otherwise.
-    ///
-    /// ```
-    /// use dwell_core::ErrorKind;
-    ///
-    /// assert!(ErrorKind::Unavailable.is_retryable());
-    /// assert!(!ErrorKind::Invalid.is_retryable(), "the same input breaks the same rule");
-    /// ```
+    /// Whether the same call may succeed later although the caller changes nothing. An error may
+    /// override it: see [`Error::is_retryable`].
     pub fn is_retryable(self) -> bool {
         matches!(self, Self::Unavailable | Self::Timeout | Self::Full | Self::StorageFull)
     }
@@ -113,7 +107,8 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// The error of every trait here. The text says what happened, to what, and what to do; it never contains a secret.
+/// The error of all traits. The text states what failed, on what, and what to do. It never contains
+/// a secret.
 ///
 /// ```
 /// use dwell_core::{Error, ErrorKind};
@@ -129,7 +124,7 @@ pub struct Error {
     source: Option<BoxError>,
 }
 
-/// What a person sees whose `main` returns it: the text, and its causes.
+/// The text and its causes, for a `main` that returns the error.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self} ({})", self.kind)?;
@@ -143,67 +138,44 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
-    /// Faults of the moment are retryable, everything else is not.
+    /// Creates an error that is retryable if its kind is.
     pub fn new(kind: ErrorKind, context: impl Into<Box<str>>) -> Self {
         Self { kind, retryable: kind.is_retryable(), context: context.into(), source: None }
     }
 
-    /// With the error that caused this one.
-    ///
-    /// ```
-    /// use dwell_core::{Error, ErrorKind};
-    /// use std::error::Error as _;
-    ///
-    /// let cause = "x".parse::<u16>().unwrap_err();
-    /// let error = Error::new(ErrorKind::Config, "the port is no number").with_source(cause);
-    /// assert_eq!(error.source().unwrap().to_string(), "invalid digit found in string");
-    /// ```
+    /// Adds the error that caused this one.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<BoxError>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// With another answer to "may trying again help" than its kind's.
-    ///
-    /// ```
-    /// use dwell_core::{Error, ErrorKind};
-    ///
-    /// let error = Error::new(ErrorKind::Denied, "the token has expired, and is renewed").with_retryable(true);
-    /// assert!(error.is_retryable());
-    /// ```
+    /// Overrides whether the error is retryable.
     #[must_use]
     pub fn with_retryable(mut self, retryable: bool) -> Self {
         self.retryable = retryable;
         self
     }
 
-    /// The same error once more, for the next item of a batch that failed as a whole. Its source stays with the first.
-    ///
-    /// ```
-    /// use dwell_core::{Error, ErrorKind};
-    ///
-    /// let first = Error::new(ErrorKind::Unavailable, "the broker is away");
-    /// let second = first.again();
-    /// assert_eq!((second.kind(), second.to_string()), (first.kind(), first.to_string()));
-    /// ```
+    /// Returns a copy without the source, for the other items of a batch that failed as a whole.
     #[must_use]
     pub fn again(&self) -> Self {
         Self { kind: self.kind, retryable: self.retryable, context: self.context.clone(), source: None }
     }
 
-    /// What went wrong.
+    /// Returns the kind.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Whether the same call may succeed later, with nothing changed by the caller.
+    /// Whether the same call may succeed later although the caller changes nothing.
     pub fn is_retryable(&self) -> bool {
         self.retryable
     }
 
-    /// Whether the fault lies in the message itself, so that no target will ever take it: such a forward is parked.
-    /// Everything else is a fault of the target or of the moment, and is waited out.
+    /// Whether the cause is the message itself, so that no target ever accepts it. The forwarder
+    /// parks such a message. All other errors are caused by the target or are temporary, and the
+    /// forwarder retries.
     ///
     /// ```
     /// use dwell_core::{Error, ErrorKind};

@@ -1,15 +1,16 @@
-//! Headers: ordered, duplicates kept, values are bytes, names compare without case.
+//! Headers of a message.
 
 use crate::{Error, ErrorKind, Result, Text, wire};
 use bytes::Bytes;
 
-/// The longest header name.
+/// Maximum length of a header name.
 pub const MAX_HEADER_NAME: usize = 128;
-/// The longest header value, in bytes.
+/// Maximum length of a header value, in bytes.
 pub const MAX_HEADER_VALUE: usize = 32 * 1024;
 
-/// Ordered, duplicates kept, values are bytes, names compare without case. A transport that cannot carry one as it
-/// is (ten attributes at most, no duplicates, no bytes) packs the rest into one header of its own.
+/// Headers of a message. They are ordered and may repeat, values are bytes, and names ignore case.
+/// A transport that cannot carry some of them natively (because it allows ten attributes, no
+/// duplicates or no bytes) packs those into one header of its own.
 ///
 /// ```
 /// use dwell_core::Headers;
@@ -24,12 +25,12 @@ pub const MAX_HEADER_VALUE: usize = 32 * 1024;
 pub struct Headers(Vec<(Text, Bytes)>);
 
 impl Headers {
-    /// The first value of `name`.
+    /// Returns the first value of `name`.
     pub fn get(&self, name: &str) -> Option<&Bytes> {
         self.get_all(name).next()
     }
 
-    /// The first value of `name`, if it is text.
+    /// Returns the first value of `name`, if it is UTF-8.
     ///
     /// ```
     /// use dwell_core::Headers;
@@ -41,89 +42,57 @@ impl Headers {
         self.get(name).and_then(|value| std::str::from_utf8(value).ok())
     }
 
-    /// Every value of `name`, in order.
+    /// Returns every value of `name`, in order.
     pub fn get_all(&self, name: &str) -> impl Iterator<Item = &Bytes> {
         self.0.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// Adds a value, keeping those that are there.
+    /// Adds a value, and keeps the existing ones.
     pub fn append(&mut self, name: impl Into<Text>, value: impl Into<Bytes>) {
         self.0.push((name.into(), value.into()));
     }
 
-    /// Replaces every value of `name` by this one.
-    ///
-    /// ```
-    /// use dwell_core::Headers;
-    ///
-    /// let mut headers = Headers::from_iter([("tag", "red"), ("Tag", "blue")]);
-    /// headers.set("tag", "green");
-    /// assert_eq!((headers.len(), headers.get_text("tag")), (1, Some("green")));
-    /// ```
+    /// Replaces all values of `name` with this one.
     pub fn set(&mut self, name: &str, value: impl Into<Bytes>) {
         self.0.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
         self.0.push((name.into(), value.into()));
     }
 
-    /// Removes `name` and returns its last value.
-    ///
-    /// ```
-    /// use dwell_core::Headers;
-    ///
-    /// let mut headers = Headers::from_iter([("tag", "red"), ("tag", "blue")]);
-    /// assert_eq!(headers.take("tag").unwrap(), "blue");
-    /// assert!(headers.is_empty());
-    /// ```
+    /// Removes all values of `name`, and returns the last.
     pub fn take(&mut self, name: &str) -> Option<Bytes> {
         self.0.extract_if(.., |(n, _)| n.eq_ignore_ascii_case(name)).last().map(|(_, value)| value)
     }
 
-    /// Removes the first value of `name` alone, and returns it.
-    ///
-    /// ```
-    /// use dwell_core::Headers;
-    ///
-    /// let mut headers = Headers::from_iter([("tag", "red"), ("tag", "blue")]);
-    /// assert_eq!(headers.take_first("tag").unwrap(), "red");
-    /// assert_eq!(headers.get_text("tag"), Some("blue"));
-    /// ```
+    /// Removes the first value of `name`, and returns it.
     pub fn take_first(&mut self, name: &str) -> Option<Bytes> {
         let index = self.0.iter().position(|(n, _)| n.eq_ignore_ascii_case(name))?;
         Some(self.0.remove(index).1)
     }
 
-    /// In order, with duplicates.
-    ///
-    /// ```
-    /// use dwell_core::Headers;
-    ///
-    /// let headers = Headers::from_iter([("a", "1"), ("b", "2")]);
-    /// let names: Vec<_> = headers.iter().map(|(name, _)| &**name).collect();
-    /// assert_eq!(names, ["a", "b"]);
-    /// ```
+    /// Iterates in order, with duplicates.
     pub fn iter(&self) -> impl Iterator<Item = (&Text, &Bytes)> {
         self.0.iter().map(|(name, value)| (name, value))
     }
 
-    /// How many there are, duplicates included.
+    /// Returns the number of headers, duplicates included.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no headers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a user may send these: names are 1 to 128 visible ASCII characters without separators, values at most
-    /// 32 KiB, and none of them is a name that Dwell writes itself.
+    /// Checks whether a user may send these headers. A name has 1 to 128 visible ASCII characters
+    /// without separators and is not reserved for Dwell. A value has at most 32 KiB.
     ///
     /// ```
     /// use dwell_core::Headers;
     ///
     /// assert!(Headers::from_iter([("tenant", "acme")]).check().is_ok());
     /// assert!(Headers::from_iter([("two words", "no")]).check().is_err());
-    /// assert!(Headers::from_iter([("HandledCount", "0")]).check().is_err(), "nobody resets a budget");
+    /// assert!(Headers::from_iter([("HandledCount", "0")]).check().is_err(), "reserved");
     /// ```
     pub fn check(&self) -> Result<()> {
         for (name, value) in self.iter() {
@@ -138,15 +107,13 @@ fn check_header(name: &str, value: &Bytes) -> Result<()> {
     let invalid = |why: &str| Err(Error::new(ErrorKind::Invalid, format!("the header `{shown}` {why}")));
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if name.is_empty() || name.len() > MAX_HEADER_NAME || !name.bytes().all(allowed) {
-        return invalid(
-            "has a name that is not allowed: use 1 to 128 letters, digits or any of !#$%&'*+-.^_`|~",
-        );
+        return invalid("has an invalid name: use 1 to 128 letters, digits or any of !#$%&'*+-.^_`|~");
     }
     if value.len() > MAX_HEADER_VALUE {
-        return invalid("has a value over 32 KiB: put it into the body");
+        return invalid("has a value over 32 KiB: send it in the body");
     }
     if wire::is_reserved_header(name) {
-        return invalid("is written by Dwell itself: choose another name");
+        return invalid("is reserved for Dwell: choose another name");
     }
     Ok(())
 }
@@ -161,7 +128,7 @@ impl IntoIterator for Headers {
     type Item = (Text, Bytes);
     type IntoIter = std::vec::IntoIter<Self::Item>;
 
-    /// In order, with duplicates.
+    /// Iterates in order, with duplicates.
     fn into_iter(self) -> Self::IntoIter {
         self.0.into_iter()
     }
@@ -188,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_values_that_are_not_allowed_are_refused_by_name() {
+    fn invalid_headers_are_refused_by_name() {
         let long = "n".repeat(129);
         for name in ["", "with space", "colon:", "ümlaut", "line\nbreak", &long] {
             let error = Headers::from_iter([(name, "v")]).check().unwrap_err();
@@ -201,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_dwell_writes_are_refused_whatever_their_case() {
+    fn reserved_names_are_refused_in_any_case() {
         for name in ["HandledCount", "handledcount", "X-Dwell-Anything", "x-original-topic", "x-rejected-at"]
         {
             assert!(Headers::from_iter([(name, "v")]).check().is_err(), "{name}");

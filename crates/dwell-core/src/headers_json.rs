@@ -1,5 +1,5 @@
-//! Headers as JSON, so that people can read them: `[["name", "text"], ["name", {"hex": "00ff"}]]`. Other programs may
-//! write an object as well: `{"name": "text", "other": ["one", "two"]}`.
+//! Headers as JSON: `[["name", "text"], ["name", {"hex": "00ff"}]]`. Other programs may also write
+//! an object: `{"name": "text", "other": ["one", "two"]}`.
 
 use crate::Headers;
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use serde::{
 use std::fmt;
 
 impl Headers {
-    /// As JSON, which people and other programs can read; `None` for none.
+    /// Returns the headers as JSON, or `None` if there are none.
     ///
     /// ```
     /// use dwell_core::Headers;
@@ -27,7 +27,8 @@ impl Headers {
         serde_json::to_string(&Written(self)).ok()
     }
 
-    /// From JSON: an array of pairs, or an object. What cannot be read is an error in words.
+    /// Reads headers from JSON, either an array of pairs or an object. The error is a text for
+    /// people.
     pub fn from_json(json: &str) -> Result<Self, String> {
         let read: Read = serde_json::from_str(json).map_err(|error| {
             format!("the headers are not JSON like {{\"name\": \"text\"}} or [[\"name\", \"text\"]]: {error}")
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_come_back_as_they_were_and_text_stays_readable() {
+    fn headers_survive_json_and_text_stays_readable() {
         let headers = Headers::from_iter([
             ("tag", Bytes::from("größer, \"quoted\", a line\nbreak")),
             ("empty", Bytes::new()),
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn other_programs_may_write_objects() {
+    fn an_object_is_accepted() {
         let read =
             Headers::from_json(r#"{"b": "1", "a": ["2", {"hex": "FF00"}], "n": 3, "yes": true}"#).unwrap();
         let expected = Headers::from_iter([
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_said() {
+    fn invalid_json_is_refused() {
         for json in ["", "red", "\"red\"", "[1]", r#"[["a"]]"#, r#"{"a": {"hex": "f"}}"#, r#"{"a": null}"#] {
             assert!(Headers::from_json(json).unwrap_err().starts_with("the headers are not JSON"), "{json}");
         }

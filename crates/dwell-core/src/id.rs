@@ -1,4 +1,4 @@
-//! Names of messages and of what waits, and the seam that makes new ones.
+//! Ids of messages, names of pending entries, and the source of new ids.
 
 use crate::{Address, Attempts, Clock, Envelope, MessageFields, Random, Text, Timestamp, wire};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -10,8 +10,9 @@ use std::{
     sync::Arc,
 };
 
-/// Names a message. Stable over every retry and copy. The caller's own, or a UUIDv7; for a foreign message without
-/// one, derived from its position, so that a redelivery has the same id.
+/// Identifies a message. It is the same for every retry and copy. The caller chooses it, or it is a
+/// UUIDv7. A message of another program without an id takes one from its position, so that a
+/// redelivery has the same id.
 ///
 /// ```
 /// use dwell_core::MessageId;
@@ -23,12 +24,12 @@ use std::{
 #[serde(transparent)]
 pub struct MessageId(pub IdText);
 
-/// The text of an id. As long as a UUID or shorter it is kept in place: most messages have one of their own, which costs
-/// no allocation then.
+/// Text of an id. Up to the length of a UUID it is stored inline, so that the id of most messages
+/// needs no allocation.
 #[derive(Clone)]
 pub struct IdText(Repr);
 
-/// As much as fits beside the length, a UUID among it.
+/// Maximum length of an inline text. A UUID fits.
 const SHORT: usize = 38;
 
 #[derive(Clone)]
@@ -43,7 +44,7 @@ impl Deref for IdText {
     fn deref(&self) -> &str {
         match &self.0 {
             Repr::Short(length, bytes) => {
-                str::from_utf8(&bytes[..usize::from(*length)]).expect("it was made from text")
+                str::from_utf8(&bytes[..usize::from(*length)]).expect("the bytes were copied from a string")
             }
             Repr::Long(text) => text,
         }
@@ -114,7 +115,8 @@ impl<'de> Deserialize<'de> for IdText {
     }
 }
 
-/// Name of a pending entry. It is not the id of its message: one message can wait at several addresses at once.
+/// Name of a pending entry. It is not the id of its message: one message can wait at several
+/// addresses at once.
 ///
 /// ```
 /// use dwell_core::{Address, Envelope, Message, ScheduleId};
@@ -129,15 +131,17 @@ pub struct ScheduleId(pub Text);
 
 impl ScheduleId {
     /// Returns the name under which `send`, `schedule` and `Move` store a pending envelope:
-    /// `{message}@{final destination}`, and from the first run on `{message}@{final destination}#{handled}`. Two
-    /// addresses never share a name, and a repeated settlement computes the same name again.
+    /// `{message}@{final destination}`, and after the first run `{message}@{final
+    /// destination}#{handled}`. Two addresses never share a name, and a repeated settlement
+    /// computes the same name.
     ///
-    /// Two suffixes keep entries of the same count apart:
+    /// Two suffixes distinguish entries with the same count:
     ///
-    /// * `~{losses}` after a worker lost the message. A crash is no run, so the count stays as it is.
+    /// `~{losses}` after a worker lost the message. A crash is not a run, so the count does not
+    /// change.
     /// * `+{held}` for an entry of a store that carries [`wire::HELD`].
     ///
-    /// If another entry has this name already, a transport appends `&` and a suffix of its own: see
+    /// If another entry has this name already, a transport appends `&` and its own suffix: see
     /// [`Scheduler::schedule`](crate::Scheduler::schedule).
     pub fn of(envelope: &Envelope) -> Self {
         let MessageFields { id, attempts, headers, .. } = &*envelope.message;
@@ -169,11 +173,11 @@ impl ScheduleId {
         name.strip_suffix(topic)?.strip_suffix('@')
     }
 
-    /// Splits a name into the id of its message and its final destination. `None` for a text without a destination,
-    /// which is no name.
+    /// Splits a name into message id and final destination. `None` if the text has no destination
+    /// and is therefore not a name.
     ///
-    /// A message of another program may have any id, also one that contains `@`. The destination and the suffixes
-    /// contain none, so the last `@` is the one that ends the id.
+    /// A message of another program may have any id, even one that contains `@`. Destination and
+    /// suffixes contain none, so the id ends at the last `@`.
     pub fn split(name: &str) -> Option<(&str, Address)> {
         let (message, rest) = name.rsplit_once('@')?;
         let end = rest.find(['#', '~', '+', '&']).unwrap_or(rest.len());
@@ -186,8 +190,8 @@ impl ScheduleId {
         ))
     }
 
-    /// Whether the entry of this name goes to a dead-letter topic: it was given up before, and waits for a run of a
-    /// consumer of dead letters.
+    /// Whether the entry with this name goes to a dead-letter topic. It is then a dead letter,
+    /// scheduled for a run of a dead-letter consumer.
     pub fn is_dead_letter(name: &str) -> bool {
         Self::split(name).is_some_and(|(_, to)| wire::is_dead_letter_topic(to.topic_name()))
     }
@@ -225,13 +229,13 @@ macro_rules! text_id {
 text_id!(MessageId);
 text_id!(ScheduleId);
 
-/// Makes new message ids. A seam: a simulation gives the same ids for the same seed.
+/// Source of new message ids. In a simulation, the ids depend on the seed only.
 ///
 /// ```
 /// use dwell_core::{Ids, MessageId, Seams, VirtualClock};
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
 ///
-/// /// Names that a test can know beforehand.
+/// /// Predictable ids for a test.
 /// #[derive(Default)]
 /// struct Counting(AtomicU64);
 ///
@@ -245,24 +249,24 @@ text_id!(ScheduleId);
 /// assert_eq!([seams.ids.next(), seams.ids.next()], ["m0".into(), "m1".into()]);
 /// ```
 pub trait Ids: Send + Sync {
-    /// An id that was never given before.
+    /// Returns an id that was never returned before.
     fn next(&self) -> MessageId;
 
-    /// The same for a message of this time, by whoever has just looked at the clock.
+    /// Returns a new id for a message of this time. For callers that have just read the clock.
     fn next_at(&self, now: Timestamp) -> MessageId {
         let _ = now;
         self.next()
     }
 }
 
-/// UUIDs of version 7: ordered by time, from the injected clock and randomness.
+/// UUIDs of version 7, ordered by time. Clock and random numbers are injected.
 pub struct UuidIds {
     clock: Arc<dyn Clock>,
     random: Arc<dyn Random>,
 }
 
 impl UuidIds {
-    /// Ids from this clock and this randomness.
+    /// Creates a source that uses this clock and these random numbers.
     pub fn new(clock: Arc<dyn Clock>, random: Arc<dyn Random>) -> Self {
         Self { clock, random }
     }
@@ -281,7 +285,7 @@ impl Ids for UuidIds {
     }
 }
 
-/// The two digits of each byte.
+/// Hexadecimal digits of each byte.
 static DIGITS: [[u8; 2]; 256] = {
     let (digits, mut pairs, mut byte) = (b"0123456789abcdef", [[0; 2]; 256], 0);
     while byte < pairs.len() {
@@ -291,7 +295,7 @@ static DIGITS: [[u8; 2]; 256] = {
     pairs
 };
 
-/// A UUID as people write it. By hand: every message pays for it.
+/// Formats a UUID with hyphens. Handwritten because every message without a chosen id pays for it.
 fn hyphenated(uuid: u128) -> IdText {
     const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
     const LENGTH: usize = 36;
@@ -309,7 +313,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn ids_are_uuids_of_version_7_ordered_by_time_and_never_alike() {
+    fn ids_are_unique_uuids_v7_ordered_by_time() {
         let clock = VirtualClock::new();
         let ids = UuidIds::new(Arc::new(clock.clone()), Arc::new(SeededRandom::new(1)));
         let first: Vec<_> = (0..1000).map(|_| ids.next()).collect();
@@ -328,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_reads_the_same_whether_it_is_kept_in_place_or_not() {
+    fn inline_and_shared_ids_behave_alike() {
         let texts: Vec<String> =
             [0, 1, 36, SHORT - 1, SHORT, SHORT + 1, 128].map(|length| "x".repeat(length)).into();
         for text in texts.iter().chain([&"größe".to_owned()]) {
@@ -338,11 +342,11 @@ mod tests {
             assert_eq!(serde_json::from_str::<MessageId>(&format!("{text:?}")).unwrap(), id);
         }
         let ids: Vec<_> = texts.iter().map(MessageId::from).collect();
-        assert!(ids.is_sorted(), "ordered as their texts are");
+        assert!(ids.is_sorted(), "ids are ordered as their texts");
     }
 
     #[test]
-    fn a_name_holds_the_message_its_final_destination_and_its_count() {
+    fn a_name_contains_id_destination_and_count() {
         let mut envelope = Envelope::new(Address::topic("orders"), Message::new("a", "t", ""))
             .due(Due::After(Duration::MAX));
         assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders");
@@ -354,13 +358,13 @@ mod tests {
         assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/stock#2");
         wire::set_destination(&mut envelope.message.headers, &Address::subscription("orders", "stock"));
         envelope.to = Address::subscription("dwell.forward", "log");
-        assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/stock#2", "the final destination counts");
+        assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/stock#2", "the name has the final destination");
         envelope.message.attempts = Attempts { handled: 0, failed: 1 };
-        assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/stock#0", "either count");
+        assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders/stock#0", "a failure alone adds the count");
     }
 
     #[test]
-    fn the_name_of_a_publish_tells_its_message() {
+    fn the_name_of_a_publish_contains_its_message_id() {
         let envelope = Envelope::new(Address::topic("orders"), Message::new("a", "t", ""));
         let name = ScheduleId::of(&envelope);
         assert_eq!(ScheduleId::of_publish("a", "orders"), name);
@@ -371,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_tells_its_message_and_its_destination() {
+    fn every_name_splits_into_id_and_destination() {
         let (orders, mail) = (Address::topic("orders"), Address::subscription("orders", "mail"));
         for id in ["a", "a@b", "a@orders#3", "x&y", "@", "a@"] {
             for (to, suffix) in
@@ -386,11 +390,11 @@ mod tests {
             assert_eq!(ScheduleId::split(&ScheduleId::of(&envelope).0), Some((id, mail.clone())), "{id}");
             assert_eq!(ScheduleId::published(&ScheduleId::of_publish(id, "orders").0, "orders"), Some(id));
         }
-        assert_eq!(ScheduleId::split("a"), None, "no name");
+        assert_eq!(ScheduleId::split("a"), None, "a text without a destination");
     }
 
     #[test]
-    fn an_entry_for_a_dead_letter_topic_is_known_by_its_name() {
+    fn dead_letter_entries_are_recognised_by_name() {
         for name in ["a@orders.dlq", "a@orders.dlq/repair#4", "a@orders.invalid/repair~1"] {
             assert!(ScheduleId::is_dead_letter(name), "{name}");
         }
@@ -400,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn each_loss_at_the_same_count_of_runs_has_its_own_name() {
+    fn each_loss_at_the_same_count_has_its_own_name() {
         let mut envelope = Envelope::new(Address::subscription("orders", "mail"), Message::new("a", "t", ""));
         let mut names = std::collections::BTreeSet::new();
         for (handled, count) in [(0, ""), (1, "#1")] {
@@ -416,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn one_id_at_several_addresses_has_several_names_behind_a_forwarder() {
+    fn each_destination_behind_a_forwarder_has_its_own_name() {
         let name = |to: Address| {
             let mut envelope =
                 Envelope::new(Address::subscription("dwell.forward", "log"), Message::new("a", "t", ""));
@@ -429,13 +433,13 @@ mod tests {
     }
 
     #[test]
-    fn a_held_message_never_takes_the_name_of_a_new_send() {
+    fn a_held_message_has_another_name_than_a_new_send() {
         let mut envelope =
             Envelope::new(Address::subscription("dwell.forward", "log"), Message::new("a", "t", ""));
         wire::set_destination(&mut envelope.message.headers, &Address::topic("orders"));
         envelope.message.headers.set(wire::HELD, "7");
         assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders+7");
         assert_eq!(wire::take_destination(&mut envelope.message.headers), Some(Address::topic("orders")));
-        assert!(envelope.message.headers.is_empty(), "the hold leaves no trace");
+        assert!(envelope.message.headers.is_empty(), "the held header was removed");
     }
 }

@@ -1,16 +1,16 @@
-//! Effects once, over deliveries that may come twice.
+//! Effects that happen once, although a message may be delivered twice.
 
 use crate::{BoxFuture, MessageId, Result};
 use std::time::Duration;
 
-/// The answer to a claim.
+/// The result of [`Inbox::claim`].
 ///
 /// ```
 /// use dwell_core::Claim;
 ///
 /// fn next(claim: Claim) -> &'static str {
 ///     match claim {
-///         Claim::New => "run the handler, then say done",
+///         Claim::New => "run the handler, then call done",
 ///         Claim::Busy => "defer the message",
 ///         Claim::Done => "ack it",
 ///     }
@@ -20,22 +20,24 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Yours: run the handler, then say `done`.
+    /// The caller has the claim: run the handler, then call `done`.
     New,
-    /// Somebody else is at it: come back later.
+    /// Another worker has the claim: retry later.
     Busy,
-    /// Done before: do not run the handler.
+    /// The message was handled before: do not run the handler.
     Done,
 }
 
-/// Remembers which messages a subscription has handled. `done` is said before the ack, so that a redelivery after a
-/// lost ack finds it.
+/// Records which messages a subscription has handled. Required capability:
+/// [`Capabilities::inbox`](crate::Capabilities::inbox).
+///
+/// The caller calls `done` before the ack, so that a redelivery after a lost ack is recognised.
 ///
 /// ```
 /// use dwell_core::{BoxFuture, Claim, Inbox, MessageId, Result, ready};
 /// use std::{collections::HashSet, sync::Mutex, time::Duration};
 ///
-/// /// Remembers in this process alone, for ever, and for a single worker: the least that an inbox can be.
+/// /// Keeps its records in this process, for one worker, without expiry.
 /// #[derive(Default)]
 /// struct Seen(Mutex<HashSet<(String, MessageId)>>);
 ///
@@ -61,11 +63,12 @@ pub enum Claim {
 /// # Ok(()) }
 /// ```
 pub trait Inbox: Send + Sync {
-    /// Claims a message for one subscription, written `topic/name`: two topics may have subscriptions of one name. A
-    /// claim ends with `done`, with `abandon`, or after `lease`.
+    /// Claims a message for one subscription. `subscription` is written `topic/name`, because two
+    /// topics may have subscriptions of the same name. A claim ends with `done`, with `abandon`, or
+    /// after `lease`.
     ///
-    /// `fence` names one delivery, and no other delivery of the message. The same `fence` claims again what it already
-    /// has.
+    /// `fence` identifies one delivery of the message. A second claim with the same fence succeeds
+    /// again.
     fn claim<'a>(
         &'a self,
         subscription: &'a str,
@@ -74,7 +77,7 @@ pub trait Inbox: Send + Sync {
         lease: Duration,
     ) -> BoxFuture<'a, Result<Claim>>;
 
-    /// The handler succeeded: remembered for `keep`.
+    /// Records that the handler has succeeded. The record expires after `keep`.
     fn done<'a>(
         &'a self,
         subscription: &'a str,
@@ -82,7 +85,8 @@ pub trait Inbox: Send + Sync {
         keep: Duration,
     ) -> BoxFuture<'a, Result<()>>;
 
-    /// The handler did not succeed: the next claim is `New`. Nothing happens if another fence has the claim by now.
+    /// Removes the claim because the handler has not succeeded: the next claim is `New`. Does
+    /// nothing if another fence has the claim.
     fn abandon<'a>(
         &'a self,
         subscription: &'a str,

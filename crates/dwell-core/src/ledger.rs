@@ -1,4 +1,5 @@
-//! Every message that a transport holds: its state, its past, and what people may do about it.
+//! Every message that a transport stores: its state, its history and the changes that people may
+//! make.
 
 use crate::{
     Address, Attempts, BoxFuture, Changed, Due, Message, MessageId, Outcome, Result, Text, Timestamp, wire,
@@ -7,7 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Where a message stands in one subscription.
+/// State of a message in one subscription.
 ///
 /// ```
 /// use dwell_core::State;
@@ -18,28 +19,28 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Sent, and not yet due for the first time.
+    /// Sent, and not due for the first time yet.
     Scheduled,
-    /// Due, and in nobody's hands.
+    /// Due, and not leased.
     Ready,
-    /// In a worker's hands.
+    /// Leased by a worker.
     Processing,
-    /// Deferred by its handler, and not yet due again.
+    /// Deferred by its handler, and not due again yet.
     Deferred,
-    /// Failed, and not yet due again.
+    /// Failed, and not due again yet.
     Retrying,
     /// In a dead-letter or invalid channel.
     Dead,
-    /// Dropped because a setting or a person said so.
+    /// Dropped by a setting or by a person.
     Discarded,
     /// Cancelled before it was due.
     Cancelled,
-    /// Handled.
+    /// Handled successfully.
     Done,
 }
 
 impl State {
-    /// All of them, in the order of a message's life.
+    /// All states, in the order of a message's life.
     pub const ALL: [Self; 9] = [
         Self::Scheduled,
         Self::Ready,
@@ -52,16 +53,9 @@ impl State {
         Self::Done,
     ];
 
-    /// What a message that waits is waiting for: its first run, a deferral's next, or a retry. `outcome` is the last
-    /// one's, where it is known.
-    ///
-    /// ```
-    /// use dwell_core::{Attempts, Outcome, State};
-    ///
-    /// let deferred_after_a_failure = Attempts { handled: 2, failed: 1 };
-    /// assert_eq!(State::of_waiting(deferred_after_a_failure, Some(Outcome::Deferred)), State::Deferred);
-    /// assert_eq!(State::of_waiting(deferred_after_a_failure, None), State::Retrying, "as far as one can tell");
-    /// ```
+    /// Returns the state of a pending message: whether it waits for its first run, after a deferral
+    /// or for a retry. `outcome` is that of the last run, if it is known. Without it, the counts
+    /// decide.
     pub fn of_waiting(attempts: Attempts, outcome: Option<Outcome>) -> Self {
         match outcome {
             Some(Outcome::Deferred) => Self::Deferred,
@@ -89,27 +83,27 @@ impl fmt::Display for State {
     }
 }
 
-/// One step of a message's life.
+/// A change of a message's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transition {
-    /// When, on the store's clock.
+    /// Time of the change, on the clock of the store.
     pub at: Timestamp,
-    /// What it became.
+    /// The new state.
     pub state: State,
-    /// Who did it: a worker, or the person that asked.
+    /// Who made the change: a worker or a person.
     pub by: Option<Text>,
-    /// Why, if it did not go well.
+    /// Error, if there was one.
     pub error: Option<Text>,
-    /// The counts after it.
+    /// The counts after the change.
     pub attempts: Attempts,
 }
 
-/// One message in one subscription.
+/// A message in one subscription.
 ///
 /// ```
 /// use dwell_core::{Record, State, Timestamp};
 ///
-/// /// The messages that somebody has had in hands for too long.
+/// /// The messages whose lease has expired.
 /// fn overdue(records: &[Record], now: Timestamp) -> impl Iterator<Item = &Record> {
 ///     let is_over = move |record: &&Record| record.lease_until.is_some_and(|until| until < now);
 ///     records.iter().filter(|record| record.state == State::Processing).filter(is_over)
@@ -119,56 +113,61 @@ pub struct Transition {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The message as it stands.
+    /// The message as it is stored.
     pub message: Message,
-    /// Where it belongs. A dead one belongs where it came from, not to the channel it lies in.
+    /// Topic that the message belongs to. For a dead letter this is the original topic, not the
+    /// channel that stores it.
     pub topic: Text,
-    /// `None` for a publish that waits: it fans out when it is due.
+    /// Subscription. `None` for a pending publish, which is delivered to the subscriptions when it
+    /// is due.
     pub subscription: Option<Text>,
-    /// Where it stands.
+    /// State.
     pub state: State,
-    /// When it is, or was, due.
+    /// When the message is, or was, due.
     pub due: Option<Timestamp>,
-    /// When it came to be.
+    /// When the record was created.
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// When the record was last changed.
     pub updated_at: Timestamp,
-    /// How often it was handed out since it was put where it is.
+    /// Number of deliveries since the message was stored in this place.
     pub deliveries: u32,
-    /// Who has it, or had it last.
+    /// Worker that has leased the message, or had it last.
     pub worker: Option<Text>,
-    /// Until when that one has it.
+    /// End of the lease.
     pub lease_until: Option<Timestamp>,
-    /// The last error.
+    /// Last error.
     pub error: Option<Text>,
-    /// What its handler returned.
+    /// Result of the handler.
     pub result: Option<Bytes>,
-    /// Its past, oldest first, as far as the ledger keeps it; only filled by `get`.
+    /// History, oldest first, as far as the ledger keeps it. Only [`Ledger::get`] fills it.
     pub history: Vec<Transition>,
 }
 
-/// Where a page ended: the next one starts behind it.
+/// End of a page. The next page starts behind it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Cursor {
-    /// When the last record came to be.
+    /// When the last record of the page was created.
     pub created_at: Timestamp,
-    /// Its message.
+    /// Message id of the last record.
     pub id: MessageId,
-    /// Tells two records of one message apart.
+    /// Distinguishes two records of one message.
     pub place: Text,
 }
 
-/// Some records, and where to go on.
+/// A page of results.
 #[derive(Clone, Debug)]
 pub struct Page<T> {
-    /// Up to the limit.
+    /// The results, up to the limit of the query.
     pub items: Vec<T>,
-    /// `None` at the end.
+    /// Start of the next page. `None` on the last page.
     pub next: Option<Cursor>,
 }
 
-/// Which records; absent means any. Ordered by `(created_at, id)`: what matches throughout appears exactly once,
-/// whatever is inserted meanwhile. A filter that a ledger cannot serve is `Unsupported`, naming it.
+/// Filter for records. A field that is `None` matches all. Results are ordered by `(created_at,
+/// id)`. A record that matches throughout appears exactly once, even if records are inserted
+/// between two pages.
+///
+/// A filter that the ledger does not support is `Unsupported`, with an error that names the filter.
 ///
 /// ```
 /// use dwell_core::{RecordQuery, State};
@@ -183,29 +182,29 @@ pub struct Page<T> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct RecordQuery {
-    /// This message.
+    /// Message id.
     pub id: Option<MessageId>,
-    /// With this business key.
+    /// Business key.
     pub key: Option<Bytes>,
-    /// Of this topic.
+    /// Topic.
     pub topic: Option<Text>,
-    /// Of subscriptions with this name.
+    /// Name of the subscription, in any topic.
     pub subscription: Option<Text>,
-    /// Of this type.
+    /// Message type.
     pub kind: Option<Text>,
-    /// In one of these states; empty means any.
+    /// States. Empty matches all.
     pub states: Vec<State>,
-    /// With this text in the body, id, key or type.
+    /// Text that the body, id, key or type contains.
     pub text: Option<Text>,
-    /// With this text in the last error.
+    /// Text that the last error contains.
     pub error: Option<Text>,
-    /// Due at this time or later.
+    /// Earliest due time, included.
     pub due_after: Option<Timestamp>,
-    /// Due before this time.
+    /// Latest due time, excluded.
     pub due_before: Option<Timestamp>,
-    /// Where the previous page ended.
+    /// End of the previous page.
     pub after: Option<Cursor>,
-    /// At most so many; 100 unless set.
+    /// Maximum number of results. The default is 100.
     pub limit: usize,
 }
 
@@ -228,29 +227,31 @@ impl Default for RecordQuery {
     }
 }
 
-/// What a person may do about a message.
+/// A change that a person makes to a message.
 ///
 /// ```
 /// use dwell_core::{Change, Due};
 /// use std::time::Duration;
 ///
 /// let later = Change::Reschedule(Due::After(Duration::from_secs(3600)));
-/// let mended = Change::Replay(Some(r#"{"order":42}"#.into()));
-/// assert_ne!(later, mended);
+/// let corrected = Change::Replay(Some(r#"{"order":42}"#.into()));
+/// assert_ne!(later, corrected);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// What waits will never fire. A job, which is a message on `job.…`, also while it is ready and in nobody's hands.
+    /// Cancels a pending message: it never fires. A job, which is a message in a `job.…` topic, can
+    /// also be cancelled while it is ready and not leased.
     Cancel,
-    /// What waits is due then.
+    /// Gives a pending message a new due time.
     Reschedule(Due),
-    /// What is dead goes back to its own subscription, with this body if there is one, and both counts at zero.
+    /// Returns a dead letter to its own subscription, with both counts at zero. `Some` replaces its
+    /// body.
     Replay(Option<Bytes>),
-    /// What is dead is dropped.
+    /// Drops a dead letter.
     Discard,
 }
 
-/// How many records there are of one kind.
+/// Number of records of one topic, subscription and state.
 ///
 /// ```
 /// use dwell_core::{Count, State};
@@ -266,35 +267,36 @@ pub enum Change {
 pub struct Count {
     /// The topic.
     pub topic: Text,
-    /// The subscription; `None` for publishes that wait.
+    /// The subscription. `None` for pending publishes.
     pub subscription: Option<Text>,
     /// The state.
     pub state: State,
-    /// How many.
+    /// Number of records.
     pub count: u64,
 }
 
-/// What has been ready for the longest, of one subscription.
+/// The message of one subscription that has been ready for the longest time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Oldest {
     /// The topic.
     pub topic: Text,
     /// The subscription.
     pub subscription: Option<Text>,
-    /// When it became due.
+    /// When the message became due.
     pub due: Timestamp,
 }
 
-/// What became of one record of a message.
+/// Result of a change, for one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The subscription; `None` for a publish that waited.
+    /// The subscription. `None` for a pending publish.
     pub subscription: Option<Text>,
-    /// What became of it.
+    /// The result.
     pub changed: Changed,
 }
 
-/// Which records of a message. One id may be in several topics, and in several subscriptions of each.
+/// Selects records of a message. One id may exist in several topics, and in several subscriptions
+/// of each.
 ///
 /// ```
 /// use dwell_core::{Message, Of};
@@ -302,28 +304,29 @@ pub struct Answer {
 /// let message = Message::new("a", "orders.placed", "{}");
 /// let of_mail = Of::Subscription("mail".into());
 /// assert!(of_mail.has("orders", Some("mail"), &message) && !of_mail.has("orders", Some("stock"), &message));
-/// let waiting_publish = Of::Record { topic: "orders".into(), subscription: None, to: None };
-/// assert!(!waiting_publish.has("orders", Some("mail"), &message));
+/// let pending_publish = Of::Record { topic: "orders".into(), subscription: None, to: None };
+/// assert!(!pending_publish.has("orders", Some("mail"), &message));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Of {
-    /// All of them.
+    /// All records.
     All,
-    /// Those of subscriptions with this name.
+    /// Records of subscriptions with this name.
     Subscription(Text),
-    /// That one; without a subscription, a publish that waits.
+    /// One record. Without a subscription, it is a pending publish.
     Record {
-        /// Its topic.
+        /// Topic.
         topic: Text,
-        /// Its subscription.
+        /// Subscription.
         subscription: Option<Text>,
-        /// Its final destination, if it waits for a forwarder. One forwarder may hold several messages of one id.
+        /// Final destination, if the message is pending for a forwarder. A forwarder may hold
+        /// several messages with one id.
         to: Option<Address>,
     },
 }
 
 impl Of {
-    /// This record alone.
+    /// Selects this record only.
     pub fn record(record: &Record) -> Self {
         Of::Record {
             topic: record.topic.clone(),
@@ -332,7 +335,7 @@ impl Of {
         }
     }
 
-    /// Whether the record of this topic and subscription is one of them.
+    /// Whether the record of this topic and subscription is selected.
     pub fn has(&self, topic: &str, subscription: Option<&str>, message: &Message) -> bool {
         match self {
             Of::All => true,
@@ -345,23 +348,31 @@ impl Of {
     }
 }
 
-/// How often [`Ledger::oldest_ready`] looks for something older still: each look halves what is left, on average.
+/// Maximum number of queries per subscription in [`Ledger::oldest_ready`]. Each query halves the
+/// remaining records, on average.
 const LOOKS: usize = 32;
 
-/// Every message that a transport holds. Bulk changes are one loop over `list` and `change`, above the transport.
+/// Lookup and change of every message that a transport stores. Required capability:
+/// [`Capabilities::ledger`](crate::Capabilities::ledger).
+///
+/// Bulk changes are a loop over `list` and `change`, above the transport.
 pub trait Ledger: Send + Sync {
-    /// Every record of this message, one per subscription, with their history. Empty if there is none.
+    /// Returns all records of this message, one per subscription, with their history. Empty if the
+    /// message is unknown.
     fn get<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Vec<Record>>>;
 
-    /// One page of records.
+    /// Returns a page of records, without their history.
     fn list(&self, query: RecordQuery) -> BoxFuture<'_, Result<Page<Record>>>;
 
-    /// How many there are, by topic, subscription and state; those with none are left out.
+    /// Returns the number of records for each topic, subscription and state. Combinations without
+    /// records are left out.
     fn counts(&self) -> BoxFuture<'_, Result<Vec<Count>>>;
 
-    /// For each subscription with messages that are ready, when the first of them became due: how far behind its
-    /// consumers are. A ledger that can look it up does; else it is found by asking for records that are older still,
-    /// up to a bound.
+    /// Returns when the oldest ready message of each subscription became due, which shows how far
+    /// its consumers are behind. Subscriptions without ready messages are left out.
+    ///
+    /// Override it if the store can look up the answer. The default searches with [`Ledger::list`]
+    /// for older and older records, and stops after a fixed number of queries.
     fn oldest_ready(&self) -> BoxFuture<'_, Result<Vec<Oldest>>> {
         Box::pin(async move {
             let mut found = vec![];
@@ -375,7 +386,7 @@ pub trait Ledger: Send + Sync {
                     limit: 1,
                     ..RecordQuery::default()
                 };
-                // Records come in the order in which they were made, which is mostly that of their due times.
+                // The order of the records, by creation, is mostly that of their due times.
                 for _ in 0..LOOKS {
                     let page = self.list(query.clone()).await?;
                     let Some(due) = page.items.first().and_then(|record| record.due) else { break };
@@ -387,7 +398,9 @@ pub trait Ledger: Send + Sync {
         })
     }
 
-    /// Changes records of the message: one answer for each that there is, none if there is none. Each is one atomic step. `by` is who asked, for the history.
+    /// Changes records of the message, each in one atomic step. Returns one result for each
+    /// selected record, and none if no record is selected. `by` is recorded in the history as the
+    /// author of the change.
     fn change<'a>(
         &'a self,
         id: &'a MessageId,

@@ -1,10 +1,17 @@
-//! The contract between Dwell and its transports: the values that travel, seven traits, and what every side shares
-//! (clock, errors, retry policy, timing wheel, text forms). No I/O. It is all that a transport author needs.
+//! The contract between Dwell and its transports. This crate is all that the author of a transport
+//! needs, and it does no I/O.
 //!
-//! A transport implements [`Transport`], [`Producer`] and [`Consumer`]; where it can hold messages until they are due,
-//! also [`Scheduler`]; where it can look them up, [`Ledger`]; where it can remember what was handled, [`Inbox`]. Time
-//! comes from a [`Clock`], randomness from [`Random`], ids from [`Ids`]: see [`Seams`]. What it declares in
-//! [`Capabilities`], it does by itself; every gap is filled above it, once for all transports.
+//! It contains the values that transports carry, seven traits, and the parts that all sides share:
+//! clock, errors, retry policy, timing wheel and text forms.
+//!
+//! * Every transport implements [`Transport`], [`Producer`] and [`Consumer`].
+//! * A transport that can hold messages until they are due also implements [`Scheduler`].
+//! * A transport that can look up stored messages also implements [`Ledger`].
+//! * A transport that can record handled messages also implements [`Inbox`].
+//!
+//! A transport takes the time from a [`Clock`], random numbers from [`Random`] and new ids from
+//! [`Ids`]: see [`Seams`]. It implements natively what it declares in [`Capabilities`]. The engine
+//! above it provides the rest, in one implementation for all transports.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -68,5 +75,5 @@ pub use time::{Due, Moment, Timestamp};
 pub use transport::{BoxFuture, Consumer, Producer, Receive, SendAtOnce, Transport, ready};
 pub use url::{Options, TransportUrl};
 
-/// Shared text. Names repeat, so a clone is a reference count.
+/// Shared text. Names repeat, so a clone only increments a reference count.
 pub type Text = std::sync::Arc<str>;

@@ -1,9 +1,10 @@
-//! Which positions of a log may be committed, while messages complete in any order.
+//! The committable position of a log whose messages complete in any order.
 
 use std::collections::VecDeque;
 
-/// Tracks one partition: positions are received in ascending order (gaps are fine), completed in any order, and
-/// committed only up to the first that is not complete, so that a crash redelivers and never skips.
+/// Tracks one partition. Positions are received in ascending order, possibly with gaps, and are
+/// completed in any order. The committable position is the first one that is not complete, so a
+/// crash causes redeliveries and never a loss.
 ///
 /// ```
 /// use dwell_core::LowWater;
@@ -19,31 +20,33 @@ use std::collections::VecDeque;
 /// ```
 #[derive(Clone, Debug)]
 pub struct LowWater {
-    /// The next position that a restart would read: the first that is open, or else the one behind all of them.
+    /// Committable position: the first open one, or the one after all received positions.
     commit: u64,
-    /// Received and not yet below the mark: position, and whether it is complete.
+    /// Received positions from `commit` on, each with whether it is complete.
     open: VecDeque<(u64, bool)>,
 }
 
 impl LowWater {
-    /// Nothing received; a restart would read `position`.
+    /// Creates a tracker that has received nothing. A restart would read `position`.
     pub fn starting_at(position: u64) -> Self {
         Self { commit: position, open: VecDeque::new() }
     }
 
-    /// `position` was handed out. One that is not above all before it is ignored: it is known already.
+    /// Records that `position` was delivered. A position that is not above all earlier ones is
+    /// known already, and is ignored.
     pub fn received(&mut self, position: u64) {
         if position >= self.next() {
             if self.open.is_empty() {
-                // What lies between is not there.
+                // The positions in between do not exist.
                 self.commit = position;
             }
             self.open.push_back((position, false));
         }
     }
 
-    /// The log goes on at `position` once more, with what may be something else: all from there on is forgotten, and what
-    /// lies below stays as it is. Returns how many were open of those that are forgotten.
+    /// Removes all positions from `position` on, because the log continues there, possibly with
+    /// other messages. Lower positions do not change. Returns how many of the removed positions
+    /// were open.
     pub fn back_to(&mut self, position: u64) -> usize {
         let kept = self.open.partition_point(|(at, _)| *at < position);
         let forgotten = self.open.drain(kept..).filter(|(_, complete)| !complete).count();
@@ -51,7 +54,7 @@ impl LowWater {
         forgotten
     }
 
-    /// `position` is settled. Returns whether it was open.
+    /// Records that `position` is settled. Returns whether it was open.
     pub fn complete(&mut self, position: u64) -> bool {
         let Ok(index) = self.open.binary_search_by_key(&position, |(at, _)| *at) else { return false };
         let fresh = !std::mem::replace(&mut self.open[index].1, true);
@@ -67,28 +70,30 @@ impl LowWater {
         self.open.binary_search_by_key(&position, |(at, _)| *at).is_ok_and(|index| !self.open[index].1)
     }
 
-    /// What to commit: the next position that a restart reads.
+    /// Returns the position to commit: the one that a restart reads next.
     pub fn commit(&self) -> u64 {
         self.commit
     }
 
-    /// The positions above the mark that are settled already, in ascending order: a restart would repeat them, unless
-    /// somebody remembers.
+    /// Returns the settled positions above the committable one, in ascending order. A restart
+    /// repeats their messages unless they are stored elsewhere.
     pub fn settled(&self) -> impl Iterator<Item = u64> + '_ {
         self.open.iter().filter(|(_, complete)| *complete).map(|(at, _)| *at)
     }
 
-    /// How many lie between the mark and the newest: what one stuck message holds back. Worth a bound.
+    /// Returns the number of received positions from the committable one on. One stuck message
+    /// makes it grow, so it should be limited.
     pub fn span(&self) -> usize {
         self.open.len()
     }
 
-    /// How far the newest lies above the mark, in positions: more than [`Self::span`] where the log has gaps.
+    /// Returns the distance from the committable position to the end, in positions. It exceeds
+    /// [`Self::span`] if the log has gaps.
     pub fn reach(&self) -> u64 {
         self.next() - self.commit
     }
 
-    /// Where the next one is expected, or above.
+    /// Returns the lowest position that is accepted next.
     pub fn next(&self) -> u64 {
         self.open.back().map_or(self.commit, |(last, _)| last + 1)
     }
@@ -99,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stuck_message_holds_the_mark_whatever_completes_behind_it() {
+    fn a_stuck_message_blocks_the_commit() {
         let mut tracker = LowWater::starting_at(0);
         (0..1000).for_each(|position| tracker.received(position));
         (1..1000).for_each(|position| assert!(tracker.complete(position)));
@@ -109,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_in_the_log_do_not_hold_the_mark() {
+    fn gaps_in_the_log_do_not_block_the_commit() {
         let mut tracker = LowWater::starting_at(5);
         [7, 20].into_iter().for_each(|position| tracker.received(position));
         assert_eq!((tracker.commit(), tracker.span(), tracker.reach(), tracker.next()), (7, 2, 14, 21));
@@ -122,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_log_goes_back_what_lies_below_stays_as_it_is() {
+    fn going_back_keeps_lower_positions() {
         let mut tracker = LowWater::starting_at(10);
         (10..15).for_each(|position| tracker.received(position));
         [11, 14].into_iter().for_each(|position| assert!(tracker.complete(position)));
@@ -137,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn completing_twice_or_something_unknown_changes_nothing() {
+    fn completing_a_settled_or_unknown_position_changes_nothing() {
         let mut tracker = LowWater::starting_at(0);
         (0..3).for_each(|position| tracker.received(position));
         tracker.received(1);

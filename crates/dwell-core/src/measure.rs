@@ -1,31 +1,32 @@
-//! Numbers that a transport keeps about its own work, for whoever watches over it.
+//! Metrics that a transport keeps about its own work.
 
-/// One metric of a transport's own, as it stands at this moment.
+/// A metric of a transport, with its current value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measure {
-    /// Its name, without `dwell_` before it, and without `_total` or a unit behind it: `relay_forwarded`.
+    /// Name without the prefix `dwell_` and without a suffix such as `_total` or a unit:
+    /// `relay_forwarded`.
     pub name: &'static str,
-    /// What it counts, in one sentence.
+    /// Help text, in one sentence.
     pub help: &'static str,
-    /// What it is.
+    /// Current value.
     pub value: Measured,
 }
 
 /// The value of a [`Measure`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measured {
-    /// Only grows.
+    /// A number that only grows.
     Counter(u64),
-    /// Goes up and down.
+    /// A number that grows and shrinks.
     Gauge(u64),
-    /// The same, for each topic.
+    /// A gauge for each topic.
     GaugeOfTopics(Vec<(String, u64)>),
-    /// How long things took, in seconds: the sum, and how many took up to a bound and longer than the one before it. The
-    /// last bound is `f64::INFINITY`.
+    /// A histogram of durations in seconds. Each bucket counts the durations up to its bound and
+    /// above the bound before it. The last bound is `f64::INFINITY`.
     Times {
-        /// All of them, added up.
+        /// Sum of all durations.
         sum: f64,
-        /// Bounds, and how many.
+        /// Bound and count of each bucket.
         buckets: Vec<(f64, u64)>,
     },
 }

@@ -1,4 +1,4 @@
-//! The values that travel: cheap to clone, plain to read.
+//! Messages and envelopes.
 
 use crate::{Address, ContentType, Due, Headers, MessageId, OnConflict, Timestamp, TypeName, wire};
 use bytes::Bytes;
@@ -9,26 +9,28 @@ use std::{
     sync::Arc,
 };
 
-/// The budgets, in fields of their own so that no user header can reset them. They never go down, save by a replay
-/// that a person asked for.
+/// Number of runs and failures of a message. They are separate fields, so that no user header can
+/// reset them. They never decrease, except when a person replays the message.
 ///
 /// ```
 /// use dwell_core::{Attempts, Message};
 ///
 /// let message = Message::new("order-42", "orders.placed", "{}")
 ///     .with(|message| message.attempts = Attempts { handled: 3, failed: 1 });
-/// assert_eq!(message.attempts.handled - message.attempts.failed, 2, "it was deferred twice");
+/// assert_eq!(message.attempts.handled - message.attempts.failed, 2, "deferred twice");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempts {
-    /// Every repost, deferrals and failures alike. `HandledCount` on the wire; `max_runs` bounds it.
+    /// Runs that ended in a deferral or a failure. `HandledCount` on the wire; limited by
+    /// `max_runs`.
     pub handled: u32,
-    /// Failures alone; the retry policy bounds it. A patient deferral does not use up the retries.
+    /// Runs that ended in a failure. Limited by the retry policy. A deferral uses up no retry.
     pub failed: u32,
 }
 
-/// What the user sent, plus its budgets. It is one word: a clone copies nothing, and neither does handing it on. Its
-/// fields are those of [`MessageFields`]; changing them in one clone changes no other.
+/// A message and its counts. It has the size of a pointer, and a clone copies no content. The
+/// fields are those of [`MessageFields`]. Changing the fields of one clone does not change the
+/// others.
 ///
 /// ```
 /// use dwell_core::Message;
@@ -54,33 +56,26 @@ pub struct Message(Arc<MessageFields>);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageFields {
-    /// Stable over every retry and copy.
+    /// Message id, the same for every retry and copy.
     pub id: MessageId,
-    /// The stable type name, such as `payments.charge`.
+    /// Message type: a stable name such as `payments.charge`.
     pub kind: TypeName,
-    /// Business key, and the key that order is kept by.
+    /// Business key. Messages with the same key are kept in order.
     pub key: Option<Bytes>,
-    /// What `body` is, such as `application/json`.
+    /// Content type of `body`, such as `application/json`.
     pub content_type: ContentType,
-    /// When it was first sent, on the sender's clock; unknown for some foreign messages.
+    /// Time of the first send, on the sender's clock. Unknown for some messages of other programs.
     pub sent_at: Option<Timestamp>,
-    /// The user's headers.
+    /// Headers of the user.
     pub headers: Headers,
-    /// The payload.
+    /// Payload.
     pub body: Bytes,
-    /// The budgets.
+    /// Number of runs and failures.
     pub attempts: Attempts,
 }
 
 impl Message {
-    /// A message of JSON that was never handled.
-    ///
-    /// ```
-    /// use dwell_core::{ContentType, Message};
-    ///
-    /// let message = Message::new("order-42", "orders.placed", r#"{"order":42}"#);
-    /// assert_eq!((&*message.kind, &message.content_type), ("orders.placed", &ContentType::JSON));
-    /// ```
+    /// Creates a message with a JSON body that was never run.
     pub fn new(id: impl Into<MessageId>, kind: impl Into<TypeName>, body: impl Into<Bytes>) -> Self {
         Self::from(MessageFields {
             id: id.into(),
@@ -94,32 +89,16 @@ impl Message {
         })
     }
 
-    /// The same with other fields.
-    ///
-    /// ```
-    /// use dwell_core::Message;
-    ///
-    /// let message = Message::new("order-42", "orders.placed", "{}").with(|message| message.key = Some("42".into()));
-    /// assert_eq!(message.key.as_deref(), Some(&b"42"[..]));
-    /// ```
+    /// Returns the message with its fields changed.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut MessageFields)) -> Self {
         change(&mut self);
         self
     }
 
-    /// What makes two sends under one id the same send: topic, type, key, content type and body; not headers, not
-    /// due. FNV-1a, so that it is the same in every process and every version.
-    ///
-    /// ```
-    /// use dwell_core::Message;
-    ///
-    /// let first = Message::new("a", "orders.placed", "{}");
-    /// let again = first.clone().with(|message| message.headers.append("traceparent", "00-…"));
-    /// let other = Message::new("a", "orders.placed", "[]");
-    /// assert_eq!(first.content_hash("orders"), again.content_hash("orders"));
-    /// assert_ne!(first.content_hash("orders"), other.content_hash("orders"));
-    /// ```
+    /// Returns a hash of the content that makes two sends under one id equal: topic, type, key,
+    /// content type and body, but neither headers nor due time. The algorithm is FNV-1a, so the
+    /// hash is the same in every process and every version.
     pub fn content_hash(&self, topic: &str) -> u128 {
         let key = self.key.as_deref();
         let parts = [
@@ -141,15 +120,8 @@ impl Message {
         hash
     }
 
-    /// A dead message as it starts anew, with another body or its own: without stamps and counts.
-    ///
-    /// ```
-    /// use dwell_core::{Attempts, Message};
-    ///
-    /// let dead = Message::new("a", "orders.placed", "{").with(|dead| dead.attempts = Attempts { handled: 6, failed: 6 });
-    /// let mended = dead.anew(Some("{}".into()));
-    /// assert_eq!((mended.attempts, &mended.body[..]), (Attempts::default(), &b"{}"[..]));
-    /// ```
+    /// Returns a dead letter as a new message, with another body if given: without rejection
+    /// headers and counts.
     #[must_use]
     pub fn anew(mut self, body: Option<Bytes>) -> Self {
         wire::strip_for_replay(&mut self.headers);
@@ -160,7 +132,7 @@ impl Message {
         self
     }
 
-    /// Its fields; copied if others have this message, too.
+    /// Returns the fields. They are copied if the message has other clones.
     pub fn into_fields(self) -> MessageFields {
         Arc::unwrap_or_clone(self.0)
     }
@@ -192,7 +164,8 @@ impl fmt::Debug for Message {
     }
 }
 
-/// A message on its way. `due` is per message: a batch of retries has as many due times as messages.
+/// A message with its destination and due time. A batch may contain a different due time for each
+/// message.
 ///
 /// ```
 /// use dwell_core::{Address, Due, Envelope, Message, OnConflict};
@@ -202,43 +175,43 @@ impl fmt::Debug for Message {
 /// let envelope = Envelope::new(Address::topic("orders"), message)
 ///     .due(Due::After(Duration::from_secs(900)))
 ///     .once(OnConflict::Fail);
-/// assert!(!envelope.copy, "it is a user's send");
+/// assert!(!envelope.copy, "a user's send");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Where it goes.
+    /// Destination.
     pub to: Address,
-    /// When it may be handled.
+    /// When the message may be handled.
     pub due: Due,
-    /// `Some` only for a user's send under an id of the user's own: the id is then the idempotency key. `None` for
-    /// moves, copies, forwards, replays and generated ids: these are never deduplicated.
+    /// `Some` if a user chose the id of the message: the id is then the idempotency key. `None` for
+    /// moves, copies, forwards, replays and generated ids, which are never deduplicated.
     pub once: Option<OnConflict>,
-    /// It was confirmed before, and is only on its way: a move, a copy, a forward, a replay. A bound on what users may
-    /// send does not apply to it.
+    /// Whether the message was confirmed before: a move, a copy, a forward or a replay. Limits for
+    /// users' sends do not apply to it.
     pub copy: bool,
-    /// What it carries.
+    /// The message.
     pub message: Message,
 }
 
 impl Envelope {
-    /// Due at once, never deduplicated.
+    /// Creates an envelope that is due immediately and is not deduplicated.
     pub fn new(to: Address, message: Message) -> Self {
         Self { to, due: Due::NOW, once: None, copy: false, message }
     }
 
-    /// Of a message that was confirmed before and is only on its way.
+    /// Creates an envelope for a message that was confirmed before.
     pub fn copy(to: Address, message: Message) -> Self {
         Self { copy: true, ..Self::new(to, message) }
     }
 
-    /// The same, due then.
+    /// Sets the due time.
     #[must_use]
     pub fn due(mut self, due: Due) -> Self {
         self.due = due;
         self
     }
 
-    /// The same, with its id as the idempotency key.
+    /// Makes the message id the idempotency key.
     #[must_use]
     pub fn once(mut self, on_conflict: OnConflict) -> Self {
         self.once = Some(on_conflict);
@@ -246,7 +219,7 @@ impl Envelope {
     }
 }
 
-/// The answer to one send: it is confirmed, as durably as the transport declares.
+/// Result of a send that the broker has confirmed, with the durability that the transport declares.
 ///
 /// ```
 /// use dwell_core::Sent;
@@ -256,9 +229,10 @@ impl Envelope {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// When it is due, on the clock of whoever holds it; `None` if it went at once.
+    /// Due time on the clock of the store. `None` if the message was due immediately.
     pub due: Option<Timestamp>,
-    /// The id was sent before with the same content; nothing was sent again, and `due` is the first one's.
+    /// Whether the id was known with the same content. Nothing was sent, and `due` is that of the
+    /// first send.
     pub duplicate: bool,
 }
 
@@ -267,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn content_is_topic_type_key_content_type_and_body_but_not_headers_or_counts() {
+    fn the_content_hash_excludes_id_headers_and_counts() {
         let message = Message::new("a", "t", "body");
         let same = |other: &Message, topic: &str| message.content_hash("orders") == other.content_hash(topic);
         let mut other = message.clone();

@@ -1,5 +1,5 @@
-//! Which names topics, subscriptions and messages may have: the same on every transport, so that a move to another one
-//! renames nothing.
+//! Rules for the names of topics, subscriptions and messages. They are the same on every transport,
+//! so that a change of the transport renames nothing.
 
 use crate::{Error, ErrorKind, Result, quote::quote};
 
@@ -7,7 +7,7 @@ struct Rule {
     what: &'static str,
     punctuation: &'static str,
     longest: usize,
-    /// Whether a byte may be part of it.
+    /// Whether each byte is allowed.
     fits: [bool; 256],
 }
 
@@ -15,22 +15,22 @@ static TOPIC: Rule = Rule::new("topic", "_.-", 120);
 static SUBSCRIPTION: Rule = Rule::new("subscription", "_.-", 120);
 static ID: Rule = Rule::new("message id", "_:-", 128);
 
-/// Topics that start like this carry jobs: the rest is the job's type.
+/// Prefix of the topics for jobs. The rest of the name is the type of the job.
 pub const JOB_TOPIC: &str = "job.";
-/// Topics that start like this are Dwell's own.
+/// Prefix of Dwell's own topics.
 const OWN_TOPIC: &str = "dwell.";
-/// Topics that start like this are no user's to name.
+/// Prefixes that users must not use.
 const RESERVED_PREFIXES: [&str; 2] = [OWN_TOPIC, JOB_TOPIC];
-/// Topics that end like this are the dead-letter and invalid channels of another topic.
+/// Suffixes of dead-letter and invalid channels.
 const RESERVED_SUFFIXES: [&str; 2] = [".dlq", ".invalid"];
 
-/// Whether this can be the name of a topic, Dwell's own included: `[A-Za-z0-9_.-]{1,120}`.
+/// Checks the name of a topic, which may be one of Dwell's own: `[A-Za-z0-9_.-]{1,120}`.
 pub fn check_topic(name: &str) -> Result<()> {
     TOPIC.check(name)
 }
 
-/// Whether a user may send to a topic of this name: one that [`check_topic`] accepts and that is not reserved, which
-/// `dwell.…`, `job.…`, `….dlq` and `….invalid` are.
+/// Checks the name of a topic that a user sends to. In addition to the rule of [`check_topic`], the
+/// reserved names `dwell.…`, `job.…`, `….dlq` and `….invalid` are refused.
 ///
 /// ```
 /// use dwell_core::check_user_topic;
@@ -53,22 +53,22 @@ pub fn check_user_topic(name: &str) -> Result<()> {
     ))
 }
 
-/// Whether this is a topic of Dwell itself, such as those in a store where messages for other brokers wait.
+/// Whether this is one of Dwell's own topics, such as those that hold messages for other brokers.
 pub fn is_own_topic(name: &str) -> bool {
     name.starts_with(OWN_TOPIC)
 }
 
-/// Whether this topic carries jobs.
+/// Whether this topic is for jobs.
 pub fn is_job_topic(name: &str) -> bool {
     name.starts_with(JOB_TOPIC)
 }
 
-/// Whether this can be the name of a subscription: `[A-Za-z0-9_.-]{1,120}`.
+/// Checks the name of a subscription: `[A-Za-z0-9_.-]{1,120}`.
 pub fn check_subscription(name: &str) -> Result<()> {
     SUBSCRIPTION.check(name)
 }
 
-/// Whether this can be the id of a message: `[A-Za-z0-9_:-]{1,128}`.
+/// Checks the id of a message: `[A-Za-z0-9_:-]{1,128}`.
 pub fn check_id(id: &str) -> Result<()> {
     ID.check(id)
 }
@@ -95,12 +95,12 @@ impl Rule {
 
     fn check(&self, name: &str) -> Result<()> {
         let Self { what, punctuation, longest, .. } = self;
-        // Without a branch for each byte, because every message pays for two names.
+        // Has no branch per byte, because every message pays for two names.
         let all_fit = name.bytes().fold(true, |all, byte| all & self.fits(byte));
         if all_fit && !name.is_empty() && name.len() <= *longest {
             return Ok(());
         }
-        // All that fit are ASCII: what does not begins a character.
+        // All allowed bytes are ASCII, so a byte that is not allowed starts a character.
         let stray = name.bytes().position(|byte| !self.fits(byte));
         let stray = stray.and_then(|at| name[at..].chars().next());
         let problem = if name.is_empty() {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_digits_and_the_punctuation_of_the_rule_are_accepted() {
+    fn letters_digits_and_allowed_punctuation_are_accepted() {
         for name in ["a", "Z", "0", "orders.placed", "a_b-c.9", "-", "..", &"x".repeat(120)] {
             check_topic(name).unwrap();
             check_user_topic(name).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_and_too_long_names_are_refused_saying_how_long() {
+    fn empty_and_too_long_names_are_refused() {
         for result in [check_topic(""), check_user_topic(""), check_subscription(""), check_id("")] {
             assert!(refusal(result).contains("is empty"));
         }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_topics_are_refused_to_users_alone_naming_the_rule() {
+    fn reserved_topics_are_refused_for_users_only() {
         for (name, rule) in [
             ("dwell.forward", "start with `dwell.`"),
             ("dwell.", "start with `dwell.`"),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_offending_name_is_shown_in_part() {
+    fn a_long_name_is_truncated_in_the_error() {
         let text = refusal(check_topic(&"x".repeat(10_000)));
         assert!(text.contains(&format!("`{}…`", "x".repeat(60))), "{text}");
         assert!(text.len() < 300, "{text}");

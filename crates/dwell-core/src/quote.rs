@@ -1,9 +1,10 @@
-//! How error texts show what somebody else wrote.
+//! Quoting of foreign text in errors.
 
-/// How much of a text is shown: enough to find it again, too little to flood a log.
+/// Maximum number of characters shown: enough to find the text, too few to flood a log.
 const SHOWN: usize = 60;
 
-/// The text in backticks, with control and invisible characters escaped, and cut off when long.
+/// Returns the text in backticks, with control and invisible characters escaped. A long text is
+/// truncated.
 pub(crate) fn quote(text: &str) -> String {
     let mut rest = text.chars();
     let shown: String = rest.by_ref().take(SHOWN).flat_map(char::escape_debug).collect();
@@ -16,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quoted_text_is_escaped_and_cut_off() {
+    fn quoted_text_is_escaped_and_truncated() {
         assert_eq!(quote("orders"), "`orders`");
         assert_eq!(quote("a\n\u{1b}[31m\u{202e}"), r"`a\n\u{1b}[31m\u{202e}`");
         assert_eq!(quote(&"é".repeat(60)), format!("`{}`", "é".repeat(60)));

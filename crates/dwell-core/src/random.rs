@@ -1,4 +1,4 @@
-//! Randomness, as a parameter.
+//! Random numbers as a parameter.
 
 use std::{
     collections::hash_map::RandomState,
@@ -6,12 +6,13 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Random numbers for jitter and ids. A seam: a simulation gives the same numbers for the same seed.
+/// Source of random numbers for jitter and ids. In a simulation, the numbers depend on the seed
+/// only.
 ///
 /// ```
 /// use dwell_core::{Random, RetryPolicy};
 ///
-/// /// The worst case, always.
+/// /// Always the maximum.
 /// struct Late;
 ///
 /// impl Random for Late {
@@ -23,17 +24,17 @@ use std::{
 /// assert_eq!(RetryPolicy::default().delay(0, Late.symmetric()).as_millis(), 5_750);
 /// ```
 pub trait Random: Send + Sync {
-    /// 64 uniformly distributed bits.
+    /// Returns 64 uniformly distributed bits.
     fn next(&self) -> u64;
 
-    /// A number in `-1.0 ..= 1.0`, uniformly distributed.
+    /// Returns a uniformly distributed number from -1 to 1.
     fn symmetric(&self) -> f64 {
         let unit = (self.next() >> 11) as f64 / ((1u64 << 53) - 1) as f64;
         unit * 2.0 - 1.0
     }
 }
 
-/// A fast generator (splitmix64), seeded. Not for secrets.
+/// A fast seeded generator (splitmix64). Not for secrets.
 ///
 /// ```
 /// use dwell_core::{Random, SeededRandom};
@@ -46,12 +47,12 @@ pub trait Random: Send + Sync {
 pub struct SeededRandom(AtomicU64);
 
 impl SeededRandom {
-    /// The same seed gives the same numbers.
+    /// Creates a generator whose numbers depend on the seed only.
     pub fn new(seed: u64) -> Self {
         Self(AtomicU64::new(seed))
     }
 
-    /// Seeded by the operating system.
+    /// Creates a generator with a seed from the operating system.
     pub fn from_system() -> Self {
         Self::new(RandomState::new().hash_one("dwell"))
     }
@@ -72,14 +73,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_gives_the_same_numbers() {
+    fn equal_seeds_give_equal_numbers() {
         let (a, b) = (SeededRandom::new(7), SeededRandom::new(7));
         assert!((0..100).all(|_| a.next() == b.next()));
         assert_ne!(SeededRandom::new(1).next(), SeededRandom::new(2).next());
     }
 
     #[test]
-    fn symmetric_numbers_stay_within_one_and_reach_both_sides() {
+    fn symmetric_numbers_cover_minus_one_to_one() {
         let random = SeededRandom::new(1);
         let numbers: Vec<_> = (0..1000).map(|_| random.symmetric()).collect();
         assert!(numbers.iter().all(|n| (-1.0..=1.0).contains(n)));

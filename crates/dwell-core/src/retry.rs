@@ -1,4 +1,4 @@
-//! When a failed message is tried again, and when it is given up.
+//! Delays before retries, and their limit.
 
 use crate::duration;
 use serde::{Deserialize, Serialize};
@@ -17,15 +17,16 @@ use std::{collections::BTreeMap, time::Duration};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryPolicy {
-    /// Failures that are tried again: n retries are n + 1 runs.
+    /// Maximum number of retries. A message runs at most `max_retries + 1` times, not counting
+    /// deferrals.
     pub max_retries: u32,
-    /// Before the first retry; doubled for each further one.
+    /// Delay before the first retry. It doubles with each further one.
     #[serde(with = "duration::serde_text")]
     pub base_delay: Duration,
-    /// No delay is longer, jitter included.
+    /// Maximum delay, including jitter.
     #[serde(with = "duration::serde_text")]
     pub max_delay: Duration,
-    /// The share of the delay that is added or taken away at random, from 0 to 1.
+    /// Fraction of the delay that is added or subtracted at random, from 0 to 1.
     pub jitter: f64,
 }
 
@@ -41,17 +42,9 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// How long to wait before retry `n`, counted from zero, from the moment of failure. `random` is a number in
-    /// `-1.0 ..= 1.0`. The jitter is clamped to `max_delay`; nothing overflows up to `n = u32::MAX`.
-    ///
-    /// ```
-    /// use dwell_core::RetryPolicy;
-    ///
-    /// let policy = RetryPolicy::default(); // 5 seconds, doubled up to a minute, give or take 15 %
-    /// assert_eq!(policy.delay(1, 0.0).as_millis(), 10_000);
-    /// assert_eq!(policy.delay(1, -1.0).as_millis(), 8_500);
-    /// assert_eq!(policy.delay(30, 1.0).as_millis(), 60_000);
-    /// ```
+    /// Returns the delay from a failure to retry `n`, counted from zero. `random` is a number from
+    /// -1 to 1. The result, including jitter, is at most `max_delay`. Nothing overflows, up to `n =
+    /// u32::MAX`.
     pub fn delay(&self, n: u32, random: f64) -> Duration {
         let factor = 1u128.checked_shl(n).unwrap_or(u128::MAX);
         let nanos = self.base_delay.as_nanos().saturating_mul(factor).min(self.max_delay.as_nanos());
@@ -60,20 +53,13 @@ impl RetryPolicy {
         Duration::new((nanos / 1_000_000_000) as u64, (nanos % 1_000_000_000) as u32)
     }
 
-    /// Whether a message that has failed so often is given up.
-    ///
-    /// ```
-    /// use dwell_core::RetryPolicy;
-    ///
-    /// let policy = RetryPolicy { max_retries: 2, ..RetryPolicy::default() };
-    /// assert_eq!([1, 2, 3].map(|failed| policy.is_exhausted(failed)), [false, false, true]);
-    /// ```
+    /// Whether a message with this number of failures has used up its retries.
     pub fn is_exhausted(&self, failed: u32) -> bool {
         failed > self.max_retries
     }
 }
 
-/// What one message type does differently; a field that is absent falls back to the policy of all.
+/// Retry settings of one message type. A field that is absent falls back to the default policy.
 ///
 /// ```
 /// use dwell_core::{RetryOverride, RetryPolicy};
@@ -95,13 +81,13 @@ pub struct RetryOverride {
     pub max_delay: Option<Duration>,
     /// See [`RetryPolicy::jitter`].
     pub jitter: Option<f64>,
-    /// How long a handler may run; beats the subscription's.
+    /// Maximum duration of a run. Overrides that of the subscription.
     #[serde(with = "duration::serde_text::option")]
     pub handler_timeout: Option<Duration>,
 }
 
 impl RetryOverride {
-    /// The policy of all, with this type's fields in place of its own.
+    /// Returns `policy` with the fields of this override.
     pub fn over(&self, policy: &RetryPolicy) -> RetryPolicy {
         RetryPolicy {
             max_retries: self.max_retries.unwrap_or(policy.max_retries),
@@ -112,7 +98,7 @@ impl RetryOverride {
     }
 }
 
-/// The policy of all, and what single types do differently, by their full type name.
+/// The default policy, and the overrides by full type name.
 ///
 /// ```
 /// use dwell_core::{RetryOverride, RetryPolicies};
@@ -121,18 +107,18 @@ impl RetryOverride {
 /// let policies = RetryPolicies { overrides: [("payments.charge".into(), never)].into(), ..RetryPolicies::default() };
 /// assert_eq!(policies.of("payments.charge").max_retries, 0);
 /// assert_eq!(policies.of("orders.placed").max_retries, 5);
-/// assert!(policies.unknown(&["orders.placed"]).eq(["payments.charge"]), "nobody here handles it");
+/// assert!(policies.unknown(&["orders.placed"]).eq(["payments.charge"]), "not a handled type");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RetryPolicies {
-    /// For every type.
+    /// Policy for all types.
     pub default: RetryPolicy,
-    /// By full type name, so that two types of the same short name never collide.
+    /// Overrides by full type name, so that two types with the same short name never collide.
     pub overrides: BTreeMap<String, RetryOverride>,
 }
 
 impl RetryPolicies {
-    /// What applies to messages of this type.
+    /// Returns the policy for messages of this type.
     pub fn of(&self, kind: &str) -> RetryPolicy {
         match self.overrides.get(kind) {
             Some(special) => special.over(&self.default),
@@ -140,12 +126,13 @@ impl RetryPolicies {
         }
     }
 
-    /// How long a handler of this type may run, if the type says so.
+    /// Returns the maximum duration of a run of this type, if it has an override.
     pub fn handler_timeout(&self, kind: &str) -> Option<Duration> {
         self.overrides.get(kind).and_then(|special| special.handler_timeout)
     }
 
-    /// Overrides for types that are not among these: most likely misspelt, so worth a warning at start.
+    /// Returns the overrides for types that are not in `known`. They are probably misspelt, so a
+    /// warning at the start is useful.
     pub fn unknown<'a>(&'a self, known: &'a [&str]) -> impl Iterator<Item = &'a str> {
         self.overrides.keys().map(String::as_str).filter(|kind| !known.contains(kind))
     }
@@ -156,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jitter_never_exceeds_the_cap_nor_the_share() {
+    fn jitter_stays_within_its_share_and_the_maximum() {
         let policy = RetryPolicy::default();
         for n in 0..10 {
             let plain = policy.delay(n, 0.0);
@@ -186,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn retries_are_n_and_runs_are_n_plus_one() {
+    fn n_retries_are_n_plus_one_runs() {
         let policy = RetryPolicy { max_retries: 2, ..RetryPolicy::default() };
         assert_eq!([1, 2, 3].map(|failed| policy.is_exhausted(failed)), [false, false, true]);
         assert!(RetryPolicy { max_retries: 0, ..policy }.is_exhausted(1));
     }
 
     #[test]
-    fn an_override_falls_back_field_by_field_and_is_found_by_its_full_name() {
+    fn an_override_falls_back_field_by_field() {
         let special = RetryOverride { base_delay: Some(Duration::from_secs(10)), ..RetryOverride::default() };
         let policies = RetryPolicies {
             default: RetryPolicy { max_retries: 7, ..RetryPolicy::default() },

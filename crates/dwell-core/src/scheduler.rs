@@ -1,4 +1,4 @@
-//! Control over what waits.
+//! Control over pending messages.
 
 use crate::{
     Address, BoxFuture, Due, Envelope, MessageId, Result, ScheduleId, Sent, Text, Timestamp, is_own_topic,
@@ -6,7 +6,8 @@ use crate::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What to do if the id of a user's send is known already; atomic either way.
+/// What to do if the id of a user's send is known already. The check and the send are one atomic
+/// step.
 ///
 /// ```
 /// use dwell_core::{Address, Envelope, Message, OnConflict};
@@ -18,14 +19,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnConflict {
-    /// The same content is the same send: `Ok`, nothing happens twice. Other content is `Conflict`, and the old one
-    /// stays.
+    /// With the same content, nothing is sent and the result is `Ok` with `duplicate`. With other
+    /// content, the result is the error `Conflict`, and the old message stays.
     Fail,
-    /// The old one, if it still waits, never fires.
+    /// The old message is replaced if it is still pending.
     Replace,
 }
 
-/// The truthful answer to `cancel`, `reschedule` and every other change.
+/// The result of `cancel`, `reschedule` and every other change of a stored message.
 ///
 /// ```
 /// use dwell_core::Changed;
@@ -43,39 +44,27 @@ pub enum OnConflict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Changed {
-    /// It was changed: the old due time will not fire.
+    /// The message was changed. It will not fire at the old due time.
     Done,
-    /// It was due, and went on its way.
+    /// The message was due, and has fired.
     TooLate,
-    /// Never known, or went longer ago than such ids are remembered.
+    /// The message was never known, or its id has expired.
     NotFound,
 }
 
-/// A message that waits.
-///
-/// ```
-/// use dwell_core::Pending;
-///
-/// fn line(pending: &Pending) -> String {
-///     format!("{} {} -> {}", pending.due.to_rfc3339(), pending.envelope.message.id, pending.envelope.to)
-/// }
-///
-/// # use dwell_core::{Address, Envelope, Message, ScheduleId, Timestamp};
-/// # let envelope = Envelope::new(Address::topic("orders"), Message::new("a", "orders.placed", "{}"));
-/// # let pending = Pending { id: ScheduleId::of(&envelope), due: Timestamp(0), envelope };
-/// assert_eq!(line(&pending), "1970-01-01T00:00:00.000Z a -> orders");
-/// ```
+/// A pending message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// The name it waits under.
+    /// Name of the entry.
     pub id: ScheduleId,
-    /// When it is due, on the store's clock.
+    /// Due time, on the clock of the store.
     pub due: Timestamp,
-    /// What waits, its own `due` resolved.
+    /// The pending envelope, with its `due` resolved.
     pub envelope: Envelope,
 }
 
-/// Which pending messages; absent means any. Ordered by `(due, id)`, stable under insertion.
+/// Filter for pending messages. A field that is `None` matches all. Results are ordered by `(due,
+/// id)`, and the pages stay consistent while messages are inserted.
 ///
 /// ```
 /// use dwell_core::{Address, Pending, Query};
@@ -89,22 +78,23 @@ pub struct Pending {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Query {
-    /// Going there in the end: an entry for a forwarder matches by the destination behind it.
+    /// Final destination. An entry for a forwarder matches by the destination behind the forwarder.
     pub to: Option<Address>,
-    /// Stored in this topic. `None` means in any topic but Dwell's own, where entries for other brokers wait.
+    /// Topic that stores the entry. `None` matches every topic except Dwell's own topics, which
+    /// hold entries for other brokers.
     pub topic: Option<Text>,
-    /// With this business key.
+    /// Business key.
     pub key: Option<Bytes>,
-    /// Entries of this message, whatever their names.
+    /// Message id. It matches all entries of this message, whatever their names.
     pub message: Option<MessageId>,
-    /// The last of the previous page.
+    /// Last entry of the previous page.
     pub after: Option<(Timestamp, ScheduleId)>,
-    /// At most so many; 100 unless set.
+    /// Maximum number of results. The default is 100.
     pub limit: usize,
 }
 
 impl Query {
-    /// Whether entries in this topic are asked for.
+    /// Whether the query matches entries in this topic.
     pub fn may_be_in(&self, topic: &str) -> bool {
         is_meant(self.topic.as_ref(), topic)
     }
@@ -116,7 +106,8 @@ impl Default for Query {
     }
 }
 
-/// The pending entries of one message that [`Scheduler::cancel`] and [`Scheduler::reschedule`] change.
+/// The pending entries of one message that [`Scheduler::cancel`] and [`Scheduler::reschedule`]
+/// change.
 ///
 /// ```
 /// use dwell_core::Entries;
@@ -124,18 +115,19 @@ impl Default for Query {
 /// let everywhere = Entries::from("reminder-42");
 /// let in_orders = Entries { topic: Some("orders".into()), ..everywhere.clone() };
 /// assert!(everywhere.may_be_in("invoices") && !in_orders.may_be_in("invoices"));
-/// assert!(!everywhere.may_be_in("dwell.forward.kafka"), "for another broker");
+/// assert!(!everywhere.may_be_in("dwell.forward.kafka"), "it holds entries for another broker");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entries {
-    /// Entries of this message, whatever their names.
+    /// Message id. It selects all entries of this message, whatever their names.
     pub message: MessageId,
-    /// Stored in this topic. `None` means in any topic but Dwell's own, where entries for other brokers wait.
+    /// Topic that stores the entries. `None` selects every topic except Dwell's own topics, which
+    /// hold entries for other brokers.
     pub topic: Option<Text>,
 }
 
 impl Entries {
-    /// Whether entries in this topic are meant.
+    /// Whether entries in this topic are selected.
     pub fn may_be_in(&self, topic: &str) -> bool {
         is_meant(self.topic.as_ref(), topic)
     }
@@ -154,56 +146,73 @@ impl<I: Into<MessageId>> From<I> for Entries {
     }
 }
 
-/// Control over what waits inside a transport. There is no other storage trait: whatever can hold, lease and list
-/// messages until they are due *is* a transport, and a forwarder makes it the scheduler of any other.
+/// Control over the pending messages of a transport. Required capability:
+/// [`Capabilities::delay_control`](crate::Capabilities::delay_control).
 ///
-/// Nothing is leased before it is due, so cancel and reschedule are exact until that moment. No state is shared
-/// between two schedulers but what the broker itself holds.
+/// There is no separate storage trait. A store is a transport that can hold, lease and list
+/// messages until they are due, and a forwarder makes it the scheduler of any other transport.
+///
+/// No message is leased before it is due, so `cancel` and `reschedule` are exact until that moment.
+/// Two schedulers share only the state that the broker itself holds.
 pub trait Scheduler: Send + Sync {
-    /// Stores the entries and confirms them as durably as the transport does. One result per envelope, in order; an
-    /// absent result counts as an error. The store's clock resolves `After`, once. An entry for a topic stays one
-    /// entry until it is due, then it fans out to the subscriptions of that moment.
+    /// Stores the entries and confirms them, with the durability that the transport declares.
+    /// Returns one result per envelope, in order; a missing result counts as an error. The clock of
+    /// the store resolves `Due::After`, once. An entry for a topic stays one entry until it is due.
+    /// It is then delivered to the subscriptions that exist at that moment.
     ///
     /// The name of an entry is [`ScheduleId::of`]. If another entry has this name already:
     ///
-    /// * [`Envelope::once`] says what happens.
-    /// * A send without `once` replaces nothing. It takes a free name.
-    /// * A copy ([`Envelope::copy`]) replaces an earlier copy of this name and content, so storing it again after a
-    ///   doubt is idempotent. It replaces nothing else: then it takes a free name, too.
+    /// [`Envelope::once`] decides what happens.
+    /// A send without `once` replaces nothing and takes a free name.
+    /// A copy ([`Envelope::copy`]) replaces an earlier copy with this name and content. Storing it
+    /// again after a lost confirmation is therefore idempotent. It replaces nothing else; in that
+    /// case it takes a free name, too.
     ///
     /// A free name is [`ScheduleId::of`] with a suffix that starts with `&`.
     fn schedule(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>>;
 
-    /// Records that these envelopes are about to be sent to another broker, each under an id that its user chose:
-    /// [`Envelope::once`] is present. Each is addressed to the forwarder, as for [`Scheduler::schedule`], so both share
-    /// one memory of ids.
+    /// Records that these envelopes are about to be sent to another broker, each under an id that
+    /// its user chose: [`Envelope::once`] is set. Each envelope is addressed to the forwarder, as
+    /// for [`Scheduler::schedule`], so both share one record of ids.
     ///
-    /// * `duplicate` means that the id is known with this content. Do not send it. Other content is `Conflict`.
-    /// * Otherwise the id is now recorded as `sending`. Send it, then call [`Scheduler::end_send`]. An id that was
-    ///   recorded before and is still `sending` is answered the same way: nobody knows whether that send succeeded.
-    /// * `Replace` records the id in any case.
-    /// * A record that is `sending` is no proof that the message was sent: [`Scheduler::cancel`] and
-    ///   [`Scheduler::reschedule`] answer as if it did not exist.
+    /// `duplicate` means that the id is known with this content: do not send the message.
+    /// Otherwise the id is now recorded as `sending`: send the message, then call
+    /// [`Scheduler::end_send`]. The result is the same for an id that was recorded before and is
+    /// still `sending`, because the outcome of that send is unknown.
+    /// `Replace` records the id in every case.
+    /// A record in state `sending` does not prove that the message was sent. [`Scheduler::cancel`]
+    /// and [`Scheduler::reschedule`] treat it as if it did not exist.
     ///
-    /// One result per envelope, in order; an absent result counts as an error. `Unsupported` if the transport does not
-    /// remember ids.
+    /// Returns one result per envelope, in order; a missing result counts as an error.
+    ///
+    /// # Errors
+    ///
+    /// * `Conflict`: the id is known with other content, and `once` is `Fail`.
+    /// * `Unsupported`: [`Capabilities::remembers_ids`](crate::Capabilities::remembers_ids) is not
+    ///   declared.
     fn begin_send(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>>;
 
-    /// Ends the sends of [`Scheduler::begin_send`]. `Some` records the id as `sent`: repeats are duplicates from now
-    /// on. `None` means that the broker refused the message, and removes the record.
+    /// Ends the sends of [`Scheduler::begin_send`]. `Some` records the id as `sent`, so repeated
+    /// sends are duplicates from now on. `None` means that the broker refused the message, and
+    /// removes the record.
     fn end_send(&self, entries: Vec<(Envelope, Option<Sent>)>) -> BoxFuture<'_, Result<()>>;
 
-    /// Cancels these entries. `Done` means that at least one of them was pending, and that those never fire. `TooLate`
-    /// means that none was pending and at least one has fired. Fired entries are remembered by their name and by their
-    /// message id.
+    /// Cancels the entries.
     ///
-    /// A dead letter that waits for its next run is not pending, see [`ScheduleId::is_dead_letter`]: the answer is
-    /// `TooLate`. People replay or discard it by the ledger.
+    /// * `Done`: at least one entry was pending. The pending entries will not fire.
+    /// * `TooLate`: no entry was pending, and at least one has fired. Fired entries are remembered
+    ///   by their name and by their message id.
+    /// * `NotFound`: no entry is known.
+    ///
+    /// A dead letter that is scheduled for its next run is not a pending entry (see
+    /// [`ScheduleId::is_dead_letter`]), so the result is `TooLate`. Use the ledger to replay or
+    /// discard it.
     fn cancel<'a>(&'a self, entries: &'a Entries) -> BoxFuture<'a, Result<Changed>>;
 
-    /// Makes the same entries as [`Scheduler::cancel`] due earlier or later, with the same answers.
+    /// Gives the entries a new due time. It selects the same entries as [`Scheduler::cancel`] and
+    /// returns the same results.
     fn reschedule<'a>(&'a self, entries: &'a Entries, due: Due) -> BoxFuture<'a, Result<Changed>>;
 
-    /// What waits, with resolved due times.
+    /// Returns a page of pending messages, with their due times resolved.
     fn pending(&self, query: Query) -> BoxFuture<'_, Result<Vec<Pending>>>;
 }

@@ -1,9 +1,10 @@
-//! What a transport needs from outside: time, randomness, ids and its own name.
+//! The external inputs of a transport: time, random numbers, ids and its own name.
 
 use crate::{Clock, Ids, Random, SeededRandom, SystemClock, Text, UuidIds, VirtualClock};
 use std::{fmt, sync::Arc};
 
-/// What a transport needs from outside. Nothing else in Dwell knows what time it is, or throws dice.
+/// The external inputs of a transport: time, random numbers, ids and its own name. All parts of
+/// Dwell take them from here, so that tests can replace them.
 ///
 /// ```
 /// use dwell_core::{Clock, Seams, VirtualClock};
@@ -19,54 +20,32 @@ use std::{fmt, sync::Arc};
 /// ```
 #[derive(Clone)]
 pub struct Seams {
-    /// Time.
+    /// Clock.
     pub clock: Arc<dyn Clock>,
-    /// New message ids.
+    /// Source of new message ids.
     pub ids: Arc<dyn Ids>,
-    /// Jitter.
+    /// Source of random numbers, for jitter.
     pub random: Arc<dyn Random>,
-    /// Stable over restarts, where a broker wants a name.
+    /// Name of this process. Stable over restarts, for brokers that need such a name.
     pub instance: Text,
-    /// New at each start, for fences and consumer names: a name that was used before defeats the search for orphans.
+    /// Unique name of this run of the process, for fences and consumer names. A reused name would
+    /// hide orphaned deliveries of an earlier run.
     pub incarnation: Text,
 }
 
 impl Seams {
-    /// The real ones.
-    ///
-    /// ```
-    /// use dwell_core::Seams;
-    ///
-    /// let seams = Seams::system("shop-1");
-    /// assert_eq!(&*seams.instance, "shop-1");
-    /// assert_ne!(seams.incarnation, Seams::system("shop-1").incarnation, "another start");
-    /// ```
+    /// Creates the inputs of a real process.
     pub fn system(instance: impl Into<Text>) -> Self {
         Self::new(Arc::new(SystemClock::new()), Arc::new(SeededRandom::from_system()), instance)
     }
 
-    /// Virtual time and the same randomness for the same seed.
-    ///
-    /// ```
-    /// use dwell_core::{Seams, VirtualClock};
-    ///
-    /// let [first, second] = [(); 2].map(|()| Seams::virtual_time(VirtualClock::new(), 42));
-    /// assert_eq!(first.ids.next(), second.ids.next(), "the same seed, the same ids");
-    /// ```
+    /// Creates inputs for a test: virtual time, and random numbers and ids that depend on `seed`
+    /// only.
     pub fn virtual_time(clock: VirtualClock, seed: u64) -> Self {
         Self::new(Arc::new(clock), Arc::new(SeededRandom::new(seed)), "test")
     }
 
-    /// From a clock and a source of randomness.
-    ///
-    /// ```
-    /// use dwell_core::{Seams, SeededRandom, SystemClock};
-    /// use std::sync::Arc;
-    ///
-    /// let random = Arc::new(SeededRandom::from_system());
-    /// let seams = Seams::new(Arc::new(SystemClock::tracking()), random, "shop-1");
-    /// assert_ne!(seams.ids.next(), seams.ids.next());
-    /// ```
+    /// Creates inputs from a clock and a source of random numbers.
     pub fn new(clock: Arc<dyn Clock>, random: Arc<dyn Random>, instance: impl Into<Text>) -> Self {
         let ids = Arc::new(UuidIds::new(clock.clone(), random.clone()));
         let incarnation = format!("{:016x}", random.next()).into();

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A password or token. `Debug` and `Display` print `***`; the text itself comes out by [`expose`](Self::expose) alone,
-/// so that every place that reads it can be found.
+/// A password or token. `Debug` and `Display` print `***`. Only [`expose`](Self::expose) returns
+/// the text, so that every use can be found by a search.
 ///
 /// ```
 /// use dwell_core::Secret;
@@ -16,15 +16,15 @@ use std::fmt;
 pub struct Secret(Box<str>);
 
 impl Secret {
-    /// What stands for a secret wherever one would be printed.
+    /// Printed in place of a secret.
     pub(crate) const MASK: &str = "***";
 
-    /// Keeps the text from being printed.
+    /// Wraps the text.
     pub fn new(text: impl Into<Box<str>>) -> Self {
         Self(text.into())
     }
 
-    /// The text itself.
+    /// Returns the text.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -1,23 +1,24 @@
-//! What must be there before messages flow: topics and subscriptions.
+//! Topics and subscriptions, which must exist before messages are sent.
 
 use crate::{Address, Error, ErrorKind, Result, Text, format_duration, wire};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What becomes of a message sent to a topic that nobody subscribed to. Dead-letter channels and topics of commands
-/// always keep.
+/// What happens to a message that is sent to a topic without subscriptions. Dead-letter channels
+/// and topics of commands always keep it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unclaimed {
-    /// Dropped: counted, and warned about once per topic.
+    /// The message is dropped and counted, and a warning is logged once per topic.
     #[default]
     Discard,
-    /// Kept in a subscription of the topic's own name; the first named subscription adopts what that one holds.
+    /// The message is kept in a subscription with the name of the topic. The first named
+    /// subscription takes over these messages.
     Keep,
 }
 
 impl Unclaimed {
-    /// As configuration files have it.
+    /// Returns the word that configuration files use.
     fn word(self) -> &'static str {
         match self {
             Self::Keep => "keep",
@@ -26,50 +27,51 @@ impl Unclaimed {
     }
 }
 
-/// A topic, and what it does with messages that nobody subscribed to.
+/// A topic, and its setting for messages without a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topic {
-    /// Its name.
+    /// Name.
     pub name: Text,
-    /// For messages that nobody subscribed to. `None` leaves an existing topic as it is, and gives a new one the default:
-    /// dead-letter channels keep, other topics discard.
+    /// Setting for messages without a subscription. `None` leaves an existing topic as it is. A new
+    /// topic then gets the default: dead-letter channels keep, other topics discard.
     pub unclaimed: Option<Unclaimed>,
 }
 
 impl Topic {
-    /// A topic whose `unclaimed` was not set.
+    /// Creates a topic without an explicit `unclaimed`.
     pub fn named(name: impl Into<Text>) -> Self {
         Self { name: name.into(), unclaimed: None }
     }
 
-    /// The same, keeping messages that nobody subscribed to.
+    /// Sets `unclaimed` to `Keep`.
     #[must_use]
     pub fn keep(mut self) -> Self {
         self.unclaimed = Some(Unclaimed::Keep);
         self
     }
 
-    /// The same, discarding messages that nobody subscribed to.
+    /// Sets `unclaimed` to `Discard`.
     #[must_use]
     pub fn discard(mut self) -> Self {
         self.unclaimed = Some(Unclaimed::Discard);
         self
     }
 
-    /// What a new topic does with messages that nobody subscribed to.
+    /// Returns the setting that a new topic gets.
     pub fn unclaimed_or_default(&self) -> Unclaimed {
         let is_dead_letter = wire::is_dead_letter_topic(&self.name);
         self.unclaimed.unwrap_or(if is_dead_letter { Unclaimed::Keep } else { Unclaimed::Discard })
     }
 
-    /// The topics of a request, those with an explicit setting first: another mention of the same topic leaves it alone.
+    /// Sorts the topics of a request: those with an explicit setting come first, so that a second
+    /// mention of a topic without a setting changes nothing.
     pub fn explicit_first(topics: &[Self]) -> impl Iterator<Item = &Self> {
         let (explicit, others) = (topics.iter(), topics.iter());
         let explicit = explicit.filter(|topic| topic.unclaimed.is_some());
         explicit.chain(others.filter(|topic| topic.unclaimed.is_none()))
     }
 
-    /// The settings of an existing topic that this request changes.
+    /// Returns the settings of an existing topic that this request changes.
     pub fn changes(&self, existing: Unclaimed) -> SettingChanges {
         let mut changes = SettingChanges::new(format!("topic `{}`", self.name));
         let wanted = self.unclaimed.unwrap_or(existing);
@@ -97,7 +99,7 @@ impl Topic {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingChanges {
     what: String,
-    /// Name, existing and requested value.
+    /// Name, existing value and requested value.
     settings: Vec<(&'static str, String, String)>,
 }
 
@@ -112,12 +114,13 @@ impl SettingChanges {
         }
     }
 
-    /// Whether nothing changes.
+    /// Whether no setting differs.
     pub fn is_empty(&self) -> bool {
         self.settings.is_empty()
     }
 
-    /// `Conflict` if anything differs, unless `on_missing` is `Create`: then the requested settings replace the existing ones.
+    /// Returns a `Conflict` if a setting differs and `on_missing` is `Validate`. Otherwise the
+    /// requested settings replace the existing ones.
     pub fn check(&self, on_missing: OnMissing) -> Result<()> {
         match on_missing {
             OnMissing::Create | OnMissing::Assume => Ok(()),
@@ -128,7 +131,8 @@ impl SettingChanges {
         }
     }
 
-    /// `Conflict` if one request names the same thing twice, with settings that differ: both cannot hold at once.
+    /// Returns a `Conflict` if a setting differs. For a request that names the same topic or
+    /// subscription twice.
     pub fn check_same_request(&self) -> Result<()> {
         self.refuse("is requested twice, with", "use the same settings, or another name")
     }
@@ -144,7 +148,7 @@ impl SettingChanges {
         Err(Error::new(ErrorKind::Conflict, format!("{} {how} {settings}: {remedy}", self.what)))
     }
 
-    /// Logs each change. To be called once the change has been stored.
+    /// Logs each change. Call it after the changes are stored.
     pub fn log(&self) {
         for (setting, old, new) in &self.settings {
             tracing::info!(setting, old, new, "setting of {} changed", self.what);
@@ -152,26 +156,29 @@ impl SettingChanges {
     }
 }
 
-/// What a consumer reads, and where its failures go: the settings that a transport needs. The pump has its own.
+/// What a consumer reads, and where its failed messages go. These are the settings that a transport
+/// needs; the engine has its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// What it subscribes to.
+    /// Topic.
     pub topic: Text,
-    /// One copy of each message per name, shared by all consumers of that name.
+    /// Name. Each name receives one copy of each message, shared by all consumers with this name.
     pub name: Text,
-    /// How long a delivery is ours without an `extend`, where leases are timed.
+    /// How long a delivery is leased without an `extend`, if the leases are timed.
     pub lease: Duration,
-    /// Whether messages with one key are handed out one after the other, where the transport declares `key_order`.
+    /// Whether messages with the same key are delivered one after the other. Requires
+    /// [`Capabilities::key_order`](crate::Capabilities::key_order).
     pub ordered: bool,
-    /// Where rejected messages go. `None` is an explicit "discard", never a default.
+    /// Destination of rejected messages. `None` discards them, and is never a default, except for
+    /// subscriptions of dead-letter channels.
     pub dead_letter: Option<Address>,
-    /// Where unreadable messages go; to the dead letters if `None`.
+    /// Destination of unreadable messages. `None` means the dead-letter channel.
     pub invalid: Option<Address>,
 }
 
 impl Subscription {
-    /// With the defaults: a lease of 30 s, ordered, dead letters to `{topic}.dlq`. A subscription of a dead-letter
-    /// channel has no such channel itself.
+    /// Creates a subscription with the defaults: a lease of 30 s, ordered, dead letters to
+    /// `{topic}.dlq`. A subscription of a dead-letter channel has no dead-letter channel.
     pub fn new(topic: impl Into<Text>, name: impl Into<Text>) -> Self {
         let (topic, name) = (topic.into(), name.into());
         let dead_letter =
@@ -179,13 +186,13 @@ impl Subscription {
         Self { topic, name, lease: Duration::from_secs(30), ordered: true, dead_letter, invalid: None }
     }
 
-    /// This subscription alone.
+    /// Returns the address of this subscription.
     pub fn address(&self) -> Address {
         Address::Subscription { topic: self.topic.clone(), name: self.name.clone() }
     }
 
-    /// The settings of this subscription, which exists, that a request changes. Leases count to the millisecond, because
-    /// that is what stores keep of them.
+    /// Returns the settings of this existing subscription that a request changes. Leases are
+    /// compared in milliseconds, because stores keep no finer value.
     pub fn changes(&self, requested: &Self) -> SettingChanges {
         let channel =
             |address: &Option<Address>| address.as_ref().map_or("none".to_owned(), Address::to_string);
@@ -201,13 +208,13 @@ impl Subscription {
         changes
     }
 
-    /// The channels that its failures go to.
+    /// Returns the channels for failed messages.
     pub fn channels(&self) -> impl Iterator<Item = &Address> {
         self.dead_letter.iter().chain(&self.invalid)
     }
 }
 
-/// What to do about topics, queues and groups that are not there.
+/// What to do about topics, queues and groups that do not exist.
 ///
 /// ```
 /// use dwell_core::OnMissing;
@@ -218,13 +225,14 @@ impl Subscription {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnMissing {
-    /// Create them. Idempotent and safe to race. An existing subscription takes the requested settings, and so does a topic
-    /// whose `unclaimed` is set: the last start wins, and the change is logged.
+    /// Create them. The call is idempotent, and several processes may make it at the same time. An
+    /// existing subscription takes the requested settings, and so does a topic with an explicit
+    /// `unclaimed`. The last request wins, and each change is logged.
     #[default]
     Create,
-    /// Fail, naming all that do not exist, or the settings that differ.
+    /// Fail with an error that names everything that is missing, or the settings that differ.
     Validate,
-    /// Do not look: needs no admin rights.
+    /// Do not look. Needs no admin rights.
     Assume,
 }
 
@@ -239,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_changes_only_by_an_explicit_value() {
+    fn only_an_explicit_value_changes_a_topic() {
         let topic = Topic::named("orders");
         assert_eq!(topic.unclaimed_or_default(), Unclaimed::Discard);
         assert_eq!(Topic::named("orders.dlq").unclaimed_or_default(), Unclaimed::Keep);
@@ -258,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscription_takes_other_settings_or_names_all_of_them() {
+    fn a_refused_subscription_change_names_all_settings() {
         let mail = Subscription::new("orders", "mail");
         assert!(mail.changes(&mail).is_empty());
         let finer = Subscription { lease: mail.lease - Duration::from_nanos(1), ..mail.clone() };

@@ -1,10 +1,10 @@
-//! "Did you mean …?": the closest of the names that exist.
+//! Suggestions for misspelt names: "did you mean …?".
 
 use std::cmp::Reverse;
 
-/// The known name that `given` was most likely meant to be, if one is close enough to be worth naming: at most one slip
-/// in three letters, where a slip is a letter too many, too few, wrong, or swapped with the next. Upper and lower case
-/// do not matter. Of equally close names, the one that begins in the same way for longest.
+/// Returns the known name that is closest to `given`, if it is close enough: at most one edit for
+/// every three letters. An edit adds, removes or replaces a letter, or swaps two neighbours. Case
+/// is ignored. Of equally close names, the one with the longest common prefix is returned.
 ///
 /// ```
 /// use dwell_core::suggest;
@@ -19,7 +19,7 @@ pub fn suggest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .filter_map(|name| {
             let letters = letters(name);
             let allowed = letters.len() / 3;
-            // This also bounds the work that a very long `given` can cause.
+            // This also limits the work for a very long `given`.
             if letters.len().abs_diff(given.len()) > allowed {
                 return None;
             }
@@ -35,7 +35,8 @@ fn letters(text: &str) -> Vec<char> {
     text.chars().flat_map(char::to_lowercase).collect()
 }
 
-/// Edits from `a` to `b`, a swap of neighbours being one (optimal string alignment).
+/// Returns the number of edits from `a` to `b`, with a swap of neighbours as one edit (optimal
+/// string alignment).
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_is_a_letter_added_lost_changed_or_swapped() {
+    fn an_edit_adds_removes_replaces_or_swaps() {
         assert_eq!(edits("lease", "lease"), 0);
         assert_eq!(edits("leasse", "lease"), 1);
         assert_eq!(edits("lese", "lease"), 1);
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_one_or_two_letters_match_only_themselves() {
+    fn names_of_one_or_two_letters_have_to_match_exactly() {
         assert_eq!(suggest("M", ["s", "m"]), Some("m"));
         assert_eq!(suggest("x", ["s", "m"]), None);
         assert_eq!(suggest("us", ["ms"]), None);

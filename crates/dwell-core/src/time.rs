@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since the epoch, on whichever clock the context names. Arithmetic saturates.
+/// Milliseconds since the epoch. The context names the clock. Arithmetic saturates.
 ///
 /// ```
 /// use dwell_core::Timestamp;
@@ -20,10 +20,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// The end of time: what saturating arithmetic ends at.
+    /// The latest time, at which arithmetic saturates.
     pub const MAX: Self = Self(i64::MAX);
 
-    /// This time plus `delay`, rounded *up* to a millisecond: never early.
+    /// Returns this time plus `delay`, rounded *up* to a millisecond so that it is never early.
     ///
     /// ```
     /// use dwell_core::Timestamp;
@@ -38,7 +38,7 @@ impl Timestamp {
         Self(self.0.saturating_add(i64::try_from(millis).unwrap_or(i64::MAX)))
     }
 
-    /// How long from `now` until this time; zero if it has passed.
+    /// Returns the duration from `now` until this time, or zero if this time has passed.
     ///
     /// ```
     /// use dwell_core::Timestamp;
@@ -51,10 +51,11 @@ impl Timestamp {
     }
 }
 
-/// A reading of a wall clock, with the part of a millisecond that a [`Timestamp`] does not have.
+/// A reading of a wall clock, with the fraction of a millisecond that a [`Timestamp`] does not
+/// have.
 ///
-/// It is rounded down to determine which messages are due, and up before a delay is added, so that no message is early by
-/// that part.
+/// It is rounded down to find due messages, and up before a delay is added. No message is early by
+/// the fraction.
 ///
 /// ```
 /// use dwell_core::{Moment, Timestamp};
@@ -68,13 +69,13 @@ impl Timestamp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment {
     millis: i64,
-    /// Nanoseconds past `millis`: less than a million.
+    /// Nanoseconds past `millis`, less than a million.
     nanos: u32,
 }
 
 impl Moment {
-    /// A reading whose part of a millisecond is unknown: the last moment of the given millisecond, so that a delay that is
-    /// added to it is never early.
+    /// Returns a reading with an unknown fraction of a millisecond: the last moment of the given
+    /// one, so that a delay added to it is never early.
     ///
     /// ```
     /// use dwell_core::{Moment, Timestamp};
@@ -86,29 +87,29 @@ impl Moment {
         Self { millis: millisecond.0, nanos: 999_999 }
     }
 
-    /// The last whole millisecond: messages that are due by then are due.
+    /// Returns the last whole millisecond. Messages with this due time, or an earlier one, are due.
     pub fn floor(self) -> Timestamp {
         Timestamp(self.millis)
     }
 
-    /// The next whole millisecond, unless this is one: where delays start.
+    /// Returns the next whole millisecond, or this one if it is whole. Delays start here.
     pub fn ceil(self) -> Timestamp {
         Timestamp(self.millis.saturating_add(i64::from(self.nanos > 0)))
     }
 
-    /// Microseconds since the epoch, rounded down.
+    /// Returns the microseconds since the epoch, rounded down.
     pub fn micros(self) -> i64 {
         self.millis.saturating_mul(1000).saturating_add(i64::from(self.nanos / 1000))
     }
 
-    /// The reading of a clock that is ahead by this number of milliseconds.
+    /// Returns the reading of a clock that is ahead by `millis` milliseconds.
     #[must_use]
     pub fn shift(self, millis: i64) -> Self {
         Self { millis: self.millis.saturating_add(millis), ..self }
     }
 }
 
-/// A whole millisecond.
+/// Converts a whole millisecond.
 impl From<Timestamp> for Moment {
     fn from(time: Timestamp) -> Self {
         Self { millis: time.0, nanos: 0 }
@@ -131,16 +132,16 @@ impl From<SystemTime> for Moment {
     }
 }
 
-/// Rounded *up* to a millisecond: never early.
+/// Rounds *up* to a millisecond, so that the time is never early.
 impl From<SystemTime> for Timestamp {
     fn from(time: SystemTime) -> Self {
         Moment::from(time).ceil()
     }
 }
 
-/// When a message may be handled, in the words the caller used. Whoever *holds* the message while it waits resolves
-/// `After`, once, on its own clock, and keeps the absolute time from then on: `after(5s)` is five seconds even if the
-/// sender's clock is wrong, and hops do not add up.
+/// When a message may be handled. The transport or store that holds the pending message resolves
+/// `After`, once, on its own clock, and stores the absolute time. `After` five seconds is therefore
+/// five seconds even if the sender's clock is wrong, and several hops do not add up.
 ///
 /// ```
 /// use dwell_core::{Due, Moment, Timestamp};
@@ -149,14 +150,14 @@ impl From<SystemTime> for Timestamp {
 /// let (now, minute) = (Timestamp(1_000_000), Duration::from_secs(60));
 /// assert_eq!(Due::from(minute).resolve(Moment::from(now)), Timestamp(1_060_000));
 /// assert_eq!(Due::from(Timestamp(1_060_000)).wait(now), minute);
-/// assert!(Due::At(Timestamp(0)).wait(now).is_zero(), "at once");
+/// assert!(Due::At(Timestamp(0)).wait(now).is_zero(), "due already");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Due {
-    /// This long after the holder accepted it. Zero is at once.
+    /// This long after the store has accepted the message. Zero is immediately.
     After(Duration),
-    /// At this time. A past time is at once.
+    /// At this time. A past time is immediately.
     At(Timestamp),
 }
 
@@ -179,10 +180,11 @@ impl From<SystemTime> for Due {
 }
 
 impl Due {
-    /// At once: never touches a scheduler.
+    /// Due immediately, without a scheduler.
     pub const NOW: Self = Self::After(Duration::ZERO);
 
-    /// The absolute time, on the clock that says `now`. A delay starts at the next whole millisecond: never early.
+    /// Returns the absolute time, given the current one. A delay starts at the next whole
+    /// millisecond, so that it is never early.
     pub fn resolve(self, now: Moment) -> Timestamp {
         match self {
             Self::NOW => now.floor(),
@@ -191,7 +193,7 @@ impl Due {
         }
     }
 
-    /// How long that is from `now`; zero if it has passed.
+    /// Returns the remaining time from `now`, or zero if the time has passed.
     pub fn wait(self, now: Timestamp) -> Duration {
         match self {
             Self::After(delay) => delay,

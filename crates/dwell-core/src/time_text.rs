@@ -1,4 +1,4 @@
-//! Points in time as people write them: RFC 3339 with an offset, or milliseconds since the epoch.
+//! Points in time as text: RFC 3339 with an offset, or milliseconds since the epoch.
 
 use crate::{
     Error, ErrorKind, Result, Timestamp,
@@ -11,15 +11,21 @@ const DAY: i64 = 86_400_000;
 const FIRST: i64 = -62_167_219_200_000;
 /// 9999-12-31T23:59:59.999Z.
 const LAST: i64 = 253_402_300_799_999;
-/// An integer below this would be in 1973 or earlier: in truth it is a recent time in seconds.
+/// An integer below this would be a time in 1973 or earlier, and is more likely a recent time in
+/// seconds.
 const LEAST_INTEGER: i64 = 100_000_000_000;
 
 impl Timestamp {
-    /// Reads RFC 3339 with an offset, or a whole number of milliseconds since 1970.
+    /// Parses RFC 3339 with an offset, or a whole number of milliseconds since 1970.
     ///
-    /// Refused: a time without an offset, since it would depend on who reads it; an integer below 10^11, which looks
-    /// like seconds; and whatever lies outside the years 0000 to 9999. A fraction finer than a millisecond is rounded
-    /// *up*, so that nothing gets early. A leap second, `23:59:60` UTC at the end of a month, is the second after.
+    /// A fraction finer than a millisecond is rounded *up*, so that nothing is early. A leap
+    /// second, `23:59:60` UTC at the end of a month, is the second after it.
+    ///
+    /// These are refused:
+    ///
+    /// * a time without an offset, because its meaning would depend on the reader;
+    /// * an integer below 10^11, which looks like seconds;
+    /// * a time outside the years 0000 to 9999.
     ///
     /// ```
     /// use dwell_core::Timestamp;
@@ -45,14 +51,8 @@ impl Timestamp {
         })
     }
 
-    /// RFC 3339 in UTC, with milliseconds. Outside the years 0000 to 9999, which RFC 3339 ends at, the year has a sign
-    /// and as many digits as it needs.
-    ///
-    /// ```
-    /// use dwell_core::Timestamp;
-    ///
-    /// assert_eq!(Timestamp(0).to_rfc3339(), "1970-01-01T00:00:00.000Z");
-    /// ```
+    /// Formats the time as RFC 3339 in UTC, with milliseconds. RFC 3339 ends at the years 0000 and
+    /// 9999. Outside them, the year has a sign and as many digits as it needs.
     pub fn to_rfc3339(self) -> String {
         let (year, month, day) = civil_from_days(self.0.div_euclid(DAY));
         let time = self.0.rem_euclid(DAY);
@@ -64,10 +64,10 @@ impl Timestamp {
 }
 
 fn parse_integer(text: &str) -> Result<i64, String> {
-    // What does not fit is beyond the year 9999, or far before 1970.
+    // A number that does not fit is beyond the year 9999, or far before 1970.
     let millis = text.parse().unwrap_or(if text.starts_with('-') { i64::MIN } else { i64::MAX });
     if millis > LAST {
-        return Err("is beyond the year 9999: it is read as milliseconds".to_owned());
+        return Err("is beyond the year 9999 when read as milliseconds".to_owned());
     }
     if millis < LEAST_INTEGER {
         return Err("looks like seconds: it is read as milliseconds".to_owned());
@@ -114,13 +114,13 @@ fn parse_rfc3339(text: &str) -> Result<i64, String> {
     Ok(time)
 }
 
-/// Minutes east of UTC.
+/// Returns the minutes east of UTC.
 fn parse_offset(text: &str) -> Result<i64, String> {
     let mut rest = match text.chars().next() {
         None => return Err("has no offset: add `Z` for UTC, or one like `+02:00`".to_owned()),
         Some('Z' | 'z') if text.len() == 1 => return Ok(0),
         Some('+' | '-') => &text[1..],
-        // What becomes of `+02:00` in a query string.
+        // In a query string, `+02:00` becomes ` 02:00`.
         Some(' ') => return Err("has no offset after the space: a `+` in a URL is written `%2B`".to_owned()),
         Some(_) => return Err(format!("has {} where an offset like `Z` or `+02:00` belongs", quote(text))),
     };
@@ -133,7 +133,7 @@ fn parse_offset(text: &str) -> Result<i64, String> {
     Ok(if text.starts_with('-') { -offset } else { offset })
 }
 
-/// Takes a number of exactly `width` digits off the start, after `separator`.
+/// Splits a number of exactly `width` digits off the start, after `separator`.
 fn field(
     rest: &mut &str,
     separator: &str,
@@ -151,7 +151,7 @@ fn field(
     }
     let number = digits.parse().map_err(|_| missing())?;
     if !range.contains(&number) {
-        return Err(format!("has {name} {number}, which is not one of {} to {}", range.start(), range.end()));
+        return Err(format!("has {name} {number}, which is outside {} to {}", range.start(), range.end()));
     }
     *rest = after;
     Ok(number)
@@ -170,13 +170,14 @@ fn days_in_month(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days of 400 years, after which the calendar repeats.
+/// Days in 400 years, after which the calendar repeats.
 const ERA: i64 = 146_097;
-/// From 0000-03-01 to 1970-01-01.
+/// Days from 0000-03-01 to 1970-01-01.
 const EPOCH: i64 = 719_468;
 
-/// Days since 1970-01-01 of a date in the Gregorian calendar. Years are counted from March, so that the leap day is the
-/// last day of a year, and month lengths follow (153 m + 2) / 5.
+/// Returns the days since 1970-01-01 of a date in the Gregorian calendar. Years start in March, so
+/// that the leap day is the last day of a year and the lengths of the months follow (153 m + 2) /
+/// 5.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let year_of_era = year.rem_euclid(400);
@@ -185,7 +186,7 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     year.div_euclid(400) * ERA + day_of_era - EPOCH
 }
 
-/// The reverse: year, month and day.
+/// Returns year, month and day: the reverse of `days_from_civil`.
 fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + EPOCH;
     let day_of_era = days.rem_euclid(ERA);
@@ -206,7 +207,7 @@ mod tests {
         Timestamp::parse(text).unwrap_or_else(|error| panic!("{error}")).0
     }
 
-    /// Times whose milliseconds are known from elsewhere (GNU date).
+    /// Times with known milliseconds, from GNU date.
     const KNOWN: [(&str, i64); 14] = [
         ("1970-01-01T00:00:00.000Z", 0),
         ("1969-12-31T23:59:59.999Z", -1),
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn every_day_of_ten_thousand_years_follows_the_one_before() {
+    fn every_day_of_ten_thousand_years_is_converted() {
         let mut days = FIRST / DAY;
         for year in 0..=9999 {
             for month in 1..=12 {
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_are_taken_off() {
+    fn offsets_are_subtracted() {
         let noon = millis("2026-11-15T12:00:00Z");
         for text in [
             "2026-11-15T14:00:00+02:00",
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_time_is_refused_saying_why() {
+    fn invalid_times_are_refused_with_the_reason() {
         for (text, why) in [
             ("", "no year of 4 digits"),
             ("-", "no year of 4 digits"),
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn years_that_rfc_3339_does_not_know_are_written_with_a_sign() {
+    fn years_outside_rfc_3339_have_a_sign() {
         for (millis, expected) in [
             (LAST + 1, "+10000-01-01T00:00:00.000Z"),
             (FIRST - 1, "-0001-12-31T23:59:59.999Z"),

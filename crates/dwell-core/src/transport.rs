@@ -1,4 +1,4 @@
-//! The three traits of a broker: the connection, and its two ends. The contract is on the method.
+//! The traits of a broker connection: [`Transport`], [`Producer`] and [`Consumer`].
 
 use crate::{
     Capabilities, Delivery, Envelope, Inbox, LeaseId, Ledger, Measure, OnMissing, Result, Scheduler, Sent,
@@ -6,55 +6,61 @@ use crate::{
 };
 use std::{pin::Pin, sync::Arc, time::Duration};
 
-/// One allocation per batch: the price of an object-safe trait without a macro.
+/// A boxed future. An object-safe trait without a macro costs one allocation per batch.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A future that is done.
-///
-/// ```
-/// use dwell_core::{BoxFuture, ready};
-///
-/// fn answer() -> BoxFuture<'static, u64> {
-///     ready(42)
-/// }
-///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() {
-/// assert_eq!(answer().await, 42);
-/// # }
-/// ```
+/// Returns a future that is ready with `value`.
 pub fn ready<'a, T: Send + 'a>(value: T) -> BoxFuture<'a, T> {
     Box::pin(std::future::ready(value))
 }
 
-/// One broker, connected.
+/// A connection to one broker.
 ///
-/// All traits here share these rules. Batch first: one dynamic call per batch, never per message. `&self`, and a
-/// pending `receive` never blocks a `settle`. Cancel safe: dropping a future loses nothing. Unsure means not done: an
-/// error is returned unless the broker has confirmed.
+/// All traits of this crate share these rules:
+///
+/// * **Batches.** There is one dynamic call per batch, never one per message.
+/// * **Shared access.** Methods take `&self`, and a pending `receive` never blocks a `settle`.
+/// * **Cancellation.** The caller may drop any future. No message is lost.
+/// * **Confirmation.** A method returns an error unless the broker has confirmed the operation.
+///   After an error, the operation may or may not have taken effect.
 ///
 /// ```
-/// use dwell_core::{Address, Envelope, ErrorKind, Message, OnMissing, Result, Topic, Transport};
+/// use dwell_core::{Address, Envelope, Message, OnMissing, Result, Topic, Transport};
 ///
-/// /// What anybody can do with any transport.
+/// /// Works with every transport.
 /// async fn send(transport: &dyn Transport, topic: &str, message: Message) -> Result<()> {
 ///     transport.provision(&[Topic::named(topic)], &[], OnMissing::Create).await?;
 ///     let producer = transport.producer().await?;
 ///     let sent = producer.send(&[Envelope::new(Address::topic(topic), message)]).await.remove(0)?;
-///     assert_eq!(sent.due, None, "it went at once");
+///     assert_eq!(sent.due, None, "sent without a delay");
 ///     Ok(())
 /// }
 /// ```
 pub trait Transport: Send + Sync {
-    /// What it can do: known since `connect`, the same for its whole life.
+    /// Returns what this transport does natively. The value is known once the transport is
+    /// connected and never changes.
     fn capabilities(&self) -> Capabilities;
 
-    /// Makes sure that all that these topics and subscriptions need is there and fits: queues, groups, retry and
-    /// dead-letter channels, delay levels. The channels of a subscription come with it.
+    /// Ensures that everything these topics and subscriptions need exists with the requested
+    /// settings: queues, groups, retry channels, dead-letter channels and delay levels. The
+    /// channels of a subscription are provisioned with it. The call is idempotent, and several
+    /// processes may make it at the same time.
     ///
-    /// Under `Create`, an existing subscription takes the requested settings, and a topic its `unclaimed`, if that is set:
-    /// see [`SettingChanges`](crate::SettingChanges). Running consumers keep their own lease. Settings that cannot hold at
-    /// once are a `Conflict`, and nothing is changed. Under `Validate`, all that is missing is named in one `NotFound`, and
-    /// settings that differ in one `Conflict`.
+    /// What it does depends on `on_missing`:
+    ///
+    /// * `Create` creates what is missing. An existing subscription takes the requested settings,
+    ///   and an existing topic takes the requested `unclaimed` if it is set: see
+    ///   [`SettingChanges`](crate::SettingChanges). Running consumers keep the lease that they
+    ///   started with.
+    /// * `Validate` changes nothing.
+    /// * `Assume` does not look at the broker.
+    ///
+    /// # Errors
+    ///
+    /// * `NotFound` under `Validate`: one error that names everything that is missing.
+    /// * `Conflict` under `Validate`: one error that names all settings that differ.
+    /// * `Conflict` if one request names a topic or subscription twice with different settings.
+    ///   Nothing is changed.
     fn provision<'a>(
         &'a self,
         topics: &'a [Topic],
@@ -62,96 +68,136 @@ pub trait Transport: Send + Sync {
         on_missing: OnMissing,
     ) -> BoxFuture<'a, Result<()>>;
 
-    /// *The* producer: one for all destinations, opened on first use, shared. Safe in a consumer-only process.
+    /// Returns the producer of this transport. It serves all destinations, is opened on first use
+    /// and is shared by all callers. A process that only consumes may call this, too.
     fn producer(&self) -> BoxFuture<'_, Result<Arc<dyn Producer>>>;
 
-    /// A new member of the subscription. `NotFound` where the broker knows that it was never provisioned.
+    /// Joins the subscription as a new member. Each call returns a consumer of its own.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if the broker knows that the subscription was never provisioned.
     fn consumer(&self, of: Subscription) -> BoxFuture<'_, Result<Arc<dyn Consumer>>>;
 
-    /// Control over what waits inside the broker. `Some` if and only if `delay_control` is declared.
+    /// Returns control over the pending messages in this broker. `Some` if and only if
+    /// [`Capabilities::delay_control`] is declared.
     fn scheduler(&self) -> Option<Arc<dyn Scheduler>> {
         None
     }
 
-    /// Every message, its state and its history. `Some` if and only if `ledger` is declared.
+    /// Returns access to every stored message, its state and its history. `Some` if and only if
+    /// [`Capabilities::ledger`] is declared.
     fn ledger(&self) -> Option<Arc<dyn Ledger>> {
         None
     }
 
-    /// Effects once. `Some` if and only if `inbox` is declared.
+    /// Returns the record of handled messages, which makes effects happen once. `Some` if and only
+    /// if [`Capabilities::inbox`] is declared.
     fn inbox(&self) -> Option<Arc<dyn Inbox>> {
         None
     }
 
-    /// Work that has to run *somewhere* for this transport to keep its promises: a promoter, a relay, a reaper. A
-    /// started bus supervises one in each process, unless told that it runs elsewhere; any number may run at once.
-    /// Ends after `stop`; ends with an error if it has to be started again.
+    /// Returns a background task that this transport needs in at least one process: a promoter, a
+    /// relay or a reaper. `None` if it needs none.
+    ///
+    /// A started bus supervises one task per process, unless the configuration says that the task
+    /// runs in another process. Any number of tasks may run at the same time.
+    ///
+    /// The task ends with `Ok` after `stop` completes. It ends with an error if it has to be
+    /// started again.
     fn background(&self, stop: BoxFuture<'static, ()>) -> Option<BoxFuture<'static, Result<()>>> {
         drop(stop);
         None
     }
 
-    /// How its own work goes, where there is more to tell than anybody above could count: what `background` does here, or
-    /// how much room it takes. A bus with metrics asks whenever somebody looks, and shows it among its own.
+    /// Returns metrics of the transport's own work that nothing above it can count, for example the
+    /// progress of `background` or the used storage. A bus with metrics calls this whenever its
+    /// metrics are read, and exports the result with its own.
     fn measures(&self) -> BoxFuture<'_, Result<Vec<Measure>>> {
         Box::pin(async { Ok(vec![]) })
     }
 
-    /// Flushes and closes the producer, leaves with every consumer, disconnects. Idempotent.
+    /// Flushes and closes the producer, closes every consumer and disconnects. A second call does
+    /// nothing.
     fn close(&self) -> BoxFuture<'_, Result<()>>;
 }
 
-/// Puts messages into a broker.
+/// Sends messages to a broker.
 pub trait Producer: Send + Sync {
-    /// Sends the batch and waits until the broker has *confirmed*. One result per envelope, in order; an absent one
-    /// counts as an error. Items fail alone. Splits to the broker's own limits. Order is kept per key.
+    /// Sends the batch and waits until the broker has confirmed it.
     ///
-    /// * A `due` that [`Capabilities::reaches`] denies is `Unsupported`. A topic that is not there is `NotFound`, a
-    ///   body over `max_body` is `TooLarge`, a bounded queue without room is `Full`.
-    /// * A pending envelope is stored as [`Scheduler::schedule`] says.
-    /// * [`Envelope::once`], where `remembers_ids` is declared: with `Fail`, the same content again is `Ok` with
-    ///   `duplicate`, other content is `Conflict`; `Replace` replaces a pending entry and inserts a new one for an id
-    ///   that has fired. Per (final destination, id), atomically. Where it is not declared: `Unsupported`.
-    /// * Broker-side deduplication gets a fresh id each time: it would swallow the copy of a retry, and confirm it.
+    /// Returns one result per envelope, in the order of the batch. A missing result counts as an
+    /// error. Each envelope succeeds or fails on its own. The producer splits the batch where the
+    /// broker's limits require it, and keeps the order of messages with the same key.
+    ///
+    /// * A pending envelope is stored as [`Scheduler::schedule`] describes.
+    /// * [`Envelope::once`] requires [`Capabilities::remembers_ids`]. The check and the send are
+    ///   one atomic step for each final destination and id.
+    ///   * `Fail`: if the id is known with the same content, the result is `Ok` with `duplicate`,
+    ///     and nothing is sent.
+    ///   * `Replace`: a pending entry is replaced. If the message has fired already, a new message
+    ///     is sent.
+    /// * If the broker deduplicates by an id, the producer passes a new one with each send.
+    ///   Otherwise the broker would confirm and discard the copy that a retry makes.
+    ///
+    /// # Errors
+    ///
+    /// | kind | cause |
+    /// |---|---|
+    /// | `Unsupported` | [`Capabilities::reaches`] is false for `due`, or `once` is set and `remembers_ids` is not declared |
+    /// | `NotFound` | the topic does not exist |
+    /// | `TooLarge` | the body is larger than [`Capabilities::max_body`] |
+    /// | `Full` | a bounded queue has no room |
+    /// | `Conflict` | `once` is `Fail` and the id is known with other content |
     fn send<'a>(&'a self, batch: &'a [Envelope]) -> BoxFuture<'a, Vec<Result<Sent>>>;
 
-    /// This producer, if it never has to wait for anything: then one message costs no future, and is not shared.
+    /// Returns this producer if it never has to wait. Sending one message then costs no future. The
+    /// default is `None`.
     fn at_once(&self) -> Option<&dyn SendAtOnce> {
         None
     }
 }
 
-/// A producer that never has to wait, because what it puts messages into is in this process.
+/// A producer that never has to wait, because its broker is in this process.
 pub trait SendAtOnce: Send + Sync {
-    /// The same as [`Producer::send`], for one message.
+    /// Sends one message. Results and errors are those of [`Producer::send`].
     fn send_at_once(&self, envelope: Envelope) -> Result<Sent>;
 }
 
 /// A request for deliveries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Receive {
-    /// Maximum number of deliveries. No more than the caller can hold, because each of them is leased.
+    /// Maximum number of deliveries. Request no more than you can hold, because every delivery is
+    /// leased.
     pub max: usize,
     /// Maximum time to wait for the first delivery.
     pub wait: Duration,
-    /// Duration of the leases. `None` is the subscription's setting.
+    /// Duration of the leases. `None` is the setting of the subscription.
     pub lease: Option<Duration>,
-    /// Name of the worker that runs the deliveries, for the ledger. `None` is a name that the consumer chooses. A
-    /// transport without a ledger ignores it.
+    /// Name of the worker that runs the deliveries, for the ledger. With `None` the consumer
+    /// chooses a name. Transports without a ledger ignore it.
     pub worker: Option<Text>,
 }
 
-/// One member of one subscription. One that is dropped without `close` has crashed: what it held is redelivered when its
-/// leases run out, or at once where the broker notices that a session ended.
+/// A member of a subscription.
+///
+/// Dropping a consumer without `close` counts as a crash: its deliveries are redelivered when their
+/// leases expire, or immediately if the broker notices that the session has ended.
 pub trait Consumer: Send + Sync {
-    /// Returns up to [`Receive::max`] due deliveries. Waits up to [`Receive::wait`] for the first one, and never for a
-    /// second. One caller at a time.
+    /// Returns up to [`Receive::max`] due deliveries. Waits up to [`Receive::wait`] for the first
+    /// one, and never for further ones. The result may be empty. At
+    /// most one call may be pending at a time.
     ///
-    /// Staying a member (heartbeats, poll intervals) does not depend on how often this is called. Deliveries that were
-    /// fetched and not returned, because the future was dropped, are returned by the next call, or released by `close`.
+    /// Membership (heartbeats, poll intervals) does not depend on how often this is called. If the
+    /// future is dropped, deliveries that were fetched already are returned by the next call or
+    /// released by `close`.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` after [`Consumer::close`].
     fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>>;
 
-    /// Calls [`Consumer::receive_with`] in the name of the consumer itself.
+    /// Calls [`Consumer::receive_with`] with a worker name that the consumer chooses.
     fn receive(
         &self,
         max: usize,
@@ -161,20 +207,33 @@ pub trait Consumer: Send + Sync {
         self.receive_with(Receive { max, wait, lease, worker: None })
     }
 
-    /// Settles, in any order; returns once the broker has it (on a log: once it counts for the commit). What comes
-    /// back was not settled. An undeclared action comes back `Unsupported`; a fence that no longer matches comes back
-    /// `Stale` and changes *nothing*. Never acks in place of what was asked. A `Release` takes its hand-out back from
-    /// [`Delivery::deliveries`].
+    /// Settles deliveries, in any order. Returns once the broker has stored the settlements; on a
+    /// log, once they count for the next commit.
+    ///
+    /// Returns the settlements that failed, with the error of each. An empty result means that all
+    /// succeeded. The consumer never replaces the requested action by an ack. A `Release` is
+    /// subtracted from [`Delivery::deliveries`].
+    ///
+    /// # Errors of a single settlement
+    ///
+    /// * `Unsupported`: the capability for this action is not declared. See
+    ///   [`Action`](crate::Action).
+    /// * `Stale`: the fence of the receipt no longer matches, because the lease or the session has
+    ///   ended. Nothing is changed.
     fn settle(&self, batch: Vec<Settle>) -> BoxFuture<'_, Vec<Unsettled>>;
 
-    /// Renews by `by` (`None`: the subscription's lease), from now; returns those already lost. The pump calls it for
-    /// all that it holds, running or waiting, in one batch every third of a lease. Where leases are sessions there is
-    /// nothing to renew, but what was lost is said all the same: it is neither run nor copied then.
+    /// Extends the leases to `by` from now. `None` is the lease of the subscription. Returns the
+    /// leases that are lost already: their messages must neither be run nor copied.
+    ///
+    /// The engine calls this every third of the lease time, in one batch for all deliveries that it
+    /// holds, whether they run or wait for a slot. With [`Lease::Session`](crate::Lease::Session)
+    /// there is nothing to extend, but the lost leases are returned all the same.
     fn extend(&self, leases: Vec<LeaseId>, by: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
         let _ = (leases, by);
         ready(Ok(vec![]))
     }
 
-    /// Leaves: flushes settlements and commits, gives back what it holds. Then `receive` is `Closed`. Idempotent.
+    /// Leaves the subscription: flushes settlements and commits, and gives back the deliveries that
+    /// are not settled. `receive` then fails with `Closed`. A second call does nothing.
     fn close(&self) -> BoxFuture<'_, Result<()>>;
 }

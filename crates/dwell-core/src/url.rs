@@ -1,7 +1,7 @@
-//! Transport URLs: where a transport is, and with which options.
+//! Transport URLs: the address of a broker and its options.
 //!
-//! Nothing that is printed from here contains a password: not `Debug`, not `Display`, not an error. That is why an
-//! error about a URL that cannot be taken apart quotes nothing of it.
+//! `Debug`, `Display` and errors never contain a password. An error about a URL that cannot be
+//! parsed therefore quotes no part of it.
 
 mod options;
 mod percent;
@@ -11,16 +11,18 @@ pub use options::Options;
 use crate::{Error, ErrorKind, Result, Secret, quote::quote, suggest};
 use std::{fmt, net::Ipv6Addr, str::FromStr};
 
-/// Schemes whose URLs name a file: all between `://` and `?` is its path.
+/// Schemes whose URL contains a file path between `://` and `?`.
 const FILE_SCHEMES: [&str; 1] = ["sqlite"];
 
-/// An option whose name contains one of these has a value that is never printed.
+/// Parts of option names whose values are never printed.
 const SECRET_NAMES: [&str; 8] = ["pass", "pwd", "secret", "token", "key", "sas", "sig", "credential"];
 
-/// The address of a transport: `scheme://user:password@host:port,host:port/path?option=value&…`, or `sqlite://path`.
+/// The address of a broker: `scheme://user:password@host:port,host:port/path?option=value&…`, or
+/// `sqlite://path`.
 ///
-/// User, password, path and options are percent-decoded; a `+` is a `+`. In a password, a `/`, `?` or `#` must be
-/// percent-encoded, and so must an `@` after the hosts: otherwise it could not be told where the password ends.
+/// User, password, path and options are percent-decoded; a `+` stays a `+`. In a password, `/`, `?`
+/// and `#` must be percent-encoded. After the hosts, `@` must be percent-encoded. Otherwise the end
+/// of the password would be ambiguous.
 ///
 /// ```
 /// use dwell_core::TransportUrl;
@@ -44,8 +46,8 @@ pub struct TransportUrl {
 }
 
 impl TransportUrl {
-    /// Takes a URL apart. Whether there is a transport of that scheme, and what it makes of path and options, is not
-    /// looked at.
+    /// Parses a URL. Does not check whether a transport exists for the scheme, nor the meaning of
+    /// the path and the options.
     pub fn parse(text: &str) -> Result<Self> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| {
             let example = "write it like `redis://localhost:6379`, `sqlite://dwell.db` or `memory://`";
@@ -62,7 +64,8 @@ impl TransportUrl {
         let refused =
             |problem: String| Error::new(ErrorKind::Config, format!("the {scheme}:// URL {problem}"));
 
-        // First whatever could make a part of the password look like something else.
+        // Checks first for characters that could make a part of the password look like something
+        // else.
         if text.contains(char::is_control) {
             return Err(refused(
                 "contains a control character, perhaps a line break at its end; remove it".to_owned(),
@@ -108,45 +111,46 @@ impl TransportUrl {
         })
     }
 
-    /// The part before `://`, in lower case.
+    /// Returns the part before `://`, in lower case.
     pub fn scheme(&self) -> &str {
         &self.scheme
     }
 
-    /// The user name, if there is one. Some brokers take a token in its place, so `Display` hides a user name that
-    /// stands without a password.
+    /// Returns the user name, if there is one. Some brokers expect a token in its place, so
+    /// `Display` hides a user name without a password.
     pub fn username(&self) -> Option<&str> {
         self.username.as_deref()
     }
 
-    /// The password, if there is one.
+    /// Returns the password, if there is one.
     pub fn password(&self) -> Option<&Secret> {
         self.password.as_ref()
     }
 
-    /// The hosts, IPv6 addresses without their brackets, each with its port if that is given. Always none for
+    /// Returns the hosts, each with its port if given. IPv6 addresses have no brackets. Empty for
     /// `sqlite://`.
     pub fn hosts(&self) -> &[(String, Option<u16>)] {
         &self.hosts
     }
 
-    /// All from the first `/` after the hosts to the `?`, that `/` included: `/0` of `redis://localhost/0`, and nothing
-    /// if there is no `/`. For `sqlite://`, all from `://` on.
+    /// Returns the part from the first `/` after the hosts to the `?`, including that `/`: `/0` for
+    /// `redis://localhost/0`. Empty if there is no `/`. For `sqlite://`, it starts directly after
+    /// `://`.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// A reader for the options, from the start.
+    /// Returns a reader for the options.
     pub fn options(&self) -> Options<'_> {
         Options::new(self)
     }
 
-    /// The URL as it was given, password and all, for a client library.
+    /// Returns the URL as given, including the password, for a client library.
     pub fn expose(&self) -> &str {
         self.text.expose()
     }
 
-    /// The error for a URL whose scheme is not one of the `known`.
+    /// Returns the error for a URL whose scheme is not in `known`.
     pub fn unknown_scheme_error(&self, known: &[&str]) -> Error {
         let meant = match suggest(&self.scheme, known.iter().copied()) {
             Some(name) => format!("did you mean `{name}://`? "),
@@ -156,7 +160,7 @@ impl TransportUrl {
         let known = known.join(", ");
         Error::new(
             ErrorKind::Config,
-            format!("there is no transport for `{}://`; {meant}known are {known}", self.scheme),
+            format!("there is no transport for `{}://`; {meant}known schemes: {known}", self.scheme),
         )
     }
 }
@@ -169,7 +173,7 @@ impl FromStr for TransportUrl {
     }
 }
 
-/// The URL with `***` in place of the password and of every option that may be secret.
+/// Writes the URL with `***` in place of the password and of every option that may be secret.
 impl fmt::Display for TransportUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.scheme)?;
@@ -221,7 +225,7 @@ fn parse_hosts(text: &str) -> Result<Vec<(String, Option<u16>)>, &'static str> {
     text.split(',').map(parse_host).collect()
 }
 
-/// The problems name no part of the text: where a URL lacks its host, that part is the password.
+/// The errors quote no part of the text: in a URL without a host, it is the password.
 fn parse_host(text: &str) -> Result<(String, Option<u16>), &'static str> {
     let (host, port) = if let Some(bracketed) = text.strip_prefix('[') {
         let (address, after) =
@@ -264,7 +268,8 @@ fn parse_options(
 ) -> Result<Vec<(String, String)>> {
     let mut options: Vec<(String, String)> = Vec::new();
     for option in query.split('&').filter(|option| !option.is_empty()) {
-        // Without a `=`, it may be the rest of a secret that contained a `&`: it is not quoted.
+        // An option without a `=` may be the rest of a secret that contains a `&`, so it is not
+        // quoted.
         let (name, value) = option.split_once('=').ok_or_else(|| {
             refused(
                 "has an option without a value; write `name=value`, and a `&` in a value as `%26`".to_owned(),

@@ -1,5 +1,5 @@
-//! The names that a foreign producer or consumer may meet, and the fields of a message as headers, for brokers that
-//! have no field of their own for them.
+//! Header names that other programs may meet, and the fields of a message as headers, for brokers
+//! that carry no such fields.
 
 use crate::{
     Address, Attempts, ContentType, Envelope, Error, ErrorKind, Headers, Message, MessageFields, MessageId,
@@ -11,41 +11,45 @@ use bytes::Bytes;
 pub const HANDLED_COUNT: &str = "HandledCount";
 /// [`Attempts::failed`], in ASCII decimal.
 pub const FAILED_COUNT: &str = "x-dwell-failed-count";
-/// The message id.
+/// Message id.
 pub const ID: &str = "x-dwell-id";
-/// The message's type name.
+/// Message type.
 pub const TYPE: &str = "x-dwell-type";
-/// What the body is.
+/// Content type of the body.
 pub const CONTENT_TYPE: &str = "content-type";
-/// When it was first sent, in milliseconds since the epoch.
+/// Time of the first send, in milliseconds since the epoch.
 pub const SENT_AT: &str = "x-dwell-sent-at";
-/// On a dead letter: the subscription that gave it up, and to which alone a replay returns it.
+/// On a dead letter: the subscription that gave up the message. A replay returns the message to
+/// this subscription only.
 pub const SUBSCRIPTION: &str = "x-dwell-subscription";
-/// The last error of a message that failed or died.
+/// Last error of a message that failed or is dead.
 pub const LAST_ERROR: &str = "x-dwell-last-error";
-/// A job's own retry limit, over its type's.
+/// Retry limit of a job. Overrides the limit of its type.
 pub const MAX_RETRIES: &str = "x-dwell-max-retries";
-/// How often a message was lost by a worker that never said what became of it, and waited for its next run.
+/// Number of times that a worker lost the message without an outcome, and the message was scheduled
+/// for another run.
 pub const LOST_COUNT: &str = "x-dwell-lost-count";
-/// On a dead letter: the topic that it came from.
+/// On a dead letter: original topic.
 pub const ORIGINAL_TOPIC: &str = "x-original-topic";
-/// On a dead letter: its type.
+/// On a dead letter: message type.
 pub const ORIGINAL_TYPE: &str = "x-original-type";
 /// On a dead letter: one of `delivery_error`, `unacceptable`, `poison`, `unroutable`.
 pub const REJECTION_REASON: &str = "x-rejection-reason";
-/// On a dead letter: the description.
+/// On a dead letter: description of the reason.
 pub const REJECTION_MESSAGE: &str = "x-rejection-message";
-/// On a dead letter: when, as RFC 3339.
+/// On a dead letter: time of the rejection, in RFC 3339.
 pub const REJECTED_AT: &str = "x-rejected-at";
-/// On what waits in a store for another broker: the topic there.
+/// On a message in a store for another broker: topic of the destination.
 pub const TO_TOPIC: &str = "x-dwell-to-topic";
-/// On what waits in a store for another broker: the subscription there, if it is addressed alone.
+/// On a message in a store for another broker: subscription of the destination, if the message is
+/// addressed to one.
 pub const TO_SUBSCRIPTION: &str = "x-dwell-to-subscription";
-/// On an entry of a store for another broker: tells it apart from other entries of its id. For the copy of a settlement, `at`
-/// and [`crate::Receipt::identity`]; for a message whose target was unavailable, a number for each time that it waits.
+/// On an entry in a store for another broker: a suffix that distinguishes entries with the same id.
+/// For the copy of a settlement it is `at` and [`crate::Receipt::identity`]. For a message whose
+/// target was unavailable, it is a number that grows with each wait.
 pub const HELD: &str = "x-dwell-held";
 
-/// The stamps of a rejection.
+/// The headers that a rejection adds.
 pub const REJECTION_STAMPS: [&str; 7] = [
     ORIGINAL_TOPIC,
     ORIGINAL_TYPE,
@@ -56,23 +60,23 @@ pub const REJECTION_STAMPS: [&str; 7] = [
     LAST_ERROR,
 ];
 
-/// That a dead letter cannot be replayed, because nothing says where to.
+/// Returns the error for a dead letter that cannot be replayed because its origin is unknown.
 pub fn homeless(id: &MessageId) -> Error {
     let text = format!(
-        "the dead letter `{id}` does not say where it came from: it has no `{ORIGINAL_TOPIC}` or no `{SUBSCRIPTION}`; send \
-         its content anew"
+        "the dead letter `{id}` cannot be replayed: its header `{ORIGINAL_TOPIC}` or `{SUBSCRIPTION}` is missing; \
+             send its content as a new message"
     );
     Error::new(ErrorKind::Invalid, text)
 }
 
-/// What a replay strips: these stamps, and the count of crashes before it.
+/// Removes the headers that a replay does not keep: the rejection headers and the count of losses.
 pub(crate) fn strip_for_replay(headers: &mut Headers) {
     for name in REJECTION_STAMPS.into_iter().chain([LOST_COUNT]) {
         headers.take(name);
     }
 }
 
-/// Whether Dwell writes this header itself, so that a user may not.
+/// Whether Dwell writes this header, so that users may not set it.
 pub fn is_reserved_header(name: &str) -> bool {
     let starts =
         |prefix: &str| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
@@ -81,13 +85,14 @@ pub fn is_reserved_header(name: &str) -> bool {
         || ["x-dwell-", "x-original-", "x-rejection-"].into_iter().any(starts)
 }
 
-/// Whether what lies in this topic was given up: such records are `dead`, and their consumers have no dead-letter
-/// channel of their own.
+/// Whether the topic is a dead-letter or invalid channel. Its records are `dead`, and its
+/// subscriptions have no dead-letter channel.
 pub fn is_dead_letter_topic(topic: &str) -> bool {
     topic.ends_with(".dlq") || topic.ends_with(".invalid")
 }
 
-/// The headers of `message`, with its other fields written in front: what a broker without fields carries.
+/// Returns the fields and headers of `message` as headers, for a broker that carries no fields. The
+/// fields come first.
 pub fn to_headers(message: &Message) -> Headers {
     let mut headers = Headers::default();
     headers.append(ID, message.id.to_string());
@@ -102,10 +107,13 @@ pub fn to_headers(message: &Message) -> Headers {
     headers
 }
 
-/// The message behind what [`to_headers`] wrote, and what could not be read of it, for [`crate::Delivery::problem`]. What
-/// a foreign sender left out has a default: `position` names a message without an id, so that a redelivery has the same
-/// one. A count that cannot be read is a problem and not a zero, which would reset a budget; it is kept under
-/// `x-dwell-unreadable-…`, so that people can see it.
+/// Returns the message that [`to_headers`] wrote, and the problem if a field is unreadable, for
+/// [`crate::Delivery::problem`].
+///
+/// Fields that another program left out have defaults. A message without an id takes the id from
+/// `position`, so that a redelivery has the same id. An unreadable count is a problem and not zero,
+/// because zero would reset a budget. It is kept in the header `x-dwell-unreadable-…` for people to
+/// see.
 pub fn from_headers(
     mut headers: Headers,
     key: Option<Bytes>,
@@ -116,7 +124,7 @@ pub fn from_headers(
     let handled = take_number(&mut headers, HANDLED_COUNT, &mut problem).unwrap_or(0);
     let failed = take_number(&mut headers, FAILED_COUNT, &mut problem).unwrap_or(0);
     let sent_at = take_number(&mut headers, SENT_AT, &mut problem).map(Timestamp);
-    // The first alone: a user may have a header of that name as well, and it comes behind ours.
+    // Takes the first value only. A user's header of this name comes after ours.
     let content_type = headers.take_first(CONTENT_TYPE);
     let mut text = |name| headers.take(name).map(lossy);
     let message = Message::from(MessageFields {
@@ -145,19 +153,20 @@ fn take_number<N: std::str::FromStr>(
     let number = std::str::from_utf8(&value).ok().and_then(|text| text.trim().parse().ok());
     if number.is_none() {
         let shown: String = lossy(value.clone()).chars().take(40).flat_map(char::escape_default).collect();
-        let text = format!("the header `{name}` is `{shown}`, which is not a number it can be");
+        let text = format!("the header `{name}` is `{shown}`, which is not a valid number");
         problem.get_or_insert_with(|| text.into());
         headers.append(format!("x-dwell-unreadable-{name}"), value);
     }
     number
 }
 
-/// Where an envelope goes in the end: what its `x-dwell-to-*` headers say, where it only waits for a forwarder.
+/// Returns the final destination of an envelope: that of its `x-dwell-to-*` headers if present,
+/// else its address.
 pub fn final_destination(envelope: &Envelope) -> Address {
     destination(&envelope.message.headers).unwrap_or_else(|| envelope.to.clone())
 }
 
-/// Addresses a message that waits elsewhere to its final destination.
+/// Writes the final destination of a message that is stored for another broker.
 pub fn set_destination(headers: &mut Headers, to: &Address) {
     headers.set(TO_TOPIC, to.topic_name().to_string());
     headers.take(TO_SUBSCRIPTION);
@@ -166,7 +175,8 @@ pub fn set_destination(headers: &mut Headers, to: &Address) {
     }
 }
 
-/// The reverse of [`set_destination`]: `None` if there is none, and the headers as they were before it.
+/// Reverses [`set_destination`]: removes its headers and returns the destination, or `None` without
+/// one.
 pub fn take_destination(headers: &mut Headers) -> Option<Address> {
     let to = destination(headers);
     headers.take(TO_TOPIC);
@@ -175,12 +185,13 @@ pub fn take_destination(headers: &mut Headers) -> Option<Address> {
     to
 }
 
-/// Whether a message in this topic is a job, or waits there to become one in another broker.
+/// Whether a message in this topic is a job, or becomes one in another broker.
 pub fn is_job(topic: &str, headers: &Headers) -> bool {
     is_job_topic(headers.get_text(TO_TOPIC).unwrap_or(topic))
 }
 
-/// The final destination of a message that waits for a forwarder; `None` if it waits for none.
+/// Returns the final destination of a message that is stored for a forwarder. `None` if the message
+/// is not for a forwarder.
 pub fn destination(headers: &Headers) -> Option<Address> {
     let topic: Text = headers.get_text(TO_TOPIC)?.into();
     Some(match headers.get_text(TO_SUBSCRIPTION) {
@@ -202,17 +213,18 @@ mod tests {
     }
 
     #[test]
-    fn a_message_survives_a_broker_that_has_only_headers() {
+    fn headers_carry_the_whole_message() {
         let headers = to_headers(&message());
-        let back = from_headers(headers, None, "42".into(), || unreachable!("it has an id"));
+        let back = from_headers(headers, None, "42".into(), || unreachable!("the message has an id"));
         assert_eq!(back, (message(), None));
     }
 
     #[test]
-    fn a_users_own_content_type_header_is_kept_beside_the_messages() {
+    fn a_users_content_type_header_is_kept() {
         let mut sent = message();
         sent.headers.append("Content-Type", "text/mine");
-        let back = from_headers(to_headers(&sent), None, "42".into(), || unreachable!("it has an id"));
+        let back =
+            from_headers(to_headers(&sent), None, "42".into(), || unreachable!("the message has an id"));
         assert_eq!(back, (sent, None));
     }
 
@@ -223,19 +235,19 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_cannot_be_read_is_a_problem_and_never_silently_zero() {
+    fn an_unreadable_count_is_a_problem_and_not_zero() {
         for count in ["", "three", "-1", "4294967296"] {
             let headers = Headers::from_iter([(HANDLED_COUNT, count.to_owned())]);
             let (message, problem) = from_headers(headers, None, Bytes::new(), || "p".into());
             assert!(problem.unwrap().contains(HANDLED_COUNT), "{count:?}");
             assert_eq!(message.headers.get_text("x-dwell-unreadable-HandledCount"), Some(count));
             let (_, problem) = from_headers(to_headers(&message), None, Bytes::new(), || "p".into());
-            assert_eq!(problem, None, "read once, it can be read again");
+            assert_eq!(problem, None, "the unreadable count was replaced");
         }
     }
 
     #[test]
-    fn a_detour_leaves_no_trace_in_the_headers() {
+    fn taking_the_destination_removes_its_headers() {
         let mut message = message();
         set_destination(&mut message.headers, &Address::subscription("orders", "mail"));
         assert_eq!(take_destination(&mut message.headers), Some(Address::subscription("orders", "mail")));

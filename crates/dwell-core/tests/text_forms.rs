@@ -1,5 +1,5 @@
-//! Whatever is thrown at the readers of text: they answer, they never panic, what was written is read back the same,
-//! and no secret is printed.
+//! Property tests of the text parsers. They never panic, they read back what was written, and they
+//! print no secret.
 
 use dwell_core::{
     Timestamp, TransportUrl, check_id, check_subscription, check_topic, check_user_topic, format_duration,
@@ -7,7 +7,7 @@ use dwell_core::{
 };
 use std::time::Duration;
 
-/// SplitMix64: the same numbers in every run.
+/// SplitMix64: returns the same numbers in every run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -23,7 +23,7 @@ impl Numbers {
         usize::try_from(self.next() % u64::try_from(end).unwrap()).unwrap()
     }
 
-    /// Any magnitude is equally likely, so that small numbers occur too.
+    /// Returns a number of a random magnitude, so that small numbers occur too.
     fn of_any_size(&mut self) -> u64 {
         let shift = self.below(64);
         self.next() >> shift
@@ -35,7 +35,7 @@ impl Numbers {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Up to twelve of the pieces, in any order.
+    /// Returns up to twelve of the pieces, in any order.
     fn pieces(&mut self, pieces: &[&str]) -> String {
         let length = self.below(12);
         (0..length).map(|_| pieces[self.below(pieces.len())]).collect()
@@ -122,7 +122,7 @@ fn read_all(text: &str) {
 }
 
 #[test]
-fn random_bytes_never_panic_a_reader() {
+fn parsers_survive_random_bytes() {
     let mut numbers = Numbers(1);
     for _ in 0..20_000 {
         read_all(&numbers.bytes());
@@ -130,7 +130,7 @@ fn random_bytes_never_panic_a_reader() {
 }
 
 #[test]
-fn random_pieces_of_valid_text_never_panic_a_reader() {
+fn parsers_survive_random_pieces_of_valid_text() {
     let mut numbers = Numbers(2);
     for _ in 0..5_000 {
         read_all(&numbers.pieces(&PIECES));
@@ -143,7 +143,7 @@ fn random_pieces_of_valid_text_never_panic_a_reader() {
 }
 
 #[test]
-fn every_duration_is_read_back_rounded_up_to_the_millisecond() {
+fn every_duration_is_read_back_rounded_up() {
     let mut numbers = Numbers(3);
     for _ in 0..20_000 {
         let whole = Duration::from_millis(numbers.of_any_size());
@@ -169,7 +169,7 @@ fn every_time_from_year_0_to_9999_is_read_back() {
 }
 
 #[test]
-fn times_far_from_our_age_are_written_with_the_sign_of_their_year() {
+fn distant_times_have_the_sign_of_their_year() {
     let mut numbers = Numbers(5);
     for _ in 0..20_000 {
         let far = 300_000_000_000_000 + numbers.of_any_size() / 4;
@@ -181,7 +181,7 @@ fn times_far_from_our_age_are_written_with_the_sign_of_their_year() {
 }
 
 #[test]
-fn no_password_is_ever_printed_whatever_surrounds_it() {
+fn no_password_is_ever_printed() {
     const JUNK: [&str; 20] = [
         "/", "?", "#", "@", ":", ",", "%", "%40", "[", "]", "=", " ", "\n", "é", "1", "a", "://", ".",
         "password", "&",
@@ -189,7 +189,7 @@ fn no_password_is_ever_printed_whatever_surrounds_it() {
     let mut numbers = Numbers(6);
     for _ in 0..20_000 {
         let (before, after) = (numbers.pieces(&JUNK), numbers.pieces(&JUNK));
-        // A raw `&` would end the option, and what follows it is another option.
+        // A raw `&` ends the option and starts another one.
         let before_option = before.replace('&', "");
         for text in [
             format!("redis://user:{before}hunter2{after}@host:6379/0?lease=5s"),

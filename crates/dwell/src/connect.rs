@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_scheme_that_nobody_knows_is_an_error_that_names_those_there_are() {
-        let known = "known are memory://, sqlite://, redis://, rediss://, kafka://";
+        let known = "known schemes: memory://, sqlite://, redis://, rediss://, kafka://";
         let typo = format!("there is no transport for `sqlit://`; did you mean `sqlite://`? {known}");
         assert_eq!(missing_text("sqlit"), typo);
         assert_eq!(missing_text("gopher"), format!("there is no transport for `gopher://`; {known}"));

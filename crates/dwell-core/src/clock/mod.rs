@@ -1,4 +1,4 @@
-//! Time, as a parameter.
+//! Time as a parameter.
 
 mod system;
 mod tracked;
@@ -10,16 +10,16 @@ pub use virtual_time::VirtualClock;
 use crate::{BoxFuture, Moment, Timestamp};
 use std::{fmt, time::Duration};
 
-/// Time, as a parameter: nothing else in Dwell knows what time it is.
+/// The source of time. No other part of Dwell reads a clock.
 ///
-/// `track` and `busy` let a virtual clock know when nobody has anything left to do, so that it may jump to the next
-/// timer. On the system clock both do nothing.
+/// `track` and `busy` tell a virtual clock when no task and no thread has work left, so that it may
+/// jump to the next timer. On the system clock both do nothing.
 ///
 /// ```
 /// use dwell_core::{Clock, SystemClock, VirtualClock};
 /// use std::time::Duration;
 ///
-/// /// Written once, for production and for tests.
+/// /// Written once, for production and tests.
 /// async fn brew(clock: &dyn Clock) -> Duration {
 ///     let start = clock.elapsed();
 ///     clock.sleep(Duration::from_secs(180)).await;
@@ -34,53 +34,57 @@ use std::{fmt, time::Duration};
 /// # }
 /// ```
 pub trait Clock: Send + Sync {
-    /// Wall time, as finely as this clock reads it: delays are added to it. May jump.
+    /// Returns the wall time, in the resolution of the clock. Delays are added to it. It may jump.
     fn moment(&self) -> Moment;
 
-    /// Wall time, rounded down: messages that are due by then are due. May jump.
+    /// Returns the wall time, rounded down. Messages with this due time, or an earlier one, are
+    /// due. It may jump.
     fn now(&self) -> Timestamp {
         self.moment().floor()
     }
 
-    /// Monotonic time since an arbitrary start, for timeouts and backoff.
+    /// Returns the monotonic time since an arbitrary start, for timeouts and backoff.
     fn elapsed(&self) -> Duration;
 
-    /// Completes once `now() >= time`. Looks at the wall clock at least once a minute, because it may jump.
+    /// Completes once `now() >= time`. Reads the wall clock at least once a minute, because it may
+    /// jump.
     fn sleep_until(&self, time: Timestamp) -> BoxFuture<'static, ()>;
 
-    /// Completes after this long, whatever the wall clock does.
+    /// Completes after `delay`, independently of the wall clock.
     fn sleep(&self, delay: Duration) -> BoxFuture<'static, ()>;
 
-    /// Completes after `period`, for periodic work that only looks after things, such as a safety tick. A virtual
-    /// clock fires it at most once per jump and never stops for it, so that five days are not millions of ticks.
+    /// Completes after `period`. For periodic maintenance, such as a safety check. A virtual clock
+    /// fires it at most once per jump and never stops for it, so that advancing five days does not
+    /// cost millions of ticks.
     fn tick(&self, period: Duration) -> BoxFuture<'static, ()> {
         self.sleep(period)
     }
 
-    /// Wraps a task before it is spawned: while it is runnable, a virtual clock stands still.
+    /// Wraps a task before it is spawned. A virtual clock stands still while the task is runnable.
     fn track(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
         task
     }
 
-    /// Completes when no tracked task is runnable and no thread is busy: all that can happen now has happened. A clock
-    /// that does not track its tasks does not wait.
+    /// Completes when no tracked task is runnable and no thread is busy. A clock that does not
+    /// track its tasks completes immediately.
     fn idle(&self) -> BoxFuture<'static, ()> {
         crate::ready(())
     }
 
-    /// How often a tracked task or thread has begun to work; `None` while one is at work. Two equal answers mean that
-    /// nothing has happened in between.
+    /// Returns how often a tracked task or thread has started to work, or `None` while one is
+    /// working. Two equal values mean that nothing has happened in between.
     fn stirrings(&self) -> Option<u64> {
         Some(0)
     }
 
-    /// Held by a thread that works: while it is, a virtual clock stands still.
+    /// Marks the current thread as busy until the result is dropped. A virtual clock stands still
+    /// meanwhile.
     fn busy(&self) -> Busy {
         Busy(None)
     }
 }
 
-/// Held while a thread works. Dropping it says that the work is done, and that whoever waits for it was woken.
+/// Marks a thread as busy. Drop it when the work is done and the tasks that wait for it were woken.
 pub struct Busy(Option<Box<dyn FnOnce() + Send + Sync>>);
 
 impl Busy {

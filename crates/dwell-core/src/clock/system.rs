@@ -1,5 +1,5 @@
-//! The real clock.
-#![expect(clippy::disallowed_methods, reason = "this is where real time comes in")]
+//! The system clock.
+#![expect(clippy::disallowed_methods, reason = "the only place that reads real time")]
 
 use super::{Busy, tracked::Activity};
 use crate::{BoxFuture, Clock, Moment, Timestamp};
@@ -9,10 +9,10 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-/// A sleep on the wall clock looks at it again after this long, because it may have jumped.
+/// Interval at which a sleep reads the wall clock again, because it may have jumped.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Wall time from the operating system, sleeps from tokio.
+/// Clock with the wall time of the operating system and the timers of tokio.
 ///
 /// ```
 /// use dwell_core::{Clock, SystemClock};
@@ -29,12 +29,13 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// Its monotonic time starts here.
+    /// Creates a clock whose monotonic time starts now.
     pub fn new() -> Self {
         Self { start: Instant::now(), activity: None }
     }
 
-    /// One that knows whether anybody has something to do, at a small cost for each wake-up: see [`Clock::idle`].
+    /// Creates a clock that tracks its tasks, at a small cost for each wake-up: see
+    /// [`Clock::idle`].
     ///
     /// ```
     /// use dwell_core::{Clock, SystemClock};
@@ -42,7 +43,7 @@ impl SystemClock {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
     /// let clock = SystemClock::tracking();
     /// let task = tokio::spawn(clock.track(Box::pin(async { println!("work") })));
-    /// clock.idle().await; // all tracked tasks wait, or are done
+    /// clock.idle().await; // all tracked tasks wait or have ended
     /// assert!(task.is_finished());
     /// # }
     /// ```
@@ -67,8 +68,9 @@ fn wall() -> Moment {
     SystemTime::now().into()
 }
 
-/// A timer that fires also for a task whose cooperative budget is spent. Otherwise a timeout next to work that is always ready
-/// would never fire: tokio reports a timer as pending while there is no budget left.
+/// Returns a timer that also fires for a task without cooperative budget. Tokio reports a timer as
+/// pending while a task has no budget left, so a timeout next to work that is always ready would
+/// never fire.
 fn sleep(delay: Duration) -> impl Future<Output = ()> + Send {
     tokio::task::unconstrained(tokio::time::sleep(delay))
 }

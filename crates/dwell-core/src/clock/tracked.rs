@@ -1,8 +1,9 @@
-//! Knows whether any task is runnable, by counting wake-ups.
+//! Detects whether any task is runnable, by counting wake-ups.
 //!
-//! A tracked task is *awake* from the moment that it is woken until a poll returns `Pending` with no wake-up since
-//! that poll began. The count of awake tasks (and busy threads) is raised by the waker itself, before anything else
-//! can run, so that "nobody is awake" is never seen between a wake-up and the poll that answers it.
+//! A tracked task is *awake* from a wake-up until a poll returns `Pending` without another wake-up
+//! since the poll began. The waker increments the number of awake tasks and busy threads before
+//! anything else can run. The number is therefore never zero between a wake-up and the poll that
+//! follows it.
 
 use super::Busy;
 use crate::BoxFuture;
@@ -16,7 +17,7 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-/// How many tasks and threads have something to do, and who waits until none has.
+/// Number of awake tasks and busy threads, and the wakers to call when it reaches zero.
 #[derive(Default)]
 pub(super) struct Activity {
     awake: AtomicUsize,
@@ -26,7 +27,8 @@ pub(super) struct Activity {
 
 impl Activity {
     pub(super) fn begin(&self) {
-        // In this order: whoever reads the count and then sees nobody awake has counted all who have begun.
+        // This order matters: a caller that reads `begun` and then finds no task awake has counted
+        // every start.
         self.awake.fetch_add(1, Ordering::SeqCst);
         self.begun.fetch_add(1, Ordering::SeqCst);
     }
@@ -48,7 +50,8 @@ impl Activity {
     }
 
     pub(super) fn track(self: &Arc<Self>, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
-        // A task that has used up its share of tokio's budget is woken later, unseen by us: so it has no budget.
+        // Tokio wakes a task without budget later and without our waker, so the task gets no
+        // budget.
         Box::pin(Tracked::new(self.clone(), tokio::task::unconstrained(task)))
     }
 
@@ -60,7 +63,7 @@ impl Activity {
 
     /// Completes when no tracked task is runnable and no thread is busy.
     pub(super) async fn idle(&self) {
-        // Untracked tasks (a test's own) get a chance to run and to wake tracked ones.
+        // Gives untracked tasks, such as the test itself, time to run and to wake tracked ones.
         const QUIET_ROUNDS: usize = 3;
         let mut quiet = 0;
         while quiet < QUIET_ROUNDS {
@@ -71,13 +74,13 @@ impl Activity {
         }
     }
 
-    /// Ready if idle; else wakes the caller when it is.
+    /// Returns `Ready` if idle, else wakes the caller once it is.
     pub(super) fn poll_idle(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.is_idle() {
             return Poll::Ready(());
         }
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(cx.waker().clone());
-        // It may have become idle in between, and then nobody would wake us.
+        // It may have become idle before the waker was registered.
         if self.is_idle() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
@@ -94,7 +97,7 @@ async fn yield_now() {
     .await;
 }
 
-/// One task's share in the activity.
+/// State of one tracked task.
 struct Task {
     activity: Arc<Activity>,
     state: Mutex<TaskState>,
@@ -102,7 +105,7 @@ struct Task {
 
 struct TaskState {
     awake: bool,
-    /// It is over: a late wake-up wakes nobody.
+    /// Set when the task has ended. Later wake-ups have no effect.
     ended: bool,
     waker: Option<Waker>,
 }
@@ -144,7 +147,7 @@ impl Wake for Task {
 
 /// A task whose wake-ups are counted.
 struct Tracked<F> {
-    // `None` once it has ended: what it held must be gone before it counts as asleep.
+    // `None` after the end. The task's state is dropped before the task counts as asleep.
     inner: Option<Pin<Box<F>>>,
     task: Arc<Task>,
 }
@@ -168,7 +171,7 @@ impl<F: Future<Output = ()>> Future for Tracked<F> {
                 state.waker = Some(cx.waker().clone());
             }
         }
-        // Keep the count up through the poll, and see afterwards whether a wake-up came in the meantime.
+        // Keeps the count above zero during the poll, and detects wake-ups that happen meanwhile.
         let _polling = Polling::begin(&task.activity);
         task.set_awake(false);
         let waker = Waker::from(task.clone());
@@ -186,13 +189,13 @@ impl<F: Future<Output = ()>> Future for Tracked<F> {
 
 impl<F> Drop for Tracked<F> {
     fn drop(&mut self) {
-        // First what it holds (whose drop may wake others), then its own share.
+        // Drops the task's state first, because that may wake other tasks.
         self.inner = None;
         self.task.end();
     }
 }
 
-/// Counts as awake while a poll lasts, even if it ends in a panic.
+/// Counts as awake during a poll, even if the poll panics.
 struct Polling<'a>(&'a Activity);
 
 impl<'a> Polling<'a> {

@@ -1,4 +1,4 @@
-//! A clock that stands still until it is told to move, and then jumps from timer to timer.
+//! A clock that stands still until a test advances it, and then jumps from timer to timer.
 
 use super::{Busy, tracked::Activity};
 use crate::{BoxFuture, Clock, Moment, Timestamp};
@@ -11,11 +11,13 @@ use std::{
     time::Duration,
 };
 
-/// Virtual time. A clone is the same clock.
+/// Virtual time. All clones are the same clock.
 ///
-/// It moves only when told to, and only while every tracked task waits and no thread is busy: production code then
-/// runs five days in a millisecond, and every timer on the way fires at its own time. Use it on a current-thread
-/// runtime, which is what `#[tokio::test]` gives: on several threads, a task that yields by itself may be overlooked.
+/// It moves only in calls of [`advance`](Self::advance), [`step`](Self::step) and
+/// [`step_wall`](Self::step_wall), and only while every tracked task is waiting and no thread is
+/// busy. Production code therefore runs five days in a millisecond, and every timer fires at its
+/// own time. Use it on a current-thread runtime, which is the default of `#[tokio::test]`. On
+/// several threads, it may overlook a task that has yielded.
 ///
 /// ```
 /// use dwell_core::{Clock, VirtualClock};
@@ -41,17 +43,17 @@ struct Shared {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Timer {
-    /// At this wall time.
+    /// Fires at this wall time.
     Wall(Timestamp),
-    /// At this elapsed time.
+    /// Fires at this elapsed time.
     Elapsed(Duration),
-    /// At the first stop at or after this elapsed time.
+    /// Fires at the first stop at or after this elapsed time.
     Tick(Duration),
 }
 
 struct ClockState {
     elapsed: Duration,
-    /// Wall time in milliseconds at `elapsed` zero.
+    /// Wall time in milliseconds when `elapsed` was zero.
     origin: i64,
     next_id: u64,
     timers: BTreeMap<(Timer, u64), Waker>,
@@ -69,7 +71,7 @@ impl ClockState {
         }
     }
 
-    /// When, in elapsed time, the next timer fires that is worth a stop.
+    /// Returns the elapsed time of the next stop. Ticks cause no stop.
     fn next_stop(&self) -> Option<Duration> {
         let first = |from: Timer| self.timers.range((from, 0)..).next().map(|((timer, _), _)| *timer);
         let wall = match first(Timer::Wall(Timestamp(i64::MIN))) {
@@ -86,7 +88,7 @@ impl ClockState {
         wall.into_iter().chain(elapsed).min()
     }
 
-    /// Takes out everything whose time has come, in order of time and then of registration.
+    /// Removes the timers that are due, ordered by time and then by registration.
     fn take_due(&mut self) -> Vec<Waker> {
         let kinds = [
             (Timer::Wall(Timestamp(i64::MIN)), Timer::Wall(self.now())),
@@ -100,55 +102,24 @@ impl ClockState {
 }
 
 impl VirtualClock {
-    /// Starts on 1 January 2026, 00:00 UTC.
+    /// Creates a clock that starts on 1 January 2026, 00:00 UTC.
     pub fn new() -> Self {
         Self::starting_at(Timestamp(1_767_225_600_000))
     }
 
-    /// Starts at this wall time.
-    ///
-    /// ```
-    /// use dwell_core::{Clock, Timestamp, VirtualClock};
-    ///
-    /// let new_year = Timestamp::parse("2027-01-01T00:00:00Z")?;
-    /// assert_eq!(VirtualClock::starting_at(new_year).now(), new_year);
-    /// # Ok::<(), dwell_core::Error>(())
-    /// ```
+    /// Creates a clock that starts at this wall time.
     pub fn starting_at(now: Timestamp) -> Self {
         let state =
             ClockState { elapsed: Duration::ZERO, origin: now.0, next_id: 0, timers: BTreeMap::new() };
         Self(Arc::new(Shared { state: Mutex::new(state), activity: Arc::default() }))
     }
 
-    /// Completes when no tracked task is runnable and no thread is busy: all that can happen now has happened.
-    ///
-    /// ```
-    /// use dwell_core::{Clock, VirtualClock};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let clock = VirtualClock::new();
-    /// let task = tokio::spawn(clock.track(Box::pin(async { tokio::task::yield_now().await })));
-    /// clock.idle().await;
-    /// assert!(task.is_finished());
-    /// # }
-    /// ```
+    /// Completes when no tracked task is runnable and no thread is busy.
     pub async fn idle(&self) {
         self.0.activity.idle().await;
     }
 
-    /// Moves on by `by`, stopping at every timer on the way until nobody has anything left to do there.
-    ///
-    /// ```
-    /// use dwell_core::{Clock, VirtualClock};
-    /// use std::time::Duration;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let clock = VirtualClock::new();
-    /// let (start, hour) = (clock.now(), Duration::from_secs(3600));
-    /// clock.advance(hour).await;
-    /// assert_eq!(clock.now().since(start), hour);
-    /// # }
-    /// ```
+    /// Advances by `by`. Stops at every timer on the way until no task has work left.
     pub async fn advance(&self, by: Duration) {
         let target = self.0.lock().elapsed.saturating_add(by);
         loop {
@@ -160,8 +131,8 @@ impl VirtualClock {
         self.idle().await;
     }
 
-    /// Moves on to the next timer, if there is one within `limit`, and runs until nobody has anything left to do.
-    /// Returns whether there was one.
+    /// Advances to the next timer, if there is one within `limit`, and waits until no task has work
+    /// left. Returns whether there was a timer.
     ///
     /// ```
     /// use dwell_core::{Clock, VirtualClock};
@@ -171,8 +142,8 @@ impl VirtualClock {
     /// let (clock, hour) = (VirtualClock::new(), Duration::from_secs(3600));
     /// tokio::spawn(clock.track(clock.sleep(Duration::from_secs(90))));
     /// assert!(clock.step(hour).await);
-    /// assert_eq!(clock.elapsed(), Duration::from_secs(90), "when the next timer fires");
-    /// assert!(!clock.step(hour).await, "there is no other");
+    /// assert_eq!(clock.elapsed(), Duration::from_secs(90), "the time of the timer");
+    /// assert!(!clock.step(hour).await, "no further timer");
     /// # }
     /// ```
     pub async fn step(&self, limit: Duration) -> bool {
@@ -187,17 +158,8 @@ impl VirtualClock {
         true
     }
 
-    /// Sets the wall clock forward or back by so many milliseconds, as an administrator would. Monotonic time goes on.
-    ///
-    /// ```
-    /// use dwell_core::{Clock, VirtualClock};
-    /// use std::time::Duration;
-    ///
-    /// let clock = VirtualClock::new();
-    /// let before = clock.now();
-    /// clock.step_wall(-60_000);
-    /// assert_eq!((before.since(clock.now()), clock.elapsed()), (Duration::from_secs(60), Duration::ZERO));
-    /// ```
+    /// Sets the wall clock forward or back by `by` milliseconds, as an administrator would.
+    /// Monotonic time does not change.
     pub fn step_wall(&self, by: i64) {
         let woken = {
             let mut state = self.0.lock();
@@ -332,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn timers_fire_in_order_each_at_its_own_time() {
+    async fn timers_fire_in_order_at_their_own_time() {
         let clock = VirtualClock::new();
         let seen = Arc::new(Mutex::new(vec![]));
         for seconds in [3, 1, 2] {
@@ -349,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_timer_set_on_the_way_fires_on_the_way() {
+    async fn a_timer_set_during_an_advance_fires() {
         let clock = VirtualClock::new();
         let turns = Arc::new(AtomicUsize::new(0));
         let (at, count) = (clock.clone(), turns.clone());
@@ -364,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_tick_fires_once_per_jump_and_five_days_are_not_millions_of_ticks() {
+    async fn a_tick_fires_once_per_jump() {
         let clock = VirtualClock::new();
         let ticks = Arc::new(AtomicUsize::new(0));
         let (at, count) = (clock.clone(), ticks.clone());
@@ -397,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn setting_the_wall_clock_moves_wall_timers_and_no_others() {
+    async fn setting_the_wall_clock_affects_only_wall_timers() {
         let clock = VirtualClock::new();
         let fired = Arc::new(Mutex::new(vec![]));
         let wall = clock.sleep_until(clock.now().after(SECOND * 10));
@@ -419,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_panics_does_not_stop_the_clock_for_good() {
+    async fn a_panicking_task_does_not_stop_the_clock() {
         let clock = VirtualClock::new();
         let task = tokio::spawn(clock.track(Box::pin(async { panic!("planned") })));
         assert!(task.await.unwrap_err().is_panic());
@@ -428,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dropped_sleep_leaves_no_timer_and_a_dropped_task_counts_for_nothing() {
+    async fn dropped_sleeps_and_tasks_leave_nothing_behind() {
         let clock = VirtualClock::new();
         let task = tokio::spawn(clock.track(clock.sleep(SECOND)));
         clock.idle().await;

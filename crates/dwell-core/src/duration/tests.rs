@@ -77,7 +77,7 @@ fn a_fraction_finer_than_a_millisecond_is_rounded_up() {
 }
 
 #[test]
-fn what_is_not_a_duration_is_refused_saying_why() {
+fn invalid_durations_are_refused_with_the_reason() {
     for (text, why) in [
         ("", "is empty"),
         (" ", "spaces around"),
@@ -92,9 +92,9 @@ fn what_is_not_a_duration_is_refused_saying_why() {
         ("1 h 30 m", "no unit directly after `1`"),
         ("-5m", "is negative"),
         ("-PT5M", "is negative"),
-        ("1h-5m", "is negative"),
-        ("PT-5M", "is negative"),
-        ("P-1D", "is negative"),
+        ("1h-5m", "has a negative part"),
+        ("PT-5M", "has a negative part"),
+        ("P-1D", "has a negative part"),
         ("+5m", "has `+` where a number belongs"),
         ("m", "has `m` where a number belongs"),
         ("soon", "has `s` where a number belongs"),
@@ -150,7 +150,7 @@ fn what_is_not_a_duration_is_refused_saying_why() {
 }
 
 #[test]
-fn the_unit_that_was_meant_is_suggested() {
+fn misspelt_units_get_a_suggestion() {
     for (text, meant) in [
         ("5min", "m"),
         ("5mins", "m"),
@@ -189,7 +189,7 @@ fn the_unit_that_was_meant_is_suggested() {
 }
 
 #[test]
-fn a_long_text_is_shown_in_part() {
+fn a_long_text_is_truncated_in_the_error() {
     let shown = parse_duration(&"9".repeat(100_000)).unwrap_err().to_string();
     assert!(shown.contains("which unit?") && shown.len() < 400, "{shown}");
 }
@@ -229,7 +229,7 @@ fn writing_rounds_up_and_never_overflows() {
     assert_eq!(millis(&format_duration(Duration::MAX)), u64::MAX);
 }
 
-/// What serde writes: a formatter is a serializer of text, and refuses everything else.
+/// Writes what serde writes: a formatter is a serialiser of text and refuses everything else.
 struct Written(Duration);
 
 impl fmt::Display for Written {
@@ -238,7 +238,7 @@ impl fmt::Display for Written {
     }
 }
 
-/// Reads an optional text as self-describing formats do.
+/// Deserialises an optional text as self-describing formats do.
 struct Field(Option<&'static str>);
 
 impl<'de> Deserializer<'de> for Field {
@@ -273,7 +273,7 @@ fn serde_reads_an_optional_text() {
 }
 
 #[test]
-fn serde_refuses_a_number_asking_for_the_unit() {
+fn serde_refuses_a_number_without_a_unit() {
     let numbers: [Result<Duration, ValueError>; 3] = [
         serde_text::deserialize(U64Deserializer::new(15)),
         serde_text::deserialize(I64Deserializer::new(15)),

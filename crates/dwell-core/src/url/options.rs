@@ -1,4 +1,4 @@
-//! The options of a transport URL, taken one by one by the transport that knows them.
+//! Options of a transport URL.
 
 use super::{TransportUrl, is_secret};
 use crate::{Error, ErrorKind, Result, Secret, duration::parse_duration, quote::quote, suggest};
@@ -8,9 +8,11 @@ use std::{
     time::Duration,
 };
 
-/// Reads the options of a [`TransportUrl`]: a transport asks for each option that it knows, by name and type, and then
-/// for [`finish`](Self::finish), which refuses what it did not ask for. All errors are of kind `Config` and name the
-/// option, its value unless it may be secret, and what is accepted.
+/// Reader for the options of a [`TransportUrl`]. A transport reads each option that it supports, by
+/// name and type. It then calls [`finish`](Self::finish), which refuses all other options.
+///
+/// All errors have the kind `Config`. They name the option, what is accepted, and the given value
+/// unless it may be secret.
 ///
 /// ```
 /// use dwell_core::TransportUrl;
@@ -26,7 +28,7 @@ use std::{
 /// # Ok::<(), dwell_core::Error>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "`finish` refuses the options that nobody asked for"]
+#[must_use = "`finish` refuses unknown options"]
 pub struct Options<'a> {
     url: &'a TransportUrl,
     known: Vec<&'static str>,
@@ -37,7 +39,7 @@ impl<'a> Options<'a> {
         Self { url, known: Vec::new() }
     }
 
-    /// Any text but an empty one.
+    /// Reads a text, which must not be empty.
     pub fn text(&mut self, name: &'static str) -> Result<Option<&'a str>> {
         if !self.known.contains(&name) {
             self.known.push(name);
@@ -49,17 +51,17 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// A text that must not be printed. Its name must show that, by a word such as `password`, `token` or `key`: only
-    /// then is it hidden where the whole URL is printed.
+    /// Reads a text that must not be printed. The name of the option must contain a word such as
+    /// `password`, `token` or `key`. Only then is the value hidden when the whole URL is printed.
     pub fn secret(&mut self, name: &'static str) -> Result<Option<Secret>> {
         debug_assert!(
             is_secret(name),
-            "the option `{name}` would be printed: give it a name that says it is secret"
+            "the option `{name}` would be printed: use a name that marks it as secret"
         );
         Ok(self.text(name)?.map(Secret::new))
     }
 
-    /// A whole number that fits the type.
+    /// Reads a whole number that fits the type.
     pub fn number<T: FromStr<Err = ParseIntError>>(&mut self, name: &'static str) -> Result<Option<T>> {
         let Some(value) = self.text(name)? else { return Ok(None) };
         value.parse().map(Some).map_err(|error: ParseIntError| {
@@ -73,7 +75,7 @@ impl<'a> Options<'a> {
         })
     }
 
-    /// A duration such as `15m`; see [`parse_duration`].
+    /// Reads a duration such as `15m`; see [`parse_duration`].
     pub fn duration(&mut self, name: &'static str) -> Result<Option<Duration>> {
         let Some(value) = self.text(name)? else { return Ok(None) };
         parse_duration(value).map(Some).map_err(|error| {
@@ -86,12 +88,12 @@ impl<'a> Options<'a> {
         })
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub fn flag(&mut self, name: &'static str) -> Result<Option<bool>> {
         Ok(self.one_of(name, &["true", "false"])?.map(|value| value == "true"))
     }
 
-    /// One of these words.
+    /// Reads one of these words.
     pub fn one_of<'b>(&mut self, name: &'static str, words: &[&'b str]) -> Result<Option<&'b str>> {
         let Some(value) = self.text(name)? else { return Ok(None) };
         if let Some(word) = words.iter().copied().find(|word| *word == value) {
@@ -105,7 +107,7 @@ impl<'a> Options<'a> {
         Err(self.refused(name, value, &format!("it must be {}{meant}", words.join(" or "))))
     }
 
-    /// Refuses the options that were not asked for.
+    /// Refuses the options that were not read.
     pub fn finish(self) -> Result<()> {
         let Some((stray, _)) =
             self.url.options.iter().find(|(given, _)| !self.known.contains(&given.as_str()))

@@ -1,8 +1,8 @@
-//! Percent-encoding, as in RFC 3986.
+//! Percent-encoding as in RFC 3986.
 
 use std::fmt::Write as _;
 
-/// The text that was encoded, unless a `%` lacks its two hexadecimal digits or the bytes are not UTF-8.
+/// Decodes a text. `None` if a `%` lacks its two hexadecimal digits or the result is not UTF-8.
 pub(super) fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -19,7 +19,7 @@ fn hex(digit: u8) -> Option<u8> {
     char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
-/// The text with every byte encoded but for letters, digits, `-._~` and those of `plain`.
+/// Encodes every byte except letters, digits, `-._~` and the characters of `plain`.
 pub(super) fn encode(text: &str, plain: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded_to_the_same() {
+    fn decoding_reverses_encoding() {
         let text = "größe/:@?#%&=+ ,\n\0~";
         assert_eq!(decode(&encode(text, "")).as_deref(), Some(text));
         assert_eq!(encode("a/b c", "/"), "a/b%20c");

@@ -16,7 +16,7 @@ fn hosts(url: &TransportUrl) -> Vec<(&str, Option<u16>)> {
 }
 
 #[test]
-fn a_url_of_nothing_but_a_scheme_is_accepted() {
+fn a_scheme_alone_is_accepted() {
     for text in ["memory://", "MEMORY://", "memory://?"] {
         let url = url(text);
         assert_eq!((url.scheme(), url.path(), url.hosts().len()), ("memory", "", 0));
@@ -49,7 +49,7 @@ fn a_sqlite_url_names_a_file() {
 }
 
 #[test]
-fn user_password_hosts_and_path_are_taken_apart() {
+fn user_password_hosts_and_path_are_parsed() {
     for (text, username, password, expected, path) in [
         ("redis://localhost", None, None, vec![("localhost", None)], ""),
         ("redis://localhost/", None, None, vec![("localhost", None)], "/"),
@@ -85,7 +85,7 @@ fn user_password_hosts_and_path_are_taken_apart() {
 }
 
 #[test]
-fn a_url_that_cannot_be_taken_apart_is_refused_saying_why() {
+fn invalid_urls_are_refused_with_the_reason() {
     for (text, why) in [
         ("", "`://` is missing"),
         ("localhost:6379", "`://` is missing"),
@@ -138,7 +138,7 @@ fn a_url_that_cannot_be_taken_apart_is_refused_saying_why() {
 }
 
 #[test]
-fn what_is_printed_shows_all_but_the_secrets() {
+fn a_printed_url_hides_only_its_secrets() {
     for (text, shown) in [
         ("memory://", "memory://"),
         ("REDIS://Host:6379/0", "redis://Host:6379/0"),
@@ -167,7 +167,7 @@ fn what_is_printed_shows_all_but_the_secrets() {
 }
 
 #[test]
-fn no_error_shows_a_password_however_it_is_misplaced() {
+fn no_error_shows_a_misplaced_password() {
     for text in [
         "hunter2",
         "user:hunter2@host",
@@ -214,7 +214,7 @@ fn options_are_read_by_type() {
 }
 
 #[test]
-fn options_that_are_left_out_are_none() {
+fn missing_options_are_none() {
     let url = url("redis://h");
     let mut options = url.options();
     assert_eq!(options.number::<u16>("a").unwrap(), None);
@@ -227,7 +227,7 @@ fn options_that_are_left_out_are_none() {
 }
 
 #[test]
-fn an_option_of_the_wrong_type_is_refused_naming_it_and_what_is_accepted() {
+fn an_option_of_the_wrong_type_is_refused_with_the_reason() {
     let url =
         url("redis://h?n=abc&large=70000&small=-200&minus=-1&zero=0&wait=90&tls=yes&delay=natve&empty=");
     let mut options = url.options();
@@ -251,7 +251,7 @@ fn an_option_of_the_wrong_type_is_refused_naming_it_and_what_is_accepted() {
 }
 
 #[test]
-fn no_error_about_an_option_shows_a_secret() {
+fn no_option_error_shows_a_secret() {
     let url = url("redis://h?key=hunter2");
     let mut options = url.options();
     for shown in [
@@ -267,7 +267,7 @@ fn no_error_about_an_option_shows_a_secret() {
 }
 
 #[test]
-fn an_option_that_was_not_asked_for_is_refused_with_a_suggestion() {
+fn an_unknown_option_is_refused_with_a_suggestion() {
     let url = url("memory://?lease=5s&capasity=1000");
     let mut options = url.options();
     options.number::<usize>("capacity").unwrap();
@@ -289,9 +289,12 @@ fn an_unknown_scheme_is_refused_with_a_suggestion() {
     for (text, expected) in [
         (
             "reddis://u:hunter2@h",
-            "there is no transport for `reddis://`; did you mean `redis://`? known are memory://, sqlite://, redis://",
+            "there is no transport for `reddis://`; did you mean `redis://`? known schemes: memory://, sqlite://, redis://",
         ),
-        ("rabbitmq://h", "there is no transport for `rabbitmq://`; known are memory://, sqlite://, redis://"),
+        (
+            "rabbitmq://h",
+            "there is no transport for `rabbitmq://`; known schemes: memory://, sqlite://, redis://",
+        ),
     ] {
         let error = url(text).unknown_scheme_error(&known);
         assert_eq!(error.kind(), ErrorKind::Config);
@@ -300,7 +303,7 @@ fn an_unknown_scheme_is_refused_with_a_suggestion() {
 }
 
 #[test]
-fn a_url_can_be_read_by_from_str() {
+fn a_url_implements_from_str() {
     let url: TransportUrl = "redis://h".parse().unwrap();
     assert_eq!(url.scheme(), "redis");
     assert!("redis".parse::<TransportUrl>().is_err());

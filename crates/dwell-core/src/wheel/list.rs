@@ -1,15 +1,15 @@
-//! A list of entries in the order of their arrival, linked through the entries themselves.
+//! A list of entries in order of arrival, linked through the entries.
 
 use super::slab::{NONE, Slab};
 
-/// A doubly linked list by index. Its entries know their neighbours but not their list, so one between two others is
-/// taken out without touching it, and a list can be moved by copying it.
+/// A doubly linked list of indices. Entries refer to their neighbours but not to their list. An
+/// inner entry can therefore be removed without the list, and a list is moved by copying it.
 #[derive(Clone, Copy)]
 pub(super) struct List {
     head: u32,
     tail: u32,
-    /// How many were added since it was empty: at least the number of its entries. Those taken out are not subtracted,
-    /// because `unlink` does not come by here.
+    /// Number of entries added since the list was last empty. It is an upper bound for the number
+    /// of entries: removed entries are not subtracted, because `unlink` does not have the list.
     arrivals: u32,
 }
 
@@ -20,17 +20,17 @@ impl List {
         self.head == NONE
     }
 
-    /// How many came since it was empty.
+    /// Returns the number of entries added since the list was last empty.
     pub(super) fn arrivals(&self) -> u32 {
         self.arrivals
     }
 
-    /// Whether this is the first or the last of its entries.
+    /// Whether this is the first or the last entry.
     pub(super) fn ends_with(&self, index: u32) -> bool {
         self.head == index || self.tail == index
     }
 
-    /// The one that came first.
+    /// Returns the first entry.
     pub(super) fn head(&self) -> u32 {
         self.head
     }
@@ -47,7 +47,7 @@ impl List {
         self.arrivals = self.arrivals.saturating_add(1);
     }
 
-    /// Takes out any of its entries.
+    /// Removes any entry of this list.
     pub(super) fn remove<T>(&mut self, index: u32, slab: &mut Slab<T>) {
         let entry = slab.entry(index);
         let (previous, next) = (entry.previous, entry.next);
@@ -64,12 +64,12 @@ impl List {
         }
     }
 
-    /// Whether it has more than `count` entries, which is as many as this looks at.
+    /// Whether the list has more than `count` entries. Visits at most `count + 1` of them.
     pub(super) fn is_longer_than<T>(&self, count: usize, slab: &Slab<T>) -> bool {
         self.indices(slab).nth(count).is_some()
     }
 
-    /// Puts all of `newer` behind its own entries.
+    /// Appends all entries of `newer`.
     pub(super) fn append<T>(&mut self, newer: Self, slab: &mut Slab<T>) {
         if self.is_empty() {
             *self = newer;
@@ -81,14 +81,15 @@ impl List {
         }
     }
 
-    /// Its entries, first come first.
+    /// Iterates over the entries in order of arrival.
     pub(super) fn indices<T>(&self, slab: &Slab<T>) -> impl Iterator<Item = u32> {
         let head = Some(self.head).filter(|&head| head != NONE);
         std::iter::successors(head, |&index| Some(slab.entry(index).next).filter(|&next| next != NONE))
     }
 }
 
-/// Takes an entry out from between two others, without its list; false if it is the first or the last of it.
+/// Removes an inner entry without its list. Returns `false` if the entry is the first or the last
+/// one.
 pub(super) fn unlink<T>(index: u32, slab: &mut Slab<T>) -> bool {
     let entry = slab.entry(index);
     let (previous, next) = (entry.previous, entry.next);

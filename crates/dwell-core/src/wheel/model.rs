@@ -1,4 +1,4 @@
-//! The wheel against the simplest thing that does the same: an ordered map by due time and order of arrival.
+//! Model test: the wheel against an ordered map by due time and order of arrival.
 
 use super::{Key, Wheel, tests::Random};
 use crate::Timestamp;
@@ -11,11 +11,12 @@ const YEAR: i64 = 365 * DAY;
 /// Due time and order of arrival.
 type Place = (i64, u64);
 
-/// Both, side by side. A value is the position of its key.
+/// The wheel and the model. The value of an entry is the position of its key.
 struct Pair {
     wheel: Wheel<usize>,
     model: BTreeMap<Place, usize>,
-    /// Every key ever given, and where the model has its entry while it is pending.
+    /// All keys that were returned, each with the place of its entry in the model while it is
+    /// pending.
     keys: Vec<(Key, Option<Place>)>,
     arrivals: u64,
     now: i64,
@@ -34,7 +35,8 @@ impl Pair {
         }
     }
 
-    /// Close together or years apart, ahead or behind, in the same millisecond, at the ends of slots and of time.
+    /// Returns a due time: close or years apart, ahead or behind, in an existing millisecond, at
+    /// the ends of slots or of the range of `i64`.
     fn any_due(&mut self) -> i64 {
         let ahead = match self.random.below(14) {
             0..3 => self.random.below(4),
@@ -61,7 +63,8 @@ impl Pair {
         self.now.saturating_add(ahead)
     }
 
-    /// One of the keys ever given; half of the time a recent one, which is more likely to be pending.
+    /// Returns the position of a key. Half of the time it is a recent one, which is more likely to
+    /// be pending.
     fn any_position(&mut self) -> Option<usize> {
         let count = self.keys.len() as i64;
         let among = if self.random.below(2) == 0 { count.min(16) } else { count };
@@ -121,7 +124,7 @@ impl Pair {
         assert_eq!(popped, expected);
     }
 
-    /// The clock goes on, or jumps, or is set back, or stands where something is due.
+    /// Moves the clock forward, ahead, back, or to a due time.
     fn turn_clock(&mut self) {
         self.now = match self.random.below(10) {
             0..4 => self.now.saturating_add(self.random.below(20)),
@@ -129,7 +132,8 @@ impl Pair {
             5 => self.now.saturating_add(self.random.below(3 * YEAR)),
             6 => self.now.saturating_sub(self.random.below(2_000)),
             7 => self.now.saturating_sub(self.random.below(3 * YEAR)),
-            // Not at the ends of time: from there the clock would never come back to where the others are.
+            // Excludes the ends of the range, because the clock would never return to the other
+            // entries.
             _ => match self.model.keys().find(|(due, _)| due.unsigned_abs() < i64::MAX as u64 / 2) {
                 Some(&(due, _)) => due,
                 None => self.now,
@@ -183,7 +187,7 @@ impl Pair {
             _ => self.check(),
         }
         assert_eq!(self.wheel.len(), self.model.len());
-        // Not always asked, so that what is remembered of the last answer grows old.
+        // Not called after each step, so that the cached answer becomes old.
         if self.random.below(2) == 0 {
             let expected = self.model.keys().next().map(|&(due, _)| Timestamp(due));
             assert_eq!(self.wheel.next_due(), expected);
@@ -203,7 +207,7 @@ impl Pair {
         assert!(self.wheel.iter().all(|(key, _, &position)| self.keys[position].0 == key));
     }
 
-    /// Everything still pending comes out, in order.
+    /// Pops all pending entries and checks their order.
     fn finish(mut self) {
         self.check();
         self.now = i64::MAX;
@@ -217,7 +221,7 @@ impl Pair {
 }
 
 #[test]
-fn any_sequence_of_calls_does_what_an_ordered_map_does() {
+fn random_calls_match_an_ordered_map() {
     for run in 0..3_000 {
         let mut pair = Pair::new(run);
         let steps = 50 + pair.random.below(400);
@@ -227,11 +231,11 @@ fn any_sequence_of_calls_does_what_an_ordered_map_does() {
 }
 
 #[test]
-fn any_sequence_of_calls_on_a_crowded_wheel_does_what_an_ordered_map_does() {
+fn random_calls_on_a_crowded_wheel_match_an_ordered_map() {
     for run in 0..30 {
         let mut pair = Pair::new(run);
         for _ in 0..6 {
-            // Mostly into one slot, of some level, so that it is opened for being crowded.
+            // Most entries go to one slot of some level, which becomes crowded and is opened.
             let span = [1, 200, 60_000, HOUR, 40 * DAY][pair.random.below(5) as usize];
             let start = pair.any_due();
             for _ in 0..pair.random.below(6_000) {

@@ -1,21 +1,23 @@
-//! Where entries live: chunks of a fixed size, so that growing copies nothing and a burst's memory can be given back.
+//! Storage of the entries, in chunks of a fixed size. Growing copies nothing, and the memory of a
+//! burst is released.
 
 use std::{mem, num::NonZeroU32};
 
-/// Not an index: the end of a list.
+/// End of a list; not an index.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A chunk has 2^14 seats: enough that the headers of all chunks stay in the nearest cache with ten million entries.
+/// A chunk has 2^14 seats. With ten million entries, the headers of all chunks still fit into the
+/// nearest cache.
 const CHUNK_BITS: u32 = 14;
 const CHUNK: usize = 1 << CHUNK_BITS;
 const CHUNKS: usize = 1 << (u32::BITS - CHUNK_BITS);
 
-/// An empty chunk of at most this many entries keeps its memory, so that a wheel that goes from none to a few and back
-/// does not ask the allocator each time.
+/// An empty chunk of at most this many entries keeps its memory, so that a wheel that alternates
+/// between no and few entries does not allocate each time.
 const KEPT: usize = 64;
 
-/// Names one entry of the wheel that gave it, for as long as the entry is pending. Once it has been popped or cancelled,
-/// its key never matches anything again. In another wheel it means nothing, or something else.
+/// Identifies a pending entry of one wheel. After the entry was popped or cancelled, its key never
+/// matches again. Do not use it with another wheel, where it may match an unrelated entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
     index: u32,
@@ -28,7 +30,7 @@ impl Key {
     }
 }
 
-/// What is pending, and its neighbours in the list it is in.
+/// A pending entry, and its neighbours in the list.
 pub(super) struct Entry<T> {
     pub(super) due: i64,
     pub(super) value: T,
@@ -37,26 +39,28 @@ pub(super) struct Entry<T> {
     generation: NonZeroU32,
 }
 
-/// The generation's niche tells the two apart, so a seat is no larger than its entry.
+/// A place for an entry. The niche of the generation marks a free seat, so a seat is no larger than
+/// its entry.
 enum Seat<T> {
     Free { next: u32 },
     Taken(Entry<T>),
 }
 
 struct Chunk<T> {
-    /// Grows up to `CHUNK`; empty once its memory was given back.
+    /// Up to `CHUNK` seats. Empty after the memory was released.
     seats: Vec<Seat<T>>,
-    /// The first free seat among `seats`.
+    /// First free seat in `seats`.
     free: u32,
     taken: u32,
-    /// The generation given last. It only rises, and outlives the seats: this is what makes old keys harmless.
+    /// Last used generation. It only grows, even after the memory was released, so that old keys
+    /// never match.
     generation: u32,
 }
 
 impl<T> Chunk<T> {
     const NEW: Self = Self { seats: Vec::new(), free: NONE, taken: 0, generation: 0 };
 
-    /// A chunk that has used up its generations never takes another entry.
+    /// Whether the chunk has used all its generations and takes no more entries.
     fn is_retired(&self) -> bool {
         self.generation == u32::MAX
     }
@@ -65,7 +69,7 @@ impl<T> Chunk<T> {
         (self.free != NONE || self.seats.len() < CHUNK) && !self.is_retired()
     }
 
-    /// There must be room.
+    /// Adds an entry. The chunk must have room.
     fn insert(&mut self, due: i64, value: T) -> (u32, NonZeroU32) {
         self.generation += 1;
         self.taken += 1;
@@ -94,7 +98,7 @@ impl<T> Chunk<T> {
         }
     }
 
-    /// Forgets all seats, with their memory.
+    /// Removes all seats and returns their memory.
     fn release(&mut self) -> Vec<Seat<T>> {
         self.free = NONE;
         self.taken = 0;
@@ -105,14 +109,14 @@ impl<T> Chunk<T> {
 /// All entries of a wheel, by index.
 pub(super) struct Slab<T> {
     chunks: Vec<Chunk<T>>,
-    /// The chunks that have memory and room; the last one takes the next entry.
+    /// Chunks with memory and room. The last one takes the next entry.
     open: Vec<u32>,
-    /// The chunks whose memory was given back; they take entries once no other has room.
+    /// Chunks whose memory was released. They are used once no other chunk has room.
     released: Vec<u32>,
-    /// How many chunks have memory.
+    /// Number of chunks with memory.
     resident: usize,
     len: usize,
-    /// How often an entry was looked at, to prove that calls are bounded.
+    /// Number of accesses to entries. Tests use it to prove that calls are bounded.
     #[cfg(test)]
     pub(super) touched: std::cell::Cell<usize>,
 }
@@ -145,7 +149,7 @@ impl<T> Slab<T> {
         Key { index: number << CHUNK_BITS | offset, generation }
     }
 
-    /// The index of a pending entry; none for a key of the past.
+    /// Returns the index of a pending entry, or `None` if the key is stale.
     pub(super) fn find(&self, key: Key) -> Option<u32> {
         let (chunk, offset) = split(key.index);
         match self.chunks.get(chunk)?.seats.get(offset)? {
@@ -174,7 +178,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Takes out an entry that is in no list any more.
+    /// Removes an entry that is in no list.
     pub(super) fn remove(&mut self, index: u32) -> Entry<T> {
         let (number, offset) = split(index);
         let chunk = &mut self.chunks[number];
@@ -190,7 +194,7 @@ impl<T> Slab<T> {
         entry
     }
 
-    /// Every entry, in no order.
+    /// Iterates over all entries, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Entry<T>)> {
         self.chunks.iter().zip(0u32..).flat_map(|(chunk, number)| {
             chunk.seats.iter().zip(0u32..).filter_map(move |(seat, offset)| match seat {
@@ -202,7 +206,7 @@ impl<T> Slab<T> {
         })
     }
 
-    /// Takes out every entry, in no order, and gives their memory back.
+    /// Removes all entries, in no particular order, and releases the memory.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry<T>> + use<T> {
         self.open.clear();
         self.released.clear();
@@ -221,7 +225,7 @@ impl<T> Slab<T> {
         })
     }
 
-    /// Bytes allocated.
+    /// Returns the number of allocated bytes.
     pub(super) fn memory(&self) -> usize {
         let seats: usize = self.chunks.iter().map(|chunk| chunk.seats.capacity()).sum();
         seats * size_of::<Seat<T>>()
@@ -229,7 +233,7 @@ impl<T> Slab<T> {
             + (self.open.capacity() + self.released.capacity()) * size_of::<u32>()
     }
 
-    /// No chunk has room: takes one without memory, or a new one.
+    /// Opens a released chunk, or a new one. Called if no chunk has room.
     fn open_chunk(&mut self) -> u32 {
         let number = self.released.pop().unwrap_or_else(|| {
             // The very last index is `NONE`, so the last chunk is never used.
@@ -237,7 +241,7 @@ impl<T> Slab<T> {
             self.chunks.push(Chunk::NEW);
             self.chunks.len() as u32 - 1
         });
-        // A small wheel grows step by step, from next to nothing; a large one by whole chunks.
+        // A small wheel grows gradually, a large one by whole chunks.
         if self.len >= CHUNK / 2 {
             self.chunks[number as usize].seats.reserve_exact(CHUNK);
         }
@@ -246,8 +250,9 @@ impl<T> Slab<T> {
         number
     }
 
-    /// Gives memory back: what exceeds two chunks of room, and all but a few seats once nothing is pending at all. The
-    /// rest is kept, so that a wheel whose length goes up and down a little does not ask the allocator each time.
+    /// Releases the memory that exceeds two chunks of room, and all but a few seats once nothing is
+    /// pending. The rest is kept, so that a wheel with a slightly varying length does not allocate
+    /// each time.
     fn emptied(&mut self, number: usize) {
         let chunk = &mut self.chunks[number];
         chunk.seats.clear();
@@ -299,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_stays_stale_after_its_memory_was_given_back_and_taken_anew() {
+    fn a_key_stays_stale_after_its_memory_is_reused() {
         let mut slab = Slab::new();
         let old: Vec<Key> = (0..3 * CHUNK).map(|value| slab.insert(0, value)).collect();
         for key in &old {
@@ -325,12 +330,12 @@ mod tests {
         assert_eq!(slab.chunks[0].seats.capacity(), 0);
         slab.remove(beyond.index());
         drop(slab.drain());
-        assert_eq!(slab.released, [1], "a retired chunk takes no more, even after a drain");
+        assert_eq!(slab.released, [1], "a retired chunk stays retired after a drain");
         assert_eq!(slab.find(last), None);
     }
 
     #[test]
-    fn memory_is_kept_while_the_length_goes_up_and_down_around_a_chunk() {
+    fn memory_is_kept_while_the_length_varies_around_a_chunk() {
         let mut slab = Slab::new();
         let keys: Vec<Key> = (0..CHUNK).map(|value| slab.insert(0, value)).collect();
         let beyond = slab.insert(0, 0);
@@ -344,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_is_empty_goes_back_while_others_have_room() {
+    fn an_empty_chunk_is_released_while_others_have_room() {
         let mut slab = Slab::new();
         let keys: Vec<Key> = (0..4 * CHUNK).map(|value| slab.insert(0, value)).collect();
         for key in &keys[CHUNK..] {

@@ -1,4 +1,4 @@
-//! A span of time, as a list or, opened, as a ring of finer slots.
+//! A span of time: a list of entries, or a ring of finer slots.
 
 use super::{
     list::List,
@@ -7,48 +7,54 @@ use super::{
 use crate::Timestamp;
 use std::mem;
 
-/// A ring has 2^8 slots: with fewer, ten million entries are in so many short lists that inserts miss the cache.
+/// A ring has 2^8 slots. With fewer, ten million entries are in so many short lists that inserts
+/// miss the cache.
 const BITS: u32 = 8;
 const SLOTS: usize = 1 << BITS;
 const WORDS: usize = SLOTS / u64::BITS as usize;
 
-/// A slot of level `n` spans 2^(8 n) ms; one of level 0 a single millisecond. A block is a slot of the top level.
+/// A slot of level `n` spans 2^(8 n) ms, so a slot of level 0 is one millisecond. A block is a slot
+/// of the top level.
 const TOP: u32 = 4;
 const BLOCK_BITS: u32 = BITS * TOP;
 
-/// A slot is crowded once so many have arrived in its list, if they are also this part of all that is pending. The number
-/// keeps rings few; the part keeps the lists that are in use at once so few that their ends stay in the cache, which is
-/// most of what an insert costs. Together they bound what a call does on top of its own entries.
+/// Limits at which a slot is crowded: the number of entries added to its list, and that number as a
+/// fraction (one part in `CROWD_PART`) of all pending entries. Both must be reached. `CROWD` keeps
+/// the number of rings small. `CROWD_PART` keeps the number of lists in use small enough for their
+/// ends to stay in the cache, which is most of the cost of an insert. Together they bound the work
+/// of a call beyond its own entries.
 pub(super) const CROWD: u32 = 2048;
 const CROWD_PART: usize = 512;
 
-/// A list of at most this many is searched for its first, not opened.
+/// Maximum length of a list that is searched instead of opened.
 const FEW: usize = 8;
 
-/// The block of a due time. Blocks are in the order of their times, over all of `i64`.
+/// Returns the block of a due time. The order of the blocks is that of their times, over all of
+/// `i64`.
 pub(super) fn block(due: i64) -> i32 {
     (due >> BLOCK_BITS) as i32
 }
 
-/// A span of time. It starts as a list of whatever falls into it, in the order of arrival, and becomes a ring of slots of
-/// the next finer level when it is crowded, or when it is the first and its order is wanted.
+/// A span of time. It starts as a list of its entries in order of arrival. It becomes a ring of
+/// slots of the next finer level when it is crowded, or when it is the first slot and its order is
+/// needed.
 pub(super) enum Slot {
     List(List),
     Ring(Box<Ring>),
 }
 
 pub(super) struct Ring {
-    /// What came before the slot was opened, until its order is wanted.
+    /// Entries that arrived before the slot was opened, until their order is needed.
     backlog: List,
-    /// One bit for each slot that is not empty.
+    /// One bit for each slot, set if the slot is not empty.
     occupied: [u64; WORDS],
     slots: [Slot; SLOTS],
 }
 
-/// What one call may take out.
+/// What one call of `pop_due` may remove.
 pub(super) struct Batch<'a, T> {
     pub(super) now: i64,
-    /// How long `into` may get.
+    /// Maximum length of `into`.
     pub(super) limit: usize,
     pub(super) into: &'a mut Vec<(Timestamp, T)>,
 }
@@ -68,7 +74,7 @@ impl<T> Batch<'_, T> {
 impl Slot {
     pub(super) const EMPTY: Self = Self::List(List::EMPTY);
 
-    /// Puts an entry that is in no list behind all others of its millisecond. `self` is a block.
+    /// Adds an entry, which is in no list, after all entries of its millisecond. `self` is a block.
     pub(super) fn insert<T>(&mut self, index: u32, due: i64, slab: &mut Slab<T>) {
         let crowd = CROWD.max((slab.len() / CROWD_PART) as u32);
         let mut slot = self;
@@ -90,7 +96,7 @@ impl Slot {
         }
     }
 
-    /// Takes an entry out of its list. `self` is a block; returns whether it is empty now.
+    /// Removes an entry from its list. `self` is a block. Returns whether the block is empty now.
     pub(super) fn remove<T>(&mut self, index: u32, due: i64, slab: &mut Slab<T>) -> bool {
         self.remove_below(TOP, index, due, slab)
     }
@@ -112,7 +118,7 @@ impl Slot {
         }
     }
 
-    /// The earliest due time in this block, which is not empty.
+    /// Returns the earliest due time in this block, which is not empty.
     pub(super) fn earliest<T>(&mut self, slab: &mut Slab<T>) -> i64 {
         let mut slot = self;
         let mut level = TOP;
@@ -129,7 +135,8 @@ impl Slot {
         }
     }
 
-    /// Takes out what the batch takes, in order. `self` is a block; returns whether it is empty now.
+    /// Removes the entries that the batch takes, in order. `self` is a block. Returns whether the
+    /// block is empty now.
     pub(super) fn pop<T>(&mut self, batch: &mut Batch<'_, T>, slab: &mut Slab<T>) -> bool {
         self.pop_below(TOP, batch, slab)
     }
@@ -159,7 +166,7 @@ impl Slot {
         }
     }
 
-    /// Bytes allocated below this slot.
+    /// Returns the number of bytes allocated below this slot.
     pub(super) fn memory(&self) -> usize {
         match self {
             Self::List(_) => 0,
@@ -167,7 +174,8 @@ impl Slot {
         }
     }
 
-    /// Sees to it that what comes first in this slot is found in a short list or in the first slot of its ring.
+    /// Ensures that the first entry is in a short list or in the first slot of a ring without a
+    /// backlog.
     fn prepare<T>(&mut self, level: u32, slab: &mut Slab<T>) {
         if level > 0
             && let Self::List(list) = self
@@ -183,7 +191,7 @@ impl Slot {
     }
 
     /// Turns a list into a ring, with the list as its backlog.
-    #[inline(never)] // A new ring is built on the stack: not on that of everyone who may have to open a slot.
+    #[inline(never)] // The new ring is built on the stack, which callers should not pay for.
     fn open(&mut self) {
         if let Self::List(backlog) = *self {
             *self = Self::Ring(Box::new(Ring {
@@ -194,7 +202,7 @@ impl Slot {
         }
     }
 
-    /// Puts what came earlier before what is here.
+    /// Inserts earlier entries before the existing ones.
     fn prepend<T>(&mut self, mut earlier: List, slab: &mut Slab<T>) {
         let list = match self {
             Self::List(list) => list,
@@ -216,14 +224,15 @@ impl Slot {
 }
 
 impl Ring {
-    /// The slot of a due time, which is about to be occupied or is.
+    /// Returns the slot of a due time, and marks it as occupied.
     fn at(&mut self, due: i64, level: u32) -> &mut Slot {
         let number = digit(due, level);
         self.occupied[number / 64] |= 1 << (number % 64);
         &mut self.slots[number]
     }
 
-    /// Deals the backlog out to the slots, which are of this level: in each before what came later, and in the same order.
+    /// Moves the backlog to the slots, which have this level. In each slot, its entries come before
+    /// the later ones and keep their order.
     #[inline(never)]
     fn deal<T>(&mut self, level: u32, slab: &mut Slab<T>) {
         let mut hands = [List::EMPTY; SLOTS];
@@ -244,20 +253,20 @@ impl Ring {
         self.occupied[number / 64] &= !(1 << (number % 64));
     }
 
-    /// The first slot that is not empty.
+    /// Returns the first slot that is not empty.
     fn first(&self) -> Option<usize> {
         let word = self.occupied.iter().position(|&word| word != 0)?;
         Some(word * 64 + self.occupied[word].trailing_zeros() as usize)
     }
 }
 
-/// Which slot of a ring, whose slots are of this level, a due time falls into.
+/// Returns the index of the slot for a due time in a ring whose slots have this level.
 fn digit(due: i64, level: u32) -> usize {
     (due >> (BITS * level)) as usize & (SLOTS - 1)
 }
 
-/// The earliest of a list that is not empty, and among equals the one that came first. Looks at all of it, except in a
-/// slot of level 0, where all are equal.
+/// Returns the earliest entry of a list that is not empty; of equal ones, the first. Visits all
+/// entries, except at level 0, where all due times are equal.
 fn first<T>(list: &List, level: u32, slab: &Slab<T>) -> u32 {
     match level {
         0 => list.head(),
@@ -267,14 +276,14 @@ fn first<T>(list: &List, level: u32, slab: &Slab<T>) -> u32 {
 
 #[cfg(test)]
 impl Slot {
-    /// Panics unless the invariants hold in this block; returns how many entries it has.
+    /// Panics unless the invariants hold in this block. Returns its number of entries.
     pub(super) fn check<T>(&self, block: i32, slab: &Slab<T>) -> usize {
         let count = self.check_below(TOP, i64::from(block), slab);
-        assert_ne!(count, 0, "an empty block is removed");
+        assert_ne!(count, 0, "empty blocks are removed");
         count
     }
 
-    /// `number` is that of the slot among all of its level, since the epoch.
+    /// `number` counts the slots of this level since the epoch.
     fn check_below<T>(&self, level: u32, number: i64, slab: &Slab<T>) -> usize {
         match self {
             Self::List(list) => check_list(list, level, number, slab),
@@ -283,11 +292,11 @@ impl Slot {
                 let count = slots.map(|(digit, slot)| {
                     let count = slot.check_below(level - 1, number << BITS | digit as i64, slab);
                     let is_occupied = ring.occupied[digit / 64] >> (digit % 64) & 1 == 1;
-                    assert_eq!(is_occupied, count > 0, "a bit tells whether its slot is occupied");
+                    assert_eq!(is_occupied, count > 0, "a bit is set if its slot is occupied");
                     count
                 });
                 let count = check_list(&ring.backlog, level, number, slab) + count.sum::<usize>();
-                assert_ne!(count, 0, "an empty ring is closed");
+                assert_ne!(count, 0, "empty rings are closed");
                 count
             }
         }
@@ -306,7 +315,7 @@ fn check_list<T>(list: &List, level: u32, number: i64, slab: &Slab<T>) -> usize 
         count += 1;
     }
     assert!(list.ends_with(previous));
-    assert!(count <= list.arrivals() as usize, "arrivals are no fewer than entries");
-    assert!(level == 0 || count <= ((TOP + 1 - level) * CROWD) as usize, "a list of {count} is opened");
+    assert!(count <= list.arrivals() as usize, "there are at least as many arrivals as entries");
+    assert!(level == 0 || count <= ((TOP + 1 - level) * CROWD) as usize, "a list of {count} should be open");
     count
 }

@@ -1,4 +1,4 @@
-//! What the wheel promises, one promise a test.
+//! Tests of the wheel's guarantees.
 
 use super::{Wheel, slot::CROWD};
 use crate::Timestamp;
@@ -70,7 +70,7 @@ fn a_past_due_time_is_due_at_once() {
 }
 
 #[test]
-fn the_next_due_time_is_exact_after_the_earliest_was_cancelled() {
+fn next_due_is_exact_after_the_earliest_is_cancelled() {
     let mut wheel = Wheel::new();
     let keys: Vec<_> = (0..5_000).map(|n| wheel.insert(Timestamp(NOW + 100_000 + 7 * n), n)).collect();
     for (n, key) in (0..).zip(keys) {
@@ -81,7 +81,7 @@ fn the_next_due_time_is_exact_after_the_earliest_was_cancelled() {
 }
 
 #[test]
-fn the_next_due_time_follows_a_reschedule_both_ways() {
+fn next_due_follows_a_reschedule_both_ways() {
     let mut wheel = Wheel::new();
     let key = wheel.insert(Timestamp(NOW + 10), ());
     wheel.insert(Timestamp(NOW + 20), ());
@@ -92,7 +92,7 @@ fn the_next_due_time_follows_a_reschedule_both_ways() {
 }
 
 #[test]
-fn a_rescheduled_entry_keeps_its_key_and_goes_to_the_end_of_its_millisecond() {
+fn a_rescheduled_entry_keeps_its_key_and_comes_last() {
     let mut wheel = Wheel::new();
     let first = wheel.insert(Timestamp(NOW), 1);
     wheel.insert(Timestamp(NOW), 2);
@@ -103,7 +103,7 @@ fn a_rescheduled_entry_keeps_its_key_and_goes_to_the_end_of_its_millisecond() {
 }
 
 #[test]
-fn a_key_of_the_past_is_refused_by_every_call() {
+fn a_stale_key_is_refused_by_every_call() {
     let mut wheel = Wheel::new();
     let popped = wheel.insert(Timestamp(NOW), 1);
     let cancelled = wheel.insert(Timestamp(NOW + 1), 2);
@@ -125,7 +125,7 @@ fn a_key_of_the_past_is_refused_by_every_call() {
 }
 
 #[test]
-fn ten_years_ahead_keeps_the_order_of_arrival_with_what_is_added_when_it_is_near() {
+fn entries_added_years_apart_keep_the_order_of_arrival() {
     let mut wheel = Wheel::new();
     let due = NOW + 10 * YEAR;
     wheel.insert(Timestamp(due), "ten years ago");
@@ -140,7 +140,7 @@ fn ten_years_ahead_keeps_the_order_of_arrival_with_what_is_added_when_it_is_near
 }
 
 #[test]
-fn the_ends_of_time_are_due_times_like_any_other() {
+fn the_first_and_last_due_times_work() {
     let ends = [i64::MIN, i64::MIN + 1, -1, 0, 1, i64::MAX - 1, i64::MAX];
     let mut wheel = Wheel::new();
     for &due in ends.iter().rev() {
@@ -167,7 +167,7 @@ fn a_clock_set_back_fires_nothing_early_and_loses_nothing() {
         wheel.insert(Timestamp(due), due);
     }
     assert_eq!(pop(&mut wheel, tomorrow, 9), [(NOW, NOW), (tomorrow, tomorrow)]);
-    // Back to where it was: what is added now lies between the two times.
+    // The clock is set back, and new entries are added between the two times.
     for due in [NOW + 20, NOW + 10, NOW - 5, NOW + 10] {
         wheel.insert(Timestamp(due), due);
     }
@@ -179,31 +179,32 @@ fn a_clock_set_back_fires_nothing_early_and_loses_nothing() {
 }
 
 #[test]
-fn a_million_at_one_instant_are_popped_in_pieces_of_bounded_work() {
+fn popping_a_million_entries_takes_bounded_work_per_call() {
     const MILLION: i64 = 1_000_000;
     let mut wheel = Wheel::new();
     let mut random = Random(1);
     let mut touched = 0;
-    let mut looks_since = |wheel: &Wheel<i64>| {
-        let looks = wheel.slab.touched.get() - touched;
-        touched += looks;
-        looks
+    let mut accesses_since = |wheel: &Wheel<i64>| {
+        let accesses = wheel.slab.touched.get() - touched;
+        touched += accesses;
+        accesses
     };
-    // A call deals out one list for each of four levels, and each into the next, with three looks at an entry.
+    // A call deals one list for each of four levels, each into the next one, with three accesses
+    // per entry.
     let bound = 3 * (1 + 2 + 3 + 4) * CROWD as usize;
     for value in 0..MILLION {
-        // Among others, so that the slot of the million has to be opened for them.
+        // Other entries are mixed in, so that the slot of the million has to be opened.
         let due = if value % 50 == 0 { NOW + random.below(3_600_000) } else { NOW + 300_000 };
         wheel.insert(Timestamp(due), value);
-        assert!(looks_since(&wheel) <= 2, "an insert looks at nothing but its neighbour");
+        assert!(accesses_since(&wheel) <= 2, "an insert accesses only its neighbour");
     }
     let mut count = 0;
     let mut last = (0, 0);
     while next_due(&mut wheel).is_some() {
-        assert!(looks_since(&wheel) <= bound);
+        assert!(accesses_since(&wheel) <= bound);
         let popped = pop(&mut wheel, NOW + 3_600_000, 1_000);
-        let looks = looks_since(&wheel);
-        assert!(looks <= bound + 10 * 1_000, "{looks} looks at entries for 1000 popped");
+        let accesses = accesses_since(&wheel);
+        assert!(accesses <= bound + 10 * 1_000, "{accesses} accesses for 1000 popped entries");
         assert!(popped.is_sorted() && popped[0] > last);
         last = popped[popped.len() - 1];
         count += popped.len() as i64;
@@ -212,7 +213,7 @@ fn a_million_at_one_instant_are_popped_in_pieces_of_bounded_work() {
 }
 
 #[test]
-fn asking_again_for_the_next_due_time_looks_at_nothing() {
+fn a_repeated_next_due_accesses_no_entry() {
     let mut wheel = Wheel::new();
     for n in 0..10_000 {
         wheel.insert(Timestamp(NOW + n), n);
@@ -227,7 +228,7 @@ fn asking_again_for_the_next_due_time_looks_at_nothing() {
 }
 
 #[test]
-fn cancelling_the_earliest_again_and_again_is_cheap() {
+fn cancelling_the_earliest_repeatedly_is_cheap() {
     let mut wheel = Wheel::new();
     let mut random = Random(1);
     let mut keys: Vec<_> = (0..100_000)
@@ -243,7 +244,7 @@ fn cancelling_the_earliest_again_and_again_is_cheap() {
         wheel.cancel(key);
     }
     let each = (wheel.slab.touched.get() - touched) / keys.len();
-    assert!(each <= 60, "{each} looks at entries for each");
+    assert!(each <= 60, "{each} accesses per entry");
 }
 
 #[test]
@@ -256,7 +257,7 @@ fn an_empty_wheel_allocates_nothing_and_a_small_one_little() {
 }
 
 #[test]
-fn an_entry_takes_half_a_cache_line_and_gives_it_back() {
+fn an_entry_takes_half_a_cache_line_until_it_is_popped() {
     const COUNT: usize = 1_000_000;
     let mut wheel = Wheel::new();
     let mut random = Random(1);
@@ -272,7 +273,7 @@ fn an_entry_takes_half_a_cache_line_and_gives_it_back() {
 }
 
 #[test]
-fn coming_and_going_one_at_a_time_takes_no_more_memory() {
+fn repeated_insert_and_cancel_does_not_grow_memory() {
     let mut wheel = Wheel::new();
     for value in 0..100_000u64 {
         let key = wheel.insert(Timestamp(NOW + 60_000), value);
@@ -303,7 +304,7 @@ fn every_value_is_dropped_once() {
 fn a_value_can_be_changed_in_place() {
     let mut wheel = Wheel::new();
     let key = wheel.insert(Timestamp(NOW), 1);
-    let (due, value) = wheel.get_mut(key).expect("it is pending");
+    let (due, value) = wheel.get_mut(key).expect("the entry is pending");
     assert_eq!(due, Timestamp(NOW));
     *value = 2;
     assert_eq!(wheel.cancel(key), Some(2));
