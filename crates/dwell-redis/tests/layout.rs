@@ -25,7 +25,7 @@ fn quoted(text: &str) -> Vec<&str> {
 
 /// The keys of the table, each with its type as the server has it. What people may choose is `*`.
 fn documented() -> BTreeMap<String, &'static str> {
-    let layout = PAGE.split("## The layout").nth(1).unwrap();
+    let layout = PAGE.split("## Layout").nth(1).unwrap();
     let rows = layout.lines().filter(|line| line.starts_with("| `dwell:"));
     let mut all = BTreeMap::new();
     for row in rows {
@@ -65,8 +65,8 @@ fn plain(key: &str) -> String {
 
 /// The fields of an entry, and of what waits and what is over.
 fn documented_fields() -> BTreeSet<&'static str> {
-    let start = PAGE.find("An entry of a stream, and what waits").unwrap();
-    quoted(PAGE[start..].split("To look at what is ready").next().unwrap()).into_iter().collect()
+    let start = PAGE.find("Stream entries and pending entries").unwrap();
+    quoted(PAGE[start..].split("To inspect ready messages").next().unwrap()).into_iter().collect()
 }
 
 struct Stage {

@@ -345,7 +345,8 @@ async fn what_we_wrote_is_read_with_the_lines_that_the_documentation_shows() {
     send(&redis, order("ready")).await.unwrap();
     let sent = send(&redis, order("waits").due(Due::After(PATIENCE * 100))).await.unwrap();
     let page = include_str!("../../../docs/transports/redis.md");
-    let section = page.split("## The layout").nth(1).expect("the page has a section of that name");
+    let section = page.split("\n## ").find(|section| section.starts_with("Layout\n"));
+    let section = section.expect("the page has a section `Layout`");
     let shown: Vec<_> = section.lines().filter(|line| line.starts_with("redis-cli ")).collect();
     let said = |start: &str| {
         let line = shown.iter().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("no {start}"));

@@ -89,7 +89,7 @@ async fn each_command_of_the_page_does_what_the_page_says() {
     let seen = Seen::default();
     let wiring = Bus::builder().state(seen.clone()).subscribe("mail", mail).subscribe("books", books);
     let bus = wiring.start(&url).await.unwrap();
-    let [publish, dead, delay] = blocks().try_into().expect("three blocks call `kcat`");
+    let [dead, publish, delay] = blocks().try_into().expect("three blocks call `kcat`");
 
     // What any client writes to the topic is handled by whoever subscribed.
     run(publish, &address);
