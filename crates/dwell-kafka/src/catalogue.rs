@@ -1,6 +1,7 @@
-//! What was declared, and what Kafka itself has no place for: what becomes of messages that nobody subscribed to, which
-//! subscription a group belongs to, and who has adopted what a topic kept under its own name. It is a compacted topic of one
-//! partition; keys and values are plain text:
+//! What was declared and Kafka cannot store itself: what happens to messages without a
+//! subscription, which subscription a group belongs to, and which subscription has adopted the
+//! default subscription of a topic. The catalogue is a compacted topic of one partition; keys and
+//! values are plain text:
 //!
 //! ```text
 //! topic orders              →  discard
@@ -20,10 +21,10 @@ use dwell_core::{Error, ErrorKind, Result, Text, Unclaimed, wire};
 use rdkafka::{Offset, TopicPartitionList, consumer::Consumer as _, error::KafkaError};
 use std::{collections::BTreeMap, time::Duration};
 
-/// Where it lies.
+/// The topic of the catalogue.
 pub(crate) const TOPIC: &str = "dwell.catalogue";
 
-/// How long nothing may come while it is read.
+/// How long no record may arrive while the catalogue is read.
 const PATIENCE: Duration = Duration::from_secs(15);
 const STEP: Duration = Duration::from_millis(100);
 
@@ -32,32 +33,32 @@ const STEP: Duration = Duration::from_millis(100);
 pub(crate) struct Entry {
     pub(crate) topic: Text,
     pub(crate) name: Text,
-    /// Not only there to keep what nobody subscribed to.
+    /// Whether it was declared. A default subscription only keeps messages without a subscription.
     pub(crate) declared: bool,
 }
 
-/// All that was declared.
+/// All declarations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Catalogue {
     topics: BTreeMap<Text, Unclaimed>,
     groups: BTreeMap<Text, Entry>,
-    /// By topic, the subscription that has adopted the one of the topic's own name.
+    /// By topic, the subscription that has adopted the topic's default subscription.
     adopters: BTreeMap<Text, Text>,
 }
 
-/// One thing that is declared, or no longer.
+/// One declaration, or its removal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Topic(Text, Unclaimed),
     Group(Text, Entry),
     NoGroup(Text),
-    /// The subscription of the topic's own name was adopted by this one.
+    /// The default subscription of the topic was adopted by this subscription.
     Adopted(Text, Text),
     NotAdopted(Text),
 }
 
 impl Catalogue {
-    /// Reads all of it; empty if nobody has declared anything yet.
+    /// Reads the whole catalogue. It is empty if nothing was declared yet.
     pub(crate) async fn read(cluster: &Cluster) -> Result<Self> {
         if cluster.partitions(TOPIC).await?.is_none() {
             return Ok(Self::default());
@@ -67,7 +68,7 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// Adds to it.
+    /// Adds changes to the catalogue.
     pub(crate) async fn write(cluster: &Cluster, outbox: &Outbox, changes: &[Change]) -> Result<()> {
         if changes.is_empty() {
             return Ok(());
@@ -80,39 +81,41 @@ impl Catalogue {
         outbox.send(&records).await.into_iter().try_for_each(|answer| answer.map(drop))
     }
 
-    /// What was said about messages that nobody subscribed to, if anything was.
+    /// Returns the declared setting for messages without a subscription, if there is one.
     pub(crate) fn unclaimed(&self, topic: &str) -> Option<Unclaimed> {
         self.topics.get(topic).copied()
     }
 
-    /// Whether a topic keeps what nobody subscribed to.
+    /// Returns whether a topic keeps messages without a subscription.
     pub(crate) fn keeps(&self, topic: &str) -> bool {
         self.unclaimed(topic)
             .map_or(wire::is_dead_letter_topic(topic), |unclaimed| unclaimed == Unclaimed::Keep)
     }
 
-    /// The subscription that a group belongs to.
+    /// Returns the subscription that a group belongs to.
     pub(crate) fn group(&self, group: &str) -> Option<&Entry> {
         self.groups.get(group)
     }
 
-    /// Whether a topic has a subscription of its own name that only keeps what nobody subscribed to.
+    /// Returns whether a topic has a default subscription: one of the topic's own name that was not
+    /// declared, and only keeps messages without a subscription.
     pub(crate) fn has_default(&self, topic: &str) -> bool {
         self.own(topic).is_some_and(|own| !own.declared)
     }
 
-    /// Whether the subscription of the topic's own name is a declared one.
+    /// Returns whether the subscription of the topic's own name was declared.
     pub(crate) fn declares_own(&self, topic: &str) -> bool {
         self.own(topic).is_some_and(|own| own.declared)
     }
 
-    /// The subscription that has adopted the one of the topic's own name.
+    /// Returns the subscription that has adopted the topic's default subscription.
     pub(crate) fn adopter(&self, topic: &str) -> Option<&Text> {
         self.adopters.get(topic)
     }
 
-    /// The subscription on account of which a topic that keeps has nothing under its own name: the one that has adopted it, or
-    /// another that was declared. None if nobody subscribed, or the topic's own name is a declared one.
+    /// Returns the subscription because of which a keeping topic has no default subscription: the
+    /// one that has adopted it, or another declared one. `None` if the topic has no declared
+    /// subscription, or one of its own name.
     pub(crate) fn claimed(&self, topic: &str) -> Option<&Text> {
         if self.declares_own(topic) || !self.keeps(topic) {
             return None;
@@ -122,12 +125,12 @@ impl Catalogue {
         declared().find(|name| self.adopter(topic) == Some(*name)).or_else(|| declared().next())
     }
 
-    /// The subscription of the topic's own name.
+    /// Returns the subscription of the topic's own name.
     fn own(&self, topic: &str) -> Option<&Entry> {
         self.group(&group_name(topic, topic)).filter(|entry| *entry.topic == *topic)
     }
 
-    /// As it will be with these.
+    /// Returns the catalogue with these changes applied.
     pub(crate) fn with(mut self, changes: &[Change]) -> Self {
         changes.iter().for_each(|change| self.apply(change.clone()));
         self
@@ -140,8 +143,8 @@ impl Catalogue {
         let (Some(key), value) = (text(&record.key), text(&record.body)) else { return };
         match Change::parse(&key, value.as_deref()) {
             Some(change) => self.apply(change),
-            // Of a later version, perhaps.
-            None => tracing::warn!(key, "an entry of `{TOPIC}` cannot be read and is left alone"),
+            // A later version may have written it.
+            None => tracing::warn!(key, "unknown entry in `{TOPIC}`; ignoring it"),
         }
     }
 
@@ -197,7 +200,7 @@ impl Change {
     }
 }
 
-/// All records that there are now.
+/// Reads all records of the catalogue topic.
 async fn read_all(cluster: &Cluster) -> Result<Vec<Record>> {
     let guest = cluster.member(TOPIC)?;
     let (reader, clock) = (guest.share(), cluster.clock());
@@ -214,16 +217,18 @@ async fn read_all(cluster: &Cluster) -> Result<Vec<Record>> {
                     records.push(Record::read(&message));
                 }
                 Some(Err(KafkaError::PartitionEOF(_))) => return Ok(records),
-                Some(Err(error)) => tracing::debug!(%error, "reading `{TOPIC}` is tried again"),
+                Some(Err(error)) => tracing::debug!(%error, "reading `{TOPIC}` failed; retrying"),
                 None => {}
             }
         }
-        let text =
-            format!("Kafka cannot read the topic `{TOPIC}`: nothing came for {PATIENCE:?}, and not its end");
+        let text = format!(
+            "Kafka cannot read the topic `{TOPIC}`: no record and no end of the topic within {PATIENCE:?}"
+        );
         Err(Error::new(ErrorKind::Unavailable, text))
     });
-    read.await
-        .map_err(|error| Error::new(ErrorKind::Unavailable, "reading from Kafka ended").with_source(error))?
+    read.await.map_err(|error| {
+        Error::new(ErrorKind::Unavailable, "the thread that reads from Kafka ended").with_source(error)
+    })?
 }
 
 #[cfg(test)]
@@ -231,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back_and_what_is_odd_is_left_alone() {
+    fn changes_are_read_back_as_written_and_unknown_entries_are_ignored() {
         let mail = Entry { topic: "orders".into(), name: "mail".into(), declared: true };
         let changes = [
             Change::Topic("orders".into(), Unclaimed::Discard),
@@ -262,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_keeps_nothing_under_its_own_name_once_another_is_declared() {
+    fn a_declared_subscription_claims_the_default_subscription_of_a_keeping_topic() {
         let group = |topic: &str, name: &str, declared| {
             let entry = Entry { topic: topic.into(), name: name.into(), declared };
             Change::Group(group_name(topic, name).into(), entry)
@@ -275,7 +280,7 @@ mod tests {
         let default = group("jobs", "jobs", false);
         assert_eq!(claimed(&[]), (false, None));
         let events = Catalogue::default().with(&[group("orders", "mail", true)]);
-        assert_eq!(events.claimed("orders"), None, "nothing was ever there");
+        assert_eq!(events.claimed("orders"), None, "a topic that discards has no default subscription");
         assert_eq!(claimed(std::slice::from_ref(&default)), (true, None));
         assert_eq!(claimed(&[default, group("jobs", "worker", true)]), (true, Some("worker".into())));
         let both = [group("jobs", "audit", true), group("jobs", "worker", true)];
@@ -283,7 +288,7 @@ mod tests {
         let adopted = [&both[..], &[Change::Adopted("jobs".into(), "worker".into())]].concat();
         assert_eq!(claimed(&adopted), (false, Some("worker".into())));
         assert_eq!(claimed(&[&adopted[..], &[group("jobs", "jobs", true)]].concat()), (false, None));
-        // The same group, and another topic.
+        // The same group name for another topic.
         assert_eq!(claimed(&[group("jobs.jobs", "x", true), group("job", "s.jobs", true)]), (false, None));
     }
 }

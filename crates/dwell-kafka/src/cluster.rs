@@ -1,4 +1,4 @@
-//! What is there: topics, their partitions, settings and offsets. Nothing here is on the path of a message.
+//! Topics, their partitions, settings and offsets. Nothing here is on the path of a message.
 
 use crate::{
     catalogue,
@@ -21,19 +21,19 @@ use std::{
     time::Duration,
 };
 
-/// How long the broker may take to answer one question.
+/// How long the broker may take to answer one request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long what was made may take until every broker knows of it, and a coordinator to get ready.
+/// How long it may take until every broker knows a new topic, and until a coordinator is ready.
 const SPREAD: Duration = Duration::from_secs(15);
 const STEP: Duration = Duration::from_millis(20);
-/// How long the library may take for one answer, whatever it was told itself.
+/// Limit of one blocking call of librdkafka, whatever timeout the call itself has.
 const LONGEST: Duration = Duration::from_secs(60);
-/// How long a client is kept that gets no answers.
+/// Minimum age of a client before it is replaced because it gets no answers.
 const RENEW: Duration = Duration::from_secs(10);
-/// How often the library is heard of what belongs to no question, though nobody asks any.
+/// Interval at which the events of the client are polled while no request does so.
 const LISTEN: Duration = Duration::from_secs(5);
 
-/// A topic that is to be made.
+/// A topic to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NewOne {
     pub(crate) name: Text,
@@ -41,22 +41,22 @@ pub(crate) struct NewOne {
     pub(crate) settings: Vec<(&'static str, String)>,
 }
 
-/// Where a group is in a partition.
+/// The committed position of a group in a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) offset: i64,
-    /// What is said beside it: which records above it are settled as well.
+    /// The metadata of the offset: which records above it are settled as well.
     pub(crate) details: String,
 }
 
 impl Mark {
-    /// Nothing above it is settled.
+    /// Returns a position above which nothing is settled.
     pub(crate) fn at(offset: i64) -> Self {
         Self { offset, details: String::new() }
     }
 }
 
-/// Asks the brokers. Calls that block run on threads of their own.
+/// Sends administrative requests to the brokers. Blocking calls run on threads of their own.
 #[derive(Clone)]
 pub(crate) struct Cluster(Arc<Inner>);
 
@@ -65,16 +65,16 @@ struct Inner {
     client_id: String,
     clock: Arc<dyn Clock>,
     trouble: Trouble,
-    /// Has no group: it only asks.
+    /// The client for requests. It belongs to no group.
     asker: Mutex<Asker>,
-    /// Topics that are known to be there, and how many partitions they have.
+    /// Topics that are known to exist, with their number of partitions.
     known: Mutex<BTreeMap<Text, usize>>,
     probe: Arc<Probe>,
 }
 
 struct Asker {
     client: Arc<BaseConsumer<Trouble>>,
-    /// When it was opened.
+    /// When the client was opened.
     since: Duration,
 }
 
@@ -83,8 +83,8 @@ impl Inner {
         self.asker.lock().unwrap_or_else(PoisonError::into_inner).client.clone()
     }
 
-    /// A client that got no answer may have lost its last broker for good: another one is opened. For a thread that may
-    /// wait.
+    /// Replaces a client that got no answer: it may have removed its last broker and never connect
+    /// again. Blocks the thread.
     fn renew(&self, silent: &Arc<BaseConsumer<Trouble>>) {
         let mut asker = self.asker.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.elapsed();
@@ -99,7 +99,7 @@ impl Inner {
 }
 
 impl Cluster {
-    /// Connects: an error if no broker answers, or lets us in.
+    /// Connects. Fails if no broker answers or the brokers refuse the credentials.
     pub(crate) async fn connect(
         settings: KafkaSettings,
         client_id: String,
@@ -131,14 +131,15 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// While no broker is up the library tries each second, and keeps what it says about that until somebody listens.
+    /// Polls the events of the client. While no broker is available, librdkafka retries every
+    /// second and queues an error each time until somebody polls.
     fn keep_listening(&self) {
         let (clock, inner) = (self.clock(), Arc::downgrade(&self.0));
         tokio::spawn(async move {
             loop {
                 clock.tick(LISTEN).await;
                 let Some(inner) = inner.upgrade() else { return };
-                // Where it may be the last one to let go of it, too, which takes a while.
+                // This may drop the last reference, which blocks for a while.
                 let heard = tokio::task::spawn_blocking(move || listen(&inner.asker(), &inner.trouble));
                 if heard.await.is_err() {
                     return;
@@ -151,7 +152,7 @@ impl Cluster {
         &self.0.settings
     }
 
-    /// See [`Probe`].
+    /// Returns the probe, see [`Probe`].
     pub(crate) fn probe(&self) -> Arc<Probe> {
         self.0.probe.clone()
     }
@@ -160,7 +161,7 @@ impl Cluster {
         self.0.clock.clone()
     }
 
-    /// How many partitions a topic has; none if there is no such topic.
+    /// Returns the number of partitions of a topic, or `None` if the topic does not exist.
     pub(crate) async fn partitions(&self, topic: &str) -> Result<Option<usize>> {
         if let Some(count) = self.known(topic) {
             return Ok(Some(count));
@@ -182,18 +183,18 @@ impl Cluster {
         Ok(count)
     }
 
-    /// The same, from memory alone.
+    /// Returns the number of partitions from the cache alone.
     pub(crate) fn known(&self, topic: &str) -> Option<usize> {
         self.lock().get(topic).copied()
     }
 
-    /// A topic may be gone: look anew next time.
+    /// Removes a topic from the cache, because it may have been deleted.
     pub(crate) fn forget(&self, topic: &str) {
         self.lock().remove(topic);
     }
 
-    /// Makes topics, and waits until they can be used. Returns those that were not there before: whoever made one is the
-    /// only one who did.
+    /// Creates topics and waits until they can be used. Returns those that did not exist before. If
+    /// several processes create a topic, only one of them gets it in the result.
     pub(crate) async fn create(&self, topics: &[NewOne]) -> Result<Vec<Text>> {
         if topics.is_empty() {
             return Ok(vec![]);
@@ -214,11 +215,11 @@ impl Cluster {
         let admin = self.admin()?;
         let answers = admin.share().create_topics(&new, &options).await;
         let mut made = vec![];
-        for answer in answers.map_err(|error| fault("make topics", error))? {
+        for answer in answers.map_err(|error| fault("create topics", error))? {
             match answer {
                 Ok(name) => made.push(Text::from(name)),
                 Err((_, Code::TopicAlreadyExists)) => {}
-                Err((name, code)) => return Err(of_code(&format!("make the topic `{name}`"), code)),
+                Err((name, code)) => return Err(of_code(&format!("create the topic `{name}`"), code)),
             }
         }
         for topic in topics {
@@ -232,13 +233,13 @@ impl Cluster {
         while self.partitions(topic).await?.is_none() {
             if self.0.clock.elapsed().saturating_sub(start) > SPREAD {
                 let text = format!(
-                    "Kafka has made the topic `{topic}`, and its brokers do not know of it yet: try again"
+                    "the topic `{topic}` was created, but is not known to all brokers yet: try again"
                 );
                 return Err(Error::new(ErrorKind::Unavailable, text));
             }
             self.0.clock.sleep(STEP).await;
         }
-        // A broker may know of a partition before it leads it, and refuses what comes until then.
+        // A broker may know a partition before it leads it, and refuses requests for it until then.
         let partitions = self.known(topic).unwrap_or(0);
         self.ends(topic, partitions).await.map(drop)
     }
@@ -248,7 +249,7 @@ impl Cluster {
         let deleted = match self.admin() {
             Ok(admin) => admin.share().delete_groups(&[group], &AdminOptions::new()).await,
             Err(error) => {
-                return tracing::warn!(%error, group, "a group that is no longer needed is left over");
+                return tracing::warn!(%error, group, "obsolete group could not be deleted; leaving it to expire");
             }
         };
         let refused = match deleted {
@@ -258,11 +259,11 @@ impl Cluster {
             Err(error) => Some(error.to_string()),
         };
         if let Some(error) = refused {
-            tracing::warn!(%error, group, "a group that is no longer needed is left over");
+            tracing::warn!(%error, group, "obsolete group could not be deleted; leaving it to expire");
         }
     }
 
-    /// The settings of topics, in order.
+    /// Returns the settings of topics, in order.
     pub(crate) async fn describe(&self, topics: &[&str]) -> Result<Vec<ConfigResource>> {
         let resources: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
         let options = AdminOptions::new().request_timeout(Some(PATIENCE));
@@ -273,7 +274,7 @@ impl Cluster {
         answers.into_iter().map(named).collect()
     }
 
-    /// The first offset of each partition that is there, and the one behind the last.
+    /// Returns the first offset of each partition, and the offset after its last record.
     pub(crate) async fn ends(&self, topic: &str, partitions: usize) -> Result<Vec<(i64, i64)>> {
         let (what, name) = (format!("read the offsets of `{topic}`"), topic.to_owned());
         self.insist(&what, move |asker| {
@@ -284,7 +285,7 @@ impl Cluster {
         .await
     }
 
-    /// The names of all groups that there are, with or without members.
+    /// Returns the names of all groups, with or without members.
     pub(crate) async fn groups(&self) -> Result<Vec<String>> {
         self.ask("list the consumer groups", |asker| {
             let groups = asker.fetch_group_list(None, PATIENCE)?;
@@ -293,7 +294,7 @@ impl Cluster {
         .await
     }
 
-    /// The names of all topics that there are, as far as we may know.
+    /// Returns the names of all topics that this user may see.
     pub(crate) async fn topics(&self) -> Result<Vec<String>> {
         self.ask("list the topics", |asker| {
             let metadata = asker.fetch_metadata(None, PATIENCE)?;
@@ -302,7 +303,7 @@ impl Cluster {
         .await
     }
 
-    /// What a group has committed for the partitions of a topic.
+    /// Returns what a group has committed for the partitions of a topic.
     pub(crate) async fn committed(
         &self,
         group: &str,
@@ -325,8 +326,9 @@ impl Cluster {
         .await
     }
 
-    /// Commits where a group begins that nobody is a member of yet. Where somebody already is, it is too late, and no matter;
-    /// and what was committed before stays as it is.
+    /// Commits the initial offsets of a group that has no members yet. Offsets that were committed
+    /// before are left as they are. If the group has members by now, the commit is refused, which
+    /// is not an error: they have their own offsets.
     pub(crate) async fn begin(&self, group: &str, marks: Vec<(Text, Vec<Mark>)>) -> Result<()> {
         let member = self.member(group)?;
         let (what, asker) = (format!("commit where `{group}` begins"), member.share());
@@ -362,18 +364,19 @@ impl Cluster {
         .await
     }
 
-    /// A client that reads or commits for a group without joining it.
+    /// Returns a client that reads or commits offsets of a group without joining it.
     pub(crate) fn member(&self, group: &str) -> Result<Guest<BaseConsumer<Trouble>>> {
         let mut config = self.0.settings.client(&self.0.client_id);
         config.set("group.id", group).set("enable.auto.commit", "false").set("enable.partition.eof", "true");
-        // The end of a topic is known when a fetch comes back empty: not to be waited for.
+        // The end of a topic is known when a fetch returns nothing, which must not take long.
         config.set("auto.offset.reset", "earliest").set("fetch.wait.max.ms", "5");
         let config = self.0.settings.finish(config);
         self.guest(&config)
     }
 
-    /// A client that makes, describes and deletes. For one use: the library gives nobody a way to listen to it, so that one which
-    /// stays would keep for ever what there is to say of brokers that are away.
+    /// Returns a client that creates, describes and deletes. Use it once: rdkafka offers no way to
+    /// poll the events of an admin client, so a permanent one would queue errors about unavailable
+    /// brokers without a limit.
     fn admin(&self) -> Result<Guest<AdminClient<Trouble>>> {
         self.guest(&self.0.settings.finish(self.0.settings.client(&self.0.client_id)))
     }
@@ -386,7 +389,8 @@ impl Cluster {
         opened.map(|client| Guest(Some(Arc::new(client)))).map_err(|error| fault("set up a client", error))
     }
 
-    /// Asks again while the answer is that the broker is not ready, as after a topic was made or a coordinator moved.
+    /// Retries a request while the broker is not ready, as after a topic was created or a
+    /// coordinator moved.
     async fn insist<T: Send + 'static>(
         &self,
         what: &str,
@@ -406,7 +410,7 @@ impl Cluster {
         }
     }
 
-    /// One question, on a thread that may wait for the answer.
+    /// Sends one request, on a thread that may block.
     async fn ask<T: Send + 'static>(
         &self,
         what: &str,
@@ -424,9 +428,9 @@ impl Cluster {
         let answer = tokio::select! {
             biased;
             answer = answer => answer,
-            // The library has calls without a limit. Such a thread stays behind.
+            // librdkafka has calls without a timeout. The thread of such a call is left behind.
             () = self.0.clock.sleep(LONGEST) => {
-                let text = format!("Kafka did not {what} within {} s: check the brokers", LONGEST.as_secs());
+                let text = format!("Kafka could not {what} within {} s: check the brokers", LONGEST.as_secs());
                 return Err(Error::new(ErrorKind::Timeout, text));
             }
         };
@@ -441,13 +445,14 @@ impl Cluster {
     }
 }
 
-/// Whether no broker has answered.
+/// Returns whether no broker has answered.
 fn is_unanswered(error: &KafkaError) -> bool {
     let code = error.rdkafka_error_code();
     matches!(code, Some(Code::OperationTimedOut | Code::BrokerTransportFailure | Code::AllBrokersDown))
 }
 
-/// What is not known of one partition must not pass for nothing.
+/// Returns the committed offsets. An error for one partition fails the whole request: it must not
+/// be mistaken for a missing offset.
 fn committed(
     asker: &BaseConsumer<Trouble>,
     list: TopicPartitionList,
@@ -457,18 +462,18 @@ fn committed(
     Ok(list)
 }
 
-/// Hears what the library has to say that is the answer to no question.
+/// Polls the events of a client that belong to no request.
 fn listen(to: &BaseConsumer<Trouble>, trouble: &Trouble) {
     while let Some(Err(error)) = to.poll(STEP) {
         trouble.heard(&error);
     }
 }
 
-/// A client for one use. It takes its time to go, and nobody waits for that.
+/// A client for one use. Dropping it blocks for a while, so that happens on another thread.
 pub(crate) struct Guest<T: Send + Sync + 'static>(Option<Arc<T>>);
 
 impl<T: Send + Sync + 'static> Guest<T> {
-    /// For a thread that may wait.
+    /// Returns the client, for a thread that may block.
     pub(crate) fn share(&self) -> Arc<T> {
         self.0.clone().expect("it is there until it is dropped")
     }

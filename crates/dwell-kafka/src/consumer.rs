@@ -1,5 +1,5 @@
-//! One member of one subscription. It reads the subscription's topic, the retry topic that is its alone, and the one of the
-//! subscription that it has adopted, if any.
+//! A consumer: one member of one subscription. It reads the topic of the subscription, its retry
+//! topic, and the retry topic of the default subscription that it has adopted, if any.
 
 use crate::group::{Member, Settling, Taken};
 use dwell_core::{
@@ -12,7 +12,7 @@ pub(crate) struct KafkaConsumer {
     pub(crate) member: Arc<Member>,
     pub(crate) subscription: Subscription,
     pub(crate) clock: Arc<dyn Clock>,
-    /// As the member knows them.
+    /// The topics, in the order in which the member has them.
     pub(crate) topics: Vec<String>,
 }
 
@@ -40,7 +40,8 @@ impl KafkaConsumer {
             return Ok(());
         }
         let (id, of) = (&settle.delivery.message.id, of());
-        let text = format!("`{id}` is no longer this consumer's in `{of}`: its partition was assigned anew");
+        let text =
+            format!("this consumer no longer has the message `{id}` of `{of}`: its partition was reassigned");
         Err(Error::new(ErrorKind::Stale, text))
     }
 }
@@ -51,7 +52,7 @@ impl Consumer for KafkaConsumer {
         Box::pin(async move {
             let mut give_up = None;
             loop {
-                // What stirs after this look is remembered, so that the wait for it ends at once.
+                // A wake-up after this call is remembered, so that the wait below ends at once.
                 let batch = self.member.take(max, &mut |_| true)?;
                 if !batch.is_empty() || wait.is_zero() || max == 0 {
                     return Ok(batch.into_iter().map(|taken| self.delivery(taken)).collect());
@@ -75,7 +76,7 @@ impl Consumer for KafkaConsumer {
         ready(unsettled.collect())
     }
 
-    /// Nothing to renew; says which deliveries were lost with their partition.
+    /// Renews nothing. Returns the deliveries that were lost with their partition.
     fn extend(&self, leases: Vec<LeaseId>, _by: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
         ready(Ok(leases.into_iter().filter(|lease| !self.member.is_open(*lease)).collect()))
     }

@@ -1,4 +1,4 @@
-//! From errors of the client library to ours: what happened, to what, and whether trying again may help.
+//! Converts errors of librdkafka to [`Error`]: what failed, on what, and whether a retry may help.
 
 use crate::provision::MAKE_IT;
 use dwell_core::{Error, ErrorKind};
@@ -7,7 +7,7 @@ use rdkafka::{
     types::RDKafkaRespErr,
 };
 
-/// An error of the library, with what was tried.
+/// Converts an error of librdkafka. `what` is the operation that failed.
 pub(crate) fn fault(what: &str, error: KafkaError) -> Error {
     let Some(code) = error.rdkafka_error_code() else {
         let kind = match &error {
@@ -18,7 +18,7 @@ pub(crate) fn fault(what: &str, error: KafkaError) -> Error {
             KafkaError::Canceled => ErrorKind::Closed,
             _ => ErrorKind::Unavailable,
         };
-        // The value of a setting may be a secret: its name has to do.
+        // The value of a property may be a secret, so only its name is shown.
         let why = match &error {
             KafkaError::ClientConfig(_, why, name, _) => format!("the property `{name}`: {why}"),
             KafkaError::ClientCreation(why) if why.contains("ssl.") => {
@@ -31,25 +31,26 @@ pub(crate) fn fault(what: &str, error: KafkaError) -> Error {
     of_code(what, code)
 }
 
-/// The same for a bare code.
+/// Converts an error code. `what` is the operation that failed.
 pub(crate) fn of_code(what: &str, code: Code) -> Error {
     let (kind, advice) = match code {
         Code::UnknownTopicOrPartition
         | Code::UnknownTopic
         | Code::UnknownPartition
         | Code::UnknownTopicId => (ErrorKind::NotFound, MAKE_IT),
-        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
-            (ErrorKind::TooLarge, "make it smaller, or raise `max_record` here and `max.message.bytes` there")
-        }
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => (
+            ErrorKind::TooLarge,
+            "make it smaller, or raise `max_record` here and `max.message.bytes` of the topic",
+        ),
         Code::InvalidRecord => {
-            (ErrorKind::Unsupported, "its topic takes no such record: a compacted topic wants a key")
+            (ErrorKind::Unsupported, "the topic refuses this record: a compacted topic requires a key")
         }
         Code::TopicAuthorizationFailed
         | Code::GroupAuthorizationFailed
         | Code::ClusterAuthorizationFailed
-        | Code::TransactionalIdAuthorizationFailed => (ErrorKind::Denied, "this user may not do that"),
+        | Code::TransactionalIdAuthorizationFailed => (ErrorKind::Denied, "grant this user the permission"),
         Code::Authentication | Code::SaslAuthenticationFailed => {
-            (ErrorKind::Denied, "check user, password and `sasl`")
+            (ErrorKind::Denied, "check the user, the password and `sasl`")
         }
         Code::SSL => (ErrorKind::Unavailable, "check `tls`, `ca` and `certificate`"),
         Code::MessageTimedOut
@@ -57,29 +58,29 @@ pub(crate) fn of_code(what: &str, code: Code) -> Error {
         | Code::RequestTimedOut
         | Code::TimedOutQueue
         | Code::PurgeInflight => (ErrorKind::Timeout, "it may or may not have happened"),
-        Code::QueueFull => (ErrorKind::Full, "too much is on its way: try again"),
-        Code::TopicAlreadyExists => (ErrorKind::Conflict, "it is there already"),
+        Code::QueueFull => (ErrorKind::Full, "too many records are in flight: try again"),
+        Code::TopicAlreadyExists => (ErrorKind::Conflict, "it already exists"),
         Code::InvalidReplicationFactor => {
             (ErrorKind::Config, "set `replication` to at most the number of brokers")
         }
         Code::InvalidTopic | Code::InvalidConfig | Code::PolicyViolation | Code::InvalidPartitions => {
-            (ErrorKind::Config, "the broker refuses these settings")
+            (ErrorKind::Config, "the broker refuses these settings: change them")
         }
         Code::InvalidTransactionTimeout => {
             (ErrorKind::Config, "set `transactions` to at most the broker's `transaction.max.timeout.ms`")
         }
-        Code::KafkaStorageError => (ErrorKind::StorageFull, "look at the broker's disk"),
-        _ => (ErrorKind::Unavailable, "try again when the broker can serve it"),
+        Code::KafkaStorageError => (ErrorKind::StorageFull, "check the broker's disk"),
+        _ => (ErrorKind::Unavailable, "try again when the broker is available"),
     };
     Error::new(kind, format!("Kafka cannot {what}: {code} ({advice})"))
 }
 
-/// The code behind an answer of the broker.
+/// Converts the error code of a response.
 pub(crate) fn code(error: RDKafkaRespErr) -> Code {
     error.into()
 }
 
-/// Whether there is no such topic.
+/// Returns whether the code means that the topic does not exist.
 pub(crate) fn is_unknown_topic(code: Code) -> bool {
     matches!(
         code,
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_pass_is_retryable_and_what_lies_in_the_message_is_not() {
+    fn transient_errors_are_retryable_and_message_errors_are_not() {
         let send = |code| fault("send to `orders`", KafkaError::MessageProduction(code));
         assert_eq!(send(Code::UnknownTopicOrPartition).kind(), ErrorKind::NotFound);
         assert!(send(Code::UnknownTopicOrPartition).to_string().contains("on_missing"));

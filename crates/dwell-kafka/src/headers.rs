@@ -1,29 +1,31 @@
-//! The headers of a record, in one block of memory: a relay holds a great many of them, and passes each on.
+//! The headers of a record in one block of memory. A relay holds a large number of them and
+//! forwards them unchanged.
 
 use bytes::{Buf as _, Bytes};
 use rdkafka::message::{Header, OwnedHeaders};
 use std::{cell::RefCell, fmt};
 
-/// The headers of a record, as they are: in order, with duplicates, with or without a value.
+/// The headers of a record: in order, with duplicates, with or without a value.
 ///
-/// Each is the lengths of its name and of its value, and then both. A clone is a reference count.
+/// Each header is stored as the lengths of its name and value, followed by both. Cloning increments
+/// a reference count.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct RawHeaders(Bytes);
 
-/// What stands for the length of a value that is not there: none is as long, in Kafka either.
+/// Length of an absent value. No header value can be this long.
 const NONE: u32 = u32::MAX;
-/// The two lengths.
+/// Size of the two lengths.
 const LENGTHS: usize = 8;
 
 thread_local! {
-    /// Where a block is put together.
+    /// Buffer in which a block is assembled.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(vec![]) };
 }
-/// How large that stays after a block that was larger.
+/// Capacity to which the buffer shrinks after a larger block.
 const SCRATCH_KEPT: usize = 4_096;
 
 impl RawHeaders {
-    /// Names and values as they lie in the block.
+    /// Returns names and values as they are in the block.
     fn slices(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
         let mut rest = &self.0[..];
         std::iter::from_fn(move || {
@@ -41,17 +43,17 @@ impl RawHeaders {
         self.slices().map(|(name, value)| (text(name), value))
     }
 
-    /// As parts of this block, which stays for as long as one of them does.
+    /// Returns values as slices that share the block. The block lives as long as one of them.
     pub(crate) fn values(&self) -> impl Iterator<Item = (&str, Option<Bytes>)> {
         self.iter().map(|(name, value)| (name, value.map(|value| self.0.slice_ref(value))))
     }
 
-    /// The first value of a header, names compared without case.
+    /// Returns the first value of a header. Names are compared without case.
     pub(crate) fn get(&self, name: &str) -> Option<&[u8]> {
         self.slices().find(|(known, _)| is(known, name)).and_then(|(_, value)| value)
     }
 
-    /// Without any value of these.
+    /// Returns the headers without any value of these names.
     pub(crate) fn without(&self, names: &[&str]) -> Self {
         let is_one = |known: &[u8]| names.iter().any(|name| is(known, name));
         if !self.slices().any(|(known, _)| is_one(known)) {
@@ -64,7 +66,7 @@ impl RawHeaders {
         Self(block.into())
     }
 
-    /// Replaces every value of a header by this one.
+    /// Replaces all values of a header with this one.
     pub(crate) fn set(&mut self, name: &str, value: impl ToString) {
         let value = value.to_string();
         let mut block = Vec::with_capacity(self.0.len() + LENGTHS + name.len() + value.len());
@@ -75,13 +77,13 @@ impl RawHeaders {
         self.0 = block.into();
     }
 
-    /// In the library's own memory.
+    /// Copies the headers to librdkafka's memory.
     pub(crate) fn native(&self) -> OwnedHeaders {
         let empty = OwnedHeaders::new_with_capacity(self.slices().count());
         self.iter().fold(empty, |all, (key, value)| all.insert(Header { key, value }))
     }
 
-    /// Its bytes in memory.
+    /// Returns the size in bytes.
     pub(crate) fn size(&self) -> usize {
         self.0.len()
     }
@@ -89,12 +91,12 @@ impl RawHeaders {
 
 impl<'a> FromIterator<(&'a str, Option<&'a [u8]>)> for RawHeaders {
     fn from_iter<I: IntoIterator<Item = (&'a str, Option<&'a [u8]>)>>(all: I) -> Self {
-        // Not a byte more than is needed, which is known at the end: it may be held for long.
+        // The copy has no spare capacity, because it may be held for long.
         SCRATCH.with_borrow_mut(|block| {
             block.clear();
             all.into_iter().for_each(|(name, value)| push(block, name.as_bytes(), value));
             let copy = Bytes::copy_from_slice(block);
-            // What is in it stays, however little is asked for.
+            // `shrink_to` keeps what the vector contains.
             block.clear();
             block.shrink_to(SCRATCH_KEPT);
             Self(copy)
@@ -109,7 +111,7 @@ impl fmt::Debug for RawHeaders {
 }
 
 fn push(block: &mut Vec<u8>, name: &[u8], value: Option<&[u8]>) {
-    // A record is far smaller than that.
+    // A record is far smaller than `u32::MAX`.
     let length = |bytes: &[u8]| bytes.len() as u32;
     block.extend_from_slice(&length(name).to_ne_bytes());
     block.extend_from_slice(&value.map_or(NONE, length).to_ne_bytes());
@@ -117,7 +119,7 @@ fn push(block: &mut Vec<u8>, name: &[u8], value: Option<&[u8]>) {
     block.extend_from_slice(value.unwrap_or_default());
 }
 
-/// Every name was text when it was written.
+/// Returns a name as text. Every name was valid UTF-8 when it was written.
 fn text(name: &[u8]) -> &str {
     std::str::from_utf8(name).unwrap_or_default()
 }
@@ -146,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_compared_without_case_and_the_first_one_counts() {
+    fn names_ignore_case_and_the_first_value_counts() {
         let headers = RawHeaders::from_iter(GIVEN);
         assert_eq!(headers.get("TAG"), Some(&b"1"[..]));
         assert_eq!((headers.get("nothing"), headers.get("absent")), (None, None));
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_block_leaves_nothing_behind() {
+    fn a_large_block_does_not_enlarge_the_buffer() {
         let large = vec![0; SCRATCH_KEPT * 100];
         assert!(RawHeaders::from_iter([("large", Some(&large[..]))]).size() > large.len());
         assert!(SCRATCH.with_borrow(Vec::capacity) <= SCRATCH_KEPT);

@@ -1,22 +1,23 @@
-//! Topics whose records stay until somebody removes them: dead letters, and what the relay has parked.
+//! Topics whose records are kept until somebody deletes them: dead letters, and records that the
+//! relay has parked.
 
 use crate::cluster::Cluster;
 use dwell_core::{Text, wire};
 use rdkafka::admin::ConfigResource;
 
-/// Each with the reason. The broker's own defaults may be others.
+/// Each setting with its value and the reason. The broker's defaults may differ.
 const SETTINGS: [(&str, &str, &str); 3] = [
     ("cleanup.policy", "delete", "compaction drops all but the last record of a key"),
     ("retention.ms", "-1", "records that are older are dropped"),
     ("retention.bytes", "-1", "a full topic drops its oldest records"),
 ];
 
-/// What such a topic is made with.
+/// Returns the settings with which such a topic is created.
 pub(crate) fn settings() -> Vec<(&'static str, String)> {
     SETTINGS.map(|(name, value, _)| (name, value.to_owned())).into()
 }
 
-/// Why a topic does not keep its records for ever.
+/// Returns the settings of a topic because of which records may be deleted.
 pub(crate) fn problems(topic: &str, value: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let problem = |(name, wanted, why): (&str, &str, &str)| {
         let found = value(name).unwrap_or_default();
@@ -26,7 +27,8 @@ pub(crate) fn problems(topic: &str, value: impl Fn(&str) -> Option<String>) -> V
     SETTINGS.into_iter().filter_map(problem).collect()
 }
 
-/// Warns of topics of dead letters that are there and do not keep them for ever. They are their owner's, who may want that.
+/// Warns about existing dead-letter topics that may delete their records. The owner of a topic may
+/// want that, so it is not an error.
 pub(crate) async fn warn_of_others(cluster: &Cluster, topics: &[Text]) {
     let mut there = vec![];
     for topic in topics.iter().filter(|topic| wire::is_dead_letter_topic(topic)) {
@@ -37,7 +39,8 @@ pub(crate) async fn warn_of_others(cluster: &Cluster, topics: &[Text]) {
     if there.is_empty() {
         return;
     }
-    // Some may not read settings; they may provision all the same. One that is not told has no entries.
+    // A user that may not read settings may still provision. The entries of a topic whose settings
+    // were refused are empty.
     let Ok(described) = cluster.describe(&there).await else { return };
     let told = there.into_iter().zip(&described).filter(|(_, resource)| !resource.entries.is_empty());
     for problem in told.flat_map(|(topic, resource)| problems(topic, |name| value(resource, name))) {
@@ -45,7 +48,7 @@ pub(crate) async fn warn_of_others(cluster: &Cluster, topics: &[Text]) {
     }
 }
 
-/// A setting of a topic.
+/// Returns a setting of a topic.
 pub(crate) fn value(resource: &ConfigResource, name: &str) -> Option<String> {
     resource.get(name).and_then(|entry| entry.value.clone())
 }

@@ -1,5 +1,5 @@
-//! Dwell on Apache Kafka: topics and consumer groups for what is due, delay topics for what is not, and the relay that
-//! empties them on the millisecond.
+//! Dwell on Apache Kafka. Topics and consumer groups carry messages that are due; delay topics
+//! hold messages that are not due yet, and the relay forwards them when they are.
 //!
 //! ```no_run
 //! use dwell_core::{Seams, TransportUrl};
@@ -10,8 +10,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What lies in the broker, and under which names, is documented for people who look at it with other tools, and for
-//! clients in other languages that produce into the delay topics: see the page on Kafka in the documentation.
+//! The names of topics, groups and headers are documented, because people inspect them with other
+//! tools and clients in other languages produce into the delay topics: see the page on Kafka in
+//! the documentation.
 #![forbid(unsafe_code)]
 
 mod catalogue;
@@ -38,7 +39,7 @@ pub use transport::Kafka;
 
 use dwell_core::{Result, Seams, TransportUrl};
 
-/// Connects to the brokers that a URL names.
+/// Connects to the brokers in a URL.
 pub async fn connect(url: &TransportUrl, seams: Seams) -> Result<Kafka> {
     Kafka::connect(KafkaSettings::from_url(url)?, seams).await
 }

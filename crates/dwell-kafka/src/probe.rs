@@ -1,4 +1,4 @@
-//! A client that asks once whether a broker answers.
+//! Probe: a new client checks once whether a broker answers.
 
 use crate::{catalogue, settings::KafkaSettings, trouble::Trouble};
 use dwell_core::Clock;
@@ -13,31 +13,34 @@ use std::{
     time::Duration,
 };
 
-/// How long a broker may take.
+/// How long a broker may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long an answer is good for everybody who asks.
+/// How long an answer is shared by all callers.
 const FRESH: Duration = Duration::from_millis(1_500);
-/// How long a client may take to recover once a broker answers.
+/// How long a client may take to recover after a broker answers again.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(3);
 
-/// The pause after a client was replaced because it was outside its group. It doubles with each client that does not work either.
+/// Pause after a client was replaced because it was outside its group. It doubles each time the new
+/// client does not work either.
 const PAUSE: Duration = Duration::from_secs(8);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How long a new client for a partition that stalls at the same offset is not expected to help.
+/// How long a new client is not expected to help a partition that stalls at the same offset.
 const KNOWN: Duration = Duration::from_secs(600);
 
-/// Tells a client that no longer works from a broker that is unavailable: a new client gets an answer, or does not.
+/// Distinguishes a client that no longer works from a broker that is unavailable: with an available
+/// broker, a new client gets an answer.
 pub(crate) struct Probe {
     settings: KafkaSettings,
     clock: Arc<dyn Clock>,
     last: Mutex<Option<(Duration, bool)>>,
-    /// The partitions that a new client was opened for: where they stalled, and when.
+    /// Partitions that a client was replaced for, with the offset at which they stalled and the
+    /// time.
     stalled: Mutex<BTreeMap<String, (i64, Duration)>>,
-    /// The groups whose clients were replaced because they were outside.
+    /// Groups whose clients were replaced because they were outside.
     replaced: Mutex<BTreeMap<String, Replaced>>,
 }
 
-/// Clients that were replaced, one after the other, while none of them worked.
+/// Clients that were replaced in a row without one of them working.
 struct Replaced {
     pause: Duration,
     until: Duration,
@@ -54,7 +57,7 @@ impl Probe {
         }
     }
 
-    /// Whether a new client is told which brokers there are. For a thread that may wait.
+    /// Returns whether a new client learns the brokers. Blocks the thread.
     pub(crate) fn answers(&self) -> bool {
         let mut last = lock(&self.last);
         let now = self.clock.elapsed();
@@ -68,7 +71,8 @@ impl Probe {
         answers
     }
 
-    /// Whether a partition of this name has not stalled at this offset lately. It has, from now on.
+    /// Returns whether this partition has not stalled at this offset recently, and notes that it
+    /// has now.
     pub(crate) fn is_new_stall(&self, partition: String, offset: i64) -> bool {
         let (now, mut stalled) = (self.clock.elapsed(), lock(&self.stalled));
         stalled.retain(|_, (_, at)| now.saturating_sub(*at) < KNOWN);
@@ -79,7 +83,8 @@ impl Probe {
         !is_known
     }
 
-    /// Whether a client that is outside this group may be replaced now. If so, the next one may only be after a pause.
+    /// Returns whether a client that is outside this group may be replaced now. If so, the next
+    /// replacement has to wait for a pause.
     pub(crate) fn may_replace(&self, group: &str) -> bool {
         let (now, mut replaced) = (self.clock.elapsed(), lock(&self.replaced));
         let before = replaced.get(group);
@@ -91,16 +96,16 @@ impl Probe {
         true
     }
 
-    /// A client is in this group.
+    /// Notes that a client is in this group.
     pub(crate) fn works(&self, group: &str) {
         lock(&self.replaced).remove(group);
     }
 }
 
-/// Whether a client is told which brokers there are. May wait for a moment.
+/// Returns whether a client learns the brokers. Blocks the thread.
 pub(crate) fn names_brokers<C: ClientContext>(client: &Client<C>) -> bool {
     let metadata = client.fetch_metadata(Some(catalogue::TOPIC), PATIENCE);
-    // A broker that was fenced while it hung names none, not even itself.
+    // A broker that was fenced while it hung returns no brokers, not even itself.
     metadata.is_ok_and(|metadata| !metadata.brokers().is_empty())
 }
 

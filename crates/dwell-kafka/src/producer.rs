@@ -1,4 +1,4 @@
-//! Putting messages into topics: at once, or by way of the delay topics.
+//! The producer: sends messages to their topics directly, or through the delay topics.
 
 use crate::{
     cluster::Cluster,
@@ -20,14 +20,14 @@ pub(crate) struct KafkaProducer {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) capabilities: Capabilities,
-    /// Set once the delay topics were looked at, or are not to be.
+    /// Set once the delay topics were checked, or when they are not to be checked.
     pub(crate) shelves: Arc<OnceCell<()>>,
 }
 
 impl Producer for KafkaProducer {
     fn send<'a>(&'a self, batch: &'a [Envelope]) -> BoxFuture<'a, Vec<Result<Sent>>> {
         Box::pin(async move {
-            // Before it is said what time it is: a broker may take a while to answer.
+            // Read the time after this check: a broker may take a while to answer.
             let shelves = self.look_at_shelves(batch).await;
             let moment = self.clock.moment();
             let now = moment.floor();
@@ -37,7 +37,7 @@ impl Producer for KafkaProducer {
                 Err(error) => return batch.iter().map(|_| Err(error.again())).collect(),
             };
             let mut places = Vec::with_capacity(batch.len());
-            // Most batches are for one place: it is looked for once.
+            // Most batches have one address, whose topic is then looked up once.
             let mut place = None;
             for (index, envelope) in batch.iter().enumerate() {
                 let target = match self.place(envelope, &mut place).await {
@@ -67,14 +67,19 @@ impl Producer for KafkaProducer {
             for ((index, topic), answer) in places.into_iter().zip(sending.wait().await) {
                 results[index] = Some(self.answer(&batch[index], &topic, answer, moment));
             }
-            let unsure = || Err(Error::new(ErrorKind::Timeout, "Kafka did not confirm"));
+            let unsure = || {
+                Err(Error::new(
+                    ErrorKind::Timeout,
+                    "Kafka did not confirm the message; it may or may not be stored: send it again",
+                ))
+            };
             results.into_iter().map(|result| result.unwrap_or_else(unsure)).collect()
         })
     }
 }
 
 impl KafkaProducer {
-    /// Where it is for, if it may be sent there.
+    /// Returns the topic of an envelope, if it may be sent.
     async fn place<'a>(
         &self,
         envelope: &'a Envelope,
@@ -91,7 +96,7 @@ impl KafkaProducer {
         Ok(target)
     }
 
-    /// The topic that an address is written to, which must be there.
+    /// Returns the topic of an address. It must exist.
     async fn target(&self, to: &Address) -> Result<Text> {
         let target = topic_of(to);
         if self.cluster.partitions(&target).await?.is_some() {
@@ -103,8 +108,9 @@ impl KafkaProducer {
         }))
     }
 
-    /// Before the first that waits, unless that was done when topics were provisioned: nobody else would tell a program that
-    /// only sends that what it sends is lost there.
+    /// Checks the delay topics before the first delayed message, unless they were checked when
+    /// topics were provisioned. Otherwise a program that only sends would lose messages in delay
+    /// topics with unsuitable settings.
     async fn look_at_shelves(&self, batch: &[Envelope]) -> Result<()> {
         let now = self.clock.now();
         if self.shelves.initialized() || batch.iter().all(|envelope| envelope.due.wait(now).is_zero()) {
@@ -117,8 +123,9 @@ impl KafkaProducer {
         self.shelves.get_or_try_init(look).await.map(drop)
     }
 
-    /// A record in the delay topic that it waits in first. How long, is said in two ways: the relay counts a duration from
-    /// the moment that the broker appended it, whatever our own clock says.
+    /// Returns a record for the delay topic in which it waits first. A delay is written in two
+    /// ways: the relay counts a duration from the broker's append time, whatever the sender's clock
+    /// shows.
     async fn delayed(&self, envelope: &Envelope, target: Text, moment: Moment) -> Result<Outgoing> {
         let (due, now, relay) = (envelope.due, moment.floor(), &self.cluster.settings().relay);
         let shelf = Text::from(match due {

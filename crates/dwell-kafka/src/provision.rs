@@ -1,4 +1,4 @@
-//! Making sure that topics, groups and retry topics are there.
+//! Provisioning: creates topics, groups and retry topics, or checks that they exist.
 
 use crate::{
     catalogue::{Catalogue, Change, Entry},
@@ -13,11 +13,11 @@ use dwell_core::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// How long to wait for whoever makes the same subscription at this moment.
+/// How long to wait for another process that creates the same subscription at this moment.
 const PATIENCE: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(50);
 
-/// What it takes to provision.
+/// Creates and checks topics and subscriptions.
 #[derive(Clone)]
 pub(crate) struct Provisioner {
     pub(crate) cluster: Cluster,
@@ -25,15 +25,16 @@ pub(crate) struct Provisioner {
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-/// What a subscription reads.
+/// The topics that a subscription reads.
 pub(crate) struct Reads {
-    /// Its topic, its retry topic, and the retry topic of the one that it has adopted.
+    /// Its topic, its retry topic, and the retry topic of the default subscription that it has
+    /// adopted.
     pub(crate) topics: Vec<String>,
-    /// Another that is declared may change that.
+    /// Whether declaring another subscription may change the topics.
     pub(crate) may_change: bool,
 }
 
-/// What has to be there.
+/// The topics and subscriptions that must exist.
 #[derive(Default)]
 struct Wanted {
     topics: Vec<Text>,
@@ -66,7 +67,7 @@ impl Wanted {
 }
 
 impl Provisioner {
-    /// Looks at everything before it makes anything, so that a conflict leaves no half of it behind.
+    /// Checks everything before it creates anything, so that a conflict leaves nothing half done.
     pub(crate) async fn provision(
         &self,
         topics: &[Topic],
@@ -103,8 +104,9 @@ impl Provisioner {
         let mut catalogue = catalogue.with(&changes);
         for (topic, name) in &wanted.subscriptions {
             if catalogue.keeps(topic) {
-                // Somebody may have read under its own name while topics were made, and that one is adopted once: by an
-                // earlier one of these, or by whoever was at it meanwhile.
+                // Another program may have read the default subscription while topics were created,
+                // and a default subscription is adopted once: by an earlier one of these
+                // subscriptions, or by a program that provisions at the same time.
                 catalogue = Catalogue::read(&self.cluster).await?;
             }
             self.subscribe(&catalogue, topic, name, true).await?;
@@ -112,12 +114,14 @@ impl Provisioner {
         Ok(())
     }
 
-    /// What a subscription reads. `NotFound` for the topic's own name where somebody else has subscribed: all of it is theirs.
+    /// Returns the topics that a subscription reads. `NotFound` for the default subscription of a
+    /// topic that another subscription has adopted: all of its messages belong to that one.
     pub(crate) async fn reads(&self, of: &Subscription) -> Result<Reads> {
         let is_own = of.name == of.topic;
         let [retries, kept] = [&of.name, &of.topic].map(|name| retry_topic(&group_name(&of.topic, name)));
         let mut reads = Reads { topics: vec![of.topic.to_string(), retries], may_change: false };
-        // Most topics have kept nothing. If we may not know, the catalogue tells.
+        // Most topics have never had a default subscription. If this user may not look, the
+        // catalogue decides.
         let is_kept = !matches!(self.cluster.partitions(&kept).await, Ok(None));
         if !is_own && !is_kept {
             return Ok(reads);
@@ -126,7 +130,7 @@ impl Provisioner {
         if is_own {
             if let Some(by) = catalogue.claimed(&of.topic) {
                 let text = format!(
-                    "what `{}` kept for itself was adopted by its subscription `{by}`: consume that one",
+                    "the default subscription of `{}` was adopted by the subscription `{by}`: consume that one",
                     of.topic
                 );
                 return Err(Error::new(ErrorKind::NotFound, text));
@@ -136,14 +140,16 @@ impl Provisioner {
             reads.topics.push(kept);
             reads.may_change = true;
         } else {
-            // It may adopt that one yet, where its own topics were made by hand.
+            // It may still adopt the default subscription, where its own topics were created by
+            // hand.
             reads.may_change = catalogue.has_default(&of.topic);
         }
         Ok(reads)
     }
 
-    /// The subscription under the topic's own name, for who reads what nobody subscribed to. It is made when it is
-    /// first read: until then the topic itself keeps everything.
+    /// Creates the default subscription of a topic, which consumes messages without a subscription.
+    /// This happens when it is first read: until then the topic itself keeps the messages. Returns
+    /// whether the topic has one.
     pub(crate) async fn default_subscription(&self, topic: &Text) -> Result<bool> {
         let catalogue = Catalogue::read(&self.cluster).await?;
         if self.cluster.partitions(topic).await?.is_none() || !catalogue.keeps(topic) {
@@ -163,12 +169,14 @@ impl Provisioner {
         NewOne { name, partitions: settings.partitions, settings: set }
     }
 
-    /// Makes the subscription, unless it is there. Whoever makes its retry topic says where it begins, alone: a second
-    /// one who said so later would skip what came between. One who takes over from it, and all who are slow, only say so
-    /// where nobody has.
+    /// Creates a subscription, unless it exists. The process that creates the retry topic commits
+    /// the initial offsets, and is the only one to do so: a second process would commit later
+    /// offsets and skip messages. A process that takes over from one that died, or is slow, only
+    /// commits where no offset was committed.
     ///
-    /// Nothing is copied from the one that it adopts, whose retry topic stays and is read as well: there may be more on its way
-    /// to that for years, and two who are at this at one time do no more than one.
+    /// No message is copied from an adopted default subscription. Its retry topic stays and is read
+    /// as well: delayed messages may arrive there for years, and two processes that adopt at the
+    /// same time have the same effect as one.
     async fn subscribe(
         &self,
         catalogue: &Catalogue,
@@ -188,7 +196,8 @@ impl Provisioner {
         let (retries, default) = (Text::from(retry_topic(&group)), group_name(topic, topic));
         let adopts = name != topic && catalogue.has_default(topic);
         if adopts {
-            // Before there is a retry topic: whoever finds that reads both.
+            // The retry topic must not exist before this entry: a process that finds it reads both
+            // topics.
             let adopted = Change::Adopted(topic.clone(), name.clone());
             Catalogue::write(&self.cluster, &self.outbox, &[adopted]).await?;
         }
@@ -207,21 +216,23 @@ impl Provisioner {
             starts.push((kept.clone(), self.start(catalogue, &kept, adopted).await?));
             changes.push(Change::NoGroup(default.as_str().into()));
         }
-        // One that is declared has its own name back.
+        // A default subscription that is declared takes its name back.
         let adopter = catalogue.adopter(topic).filter(|_| name == topic);
         if adopter.is_some() {
             changes.push(Change::NotAdopted(topic.clone()));
         }
         if made {
-            // Nothing can be in it yet. Said here, so that no consumer has to find out when its first retry comes.
+            // The retry topic is empty. Its offsets are committed here, so that no consumer has to
+            // determine them when the first retry arrives.
             let partitions = self.cluster.partitions(&retries).await?.unwrap_or(0);
             starts.push((retries, vec![Mark::at(0); partitions]));
         } else if let Some(adopter) = adopter {
             let start = self.start(catalogue, &retries, Some(&group_name(topic, adopter))).await?;
             starts.push((retries, start));
         }
-        // Where another has said so before, that stands: publishers were told that all is ready, and what came since lies before
-        // the end as we have seen it.
+        // Where another process has committed before, its offsets stand: publishers may have been
+        // told that the subscription is ready, and messages sent since then lie before the ends
+        // that were read here.
         self.cluster.begin(&group, starts).await?;
         Catalogue::write(&self.cluster, &self.outbox, &changes).await?;
         if adopts {
@@ -230,7 +241,8 @@ impl Provisioner {
         Ok(())
     }
 
-    /// The retry topic is there and the entry is not: somebody is at it, or has died at it.
+    /// Waits for the entry of a subscription whose retry topic exists: another process is creating
+    /// it, or died while it did.
     async fn is_made_by_another(&self, group: &str) -> Result<bool> {
         let start = self.clock.elapsed();
         while self.clock.elapsed().saturating_sub(start) < PATIENCE {
@@ -242,8 +254,9 @@ impl Provisioner {
         Ok(false)
     }
 
-    /// Where a new group begins in each partition of a topic: where the group is that it follows, else at the first record
-    /// of a topic that keeps, else behind the last.
+    /// Returns the initial offset of a new group in each partition of a topic. That is the offset
+    /// of the group that it follows, else the first record of a topic that keeps messages, else the
+    /// end.
     async fn start(&self, catalogue: &Catalogue, topic: &Text, former: Option<&str>) -> Result<Vec<Mark>> {
         let Some(partitions) = self.cluster.partitions(topic).await? else { return Ok(vec![]) };
         let ends = self.cluster.ends(topic, partitions).await?;
@@ -258,7 +271,8 @@ impl Provisioner {
         Ok(ends.into_iter().zip(committed).map(begin).collect())
     }
 
-    /// Names all that is missing: the delay topics among it are known.
+    /// Fails with the names of all missing topics and subscriptions. Missing delay topics are
+    /// given.
     async fn check_missing(&self, catalogue: &Catalogue, wanted: &Wanted, shelves: &[NewOne]) -> Result<()> {
         let mut missing = vec![];
         for topic in &wanted.topics {
@@ -278,7 +292,8 @@ impl Provisioner {
     }
 }
 
-/// The settings of declared topics that change. `Conflict` if one cannot be changed.
+/// Returns the settings of declared topics that change. `Conflict` if one of them cannot be
+/// changed.
 fn setting_changes(
     catalogue: &Catalogue,
     topics: &[Topic],
@@ -299,7 +314,7 @@ fn setting_changes(
     Ok(all)
 }
 
-/// Two pairs of names must not share a group.
+/// Checks that no two subscriptions share a group.
 fn check_groups(catalogue: &Catalogue, wanted: &Wanted) -> Result<()> {
     for (index, (topic, name)) in wanted.subscriptions.iter().enumerate() {
         let group = group_name(topic, name);
@@ -320,12 +335,12 @@ fn conflict(text: String) -> Error {
     Error::new(ErrorKind::Conflict, text)
 }
 
-/// What delay topics are called where they are missing.
+/// Returns the names of missing delay topics, for an error.
 pub(crate) fn names(shelves: &[NewOne]) -> Vec<String> {
     shelves.iter().map(|shelf| format!("delay topic `{}`", shelf.name)).collect()
 }
 
-/// What to do about a topic that is not there.
+/// Advice about a topic that does not exist.
 pub(crate) const MAKE_IT: &str =
     "start a program that handles it, create it, or set `on_missing = \"create\"`";
 

@@ -1,4 +1,4 @@
-//! What lies in a partition, and how it becomes a message.
+//! Records of a partition, and their conversion to messages.
 
 use crate::{headers::RawHeaders, names::position_id};
 use bytes::Bytes;
@@ -14,14 +14,15 @@ use std::{
     sync::Once,
 };
 
-/// The topic that a record in a delay topic is for. Known to other clients.
+/// Header with the target of a record in a delay topic. Other clients use it.
 pub(crate) const TARGET_TOPIC: &str = "x-target-topic";
-/// When it is to be there, in milliseconds since the epoch. Known to other clients.
+/// Header with the time at which the record is due, in milliseconds since the epoch. Other clients
+/// use it.
 pub(crate) const PROCESS_AT: &str = "x-process-at";
-/// The timestamp that it had first. Known to other clients.
+/// Header with the original timestamp of the record. Other clients use it.
 pub(crate) const ORIGINAL_TIMESTAMP: &str = "x-original-timestamp";
 
-/// What a record takes in memory beside its bytes, with all that is kept of one that is held: about.
+/// Approximate memory of a record that is held, beside its bytes.
 const OWN_SIZE: usize = 384;
 
 /// One record of a partition.
@@ -29,36 +30,36 @@ const OWN_SIZE: usize = 384;
 pub(crate) struct Record {
     pub(crate) partition: i32,
     pub(crate) offset: u64,
-    /// When it was appended or made, whichever the topic keeps.
+    /// When it was appended or created, as the topic is configured.
     pub(crate) timestamp: Option<Timestamp>,
-    /// Whether that is when it was appended, by the clock of the broker.
+    /// Whether the timestamp is the time of the append, by the broker's clock.
     pub(crate) has_append_time: bool,
-    /// The message in it, where it was read as one: it then has all that follows.
+    /// The message, where the record was read as one. The fields below are then empty.
     pub(crate) message: Option<Message>,
     pub(crate) key: Option<Bytes>,
     pub(crate) headers: RawHeaders,
     pub(crate) body: Option<Bytes>,
-    /// Some of its headers cannot be read, and are not there.
+    /// Some of its headers cannot be read, and are missing.
     pub(crate) broken: bool,
 }
 
-/// How a record is read: [`Record::read`] or [`Record::read_message`].
+/// Function that reads a record: [`Record::read`] or [`Record::read_message`].
 pub(crate) type Read = fn(&BorrowedMessage<'_>) -> Record;
 
 impl Record {
-    /// As it is.
+    /// Reads a record as it is.
     pub(crate) fn read(from: &BorrowedMessage<'_>) -> Self {
         Self::read_but(from, Cell::default())
     }
 
-    /// Without the header that is known to be broken.
+    /// Reads a record without the header that is known to be unreadable.
     fn read_but(from: &BorrowedMessage<'_>, broken: Cell<Option<usize>>) -> Self {
         let headers = headers(from, &broken).flatten().collect();
         Self { broken: broken.get().is_some(), headers, ..Self::without_headers(from) }
     }
 
-    /// As the message that it is, without the copy that it takes to read it as it is and make that a message then. What is
-    /// not as Dwell writes it is read as it is.
+    /// Reads a record as a message, without the copy that reading and converting would take. A
+    /// record that was not written by Dwell is read as it is.
     pub(crate) fn read_message(from: &BorrowedMessage<'_>) -> Self {
         let broken = Cell::default();
         let fields = plain(headers(from, &broken).map_while(|header| header));
@@ -82,21 +83,22 @@ impl Record {
         }
     }
 
-    /// How much memory it holds, about.
+    /// Returns the approximate memory of the record.
     pub(crate) fn size(&self) -> usize {
         let length = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
         let message = self.message.as_ref().map_or(0, |message| length(&message.key) + message.body.len());
         OWN_SIZE + message + self.headers.size() + length(&self.key) + length(&self.body)
     }
 
-    /// The message in it, what could not be read of it, and when it was due.
+    /// Returns the message, the problem if it could not be read in full, and its due time.
     pub(crate) fn message(self, topic: &str) -> (Message, Option<Text>, Option<Timestamp>) {
         if let Some(message) = self.message {
             return (message, None, self.timestamp);
         }
         let mut headers: Headers =
             self.headers.values().map(|(name, value)| (name, value.unwrap_or_default())).collect();
-        // What came through a delay topic has both; a header of the user's own comes alone.
+        // A record that came through a delay topic has both headers; a user's own header comes
+        // alone.
         let mut due = self.timestamp;
         if headers.get(ORIGINAL_TIMESTAMP).is_some() {
             headers.take(ORIGINAL_TIMESTAMP);
@@ -106,13 +108,13 @@ impl Record {
         let id = || position_id(topic, self.partition, self.offset);
         let (message, mut problem) = wire::from_headers(headers, self.key, self.body.unwrap_or_default(), id);
         if self.broken {
-            problem = Some("the name of one of its headers is no text".into());
+            problem = Some("the name of one of its headers is not valid UTF-8".into());
         }
         (message, problem, due)
     }
 }
 
-/// A record on its way to a topic.
+/// A record to send to a topic.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) topic: Text,
@@ -128,7 +130,7 @@ impl AsRef<Self> for Outgoing {
 }
 
 impl Outgoing {
-    /// A message, for a topic at once.
+    /// Converts a message that goes to a topic directly.
     pub(crate) fn of(message: &Message, topic: Text) -> Self {
         let headers = wire::to_headers(message);
         let headers = headers.iter().map(|(name, value)| (&**name, Some(&value[..]))).collect();
@@ -136,7 +138,8 @@ impl Outgoing {
     }
 }
 
-/// What [`wire::to_headers`] makes of a message, in the library's own memory: most of what is sent goes this way.
+/// Writes the headers of [`wire::to_headers`] to librdkafka's memory. Most messages are sent this
+/// way.
 pub(crate) fn native_headers(message: &Message) -> OwnedHeaders {
     let (mut buffers, attempts) = ([[0; 20]; 3], message.attempts);
     let [sent_at, handled, failed] = &mut buffers;
@@ -156,10 +159,11 @@ pub(crate) fn native_headers(message: &Message) -> OwnedHeaders {
     own.chain(others).fold(empty, |all, (key, value)| all.insert(Header { key, value: Some(value) }))
 }
 
-/// One header: its name, and its value.
+/// Name and value of a header.
 type Named<'a> = (&'a str, Option<&'a [u8]>);
 
-/// All of them, one after the other. `None` is one whose name is no text: where that was is noted, and it is not looked at again.
+/// Returns all headers in order. An item is `None` if the name of the header is not valid UTF-8:
+/// its index is noted in `broken`, and it is not read again.
 fn headers<'a>(
     of: &'a BorrowedMessage<'_>,
     broken: &'a Cell<Option<usize>>,
@@ -171,7 +175,8 @@ fn headers<'a>(
         if broken.get() == Some(index) {
             return None;
         }
-        // The library panics at such a name and has no other way to read it: one bad header is not the end of a consumer.
+        // librdkafka's wrapper panics on such a name and has no other way to read it. One bad
+        // header must not end a consumer.
         PANIC_IS_EXPECTED.set(true);
         let header = catch_unwind(AssertUnwindSafe(|| all.get(index)));
         PANIC_IS_EXPECTED.set(false);
@@ -184,11 +189,11 @@ fn headers<'a>(
 }
 
 thread_local! {
-    /// Whether a panic of this thread is caught right here.
+    /// Whether a panic of this thread is caught in `headers`.
     static PANIC_IS_EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Keeps panics that are expected out of the log. All others go to the hook that was there before.
+/// Keeps expected panics out of the log. All others go to the previous hook.
 fn hide_expected_panics() {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -198,8 +203,9 @@ fn hide_expected_panics() {
     }));
 }
 
-/// What [`wire::from_headers`] makes of what [`native_headers`] wrote, at half the cost: most of what is received is that. `None`
-/// where anything is otherwise, or came through a delay topic.
+/// Reads what [`native_headers`] wrote as [`wire::from_headers`] would, at half the cost. Most
+/// received messages are of this form. `None` if the headers differ in any way, or came through a
+/// delay topic.
 fn plain<'a>(mut headers: impl Iterator<Item = Named<'a>>) -> Option<MessageFields> {
     let mut next = |name: &str| {
         let (_, value) = headers.next().filter(|(known, _)| *known == name)?;
@@ -231,13 +237,13 @@ fn plain<'a>(mut headers: impl Iterator<Item = Named<'a>>) -> Option<MessageFiel
 
 fn decimal(number: impl fmt::Display, buffer: &mut [u8; 20]) -> &[u8] {
     let mut rest = &mut buffer[..];
-    // Twenty digits and signs are enough for any number here.
+    // Twenty bytes suffice for every number here, with its sign.
     let _ = write!(rest, "{number}");
     let left = rest.len();
     &buffer[..20 - left]
 }
 
-/// A number in ASCII decimal.
+/// Parses a number in ASCII decimal.
 pub(crate) fn number(value: &[u8]) -> Option<i64> {
     std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
@@ -247,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_to_write_the_headers_of_a_message_say_the_same() {
+    fn both_ways_to_write_headers_agree() {
         let message = Message::new("order-42", "orders.placed", "{}").with(|message| {
             message.sent_at = Some(Timestamp(i64::MIN));
             message.attempts.handled = u32::MAX;
@@ -262,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_to_read_a_message_say_the_same() {
+    fn both_ways_to_read_a_message_agree() {
         let written = |headers: &[(&str, &str)]| {
             let all = headers.iter().map(|(name, value)| (*name, Some(value.as_bytes())));
             all.collect::<RawHeaders>()

@@ -1,11 +1,11 @@
-//! What can be set, and where it is read from.
+//! Settings of a connection, and the URL that they are read from.
 
 use crate::relay::{Ladder, RelaySettings};
 use dwell_core::{Error, ErrorKind, Result, Secret, TransportUrl};
 use rdkafka::ClientConfig;
 use std::{fmt, fs::File, path::Path, time::Duration};
 
-/// What a connection to Kafka can be told.
+/// Settings of a connection to Kafka.
 ///
 /// ```
 /// use dwell_kafka::KafkaSettings;
@@ -17,38 +17,40 @@ use std::{fmt, fs::File, path::Path, time::Duration};
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct KafkaSettings {
-    /// Host and port of some brokers, separated by commas; they name the others.
+    /// Host and port of some brokers, separated by commas. The client learns the other brokers from
+    /// them.
     pub brokers: String,
-    /// User and password, and how they are shown to the broker.
+    /// User, password and authentication mechanism.
     pub sasl: Option<Sasl>,
-    /// Encryption, and how the broker proves who it is.
+    /// Encryption and certificates.
     pub tls: Option<Tls>,
-    /// Partitions of the topics that are made.
+    /// Number of partitions of topics that are created.
     pub partitions: u16,
-    /// Copies of each partition of the topics that are made; the broker's default if absent.
+    /// Replication factor of topics that are created; the broker's default if absent.
     pub replication: Option<u16>,
-    /// How long the topics that are made keep their records; the broker's default if absent. Dead letters are kept for
-    /// ever.
+    /// Retention of topics that are created; the broker's default if absent. Dead letters are kept
+    /// without a limit.
     pub retention: Option<Duration>,
-    /// How long a consumer may be silent before its partitions go to others.
+    /// Session timeout: a consumer that is silent for longer loses its partitions.
     pub session: Duration,
-    /// How long a partition that is taken away waits for the handlers that work on its records.
+    /// How long a partition that is revoked waits for the handlers that work on its records.
     pub revoke_wait: Duration,
     /// How long a send waits for its confirmation.
     pub send_timeout: Duration,
-    /// The largest record, in bytes: what the broker's `message.max.bytes` allows.
+    /// Size of the largest record, in bytes: the broker's `message.max.bytes`.
     pub max_record: usize,
-    /// Records of a partition that may be handed out above its committed offset: what one stuck message holds up.
+    /// Number of records of a partition that may be handed out above its committed offset. One
+    /// stuck message holds back this many.
     pub max_span: usize,
-    /// Whether a bus runs the relay itself; otherwise it runs elsewhere.
+    /// Whether a bus runs the relay itself. Otherwise you run the relay in another process.
     pub relay_inside: bool,
-    /// The delay topics.
+    /// Settings of the delay topics and the relay.
     pub relay: RelaySettings,
-    /// Further properties of librdkafka, by its own names; they beat all others.
+    /// Further properties of librdkafka, by its own names. They override all other settings.
     pub properties: Vec<(String, String)>,
 }
 
-/// User and password.
+/// User, password and mechanism for SASL.
 #[derive(Clone, Debug)]
 pub struct Sasl {
     /// `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`.
@@ -59,35 +61,38 @@ pub struct Sasl {
     pub password: Secret,
 }
 
-/// Encryption.
+/// Certificates and keys for TLS.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
-    /// File with the certificates of who vouches for the broker; the system's if absent.
+    /// File with the certificates of the authorities that sign the broker's certificate; those of
+    /// the system if absent.
     pub ca: Option<String>,
-    /// File with our own certificate, where the broker asks for one.
+    /// File with the client certificate, for brokers that require one.
     pub certificate: Option<String>,
-    /// File with the key of our own certificate.
+    /// File with the private key of the client certificate.
     pub private_key: Option<Secret>,
-    /// The password of that file.
+    /// Password of the private key.
     pub key_password: Option<Secret>,
 }
 
-/// Room for key, headers and the record's own bookkeeping beside the largest body.
+/// Room for the key, the headers and the record's own bookkeeping beside the largest body.
 pub(crate) const HEADER_ROOM: usize = 48 << 10;
 
-/// librdkafka takes no more than a day between two polls, and a poll takes a moment more than what it waits for.
+/// librdkafka allows at most a day between two polls, and a poll takes a little longer than the
+/// revocation that it waits for.
 const LONGEST_WAIT: Duration = Duration::from_secs(23 * 3600);
 
-/// How long a broker may take to answer a request, but for those that say otherwise.
+/// How long a broker may take to answer a request, except for requests with a limit of their own.
 pub(crate) const SILENT: Duration = Duration::from_secs(8);
 
-/// Kafka counts in milliseconds.
+/// Shortest duration: Kafka counts in milliseconds.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// How often each client asks for the partitions of its topics. The library's own default is five minutes.
+/// Interval at which each client refreshes the metadata of its topics. librdkafka's default is five
+/// minutes.
 const METADATA_REFRESH: Duration = Duration::from_secs(15);
 
 impl KafkaSettings {
-    /// The defaults, at these brokers.
+    /// Returns the default settings for these brokers.
     pub fn at(brokers: impl Into<String>) -> Self {
         Self {
             brokers: brokers.into(),
@@ -107,17 +112,17 @@ impl KafkaSettings {
         }
     }
 
-    /// From `kafka://user:password@host:port,host:port?option=value`.
+    /// Reads settings from `kafka://user:password@host:port,host:port?option=value`.
     pub fn from_url(url: &TransportUrl) -> Result<Self> {
         let refuse = |text: &str| Err(Error::new(ErrorKind::Config, text));
         if url.scheme() != "kafka" {
-            return refuse("the transport of Kafka takes a URL that begins with `kafka://`");
+            return refuse("the Kafka transport requires a URL that begins with `kafka://`");
         }
         if url.hosts().is_empty() {
-            return refuse("a URL of Kafka names its brokers: `kafka://host:9092`");
+            return refuse("a Kafka URL must name its brokers: write `kafka://host:9092`");
         }
         if !matches!(url.path(), "" | "/") {
-            return refuse("a URL of Kafka has no path: write `kafka://host:9092?option=value`");
+            return refuse("a Kafka URL has no path: write `kafka://host:9092?option=value`");
         }
         let host = |(host, port): &(String, Option<u16>)| {
             let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
@@ -134,7 +139,9 @@ impl KafkaSettings {
             }),
             (None, None) if mechanism.is_none() => None,
             _ => {
-                return refuse("user and password go together: `kafka://user:password@host:9092?sasl=PLAIN`");
+                return refuse(
+                    "user and password go together: write `kafka://user:password@host:9092?sasl=PLAIN`",
+                );
             }
         };
         let tls = Tls {
@@ -147,15 +154,16 @@ impl KafkaSettings {
             Some(true) => Some(tls),
             _ if tls.is_set() => {
                 return refuse(
-                    "`ca`, `certificate` and `private_key` are for `tls=true`: add it, or drop them",
+                    "`ca`, `certificate` and `private_key` require `tls=true`: add it, or remove them",
                 );
             }
             _ => None,
         };
         let number = |value: Option<u16>, name: &str| match value {
-            Some(0) => {
-                Err(Error::new(ErrorKind::Config, format!("`{name}` of kafka:// is 0: at least 1 is needed")))
-            }
+            Some(0) => Err(Error::new(
+                ErrorKind::Config,
+                format!("the option `{name}` of kafka:// is 0: set at least 1"),
+            )),
             value => Ok(value),
         };
         settings.partitions =
@@ -191,7 +199,8 @@ impl KafkaSettings {
         Ok(settings)
     }
 
-    /// Whether the value of a property of librdkafka is a secret: nobody is shown it, and it does not go on a command line.
+    /// Returns whether the value of a librdkafka property is a secret. Secrets are not displayed
+    /// and are not passed on a command line.
     ///
     /// ```
     /// use dwell_kafka::KafkaSettings;
@@ -201,32 +210,38 @@ impl KafkaSettings {
     /// ```
     pub fn is_secret(property: &str) -> bool {
         let property = property.to_ascii_lowercase();
-        // Tokens are asked for with what stands in the last one.
+        // `sasl.oauthbearer.config` holds what tokens are requested with.
         let within = ["password", "secret", "token", "key.pem", "oauthbearer.config"];
         within.iter().any(|part| property.contains(part))
     }
 
-    /// Whether these settings can work. The error names the one to change.
+    /// Checks that these settings can work. The error names the setting to change.
     pub(crate) fn check(&self) -> Result<()> {
         let refuse = |text: String| Err(Error::new(ErrorKind::Config, text));
         if self.max_record <= HEADER_ROOM {
-            return refuse(format!("`max_record` is {}: more than {HEADER_ROOM} is needed", self.max_record));
+            return refuse(format!("`max_record` is {}: set more than {HEADER_ROOM}", self.max_record));
         }
         if self.max_span == 0 {
-            return refuse("`max_span` is 0: nothing would ever be handed out".to_owned());
+            return refuse("`max_span` is 0, so no message could be handed out: set at least 1".to_owned());
         }
         if self.session < Duration::from_secs(1) {
-            return refuse("`session` is below 1s: no broker takes that".to_owned());
+            return refuse("`session` is below 1s, which brokers refuse: set at least 1s".to_owned());
         }
-        // The library takes 0 for no limit at all.
+        // librdkafka reads 0 as no limit at all.
         if self.send_timeout < SHORTEST {
-            return refuse("`send_timeout` is below 1ms: a send could not wait for any answer".to_owned());
+            return refuse(
+                "`send_timeout` is below 1ms, so no send could be confirmed: set at least 1ms".to_owned(),
+            );
         }
         if self.retention.is_some_and(|retention| retention < SHORTEST) {
-            return refuse("`retention` is below 1ms: topics would drop all that is sent".to_owned());
+            return refuse(
+                "`retention` is below 1ms, so topics would drop all records: set at least 1ms".to_owned(),
+            );
         }
         if self.revoke_wait > LONGEST_WAIT {
-            return refuse("`revoke_wait` is above 23h: Kafka gives up on a consumer after a day".to_owned());
+            return refuse(
+                "`revoke_wait` is above 23h, and a poll may take at most a day: set at most 23h".to_owned(),
+            );
         }
         if let Some(tls) = &self.tls {
             if tls.certificate.is_some() != tls.private_key.is_some() {
@@ -242,7 +257,7 @@ impl KafkaSettings {
             ];
             for (name, file) in files {
                 if let Some(Err(error)) = file.map(|file| File::open(Path::new(file))) {
-                    let text = format!("the file that `{name}` of kafka:// names cannot be read");
+                    let text = format!("the file in the option `{name}` of kafka:// cannot be read");
                     return Err(Error::new(ErrorKind::Config, text).with_source(error));
                 }
             }
@@ -250,24 +265,26 @@ impl KafkaSettings {
         self.relay.check()
     }
 
-    /// The largest body that fits into a record, whatever reasonable headers it has.
+    /// Returns the size of the largest body that fits into a record with reasonable headers.
     pub(crate) fn max_body(&self) -> usize {
         self.max_record - HEADER_ROOM
     }
 
-    /// What all clients have in common.
+    /// Returns the properties that all clients share.
     pub(crate) fn client(&self, client_id: &str) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.brokers).set("client.id", client_id);
         config.set("reconnect.backoff.ms", "50").set("reconnect.backoff.max.ms", "1000");
         config.set("message.max.bytes", self.max_record.to_string());
-        // How soon partitions that were added to a topic are read, and a topic that was recreated is found.
+        // How soon a client reads partitions that were added to a topic, and finds a recreated
+        // topic.
         config.set("topic.metadata.refresh.interval.ms", METADATA_REFRESH.as_millis().to_string());
-        // A connection that goes silent is replaced when a request on it has timed out.
+        // A silent connection is replaced once a request on it has timed out.
         config
             .set("socket.timeout.ms", SILENT.as_millis().to_string())
             .set("socket.keepalive.enable", "true");
-        // A small request does not wait for the kernel to confirm the one before it: that may take 40 ms.
+        // A small request must not wait until the kernel has confirmed the one before it: that may
+        // take 40 ms.
         config.set("socket.nagle.disable", "true");
         let protocol = match (&self.sasl, &self.tls) {
             (None, None) => "plaintext",
@@ -296,7 +313,7 @@ impl KafkaSettings {
         config
     }
 
-    /// With the further properties, which come last.
+    /// Adds the further properties, which override the others.
     pub(crate) fn finish(&self, mut config: ClientConfig) -> ClientConfig {
         for (name, value) in &self.properties {
             config.set(name, value);
@@ -305,10 +322,10 @@ impl KafkaSettings {
     }
 }
 
-/// Without secrets, wherever they stand.
+/// Shows no secrets, in whichever setting they are.
 impl fmt::Debug for KafkaSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Each by its name, so that none is forgotten.
+        // Lists each field by name, so that a new field cannot be omitted.
         let Self {
             brokers,
             sasl,
@@ -326,7 +343,7 @@ impl fmt::Debug for KafkaSettings {
             properties,
         } = self;
         let shown = |(name, value): &(String, String)| {
-            // Where a key lies is nobody's business either.
+            // The path of a key is hidden as well.
             let is_hidden = Self::is_secret(name) || name.contains("key");
             (name.clone(), if is_hidden { Secret::new("").to_string() } else { value.clone() })
         };

@@ -1,4 +1,4 @@
-//! One connection to Kafka.
+//! The transport: one connection to Kafka.
 
 use crate::{
     cluster::Cluster,
@@ -27,19 +27,20 @@ use std::{
 };
 use tokio::sync::OnceCell;
 
-/// How often a consumer looks whether what it reads has become another's, where that may be.
+/// Interval at which a consumer checks whether the topics of its subscription have changed.
 const LOOK: Duration = Duration::from_secs(5);
-/// What a consumer that has all partitions fetches ahead.
+/// Limit of what a consumer that has all partitions fetches ahead.
 const AHEAD_RECORDS: usize = 100_000;
 const AHEAD_BYTES: usize = 64 << 20;
-/// The least of each partition: so much comes in one answer anyhow.
+/// Minimum per partition: one fetch response brings about as much anyway.
 const LEAST_RECORDS: usize = 1_000;
 const AT_ONCE: usize = 1 << 20;
 
-/// The same for each of so many partitions, which the library limits by themselves. While there is so much of a topic, the library
-/// asks for the retry topic alone, and for nothing else before that is answered: it must not be handled sooner.
+/// Returns the fetch limits of each partition; librdkafka applies its limits per partition. While
+/// a consumer has this much of its topic, librdkafka fetches from the retry topic alone and sends
+/// no other fetch before that one is answered: the request must not wait long.
 fn fetch(partitions: usize) -> Fetch {
-    // Every subscription has one of its topic, and one of its retry topic.
+    // Every subscription has at least one partition of its topic and one of its retry topic.
     let partitions = partitions.max(2);
     Fetch {
         records: (AHEAD_RECORDS / partitions).max(LEAST_RECORDS),
@@ -56,19 +57,19 @@ pub struct Kafka {
     seams: Seams,
     client_id: String,
     capabilities: Capabilities,
-    /// Those that were opened and may still be members.
+    /// The members that were opened and may still be in their group.
     members: Mutex<Vec<Weak<Member>>>,
-    /// What the relay has done, once it runs here.
+    /// Counts of the relay, once it runs in this process.
     relayed: OnceLock<Arc<Counts>>,
-    /// Set once the delay topics were looked at, or are not to be.
+    /// Set once the delay topics were checked, or when they are not to be checked.
     shelves: Arc<OnceCell<()>>,
     closed: AtomicBool,
-    /// How many clients of consumers were replaced.
+    /// Number of consumer clients that were replaced.
     replaced: Arc<AtomicU64>,
 }
 
 impl Kafka {
-    /// Connects: an error if no broker answers, or lets us in.
+    /// Connects. Fails if no broker answers or the brokers refuse the credentials.
     pub async fn connect(settings: KafkaSettings, seams: Seams) -> Result<Self> {
         settings.check()?;
         let client_id = format!("{}-{}", seams.instance, seams.incarnation);
@@ -91,7 +92,7 @@ impl Kafka {
         })
     }
 
-    /// What it can do, with these settings.
+    /// Returns the capabilities that a transport with these settings declares.
     pub fn declared(settings: &KafkaSettings) -> Capabilities {
         Capabilities {
             delay: Duration::MAX,
@@ -154,8 +155,8 @@ impl Kafka {
     }
 }
 
-/// Closes a member as soon as it reads what is another's, or not all that is its own: whoever receives from it opens another one,
-/// and hears why.
+/// Closes a member when the topics of its subscription have changed. The worker that receives from
+/// it then opens another consumer, or gets the error that explains why it cannot.
 async fn keep_looking(provisioner: Provisioner, of: Subscription, topics: Vec<String>, member: Weak<Member>) {
     let Some(ended) = member.upgrade().map(|member| member.ended()) else { return };
     let look = async {
@@ -164,7 +165,7 @@ async fn keep_looking(provisioner: Provisioner, of: Subscription, topics: Vec<St
             match provisioner.reads(&of).await {
                 Ok(reads) if reads.topics != topics => return,
                 Err(error) if error.kind() == ErrorKind::NotFound => return,
-                // What cannot be known now, will be.
+                // The lookup failed for another reason: try again at the next interval.
                 _ => {}
             }
         }
@@ -172,7 +173,7 @@ async fn keep_looking(provisioner: Provisioner, of: Subscription, topics: Vec<St
     tokio::select! {
         () = ended => {}
         () = look => {
-            tracing::warn!(of = %of.address(), "another subscription was declared: a consumer opens anew");
+            tracing::warn!(of = %of.address(), "another subscription was declared; reopening the consumer");
             let closed = member.upgrade().map(|member| member.close());
             if let Some(closed) = closed {
                 closed.await;
@@ -195,7 +196,7 @@ impl Transport for Kafka {
         Box::pin(async move {
             self.open()?;
             self.provisioner().provision(topics, subscriptions, on_missing).await?;
-            // Whoever assumes that all is there does not want them to be looked at.
+            // With `OnMissing::Assume` the delay topics must not be checked either.
             let _ = self.shelves.set(());
             Ok(())
         })
@@ -215,7 +216,7 @@ impl Transport for Kafka {
         Box::pin(async move { Ok(Arc::new(self.join(of).await?) as Arc<dyn Consumer>) })
     }
 
-    /// The relay, unless it runs elsewhere.
+    /// Returns the relay, unless it runs elsewhere.
     fn background(&self, stop: BoxFuture<'static, ()>) -> Option<BoxFuture<'static, Result<()>>> {
         if !self.cluster.settings().relay_inside {
             return None;
@@ -225,7 +226,7 @@ impl Transport for Kafka {
         Some(Box::pin(relay.run(stop)))
     }
 
-    /// Those of the consumers and, if it runs here, of the relay.
+    /// Returns the measures of the consumers and, if it runs here, of the relay.
     fn measures(&self) -> BoxFuture<'_, Result<Vec<Measure>>> {
         let mut measures = self.relayed.get().map(|counts| counts.measures()).unwrap_or_default();
         let members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
@@ -236,12 +237,12 @@ impl Transport for Kafka {
         }
         measures.push(Measure {
             name: "kafka_replaced_clients",
-            help: "Clients of consumers that did not recover and were replaced.",
+            help: "Consumer clients that did not recover and were replaced.",
             value: Measured::Counter(self.replaced.load(Ordering::SeqCst)),
         });
         measures.push(Measure {
             name: "kafka_troubled",
-            help: "Consumers of a topic whose messages do not arrive.",
+            help: "Number of consumers of a topic that receive no messages.",
             value: Measured::GaugeOfTopics(troubled.into_iter().collect()),
         });
         Box::pin(async { Ok(measures) })
@@ -251,7 +252,7 @@ impl Transport for Kafka {
         Box::pin(async move {
             self.closed.store(true, Ordering::SeqCst);
             let members = std::mem::take(&mut *self.members.lock().unwrap_or_else(PoisonError::into_inner));
-            // All at once: each takes its time.
+            // All members at once, because each of them may take a while.
             let leaving: Vec<_> =
                 members.iter().filter_map(Weak::upgrade).map(|member| member.close()).collect();
             futures_util::future::join_all(leaving).await;
@@ -272,10 +273,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stalled_consumer_holds_no_more_however_many_partitions_it_has() {
+    fn a_stalled_consumer_prefetches_the_same_for_any_number_of_partitions() {
         let of = |partitions| {
             let Fetch { records, bytes, at_once, .. } = fetch(partitions);
-            // One answer may come beyond the limit.
+            // One fetch response may exceed the limit.
             (records, bytes, (bytes + at_once) * partitions)
         };
         assert_eq!(of(8), (12_500, 8 << 20, 72 << 20));

@@ -1,4 +1,4 @@
-//! What the client library says by the way: its log, and the errors that belong to no call.
+//! Errors and log lines of librdkafka that belong to no call.
 
 use dwell_core::{Clock, Error, ErrorKind};
 use rdkafka::{
@@ -13,17 +13,19 @@ use std::{
     time::Duration,
 };
 
-/// How long the same thing is not said again: while no broker is up, the library tries several times a second.
+/// How long the same log line is not repeated. While no broker is available, librdkafka retries
+/// several times a second.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Hears what the library says. A failed call often knows only that time ran out; why, was said here.
+/// Logs the errors of librdkafka and remembers the last one. A failed call often reports only a
+/// timeout; the reason arrives here.
 #[derive(Clone)]
 pub(crate) struct Trouble(Arc<Inner>);
 
 struct Inner {
     clock: Arc<dyn Clock>,
     heard: Mutex<Option<(Code, String)>>,
-    /// What was logged lately, and when.
+    /// Lines that were logged recently, and when.
     said: Mutex<BTreeMap<String, Duration>>,
 }
 
@@ -32,11 +34,11 @@ impl Trouble {
         Self(Arc::new(Inner { clock, heard: Mutex::default(), said: Mutex::default() }))
     }
 
-    /// Whether this was not said a moment ago. It is, from now on.
+    /// Returns whether a line was not logged recently, and notes that it is logged now.
     pub(crate) fn is_news(&self, what: &str) -> bool {
         let (now, mut said) = (self.0.clock.elapsed(), lock(&self.0.said));
         said.retain(|_, at| now.saturating_sub(*at) < QUIET);
-        // `(after 3ms in state CONNECT)` makes nothing new of it.
+        // The suffix `(after 3ms in state CONNECT)` changes each time.
         let what = what.split(" (after ").next().unwrap_or(what);
         let is_news = !said.contains_key(what);
         if is_news {
@@ -52,7 +54,7 @@ impl Trouble {
         }
     }
 
-    /// Whether trying again cannot help: we are not let in.
+    /// Returns whether a retry cannot help, because the brokers refuse the credentials.
     pub(crate) fn is_hopeless(&self) -> bool {
         let heard = lock(&self.0.heard);
         matches!(*heard, Some((Code::Authentication | Code::SaslAuthenticationFailed, _)))
@@ -60,22 +62,23 @@ impl Trouble {
 
     fn remember(&self, code: Code, reason: String) {
         let mut heard = lock(&self.0.heard);
-        // That nobody answers follows from the reason, and comes after it.
+        // These two follow from the actual reason and arrive after it.
         if heard.is_none() || !matches!(code, Code::AllBrokersDown | Code::BrokerTransportFailure) {
             *heard = Some((code, reason));
         }
     }
 
-    /// The error of a call, with the reason that was heard since, if there is a better one.
+    /// Returns the error of a call, with the reason that was reported since, if that says more.
     pub(crate) fn explain(&self, what: &str, error: Error) -> Error {
         let heard = lock(&self.0.heard).clone();
         let Some((code, reason)) = heard.filter(|_| error.is_retryable()) else { return error };
         let (kind, advice) = match code {
             Code::Authentication | Code::SaslAuthenticationFailed => {
-                (ErrorKind::Denied, "check user, password and `sasl`")
+                (ErrorKind::Denied, "check the user, the password and `sasl`")
             }
             Code::SSL => (ErrorKind::Unavailable, "check `tls`, `ca` and `certificate`"),
-            // A broker that does not take our certificate says so after we believe to be connected, and hangs up.
+            // A broker that refuses the client certificate closes the connection after the
+            // handshake.
             _ if reason.contains("SSL routines") => {
                 (ErrorKind::Unavailable, "check `tls`, `ca` and `certificate`")
             }
@@ -83,7 +86,7 @@ impl Trouble {
                 (ErrorKind::Unavailable, "check `tls`: the broker may not speak TLS at this port")
             }
             _ if reason.contains("connecting to a SSL listener?") => {
-                (ErrorKind::Unavailable, "check `tls`: the broker may want TLS at this port")
+                (ErrorKind::Unavailable, "check `tls`: the broker may require TLS at this port")
             }
             _ => (ErrorKind::Unavailable, "check the address, and that a broker runs there"),
         };
@@ -93,7 +96,8 @@ impl Trouble {
 
 impl ClientContext for Trouble {
     fn log(&self, level: Level, fac: &str, message: &str) {
-        // Of a connection that fails `error` is told as well, and whoever is not ready yet is asked again.
+        // Failed connections are reported to `error` as well, and a coordinator that is still
+        // loading is asked again by librdkafka.
         let is_said = matches!(level, Level::Error) && fac == "FAIL" || message.contains("load in progress");
         match level {
             Level::Emerg | Level::Alert | Level::Critical => tracing::error!(fac, "{message}"),
@@ -106,16 +110,16 @@ impl ClientContext for Trouble {
 
     fn error(&self, error: KafkaError, reason: &str) {
         let Some(code) = error.rdkafka_error_code() else { return };
-        // Whoever asks for the end of a topic is told of it in this way.
+        // The end of a partition is reported in this way.
         if code == Code::PartitionEOF {
             return;
         }
         self.remember(code, reason.to_owned());
-        // That nobody is left follows from what was said of each.
+        // This follows from the errors that were logged for each broker.
         if code != Code::AllBrokersDown && self.is_news(reason) {
-            tracing::warn!(%error, reason, "the Kafka client reports");
+            tracing::warn!(%error, reason, "Kafka client reports an error");
         } else {
-            tracing::debug!(%error, reason, "the Kafka client reports");
+            tracing::debug!(%error, reason, "Kafka client reports an error");
         }
     }
 }

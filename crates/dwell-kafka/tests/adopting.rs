@@ -1,5 +1,5 @@
-//! A topic that keeps what nobody subscribed to, and the first who does: it goes on where the subscription of the topic's own name
-//! was, with all that is for that one, then and later.
+//! Adopting a default subscription: the first declared subscription of a topic that keeps messages
+//! continues where the default subscription was, with all messages for it, now and later.
 
 mod rig;
 
@@ -24,7 +24,7 @@ async fn connect(scene: &Scene) -> Kafka {
     Kafka::connect(scene.settings.clone(), Seams::system("adopting")).await.unwrap()
 }
 
-/// A topic that keeps, and the subscription of its own name.
+/// Creates a topic that keeps messages. Returns its default subscription.
 async fn kept() -> (Scene, Kafka, Subscription) {
     let mut scene = Scene::new().await;
     scene.settings.partitions = 1;
@@ -42,18 +42,19 @@ async fn send(kafka: &Kafka, to: Address, id: &str, due: Due) {
     kafka.producer().await.unwrap().send(&[envelope]).await.remove(0).unwrap();
 }
 
-/// So many, unsettled.
+/// Receives this number of deliveries, without settling them.
 async fn receive(consumer: &Arc<dyn Consumer>, count: usize) -> Vec<Delivery> {
     let mut all = vec![];
     while all.len() < count {
         let batch = consumer.receive(count - all.len(), SECOND * 30, None).await.unwrap();
-        assert!(!batch.is_empty(), "{} of {count} came", all.len());
+        assert!(!batch.is_empty(), "{} of {count} arrived", all.len());
         all.extend(batch);
     }
     all
 }
 
-/// What comes, sorted, up to one that is sent to its topic now, and one to each of these names.
+/// Sends a last message to the topic and to each of these names. Returns the ids of all messages
+/// that arrive before them, sorted.
 async fn all(kafka: &Kafka, consumer: &Arc<dyn Consumer>, names: &[&Subscription]) -> Vec<String> {
     static LAST: AtomicUsize = AtomicUsize::new(0);
     let last = format!("last-{}", LAST.fetch_add(1, Ordering::SeqCst));
@@ -73,7 +74,8 @@ async fn all(kafka: &Kafka, consumer: &Arc<dyn Consumer>, names: &[&Subscription
     came
 }
 
-/// Somebody has read ten of the topic and ten that were for it alone, and left two of each.
+/// Reads ten messages of the topic and ten for the default subscription alone, and leaves two of
+/// each unsettled.
 async fn read_some(kafka: &Kafka, own: &Subscription) {
     let consumer = kafka.consumer(own.clone()).await.unwrap();
     for n in 0..10 {
@@ -92,10 +94,11 @@ async fn read_some(kafka: &Kafka, own: &Subscription) {
 const LEFT: [&str; 4] = ["its-own-0", "its-own-7", "of-all-0", "of-all-5"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_adopts_what_nobody_subscribed_to_gets_what_is_not_settled_and_nothing_else() {
+async fn the_adopter_gets_exactly_the_unsettled_messages() {
     let (_scene, kafka, own) = kept().await;
     read_some(&kafka, &own).await;
-    // A second one in the same call is no heir: it has what the topic has, and nothing that was for another alone.
+    // The second subscription of the same call adopts nothing: it gets the messages of the topic,
+    // and none that were for the default subscription alone.
     let [mail, audit] = ["mail", "audit"].map(|name| Subscription::new(own.topic.clone(), name));
     subscribe(&kafka, &[mail.clone(), audit.clone()]).await;
     let consumer = kafka.consumer(mail.clone()).await.unwrap();
@@ -103,7 +106,7 @@ async fn who_adopts_what_nobody_subscribed_to_gets_what_is_not_settled_and_nothi
     let consumer = kafka.consumer(audit.clone()).await.unwrap();
     let came = all(&kafka, &consumer, &[&audit]).await;
     assert!(came.iter().all(|id| id.starts_with("of-all")), "{came:?}");
-    // Whoever reads under the topic's own name would have all of it once more.
+    // A reader of the default subscription would get all messages once more.
     for on_missing in [OnMissing::Assume, OnMissing::Validate] {
         let kept = std::slice::from_ref(&own);
         let checked = kafka.provision(&[], kept, on_missing).await;
@@ -115,9 +118,10 @@ async fn who_adopts_what_nobody_subscribed_to_gets_what_is_not_settled_and_nothi
     kafka.close().await.unwrap();
 }
 
-/// Somebody has made the retry topic, and was slow, or died, before it said that it was done. Both take over from it.
+/// Another process has created the retry topic and was slow, or died, before it wrote its entry.
+/// Both programs take over from it.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_who_adopt_at_one_time_have_each_retry_once() {
+async fn concurrent_adopters_get_each_retry_once() {
     let (scene, kafka, own) = kept().await;
     read_some(&kafka, &own).await;
     let mail = Subscription::new(own.topic.clone(), "mail");
@@ -132,9 +136,10 @@ async fn two_who_adopt_at_one_time_have_each_retry_once() {
     kafka.close().await.unwrap();
 }
 
-/// The first one takes some seconds, because somebody has made its retry topic, and died before it said that it was done.
+/// The first subscription takes some seconds, because another process has created its retry topic
+/// and died before it wrote its entry.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_kept_only_while_its_adopter_waits_for_others_is_adopted_as_well() {
+async fn a_default_subscription_created_during_provisioning_is_adopted() {
     let (scene, kafka, own) = kept().await;
     let [slow, mail] =
         [format!("slow-{}", scene.mark), own.topic.to_string()].map(|topic| Subscription::new(topic, "mail"));
@@ -156,17 +161,17 @@ async fn what_is_kept_only_while_its_adopter_waits_for_others_is_adopted_as_well
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_a_subscription_that_is_adopted_comes_to_its_adopter() {
+async fn delayed_messages_of_an_adopted_subscription_reach_its_adopter() {
     let (scene, kafka, own) = kept().await;
     kafka.consumer(own.clone()).await.unwrap().close().await.unwrap();
     send(&kafka, own.address(), "waits", Due::After(SECOND)).await;
     let mail = Subscription::new(own.topic.clone(), "mail");
     subscribe(&kafka, std::slice::from_ref(&mail)).await;
-    // It becomes due only now, and by a relay that knows nothing of it.
+    // The message becomes due only now, by a relay that knows nothing of the adoption.
     let relay = scene.relay();
     let consumer = kafka.consumer(mail.clone()).await.unwrap();
     assert_eq!(&*receive(&consumer, 1).await[0].message.id.0, "waits");
-    // Whoever still has the old name, and what is sent to it after that.
+    // A producer may still use the old name.
     send(&kafka, own.address(), "late", NOW).await;
     assert_eq!(&*receive(&consumer, 1).await[0].message.id.0, "late");
     assert_eq!(scene.count(&scene.delay_topic("parked")), 0);
@@ -175,14 +180,14 @@ async fn what_waits_for_a_subscription_that_is_adopted_comes_to_its_adopter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_is_there_while_another_adopts_is_closed_and_told_why() {
+async fn a_reader_of_an_adopted_subscription_is_closed_with_the_reason() {
     let (_scene, kafka, own) = kept().await;
     let reader = kafka.consumer(own.clone()).await.unwrap();
     send(&kafka, Address::topic(own.topic.clone()), "before", NOW).await;
     let held = receive(&reader, 1).await;
     let mail = Subscription::new(own.topic.clone(), "mail");
     subscribe(&kafka, std::slice::from_ref(&mail)).await;
-    // Nothing else comes to it until then.
+    // The reader receives nothing else until then.
     let error = reader.receive(1, SECOND * 30, None).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Closed, "{error}");
     drop(held);
@@ -194,7 +199,7 @@ async fn a_reader_that_is_there_while_another_adopts_is_closed_and_told_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subscription_that_is_declared_later_has_its_own_name_back() {
+async fn declaring_the_default_subscription_takes_its_name_back() {
     let (_scene, kafka, own) = kept().await;
     read_some(&kafka, &own).await;
     let mail = Subscription::new(own.topic.clone(), "mail");
@@ -207,7 +212,7 @@ async fn a_subscription_that_is_declared_later_has_its_own_name_back() {
     let consumer = kafka.consumer(own.clone()).await.unwrap();
     let mut came = all(&kafka, &consumer, &[&own]).await;
     came.retain(|id| id.starts_with("its-own"));
-    assert_eq!(came, ["its-own-again"], "what its adopter has settled is settled");
+    assert_eq!(came, ["its-own-again"], "messages that the adopter settled stay settled");
     let adopter = kafka.consumer(mail.clone()).await.unwrap();
     let mut came = all(&kafka, &adopter, &[&mail]).await;
     came.retain(|id| id.starts_with("its-own"));

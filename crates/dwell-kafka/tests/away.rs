@@ -1,4 +1,4 @@
-//! A broker that goes away: nobody hangs, and all goes on when it is back.
+//! A broker that becomes unavailable: nothing hangs, and everything continues when it is back.
 
 mod rig;
 
@@ -40,12 +40,12 @@ impl Scene {
     }
 
     async fn one(&self, consumer: &Arc<dyn Consumer>) -> Delivery {
-        consumer.receive(1, SECOND * 30, None).await.unwrap().pop().expect("something comes")
+        consumer.receive(1, SECOND * 30, None).await.unwrap().pop().expect("a message arrives")
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_send_says_so_in_time_and_works_again_when_the_broker_is_back() {
+async fn a_send_fails_in_time_and_works_again_when_the_broker_is_back() {
     let mut scene = Scene::new().await;
     scene.send("before").await.unwrap();
     scene.server.kill();
@@ -64,9 +64,9 @@ async fn a_send_says_so_in_time_and_works_again_when_the_broker_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_no_broker_is_there_nothing_is_handed_out_and_all_goes_on_when_it_is_back() {
+async fn nothing_is_handed_out_while_no_broker_is_available() {
     rig::log::keep();
-    // Longer than the broker is away: the partitions stay ours, and what was fetched of them.
+    // Longer than the outage, so that the consumer keeps its partitions and prefetched messages.
     let mut scene = Scene::with("bills", SECOND * 60).await;
     for id in ["a", "b", "c"] {
         scene.send(id).await.unwrap();
@@ -75,14 +75,14 @@ async fn while_no_broker_is_there_nothing_is_handed_out_and_all_goes_on_when_it_
     let first = scene.one(&consumer).await;
     scene.server.kill();
     let start = scene.clock.elapsed();
-    while rig::log::lines(&["a Kafka consumer reports", "AllBrokersDown", "bills"]).is_empty() {
-        assert!(scene.clock.elapsed() - start < SECOND * 60, "the consumer does not notice");
+    while rig::log::lines(&["Kafka consumer reports an error", "AllBrokersDown", "bills"]).is_empty() {
+        assert!(scene.clock.elapsed() - start < SECOND * 60, "the consumer does not notice the outage");
         scene.clock.sleep(SECOND / 20).await;
     }
     assert_eq!(
         consumer.receive(10, SECOND, None).await.unwrap().len(),
         0,
-        "what is done now nobody can be told"
+        "settlements could not be committed now"
     );
     scene.server.resume().unwrap();
     assert!(rig::ack(&consumer, first).await.is_empty());
@@ -95,7 +95,7 @@ async fn while_no_broker_is_there_nothing_is_handed_out_and_all_goes_on_when_it_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn closing_does_not_wait_for_a_broker_that_is_away() {
+async fn closing_does_not_wait_for_an_unavailable_broker() {
     let mut scene = Scene::new().await;
     scene.send("a").await.unwrap();
     let consumer = scene.kafka.consumer(scene.mail.clone()).await.unwrap();
@@ -108,19 +108,19 @@ async fn closing_does_not_wait_for_a_broker_that_is_away() {
     assert!(took < SECOND * 20, "it took {took:?}");
 }
 
-/// What nobody hears, the client library keeps.
+/// librdkafka queues events until they are polled.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_library_says_of_a_broker_that_is_away_is_heard_while_nobody_asks_anything() {
+async fn events_of_an_idle_client_are_polled() {
     rig::log::keep();
     let mut server = KafkaServer::start().unwrap();
     let kafka = Kafka::connect(rig::settings(&server.address()), Seams::system("away")).await.unwrap();
     let (clock, address) = (SystemClock::new(), server.address());
-    let heard = || rig::log::lines(&["the Kafka client reports", &address]).len();
+    let heard = || rig::log::lines(&["Kafka client reports an error", &address]).len();
     let before = heard();
     server.kill();
     let start = clock.elapsed();
     while heard() == before {
-        assert!(clock.elapsed() - start < SECOND * 60, "nobody hears it");
+        assert!(clock.elapsed() - start < SECOND * 60, "the event is not polled");
         clock.sleep(SECOND / 10).await;
     }
     kafka.close().await.unwrap();

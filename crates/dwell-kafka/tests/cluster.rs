@@ -1,4 +1,5 @@
-//! A cluster that loses one node after the other. What it led, and the groups that it coordinated, move to the others.
+//! A cluster that loses one node after the other. The remaining nodes take over its partitions and
+//! groups.
 
 mod rig;
 
@@ -21,16 +22,16 @@ use std::{
 };
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Three nodes, for one test at a time.
+/// A cluster of three nodes, for one test at a time.
 async fn cluster() -> MutexGuard<'static, KafkaCluster> {
     static CLUSTER: OnceLock<Mutex<KafkaCluster>> = OnceLock::new();
     CLUSTER.get_or_init(|| Mutex::new(KafkaCluster::start().unwrap())).lock().await
 }
 
-/// Messages sent while a node is away, half of them with a delay.
+/// Number of messages sent while a node is down. Half of them have a delay.
 const EACH: usize = 40;
 
-/// Sends until each is confirmed; what is not known to be there is sent again.
+/// Sends until each message is confirmed. Unconfirmed messages are sent again.
 async fn send(producer: &Arc<dyn Producer>, mut waiting: Vec<Envelope>) {
     while !waiting.is_empty() {
         let answers = producer.send(&waiting).await;
@@ -46,23 +47,23 @@ async fn send(producer: &Arc<dyn Producer>, mut waiting: Vec<Envelope>) {
     }
 }
 
-/// Receives and settles until all of these have come.
+/// Receives and settles until all of these ids have arrived.
 async fn receive(consumer: &Arc<dyn Consumer>, mut missing: BTreeSet<String>) {
     for _ in 0..60 {
         for delivery in consumer.receive(100, SECOND * 2, None).await.unwrap_or_default() {
             missing.remove(&*delivery.message.id.0);
-            // It may be another's by now, and then comes again.
+            // If another member has the message by now, it arrives again.
             rig::ack(consumer, delivery).await;
         }
         if missing.is_empty() {
             return;
         }
     }
-    panic!("these never came: {missing:?}");
+    panic!("these never arrived: {missing:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_node_in_turn_may_go_with_what_it_leads_and_coordinates_and_nothing_is_lost() {
+async fn losing_each_node_in_turn_loses_no_message() {
     let mut cluster = cluster().await;
     let (mut settings, seams) = (rig::settings(&cluster.address()), Seams::system("cluster"));
     settings.partitions = 3;
@@ -74,7 +75,7 @@ async fn each_node_in_turn_may_go_with_what_it_leads_and_coordinates_and_nothing
     let relay = tokio::spawn(dwell_kafka::relay(settings, seams, Arc::default(), stopped));
     let producer = kafka.producer().await.unwrap();
     let consumer = kafka.consumer(mail.clone()).await.unwrap();
-    // All have begun: the relay does not start without a broker that it was promised.
+    // Wait until everything works: the relay does not start while a configured broker is down.
     let first = Message::new("first", "t", "x");
     let first = Envelope::new(Address::topic("orders"), first).due(Due::After(SECOND * 2));
     tokio::join!(send(&producer, vec![first]), receive(&consumer, BTreeSet::from(["first".to_owned()])));
@@ -95,9 +96,9 @@ async fn each_node_in_turn_may_go_with_what_it_leads_and_coordinates_and_nothing
     kafka.close().await.unwrap();
 }
 
-/// Where three are the default.
+/// The cluster's default is three replicas.
 #[tokio::test(flavor = "multi_thread")]
-async fn topics_are_made_with_as_many_copies_as_are_asked_for() {
+async fn topics_have_the_requested_number_of_replicas() {
     let cluster = cluster().await;
     let seams = Seams::system("copies");
     let bare: BaseConsumer =
@@ -118,33 +119,33 @@ async fn topics_are_made_with_as_many_copies_as_are_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_out_of_reach_has_its_records_put_back_and_no_other_waits_for_it() {
+async fn records_of_an_unreachable_target_are_put_back_without_delaying_others() {
     out_of_reach(None).await;
 }
 
-/// They go again with the next transaction.
+/// The other records are sent in the next transaction.
 #[tokio::test(flavor = "multi_thread")]
-async fn within_transactions_a_target_out_of_reach_has_its_records_put_back_and_the_others_come() {
+async fn with_transactions_records_of_an_unreachable_target_are_put_back() {
     out_of_reach(Some(SECOND * 5)).await;
 }
 
-/// Nobody lives to see the end of it.
+/// The send timeout is longer than the test.
 #[tokio::test(flavor = "multi_thread")]
-async fn while_a_target_out_of_reach_is_waited_for_the_others_get_what_is_due() {
+async fn waiting_for_an_unreachable_target_does_not_delay_other_targets() {
     const FOR_EVER: Duration = Duration::from_secs(3600);
     let target = Unreachable::new(FOR_EVER, None).await;
     target.send().await;
     target.read_here().await;
     let counts = target.relay.counts.clone();
-    target.scene.until("they are counted", || counts.tally().forwarded == (HERE + 2) as u64).await;
-    // Not because it was given up.
+    target.scene.until("all records are counted", || counts.tally().forwarded == (HERE + 2) as u64).await;
+    // The sends to the unreachable target did not time out.
     assert_eq!(counts.tally().put_back, 0);
     target.come_back().await;
 }
 
-/// Few records, and more bytes than the relay may have in memory.
+/// There are few records, with more bytes than the relay may have in memory.
 #[tokio::test(flavor = "multi_thread")]
-async fn large_records_for_a_target_out_of_reach_leave_room_for_the_others() {
+async fn large_records_for_an_unreachable_target_leave_room_for_others() {
     const BYTES: usize = 2 << 20;
     const LARGE: usize = BYTES / 10_000 * 2;
     let change = |settings: &mut KafkaSettings| settings.relay.read_ahead.1 = BYTES;
@@ -170,7 +171,7 @@ async fn large_records_for_a_target_out_of_reach_leave_room_for_the_others() {
     relay.stop().await;
 }
 
-/// It has one copy, on a node that is away.
+/// Sends to a target whose only replica is on a node that is down.
 async fn out_of_reach(transactions: Option<Duration>) {
     let target = Unreachable::new(SECOND * 2, transactions).await;
     target.send().await;
@@ -180,12 +181,12 @@ async fn out_of_reach(transactions: Option<Duration>) {
     target.come_back().await;
 }
 
-/// Records for a target whose only copy is on a node that is away.
+/// Number of records for the unreachable target.
 const AWAY: usize = 20;
-/// Records for one that is there.
+/// Number of records for the reachable target.
 const HERE: usize = 40;
 
-/// A relay, a target that it cannot reach, and one that it can.
+/// A relay with an unreachable and a reachable target.
 struct Unreachable {
     cluster: MutexGuard<'static, KafkaCluster>,
     scene: Scene,
@@ -216,10 +217,12 @@ impl Unreachable {
         scene.admin().create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
         let relay = scene.relay();
         let producer = scene.kafka.producer().await.unwrap();
-        // The relay has begun when the first is here, and the others have taken over from the node when the second is.
+        // The first record shows that the relay works, the second that the other nodes have taken
+        // over.
         send(&producer, vec![record(&here, "first".to_owned(), scene.now() + 1_500)]).await;
         scene.read(&here, 1).await;
-        // Its offset is committed a moment after that. If the coordinator dies before, it is forwarded again.
+        // Its offset is committed a moment later. If the coordinator dies before that, the record
+        // is forwarded again.
         SystemClock::new().sleep(Duration::from_secs(1)).await;
         cluster.nodes()[2].kill();
         send(&producer, vec![record(&here, "second".to_owned(), scene.now() + 1_500)]).await;
@@ -227,7 +230,8 @@ impl Unreachable {
         Self { cluster, scene, relay, producer, here, away }
     }
 
-    /// Those that can be sent are due before, while and after it is found out that the others cannot.
+    /// Sends records to both targets. Those for the reachable one become due before, while and
+    /// after the relay finds out that the other one is unreachable.
     async fn send(&self) {
         let now = self.scene.now() + 1_500;
         let batch = (0..AWAY).map(|n| record(&self.away, n.to_string(), now + n as i64));
@@ -235,7 +239,7 @@ impl Unreachable {
         send(&self.producer, batch.collect()).await;
     }
 
-    /// All of them come, and the node is still away.
+    /// Reads all records of the reachable target while the node is still down.
     async fn read_here(&self) {
         let read = self.scene.read(&self.here, HERE + 2).await;
         assert!(read.iter().all(|record| late(record) >= 0), "early: {read:?}");
@@ -253,18 +257,18 @@ impl Unreachable {
         assert_eq!((tally.forwarded, tally.parked), ((AWAY + HERE + 2) as u64, 0), "{tally:?}");
         if self.scene.settings.relay.transactions.is_some() {
             let counts = (self.scene.count(&self.away), self.scene.count(&self.here));
-            assert_eq!(counts, (AWAY, HERE + 2), "some came twice");
+            assert_eq!(counts, (AWAY, HERE + 2), "some records are duplicates");
         }
     }
 }
 
-/// What it says is when it is due.
+/// Returns a record whose body is its due time.
 fn record(target: &str, id: String, at: i64) -> Envelope {
     let message = Message::new(id.clone(), "t", at.to_string()).with(|message| message.key = Some(id.into()));
     Envelope::new(Address::topic(target), message).due(Due::At(Timestamp(at)))
 }
 
-/// By how much, in milliseconds.
+/// Returns the lateness in milliseconds.
 fn late((at, _, _, due): &(i64, String, String, String)) -> i64 {
     at - due.parse::<i64>().unwrap()
 }

@@ -1,4 +1,4 @@
-//! Batches of other clients: compressed in every way, and such that nobody can read them.
+//! Batches of other clients: in every compression codec, and unreadable ones.
 
 mod rig;
 
@@ -12,10 +12,10 @@ use rig::scene::{SECOND, Scene};
 use std::collections::BTreeSet;
 
 const CODECS: [&str; 5] = ["none", "gzip", "snappy", "lz4", "zstd"];
-/// Records in one batch.
+/// Number of records in one batch.
 const EACH: usize = 20;
 
-/// Writes a batch in each codec, one behind the other.
+/// Writes a batch in each codec, one after the other.
 fn write(address: &str, topic: &str, headers: &[(&str, String)]) {
     for codec in CODECS {
         let mut config = ClientConfig::new();
@@ -66,13 +66,13 @@ async fn batches_in_every_codec_pass_through_the_relay_and_a_consumer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_that_nobody_can_read_stops_its_partition_visibly() {
+async fn an_unreadable_batch_stops_its_partition_and_is_reported() {
     let scene = Scene::new().await;
     let topic = format!("unreadable-{}", scene.mark);
     let mail = Subscription::new(topic.clone(), "mail");
     scene.kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
     rig::raw::put_unreadable(&scene.address, &topic, 0);
-    // Behind it, and in the partition beside it.
+    // One record after it, and one in the other partition.
     let producer: BaseProducer =
         ClientConfig::new().set("bootstrap.servers", &scene.address).create().unwrap();
     for partition in [0, 1] {
@@ -97,14 +97,14 @@ async fn a_batch_that_nobody_can_read_stops_its_partition_visibly() {
             assert!(rig::ack(&consumer, delivery).await.is_empty());
         }
     }
-    assert_eq!(others, ["1"], "the other partition goes on, and nothing is skipped");
-    assert_eq!(said().len(), 1, "it is said once");
+    assert_eq!(others, ["1"], "only the other partition continues");
+    assert_eq!(said().len(), 1, "the error is logged once");
     assert!(said()[0].contains("--reset-offsets"), "{:?}", said());
     scene.kafka.close().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_relay_that_cannot_read_a_batch_says_so_and_fails_in_the_end() {
+async fn a_relay_that_cannot_read_a_batch_reports_it_and_ends_with_an_error() {
     let scene = Scene::new().await;
     let target = scene.topic("target").await;
     let relay = scene.relay();
@@ -112,7 +112,7 @@ async fn a_relay_that_cannot_read_a_batch_says_so_and_fails_in_the_end() {
     scene.wait_for(&shelf).await;
     rig::raw::put_unreadable(&scene.address, &shelf, 0);
     let is_told = || relay.counts.tally().troubled.get(&shelf).is_some_and(|why| why.contains("partition 0"));
-    scene.until("the relay tells of it", is_told).await;
+    scene.until("the relay reports the batch", is_told).await;
     let due = (scene.now() + 300).to_string();
     scene.write(
         &scene.delay_topic("due"),
@@ -120,7 +120,7 @@ async fn a_relay_that_cannot_read_a_batch_says_so_and_fails_in_the_end() {
         &[("x-target-topic", target.clone()), ("x-process-at", due)],
         "x",
     );
-    assert_eq!(scene.read(&target, 1).await.len(), 1, "the other levels go on");
+    assert_eq!(scene.read(&target, 1).await.len(), 1, "the other levels continue");
     assert_eq!(relay.counts.tally().replaced, 0, "another client would not help");
     let error = relay.end().await.unwrap_err().to_string();
     assert!(error.contains(&shelf) && error.contains("cannot be read"), "{error}");

@@ -1,4 +1,4 @@
-//! A record counts as sent when a broker has said where it lies.
+//! A record counts as sent only when a broker has returned its offset.
 
 use dwell_core::{Address, Envelope, Message, Seams, Transport as _};
 use dwell_kafka::{Kafka, KafkaSettings};
@@ -11,10 +11,11 @@ use rdkafka::{
 };
 use std::time::Duration;
 
-/// What happens where a producer is the first to write to a partition whose leader is about to begin: its first batch is
-/// refused, the second, which is on its way by then, is taken, and the library concludes that it has the first, too.
+/// This happens to the first producer of a partition whose leader is not ready yet: its first batch
+/// is refused, the second one in flight is accepted, and librdkafka concludes that the first one
+/// was accepted, too.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_first_batch_that_is_refused_while_the_next_is_taken_is_sent_again() {
+async fn a_refused_batch_before_an_accepted_one_is_sent_again() {
     let cluster = MockCluster::new(1).unwrap();
     cluster.create_topic("orders", 1, 1).unwrap();
     let settings = KafkaSettings::at(cluster.bootstrap_servers());
@@ -24,9 +25,11 @@ async fn a_first_batch_that_is_refused_while_the_next_is_taken_is_sent_again() {
         let envelope = Envelope::new(Address::topic("orders"), Message::new(body, "t", body));
         producer.send(&[envelope]).await.remove(0).unwrap();
     };
-    // The producer knows broker and topic by now. (This broker looks at no sequence, like one that knows no producer.)
+    // The producer knows broker and topic by now. (The mock broker does not check sequence numbers,
+    // like a broker that does not know the producer.)
     send("before").await;
-    // The second is on its way before the first is answered, and answered before the first is sent again.
+    // The second batch is sent before the first is answered, and answered before the first is
+    // resent.
     cluster.broker_round_trip_time(-1, Duration::from_millis(500)).unwrap();
     cluster
         .request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART]);
@@ -38,7 +41,7 @@ async fn a_first_batch_that_is_refused_while_the_next_is_taken_is_sent_again() {
     assert_eq!(read(&cluster), ["before", "second", "first"]);
 }
 
-/// All bodies in the partition.
+/// Returns all bodies in the partition.
 fn read(cluster: &MockCluster<'_, DefaultProducerContext>) -> Vec<String> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", cluster.bootstrap_servers());

@@ -1,4 +1,4 @@
-//! The suite on a real broker, in real time; what waits, waits in delay topics.
+//! Runs the suite on a real broker in real time. Delayed messages wait in delay topics.
 
 mod rig;
 

@@ -1,4 +1,4 @@
-//! The topics that a relay needs: looked at, and refused or warned of.
+//! The topics of a relay: how they are created, checked and recreated.
 
 mod rig;
 
@@ -14,7 +14,7 @@ use rig::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delay_topic_under_whose_settings_a_record_could_come_early_is_refused() {
+async fn a_delay_topic_with_unsuitable_settings_is_refused() {
     let scene = Scene::new().await;
     let admin = scene.admin();
     let topic = scene.delay_topic("1s");
@@ -28,7 +28,7 @@ async fn a_delay_topic_under_whose_settings_a_record_could_come_early_is_refused
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_that_would_not_keep_for_ever_what_is_parked_in_it_is_refused() {
+async fn a_parking_topic_with_limited_retention_is_refused() {
     let scene = Scene::new().await;
     let topic = scene.delay_topic("parked");
     let new = NewTopic::new(&topic, 1, TopicReplication::Fixed(1));
@@ -43,11 +43,11 @@ async fn a_topic_that_would_not_keep_for_ever_what_is_parked_in_it_is_refused() 
         }
     }
     let said = log::lines(&[" WARN ", &topic, "max.message.bytes=1048588"]);
-    assert!(!said.is_empty(), "what is too large to be parked is warned of");
+    assert!(!said.is_empty(), "a limit that is too small for parked records is logged");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_that_does_not_keep_dead_letters_for_ever_is_warned_of() {
+async fn a_dead_letter_topic_with_limited_retention_is_logged() {
     let scene = Scene::new().await;
     let mail = Subscription::new(format!("orders-{}", scene.mark), "mail");
     let topic = format!("{}.dlq", mail.topic);
@@ -60,7 +60,7 @@ async fn a_topic_that_does_not_keep_dead_letters_for_ever_is_warned_of() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn delay_topics_that_are_missing_are_named_where_they_are_only_looked_for() {
+async fn validating_names_missing_delay_topics() {
     let scene = Scene::new().await;
     let error = scene.kafka.provision(&[], &[], OnMissing::Validate).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
@@ -70,9 +70,9 @@ async fn delay_topics_that_are_missing_are_named_where_they_are_only_looked_for(
     }
 }
 
-/// Whoever clears it may do so by deleting it.
+/// People may clear the parking topic by deleting it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_parking_topic_that_was_deleted_is_made_anew_when_there_is_something_to_park() {
+async fn a_deleted_parking_topic_is_recreated_when_a_record_is_parked() {
     for transactions in [None, Some(SECOND * 5)] {
         let mut scene = Scene::new().await;
         scene.settings.relay.transactions = transactions;
@@ -88,9 +88,9 @@ async fn a_parking_topic_that_was_deleted_is_made_anew_when_there_is_something_t
         scene.write(&level, "k", &headers, "good");
         assert_eq!(scene.read(&target, 1).await[0].3, "good");
         scene.wait_for(&parked).await;
-        scene.until("it is parked", || scene.list(&parked, "%s") == ["after"]).await;
-        scene.until("that counts", || relay.counts.tally().parked == 2).await;
-        scene.until("nothing is left", || relay.counts.tally().lag.values().all(|lag| *lag == 0)).await;
+        scene.until("the record is parked", || scene.list(&parked, "%s") == ["after"]).await;
+        scene.until("the record is counted", || relay.counts.tally().parked == 2).await;
+        scene.until("no record is left", || relay.counts.tally().lag.values().all(|lag| *lag == 0)).await;
         relay.stop().await;
     }
 }
@@ -121,7 +121,7 @@ async fn records_of_a_level_that_left_the_ladder_are_still_delivered() {
 
 /// A relay with the former ladder still runs while the new one starts, as in a rolling deployment.
 #[tokio::test(flavor = "multi_thread")]
-async fn records_that_come_later_to_a_level_outside_the_ladder_are_delivered() {
+async fn later_records_of_a_level_outside_the_ladder_are_delivered() {
     let mut scene = Scene::new().await;
     scene.settings.relay.ladder = Ladder::parse("1s,3s").unwrap();
     let (target, level) = (scene.topic("orders").await, scene.delay_topic("3s"));
@@ -151,7 +151,7 @@ async fn a_deleted_level_is_recreated_and_used_again() {
     write("before");
     scene.read(&target, 1).await;
     scene.admin().delete_topics(&[&level], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
-    scene.until("it is gone", || !scene.exists(&level)).await;
+    scene.until("the level is deleted", || !scene.exists(&level)).await;
     scene.wait_for(&level).await;
     write("after");
     assert_eq!(scene.read(&target, 2).await.len(), 2);
@@ -179,9 +179,9 @@ async fn partitions_added_to_a_level_are_read_within_30_seconds() {
     relay.stop().await;
 }
 
-/// Such as those of a topic that had `CreateTime` before it had `LogAppendTime`.
+/// Such records exist in a topic that had `CreateTime` before `LogAppendTime`.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_with_a_creation_time_holds_up_nobody() {
+async fn a_record_with_a_creation_time_does_not_delay_others() {
     let scene = Scene::new().await;
     let (target, level) = (format!("orders-{}", scene.mark), scene.delay_topic("1s"));
     let new = NewTopic::new(&level, 1, TopicReplication::Fixed(1)).set("retention.ms", "-1");

@@ -1,4 +1,4 @@
-//! When records are due: what whoever receives them is told, and how punctual the relay is.
+//! Due times: what consumers get, and how punctual the relay is.
 
 mod rig;
 
@@ -15,7 +15,7 @@ use rig::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// A subscription of its own, and who receives what is for it.
+/// Creates a subscription and its consumer.
 async fn receiver(scene: &Scene) -> (Subscription, Arc<dyn Consumer>) {
     let mail = Subscription::new(format!("orders-{}", scene.mark), "mail");
     scene.kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
@@ -23,12 +23,12 @@ async fn receiver(scene: &Scene) -> (Subscription, Arc<dyn Consumer>) {
     (mail, consumer)
 }
 
-/// So many, by their bodies.
+/// Receives this number of messages, by body.
 async fn receive(consumer: &Arc<dyn Consumer>, count: usize) -> BTreeMap<String, Delivery> {
     let mut all = BTreeMap::new();
     while all.len() < count {
         let batch = consumer.receive(10, SECOND * 40, None).await.unwrap();
-        assert!(!batch.is_empty(), "only {} of {count} came", all.len());
+        assert!(!batch.is_empty(), "only {} of {count} arrived", all.len());
         for delivery in batch {
             all.insert(String::from_utf8(delivery.message.body.to_vec()).unwrap(), delivery);
         }
@@ -42,11 +42,12 @@ fn foreign(headers: &[(&str, String)], body: &str) -> Foreign {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_sent_at_once_was_due_at_the_timestamp_of_its_record() {
+async fn a_message_sent_directly_is_due_at_its_timestamp() {
     const AT: i64 = 1_700_000_000_123;
     let scene = Scene::new().await;
     let (mail, consumer) = receiver(&scene).await;
-    // As Dwell writes it, as anybody may, and with a header that would mean something had it come through a delay topic.
+    // As Dwell writes it, as any client may, and with a header that only has a meaning in a record
+    // from a delay topic.
     let ours = [
         (wire::ID, "order-42"),
         (wire::TYPE, "orders.placed"),
@@ -71,7 +72,7 @@ async fn what_was_sent_at_once_was_due_at_the_timestamp_of_its_record() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_came_through_a_delay_topic_was_due_when_it_was_to_be_processed() {
+async fn a_message_from_a_delay_topic_is_due_at_its_process_time() {
     let scene = Scene::new().await;
     let (mail, consumer) = receiver(&scene).await;
     let relay = scene.relay();
@@ -79,7 +80,7 @@ async fn what_came_through_a_delay_topic_was_due_when_it_was_to_be_processed() {
     let at = scene.now() + 1_500;
     let headers = [("x-target-topic", mail.topic.to_string()), ("x-process-at", at.to_string())];
     let writer = Foreigner::new(&scene.address).unwrap();
-    // Its own time of appending is no matter of its sender.
+    // The append time of a delay topic replaces the timestamp of the sender.
     writer.write(&scene.delay_topic("1s"), &foreign(&headers, "theirs"), Some(5)).unwrap().flush().unwrap();
     let ours = Message::new("order-42", "orders.placed", "ours").with(|message| {
         message.sent_at = Some(Timestamp(at));
@@ -96,10 +97,11 @@ async fn what_came_through_a_delay_topic_was_due_when_it_was_to_be_processed() {
     relay.stop().await;
 }
 
-/// As late as the most punctual of many may be, in milliseconds. A busy machine makes some late, and never all.
+/// Maximum lateness of the most punctual of many records, in milliseconds. A busy machine makes
+/// some of them late, but never all.
 const PUNCTUAL: i64 = 3;
 
-/// Each leaves its level with a little left to wait.
+/// Each record leaves its level with a short remaining delay.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_leaves_a_level_is_forwarded_on_the_millisecond() {
     assert_punctual("2s", 2_000).await;
@@ -110,10 +112,11 @@ async fn a_record_of_the_last_stretch_is_forwarded_on_the_millisecond() {
     assert_punctual("due", 1_000).await;
 }
 
-/// Many records, due one after the other from so many milliseconds on, and the first of them is not the only one on time.
+/// Sends many records that are due one after the other, beginning after this time in milliseconds.
+/// Checks that the most punctual one is on time.
 async fn assert_punctual(level: &str, from: i64) {
     const COUNT: i64 = 50;
-    // What is left of a wait in memory where it is, and on no other level.
+    // The remaining delay is waited for in memory, and in no other level.
     const APART: i64 = 18;
     let mut scene = Scene::new().await;
     scene.settings.relay.ladder = Ladder::parse("2s").unwrap();
@@ -125,7 +128,8 @@ async fn assert_punctual(level: &str, from: i64) {
     };
     let relay = scene.relay();
     scene.wait_for(&level).await;
-    // Long due: when it is there, the relay has begun and knows the target, and the writer knows the level.
+    // This record is long due: when it arrives, the relay works and knows the target, and the
+    // writer knows the level.
     let writer = Foreigner::new(&scene.address).unwrap();
     writer.write(&level, &message(1), None).unwrap().flush().unwrap();
     scene.read(&target, 1).await;
@@ -139,7 +143,7 @@ async fn assert_punctual(level: &str, from: i64) {
     let mut late: Vec<_> = late.collect();
     late.sort_unstable();
     assert!((0..=PUNCTUAL).contains(&late[0]), "milliseconds late, or early: {late:?}");
-    // A record can be read before its sender knows that it is there.
+    // A record can be read before its sender gets the confirmation.
     let counts = relay.counts.clone();
     relay.stop().await;
     let tally = counts.tally();

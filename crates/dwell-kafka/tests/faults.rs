@@ -1,4 +1,4 @@
-//! Hard kills under load, on a real broker: of workers, each of which runs a relay, and of the broker.
+//! Kills workers, each of which runs a relay, and the broker, under load on a real broker.
 
 mod rig;
 

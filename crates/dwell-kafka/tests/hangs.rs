@@ -1,7 +1,8 @@
-//! A broker that hangs for longer than the session, under load, with two relays: every level resumes, and no record is lost
-//! or early.
+//! Two relays and a broker that hangs under load for longer than the session timeout. Every level
+//! must resume, and no record may be lost or early.
 //!
-//! `cargo test -p dwell-kafka --test hangs` is one short hang; `cargo xtask faults kafka --hangs 30` runs many long ones.
+//! `cargo test -p dwell-kafka --test hangs` runs one short hang; `cargo xtask faults kafka --hangs
+//! 30` runs many long ones.
 
 mod hanging;
 mod rig;

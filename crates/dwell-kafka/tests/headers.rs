@@ -1,4 +1,4 @@
-//! A header whose name is no text, as clients in other languages can write it.
+//! A header whose name is not valid UTF-8, as clients in other languages can write it.
 
 mod rig;
 
@@ -14,12 +14,12 @@ use std::{
     },
 };
 
-/// With one that is no text in the middle.
+/// Returns headers with such a header in the middle.
 fn with_a_broken_one(before: &str, after: &str) -> [OsString; 3] {
     [before.into(), OsString::from_vec(b"caf\xe9=1".to_vec()), after.into()]
 }
 
-/// From here on, what panics in this process and is not kept quiet.
+/// Counts unexpected panics in this process from now on.
 fn count_panics() -> &'static AtomicUsize {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     static ONCE: Once = Once::new();
@@ -34,7 +34,7 @@ fn count_panics() -> &'static AtomicUsize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_parked_keeps_all_headers_but_the_one_that_cannot_be_read() {
+async fn a_parked_record_keeps_all_headers_except_the_unreadable_one() {
     let panics = count_panics();
     let scene = Scene::new().await;
     let target = scene.topic("orders").await;
@@ -47,13 +47,13 @@ async fn what_is_parked_keeps_all_headers_but_the_one_that_cannot_be_read() {
     assert_eq!((parked.1.as_str(), parked.3.as_str()), ("k", "odd"));
     let start = format!("x-target-topic={target},x-process-at=5,x-original-topic={level},");
     assert!(parked.2.starts_with(&start), "{}", parked.2);
-    assert!(parked.2.contains("the name of one of its headers is no text"), "{}", parked.2);
+    assert!(parked.2.contains("the name of one of its headers is not valid UTF-8"), "{}", parked.2);
     relay.stop().await;
     assert_eq!(panics.load(Ordering::SeqCst), 0, "a panic was printed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_received_keeps_all_headers_but_the_one_that_cannot_be_read() {
+async fn a_received_message_keeps_all_headers_except_the_unreadable_one() {
     let panics = count_panics();
     let scene = Scene::new().await;
     let mail = Subscription::new(format!("orders-{}", scene.mark), "mail");
@@ -61,9 +61,9 @@ async fn what_is_received_keeps_all_headers_but_the_one_that_cannot_be_read() {
     let headers = with_a_broken_one("x-dwell-id=order-42", "tag=one");
     assert!(scene.try_write_raw(&mail.topic, "k", headers, "odd"));
     let consumer = scene.kafka.consumer(mail).await.unwrap();
-    let delivery = consumer.receive(1, SECOND * 30, None).await.unwrap().pop().expect("it comes");
+    let delivery = consumer.receive(1, SECOND * 30, None).await.unwrap().pop().expect("the message arrives");
     let problem = delivery.problem.as_deref();
-    assert_eq!(problem, Some("the name of one of its headers is no text"));
+    assert_eq!(problem, Some("the name of one of its headers is not valid UTF-8"));
     assert_eq!(&*delivery.message.id.0, "order-42");
     assert_eq!(delivery.message.headers.get("tag").map(|tag| &tag[..]), Some(&b"one"[..]));
     scene.kafka.close().await.unwrap();

@@ -1,4 +1,4 @@
-//! Who the broker is, and who we are: TLS with a certificate authority of the test's own, certificates of clients, and passwords
+//! Authentication: TLS with a certificate authority of the test, client certificates, and passwords
 //! that are never sent.
 
 use dwell_conformance::servers::{
@@ -14,18 +14,18 @@ use futures_util::future::join_all;
 use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::{fmt, path::PathBuf, process::Command, time::Duration};
 
-/// An authority, and what it signs with.
+/// Creates a certificate authority.
 fn authority() -> (Certificate, Issuer<'static, KeyPair>) {
     let key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(vec![]).unwrap();
-    // Told apart from what it signs, which would else look as if it had signed itself.
+    // Its name must differ from those of the certificates, which would otherwise look self-signed.
     authority.distinguished_name.push(DnType::CommonName, "an authority for tests");
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let certificate = authority.self_signed(&key).unwrap();
     (certificate, Issuer::new(authority, key))
 }
 
-/// A file that is gone with the test.
+/// A file that is deleted with the test.
 struct File(PathBuf);
 
 impl File {
@@ -48,7 +48,7 @@ impl Drop for File {
     }
 }
 
-/// A key, and what this authority says of it.
+/// Creates a key, and a certificate for it from this authority.
 fn identity(issuer: &Issuer<'static, KeyPair>) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let names = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -56,7 +56,7 @@ fn identity(issuer: &Issuer<'static, KeyPair>) -> (String, String) {
     (key.serialize_pem(), certificate.pem())
 }
 
-/// The same key, of no use without this password.
+/// Encrypts a key with a password.
 fn encrypted(key: &str, password: &str) -> String {
     require(&["openssl"]).unwrap();
     let plain = File::new("plain-key", key);
@@ -71,13 +71,13 @@ async fn connect(url: &str) -> Result<Kafka> {
     dwell_kafka::connect(&TransportUrl::parse(url)?, Seams::system("test")).await
 }
 
-/// Why each of these cannot work: asked all at once, since it takes a while to give up.
+/// Returns the error of each URL. They are tried concurrently, because each takes a while to fail.
 async fn refused(urls: &[String]) -> Vec<Error> {
     let answers = join_all(urls.iter().map(|url| connect(url))).await;
     answers.into_iter().map(|answer| answer.map(drop).unwrap_err()).collect()
 }
 
-/// A message there and back.
+/// Sends and receives a message.
 async fn use_it(kafka: Kafka) {
     let mail = Subscription::new("orders", "mail");
     kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
@@ -90,7 +90,7 @@ async fn use_it(kafka: Kafka) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_whose_authority_we_trust_is_spoken_to_over_tls_and_no_other() {
+async fn only_a_broker_with_a_trusted_authority_is_accepted_over_tls() {
     let (ours, issuer) = authority();
     let (key, certificate) = identity(&issuer);
     let server = KafkaServer::start_with_tls(&key, &certificate).unwrap();
@@ -117,7 +117,7 @@ async fn a_broker_whose_authority_we_trust_is_spoken_to_over_tls_and_no_other() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_asks_for_a_certificate_lets_in_who_has_one_of_its_authority() {
+async fn a_broker_accepts_only_client_certificates_of_its_authority() {
     let (ours, issuer) = authority();
     let ((key, certificate), (our_key, our_certificate)) = (identity(&issuer), identity(&issuer));
     let (strange_key, strange_certificate) = identity(&authority().1);
@@ -145,7 +145,7 @@ async fn a_broker_that_asks_for_a_certificate_lets_in_who_has_one_of_its_authori
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_encrypted_key_is_opened_by_its_password_and_a_wrong_one_is_refused_without_saying_it() {
+async fn an_encrypted_key_needs_its_password_and_errors_do_not_show_it() {
     let (ours, issuer) = authority();
     let ((key, certificate), (our_key, our_certificate)) = (identity(&issuer), identity(&issuer));
     let our_key = encrypted(&our_key, "hunter2-is-right");
@@ -170,7 +170,7 @@ async fn an_encrypted_key_is_opened_by_its_password_and_a_wrong_one_is_refused_w
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_password_is_proven_by_scram_and_a_wrong_one_is_refused_without_saying_it() {
+async fn a_wrong_scram_password_is_refused_and_errors_do_not_show_it() {
     let server = KafkaServer::start().unwrap();
     let address = server.address_with_password();
     for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
@@ -185,7 +185,7 @@ async fn a_password_is_proven_by_scram_and_a_wrong_one_is_refused_without_saying
         for (user, password) in [(USER, "hunter2-is-wrong"), ("stranger", PASSWORD)] {
             let error = connect(&url(user, password)).await.map(drop).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
-            assert!(error.to_string().contains("check user, password and `sasl`"), "{error}");
+            assert!(error.to_string().contains("check the user, the password and `sasl`"), "{error}");
             assert!(!format!("{error:?}").contains(password), "{error:?}");
         }
     }

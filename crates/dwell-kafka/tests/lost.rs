@@ -1,5 +1,5 @@
-//! A worker that is frozen for longer than its session, in a process of its own: the broker gives its partitions to another,
-//! and what it does when it wakes up changes nothing.
+//! A worker process is suspended for longer than its session timeout. The broker reassigns its
+//! partitions, and what the worker settles after it resumes has no effect.
 
 mod rig;
 
@@ -19,7 +19,7 @@ use std::{
 /// The argument that makes this program a worker.
 const WORKER: &str = "--worker-at";
 const SECOND: Duration = Duration::from_secs(1);
-const NAME: &str = "what_a_worker_settles_after_its_session_has_lapsed_is_stale_and_changes_nothing";
+const NAME: &str = "settlements_of_a_worker_with_a_lapsed_session_are_stale";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let mut filters = arguments.iter().filter(|argument| !argument.starts_with('-')).peekable();
     let wanted = filters.peek().is_none() || filters.any(|filter| NAME.contains(filter.as_str()));
     if wanted && !arguments.iter().any(|argument| argument == "--list") {
-        runtime.block_on(what_a_worker_settles_after_its_session_has_lapsed_is_stale_and_changes_nothing());
+        runtime.block_on(settlements_of_a_worker_with_a_lapsed_session_are_stale());
         println!("test {NAME} ... ok");
     }
     ExitCode::SUCCESS
@@ -55,7 +55,7 @@ async fn consumer(address: &str) -> (Kafka, Arc<dyn Consumer>) {
     (kafka, consumer)
 }
 
-/// Receives until both are here, whatever comes twice.
+/// Receives until both messages have arrived, and ignores duplicates.
 async fn both(consumer: &Arc<dyn Consumer>) -> [Delivery; 2] {
     let (mut first, mut second) = (None, None);
     for _ in 0..30 {
@@ -70,17 +70,18 @@ async fn both(consumer: &Arc<dyn Consumer>) -> [Delivery; 2] {
             one => one,
         };
     }
-    panic!("they did not come");
+    panic!("the messages did not arrive");
 }
 
-/// Takes both, says so, and settles them when it is told to: one right away, and the other once it knows that it is lost.
+/// Receives both messages and reports that. On command it settles one right away, and the other
+/// once its lease is reported as lost.
 async fn work(address: &str) {
     tracing_subscriber::fmt().with_env_filter("dwell_kafka=info").with_ansi(false).init();
     let (_kafka, consumer) = consumer(address).await;
     let [first, second] = both(&consumer).await;
     println!("worker: took both");
     std::io::stdin().lines().next().unwrap().unwrap();
-    // Whatever it is told: what it does not know yet, the broker does.
+    // The result does not matter: the broker knows of the loss even if this client does not.
     rig::ack(&consumer, second).await;
     let (clock, lease) = (SystemClock::new(), first.receipt.lease());
     for _ in 0..400 {
@@ -92,16 +93,16 @@ async fn work(address: &str) {
     let unsettled = rig::ack(&consumer, first).await;
     let kind = unsettled.first().map(|unsettled| unsettled.error.kind());
     println!("worker: settled {:?}", kind);
-    // Until it is killed.
+    // Wait to be killed.
     std::future::pending::<()>().await;
 }
 
-/// A worker in a process of its own.
+/// A worker in a separate process.
 struct Worker {
     process: Child,
     orders: ChildStdin,
     said: Lines<BufReader<ChildStdout>>,
-    /// All that it said so far.
+    /// The lines that it has printed.
     log: Vec<String>,
 }
 
@@ -117,7 +118,7 @@ impl Worker {
         Self { process, orders, said: BufReader::new(said).lines(), log: vec![] }
     }
 
-    /// Until it says something that begins so; what it says then.
+    /// Waits for a line with this start, and returns it.
     fn wait_for(&mut self, start: &str) -> String {
         for line in self.said.by_ref() {
             let line = line.unwrap();
@@ -126,7 +127,7 @@ impl Worker {
                 return line;
             }
         }
-        panic!("the worker has ended:\n{}", self.log.join("\n"));
+        panic!("the worker ended:\n{}", self.log.join("\n"));
     }
 
     fn signal(&self, name: &str) {
@@ -142,7 +143,7 @@ impl Drop for Worker {
     }
 }
 
-async fn what_a_worker_settles_after_its_session_has_lapsed_is_stale_and_changes_nothing() {
+async fn settlements_of_a_worker_with_a_lapsed_session_are_stale() {
     let broker = rig::broker().await.unwrap();
     let address = broker.address();
     let kafka = Kafka::connect(settings(address), Seams::system("lost")).await.unwrap();
@@ -163,7 +164,7 @@ async fn what_a_worker_settles_after_its_session_has_lapsed_is_stale_and_changes
     assert!(lost, "{}", worker.log.join("\n"));
     drop(worker);
 
-    // Nothing is settled: whoever comes next gets both.
+    // Nothing is settled: the next consumer gets both messages.
     drop((taken, other, others));
     let (_next, next) = consumer(address).await;
     let ids: BTreeSet<_> = both(&next).await.map(|delivery| delivery.message.id.0.to_string()).into();

@@ -1,4 +1,4 @@
-//! One who is let in, makes a topic as it was told, and stays a member of its group.
+//! A client that logs in, creates topics with its settings, and stays in its group.
 
 use dwell_conformance::servers::kafka::{KafkaServer, PASSWORD, USER};
 use dwell_core::{
@@ -16,9 +16,10 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// By user and password, with three partitions that keep their records for two hours; and the longest time between two polls is a short one.
+/// Connects with user and password. Topics have three partitions that keep records for two hours,
+/// and the maximum poll interval is short.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_who_is_known_is_let_in_and_stays_a_member_while_a_handler_works() {
+async fn an_authenticated_consumer_stays_a_member_while_a_handler_works() {
     let server = KafkaServer::start().unwrap();
     let url = format!(
         "kafka://{USER}:{PASSWORD}@{}?sasl=PLAIN&partitions=3&replication=1&session=3s&retention=2h",
@@ -41,7 +42,7 @@ async fn a_user_who_is_known_is_let_in_and_stays_a_member_while_a_handler_works(
     assert_eq!(metadata.topics()[0].partitions().len(), 3);
     assert!(metadata.topics()[0].partitions().iter().all(|partition| partition.replicas().len() == 1));
 
-    // What may be dropped after a while, and what may not.
+    // Topics with limited and with unlimited retention.
     let admin: AdminClient<DefaultClientContext> =
         ClientConfig::new().set("bootstrap.servers", server.address()).create().unwrap();
     let for_a_while = [("retention.ms", "7200000")];
@@ -59,15 +60,15 @@ async fn a_user_who_is_known_is_let_in_and_stays_a_member_while_a_handler_works(
         let found = found.unwrap();
         for (name, value) in settings {
             let entry = found.get(name).unwrap();
-            // The topic's own, whatever the broker's default is.
+            // The setting is the topic's own, whatever the broker's default is.
             let is = (entry.value.as_deref(), &entry.source);
             assert_eq!(is, (Some(*value), &ConfigSource::DynamicTopic), "{topic}: {name}");
         }
     }
 
     let consumer = kafka.consumer(mail).await.unwrap();
-    let delivery = consumer.receive(1, SECOND * 30, None).await.unwrap().pop().expect("it comes");
-    // Nobody asks for more meanwhile: the handler is at work.
+    let delivery = consumer.receive(1, SECOND * 30, None).await.unwrap().pop().expect("the message arrives");
+    // Nothing is received in this time, because the handler is working.
     SystemClock::new().sleep(SECOND * 7).await;
     let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
     let unsettled = consumer.settle(vec![Settle { delivery, action: Action::ACK, note }]).await;

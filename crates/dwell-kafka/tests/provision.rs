@@ -1,4 +1,4 @@
-//! What is made, what is looked at before anything relies on it, and what is refused.
+//! Provisioning: what is created, checked first, and refused.
 
 mod rig;
 
@@ -29,7 +29,7 @@ async fn send(kafka: &Kafka, to: Address, id: &str, due: Due) -> Result<()> {
     kafka.producer().await.unwrap().send(&[envelope]).await.remove(0).map(drop)
 }
 
-/// A record that waits in it would be dropped after a minute.
+/// Creates a delay topic that drops records after a minute.
 async fn with_a_delay_topic_that_forgets() -> (Scene, String) {
     let scene = Scene::new().await;
     let topic = scene.delay_topic("2s");
@@ -48,7 +48,7 @@ fn names_the_setting(error: &Error, topic: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn delay_topics_that_lose_what_waits_in_them_are_refused_before_anything_is_made() {
+async fn delay_topics_that_lose_records_are_refused_before_anything_is_created() {
     let (scene, topic) = with_a_delay_topic_that_forgets().await;
     let mail = Subscription::new(format!("orders-{}", scene.mark), "mail");
     for on_missing in [OnMissing::Validate, OnMissing::Create] {
@@ -57,12 +57,12 @@ async fn delay_topics_that_lose_what_waits_in_them_are_refused_before_anything_i
     }
     let error = connect(&scene).await.consumer(mail).await.map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-    // Who says so does not look, and whose relay it is will find out.
+    // `Assume` does not check the topic; the relay will.
     scene.kafka.provision(&[], &[], OnMissing::Assume).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_only_sends_is_refused_what_a_delay_topic_would_lose() {
+async fn sending_to_a_delay_topic_that_loses_records_is_refused() {
     let (scene, topic) = with_a_delay_topic_that_forgets().await;
     let target = format!("orders-{}", scene.mark);
     for name in [&target, &scene.delay_topic("1s")] {
@@ -70,7 +70,7 @@ async fn a_program_that_only_sends_is_refused_what_a_delay_topic_would_lose() {
         make(&scene, new.set("message.timestamp.type", "LogAppendTime").set("retention.ms", "-1")).await;
     }
     let to = Address::topic(target);
-    // All of them wait for one relay, which such a topic stops.
+    // All delays are refused, because such a topic stops the relay.
     for wait in [SECOND, SECOND * 2, SECOND * 500] {
         let refused = send(&scene.kafka, to.clone(), "later", Due::After(wait)).await;
         names_the_setting(&refused.unwrap_err(), &topic);
@@ -82,16 +82,16 @@ async fn a_program_that_only_sends_is_refused_what_a_delay_topic_would_lose() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_relay_makes_a_delay_topic_anew_that_was_deleted_while_its_bus_runs() {
+async fn a_relay_recreates_a_delay_topic_that_was_deleted_while_its_bus_runs() {
     let mut scene = Scene::new().await;
     scene.settings.relay_inside = true;
-    // That a topic is gone is believed at once.
+    // The client notices a deleted topic at once.
     for (name, value) in
         [("topic.metadata.propagation.max.ms", "0"), ("topic.metadata.refresh.interval.ms", "1000")]
     {
         scene.settings.properties.push((name.to_owned(), value.to_owned()));
     }
-    // One connection, whose relay is started again whenever it ends.
+    // One connection, whose relay is restarted whenever it ends.
     let kafka = connect(&scene).await;
     let start = || {
         let (stop, stopped) = oneshot::channel::<()>();
@@ -108,11 +108,11 @@ async fn a_relay_makes_a_delay_topic_anew_that_was_deleted_while_its_bus_runs() 
             .as_ref()
             .unwrap();
     }
-    scene.until("the relay has ended", || task.is_finished()).await;
+    scene.until("the relay ends", || task.is_finished()).await;
     let (stop, task) = start();
-    scene.until("it is made anew", || topics(&scene).contains(&level) || task.is_finished()).await;
+    scene.until("the topic is recreated", || topics(&scene).contains(&level) || task.is_finished()).await;
     assert!(!task.is_finished(), "{:?}", task.await);
-    // Whoever has sent to it believes for a while that it is not there.
+    // A client that has sent to the topic may cache its absence for a while.
     let start = scene.clock.elapsed();
     while let Err(error) = send(&kafka, Address::topic(target.clone()), "after", Due::After(SECOND)).await {
         assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
@@ -126,7 +126,7 @@ async fn a_relay_makes_a_delay_topic_anew_that_was_deleted_while_its_bus_runs() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_that_is_missing_is_named_at_once_delay_topics_too() {
+async fn validating_names_all_missing_topics_at_once() {
     let scene = Scene::new().await;
     let mail = Subscription::new(format!("orders-{}", scene.mark), "mail");
     let all = [format!("topic `{}`", mail.topic), format!("subscription `{}`", mail.address())];
@@ -139,7 +139,7 @@ async fn all_that_is_missing_is_named_at_once_delay_topics_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_subscriptions_that_would_share_a_group_are_a_conflict_and_nothing_is_made() {
+async fn subscriptions_that_would_share_a_group_conflict_before_anything_is_created() {
     let scene = Scene::new().await;
     let name = format!("a-{}", scene.mark);
     let (one, other) = (Subscription::new(format!("{name}.b"), "c"), Subscription::new(name.clone(), "b.c"));
@@ -165,10 +165,11 @@ async fn two_subscriptions_that_would_share_a_group_are_a_conflict_and_nothing_i
     assert!(made.contains(&one.topic.to_string()) && !made.contains(&name), "{made:?}");
 }
 
-/// Somebody was at it, committed where it begins, and was slow, or died, before it said that it was done. With its retry topic
-/// made, and not yet: who makes that may be slower than who took over from it.
+/// Another process has committed the initial offsets and was slow, or died, before it wrote its
+/// entry. The retry topic exists or does not: the process that creates it may be slower than the
+/// one that takes over.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_finishes_a_subscription_for_another_skips_nothing_that_came_since_it_began() {
+async fn completing_the_subscription_of_another_process_skips_no_message() {
     let mut scene = Scene::new().await;
     scene.settings.partitions = 1;
     for retries_are_there in [false, true] {
@@ -190,12 +191,12 @@ async fn who_finishes_a_subscription_for_another_skips_nothing_that_came_since_i
     }
 }
 
-/// So many, unsettled.
+/// Receives this number of deliveries, without settling them.
 async fn receive(consumer: &Arc<dyn Consumer>, count: usize) -> Vec<Delivery> {
     let mut all = vec![];
     while all.len() < count {
         let batch = consumer.receive(count - all.len(), SECOND * 30, None).await.unwrap();
-        assert!(!batch.is_empty(), "{} of {count} came", all.len());
+        assert!(!batch.is_empty(), "{} of {count} arrived", all.len());
         all.extend(batch);
     }
     all
@@ -205,7 +206,7 @@ fn bare(scene: &Scene, group: &str) -> BaseConsumer {
     ClientConfig::new().set("bootstrap.servers", &scene.address).set("group.id", group).create().unwrap()
 }
 
-/// The names of all topics that there are.
+/// Returns the names of all topics.
 fn topics(scene: &Scene) -> Vec<String> {
     let metadata = bare(scene, "nobody").fetch_metadata(None, SECOND * 10).unwrap();
     metadata.topics().iter().map(|topic| topic.name().to_owned()).collect()
@@ -218,11 +219,11 @@ fn commit_the_beginning(scene: &Scene, group: &str, topic: &str) {
     for partition in 0..count as i32 {
         list.add_partition_offset(topic, partition, Offset::Offset(0)).unwrap();
     }
-    // A broker whose first group it is takes a moment.
+    // A broker that gets its first group takes a moment.
     for _ in 0..50 {
         if client.commit(&list, CommitMode::Sync).is_ok() {
             return;
         }
     }
-    panic!("it could not be committed");
+    panic!("the offsets could not be committed");
 }

@@ -1,4 +1,4 @@
-//! The relay between transactions of a client in another language: `confluent-kafka` of Python.
+//! The relay between transactions of a client in another language: Python's `confluent-kafka`.
 
 mod rig;
 
@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 const PACKAGE: &str = "confluent-kafka>=2.5,<3";
 
-/// A Python that has the package, made on first use and kept in the user's cache.
+/// Returns a Python with the package, which is installed on first use and kept in the user's cache.
 fn python() -> PathBuf {
     require(&["python3"]).unwrap();
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
@@ -43,7 +43,7 @@ fn run(command: &mut Command) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_transaction_in_python_delays_comes_on_time_to_a_transaction_in_python() {
+async fn records_delayed_by_a_python_transaction_arrive_on_time_in_another() {
     const COUNT: usize = 20;
     let python = python();
     let broker = rig::broker().await.unwrap();
@@ -81,7 +81,7 @@ async fn what_a_transaction_in_python_delays_comes_on_time_to_a_transaction_in_p
     }
     drop(stop);
     relay.await.unwrap().unwrap();
-    // A record can be read before its sender knows that it is there.
-    assert_eq!(counts.tally().forwarded, COUNT as u64, "what was given up was never there");
+    // A record can be read before its sender gets the confirmation.
+    assert_eq!(counts.tally().forwarded, COUNT as u64, "the aborted record was never visible");
     kafka.close().await.unwrap();
 }

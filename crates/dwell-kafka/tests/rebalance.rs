@@ -1,4 +1,4 @@
-//! Relays come and go while records are on their way: none is lost, and none comes twice.
+//! Relays start and stop while records are in flight: none is lost or duplicated.
 
 mod rig;
 
@@ -17,12 +17,12 @@ fn record(target: &str, n: usize, at: i64) -> Envelope {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn relays_share_the_work_and_one_that_comes_or_goes_loses_and_repeats_nothing() {
+async fn relays_that_start_and_stop_lose_and_duplicate_nothing() {
     share_and_leave(Scene::new().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn relays_share_the_work_within_transactions_too() {
+async fn relays_with_transactions_that_start_and_stop_lose_and_duplicate_nothing() {
     let mut scene = Scene::new().await;
     scene.settings.relay.transactions = Some(SECOND * 5);
     share_and_leave(scene).await;
@@ -33,13 +33,13 @@ async fn share_and_leave(scene: Scene) {
     let target = scene.topic("orders").await;
     let (one, two) = (scene.relay(), scene.relay());
     scene.wait_for(&scene.delay_topic("due")).await;
-    // `provision` of the transport knows the delay topics, too.
+    // The transport's `provision` knows the delay topics as well.
     let producer = scene.kafka.producer().await.unwrap();
     let now = scene.now();
     let due = |n: usize| now + 1_500 + (n as i64 % 20) * 100;
     let batch: Vec<_> = (0..COUNT).map(|n| record(&target, n, due(n))).collect();
     assert!(producer.send(&batch).await.iter().all(Result::is_ok));
-    // One more comes, and one goes, while records are on their way.
+    // A third relay starts and the first one stops while records are in flight.
     scene.clock.sleep(SECOND).await;
     let three = scene.relay();
     scene.clock.sleep(SECOND).await;
@@ -50,15 +50,16 @@ async fn share_and_leave(scene: Scene) {
     let mut keys: Vec<_> = read.iter().map(|(_, key, ..)| key.parse::<usize>().unwrap()).collect();
     keys.sort_unstable();
     keys.dedup();
-    assert_eq!(keys.len(), COUNT, "nobody crashed, and yet some came twice");
+    assert_eq!(keys.len(), COUNT, "some records are duplicates although no relay crashed");
     two.stop().await;
     three.stop().await;
-    assert_eq!(scene.count(&target), COUNT, "some came twice, after all the others");
+    assert_eq!(scene.count(&target), COUNT, "some duplicates arrived after all other records");
 }
 
-/// What a group has done is not certain while a transaction that says so is open: its relay was killed, say.
+/// The committed offset of a group is uncertain while a transaction with it is open, as after its
+/// relay was killed.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_gets_a_partition_while_its_offset_is_uncertain_does_nothing_of_it_again() {
+async fn a_partition_with_an_uncertain_offset_is_not_repeated() {
     const FIRST: usize = 20;
     let mut scene = Scene::new().await;
     scene.settings.relay.transactions = Some(SECOND * 5);
@@ -81,10 +82,10 @@ async fn who_gets_a_partition_while_its_offset_is_uncertain_does_nothing_of_it_a
     });
     let doubt = doubt.await.unwrap();
     let two = scene.relay();
-    scene.until("one has joined", || doubt.members() == Some(1)).await;
+    scene.until("one relay has joined", || doubt.members() == Some(1)).await;
     let three = scene.relay();
     scene.until("both have their share", || doubt.members() == Some(2)).await;
-    // It lasts for a while.
+    // The uncertainty lasts for a while.
     scene.clock.sleep(SECOND * 3).await;
     tokio::task::spawn_blocking(move || doubt.dispel()).await.unwrap();
 
@@ -92,11 +93,11 @@ async fn who_gets_a_partition_while_its_offset_is_uncertain_does_nothing_of_it_a
     scene.read(&target, FIRST + 10).await;
     two.stop().await;
     three.stop().await;
-    assert_eq!(scene.count(&target), FIRST + 10, "some came twice");
+    assert_eq!(scene.count(&target), FIRST + 10, "some records are duplicates");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_partition_whose_offset_is_uncertain_holds_up_no_other() {
+async fn a_partition_with_an_uncertain_offset_does_not_delay_others() {
     const COUNT: usize = 20;
     let mut scene = Scene::new().await;
     scene.settings.relay.transactions = Some(SECOND * 5);
@@ -115,14 +116,14 @@ async fn a_partition_whose_offset_is_uncertain_holds_up_no_other() {
     assert!(producer.send(&batch).await.iter().all(Result::is_ok));
     let others = scene.list(&due, "%p").iter().filter(|partition| *partition == "0").count();
     assert!((1..COUNT).contains(&others), "{others}");
-    scene.until("the others are there", || scene.count(&target) == others).await;
+    scene.until("the other records arrive", || scene.count(&target) == others).await;
     tokio::task::spawn_blocking(move || doubt.dispel()).await.unwrap();
     scene.read(&target, COUNT).await;
     relay.stop().await;
-    assert_eq!(scene.count(&target), COUNT, "some came twice");
+    assert_eq!(scene.count(&target), COUNT, "some records are duplicates");
 }
 
-/// A transaction that is open, about what a group has done in a topic.
+/// An open transaction with the offsets of a group.
 struct Doubt {
     producer: BaseProducer,
     asker: BaseConsumer,
@@ -140,7 +141,7 @@ impl Doubt {
             let (_, end) = asker.fetch_watermarks(topic, partition, SECOND * 10).unwrap();
             offsets.add_partition_offset(topic, partition, Offset::Offset(end)).unwrap();
         }
-        // It must not end by itself, however slow the machine.
+        // The transaction must not time out, however slow the machine is.
         config.set("transactional.id", group).set("transaction.timeout.ms", "180000");
         let producer: BaseProducer = config.create().unwrap();
         producer.init_transactions(SECOND * 20).unwrap();
@@ -149,11 +150,11 @@ impl Doubt {
         producer.send_offsets_to_transaction(&offsets, &nobody, SECOND * 20).unwrap();
         let asked = asker.committed_offsets(offsets, SECOND);
         let is_known = |answer: TopicPartitionList| answer.elements().iter().all(|one| one.error().is_ok());
-        assert!(!asked.is_ok_and(is_known), "nobody can be told");
+        assert!(!asked.is_ok_and(is_known), "the offsets are uncertain");
         Self { producer, asker, topic: topic.to_owned(), group: group.to_owned() }
     }
 
-    /// How many members the group has, once they have agreed and each has its share.
+    /// Returns the number of members, once the group is stable and each member has its share.
     fn members(&self) -> Option<usize> {
         let list = self.asker.fetch_group_list(Some(&self.group), SECOND * 10).ok()?;
         let group = list.groups().first().filter(|group| group.state() == "Stable")?;
@@ -162,7 +163,7 @@ impl Doubt {
         shares.then_some(group.members().len())
     }
 
-    /// It comes to nothing: what was committed before counts.
+    /// Aborts the transaction, so that the former offsets count.
     fn dispel(self) {
         self.producer.abort_transaction(SECOND * 20).unwrap();
     }

@@ -1,4 +1,5 @@
-//! The relay as clients in other languages meet it: `kcat` writes into delay topics and reads what comes of it.
+//! The relay as seen by clients in other languages: `kcat` writes into delay topics and reads
+//! targets.
 
 mod rig;
 
@@ -15,7 +16,7 @@ use rig::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_client_delays_a_record_by_three_headers_and_reads_it_on_the_millisecond() {
+async fn a_foreign_client_delays_a_record_with_three_headers() {
     let scene = Scene::new().await;
     let target = scene.topic("orders").await;
     let relay = scene.relay();
@@ -27,7 +28,7 @@ async fn a_foreign_client_delays_a_record_by_three_headers_and_reads_it_on_the_m
         ("x-original-timestamp", "12345".to_owned()),
         ("colour", "blue".to_owned()),
     ];
-    // The relay makes its topics when it starts.
+    // The relay creates its topics when it starts.
     scene.wait_for(&scene.delay_topic("1s")).await;
     scene.write(&scene.delay_topic("1s"), "order-42", &headers, "hello");
     let read = scene.read(&target, 1).await;
@@ -43,7 +44,7 @@ async fn a_foreign_client_delays_a_record_by_three_headers_and_reads_it_on_the_m
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_on_a_level_that_is_too_long_comes_late_and_is_counted_as_such() {
+async fn a_record_in_a_level_that_is_too_long_is_late_and_counted() {
     let scene = Scene::new().await;
     let target = scene.topic("orders").await;
     let relay = scene.relay();
@@ -52,13 +53,13 @@ async fn a_record_on_a_level_that_is_too_long_comes_late_and_is_counted_as_such(
     let headers = [("x-target-topic", target.clone()), ("x-process-at", (sent + 100).to_string())];
     scene.write(&scene.delay_topic("2s"), "k", &headers, "late");
     let read = scene.read(&target, 1).await;
-    assert!(read[0].0 >= sent + 2_000, "not before its level has passed");
+    assert!(read[0].0 >= sent + 2_000, "it arrived before its level had passed");
     assert_eq!(relay.counts.tally().overstayed, 1);
     relay.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_can_never_be_sent_on_is_parked_with_the_reason_and_holds_up_nobody() {
+async fn unforwardable_records_are_parked_with_the_reason() {
     let scene = Scene::new().await;
     let target = scene.topic("orders").await;
     let relay = scene.relay();
@@ -91,7 +92,7 @@ async fn what_can_never_be_sent_on_is_parked_with_the_reason_and_holds_up_nobody
     for (body, why) in [
         ("no target", "it has no header `x-target-topic`"),
         ("no time", "`soon`"),
-        ("a loop", "may send to"),
+        ("a loop", "may not forward to"),
         ("no name", "`..` is not the name of a topic"),
         ("no such topic", "does not exist"),
     ] {
@@ -100,14 +101,14 @@ async fn what_can_never_be_sent_on_is_parked_with_the_reason_and_holds_up_nobody
         assert!(headers.contains("x-rejection-reason=unroutable"), "{headers}");
         assert!(headers.contains(&format!("x-original-topic={level}")), "{headers}");
     }
-    // A record can be read before its sender knows that it is there.
+    // A record can be read before its sender gets the confirmation.
     let counts = relay.counts.clone();
     relay.stop().await;
     assert_eq!(counts.tally().parked, 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_comes_in_time_gets_what_waited_for_it() {
+async fn a_target_created_in_time_gets_its_records() {
     let mut scene = Scene::new().await;
     scene.settings.relay.absent_for = SECOND * 3600;
     scene.settings.relay.ladder = Ladder::parse("1s,30s").unwrap();
@@ -117,26 +118,27 @@ async fn a_target_that_comes_in_time_gets_what_waited_for_it() {
     let target = format!("slow-{}", scene.mark);
     let headers = [("x-target-topic", target.clone()), ("x-process-at", scene.now().to_string())];
     scene.write(&level, "a", &headers, "patient");
-    scene.until("it is put back", || relay.counts.tally().put_back > 0).await;
+    scene.until("the record is put back", || relay.counts.tally().put_back > 0).await;
     scene.create(&NewTopic::new(&target, 1, TopicReplication::Fixed(1))).await;
     let made = scene.clock.elapsed();
     assert_eq!(scene.read(&target, 1).await[0].3, "patient");
     let took = scene.clock.elapsed() - made;
-    assert!(took < SECOND * 20, "it was looked for again after {took:?}");
+    assert!(took < SECOND * 20, "the target was checked again after {took:?}");
     let counts = relay.counts.clone();
     relay.stop().await;
-    // That its level was too long for it is said once; that it was put back is nobody's mistake.
+    // The level was too long for the record, which is counted once; putting it back does not count.
     let tally = counts.tally();
     assert_eq!((tally.parked, tally.overstayed), (0, 1), "{tally:?}");
     let said = log::lines(&["their level is longer than the time that they had", &target, &level]);
     assert_eq!(said.len(), 1, "{said:?}");
     let said = log::lines(&["target topic does not exist; holding its records", &target]);
-    assert!((1..=2).contains(&said.len()), "at once, and the others as a count: {said:?}");
+    assert!((1..=2).contains(&said.len()), "the first at once, the others as a count: {said:?}");
 }
 
-/// As the producer of the original design does it: the level is chosen by the delay, and `x-process-at` is now and the delay.
+/// The producer of the original design works like this: the delay selects the level, and
+/// `x-process-at` is the current time plus the delay.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_as_long_as_its_level_is_on_time_and_not_worth_a_log_line() {
+async fn a_delay_as_long_as_its_level_is_on_time_and_not_logged() {
     const COUNT: usize = 20;
     let scene = Scene::new().await;
     let (target, level) = (scene.topic("orders").await, scene.delay_topic("1s"));
@@ -154,7 +156,7 @@ async fn a_wait_as_long_as_its_level_is_on_time_and_not_worth_a_log_line() {
     assert!(read.iter().all(|(arrived, ..)| *arrived >= at), "early: {read:?}");
     let counts = relay.counts.clone();
     relay.stop().await;
-    // Half of the smallest level is allowed for; a machine that takes longer has made them late.
+    // Half of the shortest level is tolerated; a slower machine has made the records late.
     if appended + 1_000 - at <= 500 {
         assert_eq!(counts.tally().overstayed, 0);
         let said = log::lines(&["their level is longer than the time that they had", &target]);
@@ -179,7 +181,7 @@ async fn records_parked_for_one_reason_are_logged_as_a_count() {
     scene.until("all are parked", || relay.counts.tally().parked == COUNT as u64).await;
     relay.stop().await;
     let said = log::lines(&["ERROR", "records parked", &target]);
-    assert_eq!(said.len(), 2, "at once, and the others as a count: {said:#?}");
+    assert_eq!(said.len(), 2, "the first at once, the others as a count: {said:#?}");
     for count in [1, COUNT - 1] {
         assert!(said.iter().any(|line| line.contains(&format!("count={count} "))), "{said:#?}");
     }
@@ -187,7 +189,7 @@ async fn records_parked_for_one_reason_are_logged_as_a_count() {
 
 /// A compacted topic refuses records without a key, and with them the whole batch that they are in.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_its_target_will_never_take_is_parked_and_its_neighbours_go_their_way() {
+async fn records_that_a_target_refuses_are_parked_and_their_batch_is_delivered() {
     const EACH: usize = 10;
     let scene = Scene::new().await;
     let target = format!("compacted-{}", scene.mark);
@@ -207,7 +209,7 @@ async fn what_its_target_will_never_take_is_parked_and_its_neighbours_go_their_w
     assert!(read.iter().all(|(arrived, ..)| *arrived >= at), "early: {read:?}");
     let parked = scene.read(&scene.delay_topic("parked"), EACH).await;
     assert!(parked.iter().all(|(.., body)| body.parse::<usize>().unwrap() % 2 == 1), "{parked:?}");
-    assert!(parked[0].2.contains("a compacted topic wants a key"), "{}", parked[0].2);
+    assert!(parked[0].2.contains("a compacted topic requires a key"), "{}", parked[0].2);
     let counts = relay.counts.clone();
     relay.stop().await;
     let tally = counts.tally();
@@ -215,7 +217,7 @@ async fn what_its_target_will_never_take_is_parked_and_its_neighbours_go_their_w
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn within_a_transaction_what_cannot_be_sent_on_is_parked_and_the_rest_goes_its_way() {
+async fn with_transactions_unforwardable_records_are_parked_and_the_rest_is_delivered() {
     let mut scene = Scene::new().await;
     scene.settings.relay.transactions = Some(SECOND * 5);
     let target = scene.topic("orders").await;
@@ -240,7 +242,7 @@ async fn within_a_transaction_what_cannot_be_sent_on_is_parked_and_the_rest_goes
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_we_send_is_read_by_others_with_the_documented_headers() {
+async fn other_clients_read_messages_with_the_documented_headers() {
     let scene = Scene::new().await;
     let mail = Subscription::new(format!("orders-{}", scene.mark), "mail");
     scene.kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
@@ -266,7 +268,7 @@ async fn what_we_send_is_read_by_others_with_the_documented_headers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_is_walked_down_level_by_level() {
+async fn a_delay_passes_through_its_levels() {
     let mut scene = Scene::new().await;
     scene.settings.relay.ladder = Ladder::parse("500ms,1s,2s").unwrap();
     let target = scene.topic("orders").await;
@@ -277,11 +279,12 @@ async fn a_wait_is_walked_down_level_by_level() {
     let message = Foreign { key: None, headers, body: "walk".into() };
     rig::produce(&scene.address, &scene.delay_topic("2s"), &message).unwrap();
     let read = scene.read(&target, 1).await;
-    assert!(read[0].0 >= at, "it is early");
+    assert!(read[0].0 >= at, "the record is early");
     let tally = relay.counts.tally();
     assert!(tally.shelved >= 2 && tally.overstayed == 0, "{tally:?}");
-    // Where it was, and since when. Each time it went to the largest level that fits, a hop being set aside, into what was left
-    // at some moment between leaving the one and being appended to the other: a slow machine takes longer, and other levels.
+    // Levels of the record, with the time of each append. Each step goes to the largest level that
+    // fits into the remaining delay minus a hop, measured at some moment between leaving one level
+    // and being appended to the next. A slow machine takes longer and uses other levels.
     let levels = [("due", 0), ("500ms", 500), ("1s", 1_000), ("2s", 2_000)];
     let mut walk = vec![];
     for (name, level) in levels {
@@ -302,7 +305,7 @@ async fn a_wait_is_walked_down_level_by_level() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_as_long_as_a_level_takes_no_further_hop() {
+async fn a_delay_as_long_as_a_level_needs_no_further_hop() {
     let scene = Scene::new().await;
     let target = scene.topic("orders").await;
     let relay = scene.relay();
@@ -311,15 +314,15 @@ async fn a_wait_as_long_as_a_level_takes_no_further_hop() {
     let envelope = Envelope::new(Address::topic(target.clone()), message).due(Due::After(SECOND));
     let sent = scene.kafka.producer().await.unwrap().send(&[envelope]).await.remove(0).unwrap();
     let read = scene.read(&target, 1).await;
-    assert!(read[0].0 >= sent.due.unwrap().0, "it is early");
+    assert!(read[0].0 >= sent.due.unwrap().0, "the record is early");
     let tally = relay.counts.tally();
     assert_eq!((tally.shelved, tally.held, tally.overstayed), (0, 0, 0), "{tally:?}");
     relay.stop().await;
 }
 
-/// Parking and putting it on another shelf both add a header.
+/// Parking a record and moving it to another shelf both add a header.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_too_large_for_one_more_header_is_parked_and_holds_up_nobody() {
+async fn a_record_too_large_for_one_more_header_is_parked() {
     for transactions in [None, Some(SECOND * 5)] {
         let mut scene = Scene::new().await;
         scene.settings.relay.transactions = transactions;
@@ -352,25 +355,25 @@ async fn transactions_longer_than_the_broker_allows_are_refused_at_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_beyond_the_read_ahead_stays_in_the_topic_and_still_comes() {
+async fn records_beyond_the_read_ahead_stay_in_the_topic_and_are_delivered() {
     beyond_the_read_ahead((10, 1 << 20), 10).await;
 }
 
-/// A record has some, beside the few hundred that it takes to keep it.
+/// A record has some bytes of its own, beside a few hundred of overhead.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_beyond_the_bytes_of_the_read_ahead_stays_in_the_topic_and_still_comes() {
+async fn records_beyond_the_bytes_of_the_read_ahead_are_delivered() {
     beyond_the_read_ahead((1_000_000, 6_000), 15).await;
 }
 
-/// However many records there are, no more than these are held at a time, on all levels together.
+/// Checks that at most this number of records is held at a time, in all levels together.
 async fn beyond_the_read_ahead(read_ahead: (usize, usize), most: u64) {
     const COUNT: usize = 200;
-    // One is always possible, on each.
+    // Each level may always hold one record.
     const LEVELS: u64 = 3;
     let mut scene = Scene::new().await;
     scene.settings.relay.read_ahead = read_ahead;
     let (target, due) = (scene.topic("orders").await, scene.delay_topic("due"));
-    // Long due: the relay has begun when it is there.
+    // This record is long due: when it arrives, the relay works.
     scene.write(&due, "first", &[("x-target-topic", target.clone()), ("x-process-at", "1".into())], "1");
     let relay = scene.relay();
     scene.read(&target, 1).await;
@@ -384,7 +387,7 @@ async fn beyond_the_read_ahead(read_ahead: (usize, usize), most: u64) {
     assert!(scene.kafka.producer().await.unwrap().send(&batch).await.iter().all(Result::is_ok));
     let mut held = 0;
     scene
-        .until("all have gone", || {
+        .until("all are forwarded", || {
             let tally = relay.counts.tally();
             held = tally.held.max(held);
             tally.forwarded == COUNT as u64 + 1
@@ -394,14 +397,14 @@ async fn beyond_the_read_ahead(read_ahead: (usize, usize), most: u64) {
     relay.stop().await;
     let read = scene.read(&target, COUNT + 1).await;
     let early = read.iter().filter(|(arrived, _, _, due)| *arrived < due.parse::<i64>().unwrap()).count();
-    assert_eq!((early, scene.count(&target)), (0, COUNT + 1), "early, or twice");
+    assert_eq!((early, scene.count(&target)), (0, COUNT + 1), "early or duplicated");
 }
 
-/// Whoever sends it, and whichever way it takes.
+/// This is independent of the sender and the way of the record.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_has_one_partition_which_is_that_of_other_clients() {
+async fn a_key_has_the_same_partition_as_in_other_clients() {
     const PARTITIONS: i32 = 7;
-    // What murmur2 makes of it, as the tests of Kafka's own clients have it.
+    // The murmur2 hash of this key in the tests of Kafka's own clients.
     let (key, hash) = ("kafka", 0xd067_cf64_u32);
     let scene = Scene::new().await;
     let target = format!("wide-{}", scene.mark);
@@ -421,7 +424,7 @@ async fn a_key_has_one_partition_which_is_that_of_other_clients() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_records_that_are_due_at_once_go_in_batches_that_the_broker_takes() {
+async fn many_simultaneous_records_are_sent_in_batches_that_the_broker_accepts() {
     const COUNT: usize = 100;
     let mut scene = Scene::new().await;
     scene.settings.max_record = 200_000;
@@ -439,7 +442,7 @@ async fn many_records_that_are_due_at_once_go_in_batches_that_the_broker_takes()
     let batch: Vec<_> = batch.collect();
     assert!(scene.kafka.producer().await.unwrap().send(&batch).await.iter().all(Result::is_ok));
     scene
-        .until("all are somewhere", || {
+        .until("all are forwarded or parked", || {
             relay.counts.tally().forwarded >= COUNT as u64 || relay.counts.tally().parked > 0
         })
         .await;
@@ -449,9 +452,9 @@ async fn many_records_that_are_due_at_once_go_in_batches_that_the_broker_takes()
     relay.stop().await;
 }
 
-/// The target takes less than a batch, and less than one of the records: that one takes none of its neighbours along.
+/// The target accepts less than a whole batch, and less than one of the records.
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_record_that_is_too_large_for_its_target_is_refused_and_none_for_its_batch() {
+async fn only_the_record_that_is_too_large_for_its_target_is_refused() {
     const COUNT: usize = 50;
     for transactions in [None, Some(SECOND * 5)] {
         let mut scene = Scene::new().await;
@@ -482,7 +485,7 @@ async fn only_the_record_that_is_too_large_for_its_target_is_refused_and_none_fo
             let tally = relay.counts.tally();
             (tally.forwarded, tally.parked)
         };
-        scene.until("all are somewhere", || count().0 + count().1 > COUNT as u64).await;
+        scene.until("all are forwarded or parked", || count().0 + count().1 > COUNT as u64).await;
         assert_eq!(count(), (COUNT as u64, 1));
         assert_eq!(scene.count(&target), COUNT * 2);
         assert_eq!(scene.list(&scene.delay_topic("parked"), "%k"), [(COUNT / 2).to_string()]);
@@ -491,7 +494,7 @@ async fn only_the_record_that_is_too_large_for_its_target_is_refused_and_none_fo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bus_runs_a_relay_unless_that_runs_elsewhere() {
+async fn a_bus_runs_a_relay_unless_it_runs_elsewhere() {
     let scene = Scene::new().await;
     for (relay, runs) in [("elsewhere", false), ("inside", true)] {
         let url = format!("kafka://{}?relay={relay}", scene.address);

@@ -1,4 +1,5 @@
-//! A second consumer joins while the first has messages in hand: some partitions go, and the others stay as they are.
+//! A second consumer joins while the first one has unsettled messages: some partitions are revoked,
+//! and the others stay.
 
 mod rig;
 
@@ -19,9 +20,9 @@ use std::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Partitions of the topic, and of the one that is the subscription's alone.
+/// Number of partitions of the topic and the retry topic together.
 const PARTITIONS: usize = 4;
-/// How often to look for something before that is given up; each takes a second at most.
+/// Number of attempts to receive something; each takes at most a second.
 const ROUNDS: usize = 60;
 
 struct Scene {
@@ -45,7 +46,7 @@ impl Scene {
         self.kafka.consumer(self.mail.clone()).await.unwrap()
     }
 
-    /// Some for each partition. Returns their ids.
+    /// Sends messages to each partition. Returns their ids.
     async fn send(&self, name: &str) -> BTreeSet<String> {
         let to = [Address::topic(self.mail.topic.clone()), self.mail.address()];
         let each = |(n, to): (usize, &Address)| {
@@ -59,12 +60,12 @@ impl Scene {
         ids
     }
 
-    /// One from each partition; all others are settled.
+    /// Receives messages and keeps one of each partition unsettled.
     async fn hold(&self, consumer: &Arc<dyn Consumer>) -> Vec<Delivery> {
         let (mut missing, mut held) = (self.send("first").await, BTreeMap::new());
         let mut rounds = 0..ROUNDS;
         while !missing.is_empty() {
-            assert!(rounds.next().is_some(), "these never came: {missing:?}");
+            assert!(rounds.next().is_some(), "these never arrived: {missing:?}");
             for delivery in receive(consumer).await {
                 missing.remove(&*delivery.message.id.0);
                 if let Some(other) = held.insert(partition(&delivery), delivery) {
@@ -76,7 +77,8 @@ impl Scene {
         held.into_values().collect()
     }
 
-    /// Until the group knows the second one, and has told the first which partitions to give up.
+    /// Waits until the group has both members, and the first one knows which partitions are
+    /// revoked.
     async fn until_both_are_members(&self) {
         let group = format!("{}.mail", self.mail.topic);
         let asker: BaseConsumer =
@@ -87,19 +89,19 @@ impl Scene {
             let (asker, group) = (asker.clone(), group.clone());
             let asked = tokio::task::spawn_blocking(move || {
                 let list = asker.fetch_group_list(Some(&group), SECOND * 10);
-                // No answer means: not yet.
+                // Without a response, try again.
                 list.is_ok_and(|list| list.groups().iter().any(both))
             });
             if asked.await.unwrap() {
                 return;
             }
-            assert!(clock.elapsed() < SECOND * 60, "the second never became a member");
+            assert!(clock.elapsed() < SECOND * 60, "the second consumer never became a member");
             clock.sleep(SECOND / 50).await;
         }
     }
 }
 
-/// The bits of a receipt above the offset.
+/// Returns the bits of the lease position above the offset.
 fn partition(delivery: &Delivery) -> u64 {
     delivery.receipt.lease().position >> 48
 }
@@ -113,34 +115,38 @@ async fn receive(consumer: &Arc<dyn Consumer>) -> Vec<Delivery> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_settled_while_its_partition_goes_to_another_does_not_come_again() {
-    // Nobody holds anything for as long.
+async fn messages_settled_during_a_revocation_are_not_redelivered() {
+    // No test holds a message for this long.
     let scene = Scene::new(SECOND * 600).await;
     let one = scene.join().await;
     let held = scene.hold(&one).await;
     let two = scene.join().await;
     scene.until_both_are_members().await;
     for _ in 0..3 {
-        assert_eq!(receive(&two).await.len(), 0, "the first still works on what is in them");
+        assert_eq!(
+            receive(&two).await.len(),
+            0,
+            "the first consumer still handles messages of these partitions"
+        );
     }
     for delivery in held {
-        assert!(rig::ack(&one, delivery).await.is_empty(), "it is still the first one's");
+        assert!(rig::ack(&one, delivery).await.is_empty(), "the first consumer still has the lease");
     }
 
     let mut missing = scene.send("second").await;
     let (mut rounds, mut came) = (0..ROUNDS, [0, 0]);
     while !missing.is_empty() || came.contains(&0) {
-        assert!(rounds.next().is_some(), "these never came: {missing:?}");
+        assert!(rounds.next().is_some(), "these never arrived: {missing:?}");
         for (consumer, came) in [&one, &two].into_iter().zip(&mut came) {
             for delivery in receive(consumer).await {
                 let id = id(&delivery);
-                assert!(missing.remove(&id), "`{id}` came again");
+                assert!(missing.remove(&id), "`{id}` was redelivered");
                 assert!(rig::ack(consumer, delivery).await.is_empty());
                 *came += 1;
             }
         }
         if missing.is_empty() && came.contains(&0) {
-            // The partitions had not gone yet.
+            // The partitions were not revoked yet.
             missing = scene.send(&format!("more-{}", came[0])).await;
         }
     }
@@ -148,15 +154,15 @@ async fn what_is_settled_while_its_partition_goes_to_another_does_not_come_again
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_held_for_longer_than_the_wait_comes_to_the_other_and_is_stale_here() {
+async fn messages_held_beyond_the_revoke_wait_are_redelivered_and_stale() {
     let scene = Scene::new(SECOND * 2).await;
     let one = scene.join().await;
     let held = scene.hold(&one).await;
     let two = scene.join().await;
-    // They go all at once: those of some partitions, and those of the others stay.
+    // The messages of revoked partitions arrive all at once; those of the other partitions stay.
     let (mut rounds, mut again) = (0..ROUNDS, BTreeSet::new());
     while again.is_empty() {
-        assert!(rounds.next().is_some(), "nothing came to the other");
+        assert!(rounds.next().is_some(), "nothing arrived at the second consumer");
         again.extend(receive(&two).await.iter().map(id));
     }
     let mut stale = BTreeSet::new();
@@ -168,10 +174,10 @@ async fn what_is_held_for_longer_than_the_wait_comes_to_the_other_and_is_stale_h
         }
     }
     while again.len() < stale.len() {
-        assert!(rounds.next().is_some(), "of {stale:?} only {again:?} came to the other");
+        assert!(rounds.next().is_some(), "of {stale:?}, only {again:?} arrived at the second consumer");
         again.extend(receive(&two).await.iter().map(id));
     }
-    assert_eq!(stale, again, "what stays is settled, and what goes is not");
-    assert!(stale.len() < PARTITIONS, "all of them have gone");
+    assert_eq!(stale, again, "exactly the stale messages are redelivered");
+    assert!(stale.len() < PARTITIONS, "all partitions were revoked");
     scene.kafka.close().await.unwrap();
 }

@@ -1,4 +1,5 @@
-//! The suite on a real broker, in real time; what waits, waits in a file of SQLite, and can be changed there.
+//! Runs the suite on a real broker in real time. Delayed messages wait in a SQLite file, where they
+//! can be changed.
 
 mod rig;
 

@@ -1,4 +1,4 @@
-//! The relay never makes a target, not even where the broker makes whatever topic somebody asks for.
+//! The relay never creates a target, not even if the broker creates topics automatically.
 
 mod rig;
 
@@ -7,16 +7,16 @@ use rdkafka::admin::AdminOptions;
 use rig::scene::{SECOND, Scene};
 use std::process::Command;
 
-/// All that there are. Whoever asks for one by its name may make it.
+/// Lists all topics. A request for a single topic might create it.
 fn topics(scene: &Scene) -> Vec<String> {
-    let out = Command::new("kcat").args(["-b", &scene.address, "-L"]).output().expect("it was installed");
+    let out = Command::new("kcat").args(["-b", &scene.address, "-L"]).output().expect("kcat is installed");
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     let named = |line: &str| Some(line.trim().strip_prefix("topic \"")?.split('"').next()?.to_owned());
     said.lines().filter_map(named).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_is_absent_or_was_deleted_is_not_made_by_a_broker_that_makes_what_is_asked_for() {
+async fn an_absent_target_is_not_created_by_a_broker_with_automatic_topics() {
     for transactions in [None, Some(SECOND * 5)] {
         let server = KafkaServer::start_with_automatic_topics().unwrap();
         let mut scene = Scene::at(&server.address()).await;
@@ -32,9 +32,9 @@ async fn a_target_that_is_absent_or_was_deleted_is_not_made_by_a_broker_that_mak
         write(&absent, "nowhere");
         assert_eq!(scene.read(&target, 1).await[0].3, "in time");
         scene.until("one is parked", || relay.counts.tally().parked == 1).await;
-        // The relay has sent to this one, and knows it.
+        // The relay has sent to this target, and has it in its cache.
         scene.admin().delete_topics(&[&target], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
-        scene.until("it is gone", || !topics(&scene).contains(&target)).await;
+        scene.until("the target is deleted", || !topics(&scene).contains(&target)).await;
         write(&target, "too late");
         scene.until("two are parked", || relay.counts.tally().parked == 2).await;
         let parked = scene.read(&scene.delay_topic("parked"), 2).await;

@@ -1,5 +1,5 @@
-//! Hard kills of relays that work within transactions, and of the broker: whoever reads what is committed sees every record
-//! once, and none before its time.
+//! Kills relays that use transactions, and the broker. A reader of committed records must see every
+//! record once, and none before it is due.
 
 mod rig;
 
@@ -29,10 +29,10 @@ const RELAY: &str = "--relay-at";
 const RELAYS: usize = 3;
 const TARGET: &str = "read-once";
 const PARTITIONS: i32 = 2;
-/// How often something is sent, and how much.
+/// Interval between two sends, and their size.
 const ROUND: Duration = Duration::from_millis(50);
 const BATCH: usize = 20;
-/// What has not come by then will not.
+/// After this time without a record, missing records count as lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
@@ -54,22 +54,22 @@ fn settings(address: &str) -> KafkaSettings {
     settings
 }
 
-/// Until it is killed, or whoever started it is gone. One that finds no broker when it starts tries again, as whoever looks
-/// after it would; for any other reason it does not end.
+/// Relays until the process is killed or its parent is gone. If no broker is available at the
+/// start, the relay is restarted, as a supervisor would. It must not end for any other reason.
 async fn relay(address: &str) {
     let ended = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
     let stop = async move { drop(ended.await) }.shared();
     loop {
         let (seams, counts) = (Seams::system("relay"), Arc::new(Counts::default()));
         match dwell_kafka::relay(settings(address), seams, counts, Box::pin(stop.clone())).await {
-            Err(error) if error.is_retryable() => eprintln!("a relay could not start: {error}"),
-            Err(error) => return eprintln!("a relay has ended: {error}"),
+            Err(error) if error.is_retryable() => eprintln!("relay could not start: {error}"),
+            Err(error) => return eprintln!("relay ended: {error}"),
             Ok(()) => return,
         }
     }
 }
 
-/// Three relays, each in a process of its own.
+/// Three relays in separate processes.
 struct Relays {
     address: String,
     children: Vec<Child>,
@@ -81,11 +81,12 @@ impl Relays {
         Self { address: address.to_owned(), children }
     }
 
-    /// That none has ended by itself: the others would do its work, and nobody would notice.
+    /// Checks that no relay has ended by itself: the others would take over without anybody
+    /// noticing.
     fn check(&mut self) -> Result<(), dwell_core::BoxError> {
         for child in &mut self.children {
             if let Some(status) = child.try_wait()? {
-                return Err(format!("a relay has ended by itself: {status}").into());
+                return Err(format!("a relay ended by itself: {status}").into());
             }
         }
         Ok(())
@@ -93,8 +94,8 @@ impl Relays {
 
     fn kill(&mut self, index: usize) {
         let place = &mut self.children[index % RELAYS];
-        place.kill().expect("it can be killed");
-        place.wait().expect("it ends");
+        place.kill().expect("the relay can be killed");
+        place.wait().expect("the relay ends");
         *place = child(&self.address);
     }
 }
@@ -109,10 +110,10 @@ impl Drop for Relays {
 }
 
 fn child(address: &str) -> Child {
-    let program = std::env::current_exe().expect("we know who we are");
+    let program = std::env::current_exe().expect("the path of this program is known");
     let mut command = Command::new(program);
     command.args([RELAY, address]).stdin(Stdio::piped()).stdout(Stdio::null());
-    command.spawn().expect("it can be started")
+    command.spawn().expect("a relay can be started")
 }
 
 async fn run(options: kills::Options, tell: &mut dyn FnMut(&str)) -> Result<Report, dwell_core::BoxError> {
@@ -143,7 +144,7 @@ async fn run(options: kills::Options, tell: &mut dyn FnMut(&str)) -> Result<Repo
     Ok(judge(options, &sent, &read))
 }
 
-/// Sends until told to stop, and tells what was confirmed.
+/// Sends until stopped, and returns the confirmed ids.
 fn produce(kafka: Arc<Kafka>, seed: u64) -> (oneshot::Sender<()>, tokio::task::JoinHandle<BTreeSet<String>>) {
     let (stop, mut stopped) = oneshot::channel::<()>();
     let task = tokio::spawn(async move {
@@ -169,7 +170,7 @@ fn produce(kafka: Arc<Kafka>, seed: u64) -> (oneshot::Sender<()>, tokio::task::J
     (stop, task)
 }
 
-/// How often each record came, and whether one of them was early: all that is committed, until nothing more comes.
+/// By id, how often a committed record arrived, and whether it was early.
 type Read = BTreeMap<String, (usize, bool)>;
 
 fn read(address: &str, wanted: &BTreeSet<String>) -> Read {
@@ -186,7 +187,7 @@ fn read(address: &str, wanted: &BTreeSet<String>) -> Read {
     consumer.assign(&all).expect("partitions");
     let (clock, mut read) = (SystemClock::new(), Read::new());
     let (mut missing, mut last) = (wanted.clone(), clock.elapsed());
-    // What would come twice comes soon after.
+    // Duplicates arrive soon after.
     let quiet = |missing: &BTreeSet<String>| if missing.is_empty() { PATIENCE / 6 } else { PATIENCE };
     while clock.elapsed() - last < quiet(&missing) {
         let Some(Ok(message)) = consumer.poll(Duration::from_millis(100)) else { continue };
@@ -223,14 +224,14 @@ fn judge(options: kills::Options, sent: &BTreeSet<String>, read: &Read) -> Repor
         report.add(Finding { kind, id: Some(id.as_str().into()), text });
     };
     for id in sent.iter().filter(|id| !read.contains_key(*id)) {
-        add(Kind::Lost, id, "it never came".to_owned());
+        add(Kind::Lost, id, "it never arrived".to_owned());
     }
     for (id, (count, early)) in read {
         if *early {
-            add(Kind::Early, id, "it came before its time".to_owned());
+            add(Kind::Early, id, "it arrived before it was due".to_owned());
         }
         for _ in 1..*count {
-            add(Kind::Unexplained, id, format!("it came {count} times"));
+            add(Kind::Unexplained, id, format!("it arrived {count} times"));
         }
     }
     report

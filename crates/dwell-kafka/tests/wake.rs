@@ -1,4 +1,4 @@
-//! What wakes a relay up. It also looks by itself now and then, and that hides a wake-up that is missing: here it does not.
+//! Wake-ups of a relay. Periodic checks, which would hide a missing wake-up, are disabled here.
 
 mod rig;
 
@@ -13,7 +13,8 @@ use std::{
     time::Duration,
 };
 
-/// A clock on which, from some moment on, nobody wakes up again who did not say when.
+/// A clock that can be stopped: sleeps for a duration then never end, and only sleeps until a time
+/// do.
 struct Clockwork {
     of: SystemClock,
     stopped: AtomicBool,
@@ -42,27 +43,27 @@ impl Clock for Clockwork {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_in_memory_wakes_the_relay_when_it_is_due() {
+async fn a_record_in_memory_wakes_the_relay_when_it_is_due() {
     const COUNT: u64 = 3;
     let mut scene = Scene::new().await;
-    // All that is due within twenty seconds waits in memory.
+    // Records that are due within twenty seconds wait in memory.
     scene.settings.relay.ladder = Ladder::parse("20s,40s").unwrap();
     let clock = Arc::new(Clockwork { of: SystemClock::new(), stopped: AtomicBool::new(false) });
     let relay = scene.relay_with(Seams { clock: clock.clone(), ..Seams::system("relay") });
-    // The relay makes its topics as it needs them.
+    // The relay creates its topics when it starts.
     let due = scene.delay_topic("due");
     scene.wait_for(&due).await;
     let target = scene.topic("orders").await;
     let at = scene.now() + 15_000;
     for n in 0..COUNT as i64 {
-        // One after the other: each is slept for.
+        // At different times, so that the relay sleeps for each record.
         let headers = [("x-target-topic", target.clone()), ("x-process-at", (at + n * 500).to_string())];
         scene.write(&due, "k", &headers, "x");
     }
-    // A machine that takes longer than that has sent some of them already, and tells less.
+    // A slow machine may have forwarded some of them already.
     let read = |tally: Tally| tally.held + tally.forwarded == COUNT;
     scene.until("all are held", || read(relay.counts.tally())).await;
     clock.stopped.store(true, Ordering::SeqCst);
-    scene.until("all have gone", || relay.counts.tally().forwarded == COUNT).await;
+    scene.until("all are forwarded", || relay.counts.tally().forwarded == COUNT).await;
     relay.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Sends, and receives with their settlements.
+//! Throughput of sending, and of receiving with settlements.
 
 use crate::{Place, Scale, message, raw};
 use dwell_bench::Output;
@@ -14,7 +14,7 @@ use std::{
 
 const BATCH: usize = 1000;
 
-/// A topic with two subscriptions of its own.
+/// A topic with a subscription.
 struct Scene {
     kafka: Kafka,
     mail: Subscription,
@@ -37,7 +37,7 @@ impl Scene {
         let to = Address::Topic(self.mail.topic.clone());
         let all: Vec<_> =
             self.messages.iter().map(|message| Envelope::new(to.clone(), message.clone())).collect();
-        // One first, as with the other: to connect is no part of it.
+        // Send one message first, as the bare client does, so that connecting is not measured.
         producer.send(&all[..1]).await.into_iter().for_each(|sent| assert!(sent.is_ok(), "{sent:?}"));
         let start = Instant::now();
         for batch in all.chunks(BATCH) {
@@ -46,8 +46,9 @@ impl Scene {
         all.len() as f64 / start.elapsed().as_secs_f64()
     }
 
-    /// From joining the group to having left it, as with the other: so that its last commit counts, too, and nobody's clock
-    /// starts when much is already at hand. There is so much to read that joining counts little.
+    /// Measures from joining the group to having left it, as for the bare client. The last commit
+    /// is included, and prefetched messages give no head start. With so many messages, joining
+    /// hardly matters.
     async fn receive(&self) -> f64 {
         let (start, mut count) = (Instant::now(), 0);
         let consumer: Arc<dyn Consumer> = self.kafka.consumer(self.mail.clone()).await.expect("a consumer");
@@ -56,12 +57,12 @@ impl Scene {
             count += batch.len();
             settle(&*consumer, batch).await;
         }
-        consumer.close().await.expect("it leaves");
+        consumer.close().await.expect("the consumer leaves");
         count as f64 / start.elapsed().as_secs_f64()
     }
 }
 
-/// They were handled.
+/// Settles deliveries as handled.
 pub(crate) async fn settle(consumer: &dyn Consumer, batch: Vec<Delivery>) {
     let note = || Note { outcome: Outcome::Handled, error: None, worker: "bench".into(), moved_to: None };
     let settles = batch.into_iter().map(|delivery| Settle { delivery, action: Action::ACK, note: note() });
@@ -77,7 +78,7 @@ pub(crate) async fn sends(output: &Output, scale: &Scale, place: &Place) {
         let messages = scene.messages.clone();
         let raw = tokio::task::spawn_blocking(move || raw::sends(&address, &topic, &messages, BATCH)).await;
         rounds.push((ours, raw.expect("the bare client sends")));
-        scene.kafka.close().await.expect("it closes");
+        scene.kafka.close().await.expect("the connection closes");
     }
     output.rates(&format!("sends, batches of {BATCH} / bare, the same"), rounds);
 }
@@ -93,7 +94,7 @@ pub(crate) async fn receives(output: &Output, scale: &Scale, place: &Place) {
         let raw =
             tokio::task::spawn_blocking(move || raw::receives(&address, &topic, &group, count, BATCH)).await;
         rounds.push((ours, raw.expect("the bare client receives")));
-        scene.kafka.close().await.expect("it closes");
+        scene.kafka.close().await.expect("the connection closes");
     }
     output.rates(&format!("receives and settlements, batches of {BATCH} / bare, the same"), rounds);
 }

@@ -1,4 +1,4 @@
-//! How late records are in their target, by the clock of whoever reads them there.
+//! Lateness of records in their target, by the clock of the reader.
 
 use crate::{Place, Scale, flow::settle, message, raw};
 use dwell_bench::Output;
@@ -10,12 +10,12 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// At most so many rounds, ours and the bare client's in turns.
+/// Maximum number of rounds. Dwell and the bare client take turns.
 const ROUNDS: usize = 3;
 
 pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
     let rate = scale.due_per_second;
-    // A broker that was just started compiles what it runs, and is slow for a while: that does not count for anybody.
+    // A broker that was just started is slow until its code is compiled. This is not measured.
     late(place, rate * scale.cold_seconds, |n| (n * 1000 / rate) as i64).await;
     let (lead, all) = (rate * scale.lead_seconds, rate * (scale.lead_seconds + scale.seconds));
     let (mut steady, mut trips) = (vec![], vec![]);
@@ -28,28 +28,29 @@ pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
     output.lateness(&format!("{} due at one instant", scale.burst), late(place, scale.burst, |_| 0).await);
 }
 
-/// What the broker, the bare client and this machine take by themselves.
+/// Measures the latency of the broker, the bare client and the machine alone.
 async fn bare(place: &Place, rate: usize, count: usize) -> Vec<f64> {
     let seams = Seams::system("bench");
     let kafka = Kafka::connect(place.settings(&seams, "1s"), seams.clone()).await.expect("a connection");
     let topic = Topic::named(format!("bare-{}", seams.incarnation));
     kafka.provision(std::slice::from_ref(&topic), &[], OnMissing::Create).await.expect("a topic");
-    kafka.close().await.expect("it closes");
+    kafka.close().await.expect("the connection closes");
     let address = place.address.clone();
     let trips = tokio::task::spawn_blocking(move || raw::trips(&address, &topic.name, "bare", rate, count));
-    trips.await.expect("it ends")
+    trips.await.expect("the bare client does not panic")
 }
 
-/// Milliseconds since the epoch, finer than our clock.
+/// Returns the milliseconds since the epoch, with a finer resolution than the clock of Dwell.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64() * 1000.0
 }
 
-/// How long before it is due each message is sent, in milliseconds: two levels, and the last stretch.
+/// How long before its due time each message is sent, in milliseconds: two levels, and the last
+/// stretch.
 const AHEAD: i64 = 4_000;
 
-/// So many messages, each due a given number of milliseconds after a start that is soon, and sent as long before. So they come
-/// as steadily as they go.
+/// Sends messages that are due at a given number of milliseconds after a start, each of them the
+/// same time before it is due, so that they arrive as steadily as they are sent.
 async fn late(place: &Place, count: usize, due: impl Fn(usize) -> i64) -> Vec<f64> {
     let seams = Seams::system("bench");
     let settings = place.settings(&seams, "1s,2s,4s");
@@ -71,7 +72,7 @@ async fn late(place: &Place, count: usize, due: impl Fn(usize) -> i64) -> Vec<f6
     let clock = seams.clock.clone();
     let sender = tokio::spawn(async move {
         for batch in all.chunks(100) {
-            let Due::At(due) = batch[0].due else { unreachable!("all are due at a time") };
+            let Due::At(due) = batch[0].due else { unreachable!("every message has a due time") };
             clock.sleep_until(Timestamp(due.0 - AHEAD)).await;
             producer.send(batch).await.into_iter().for_each(|sent| assert!(sent.is_ok(), "{sent:?}"));
         }
@@ -80,12 +81,14 @@ async fn late(place: &Place, count: usize, due: impl Fn(usize) -> i64) -> Vec<f6
     while seen.len() < count {
         let batch = consumer.receive(1000, Duration::from_secs(30), None).await.expect("a batch");
         let now = now();
-        seen.extend(batch.iter().map(|delivery| now - delivery.due.expect("Kafka knows").0 as f64));
+        seen.extend(
+            batch.iter().map(|delivery| now - delivery.due.expect("Kafka returns the due time").0 as f64),
+        );
         settle(&*consumer, batch).await;
     }
-    sender.await.expect("all were sent");
+    sender.await.expect("the sender does not panic");
     drop(stop);
-    relay.await.expect("it ends").expect("it ends well");
-    kafka.close().await.expect("it closes");
+    relay.await.expect("the relay ends").expect("the relay ends without an error");
+    kafka.close().await.expect("the connection closes");
     seen
 }

@@ -1,7 +1,8 @@
-//! Dwell on Kafka, beside the bare client that does the same, in the same run on the same broker.
+//! Benchmarks of Dwell on Kafka against the bare client, in the same run on the same broker.
 //!
-//! `cargo xtask bench kafka` runs it; `--json` prints one object per line, `--smoke` only shows that it works. A word
-//! such as `relay` runs that part alone. The broker is the one that `DWELL_TEST_KAFKA_URL` names, or one of its own.
+//! `cargo xtask bench kafka` runs them; `--json` prints one object per line, and `--smoke` only
+//! shows that they work. A word such as `relay` runs that part alone. The broker is the one in
+//! `DWELL_TEST_KAFKA_URL`, or a new one.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod flow;
@@ -59,7 +60,7 @@ fn main() {
 /// The broker.
 struct Place {
     address: String,
-    /// Ends with us.
+    /// Stopped with the benchmark.
     _server: Option<KafkaServer>,
 }
 
@@ -72,7 +73,8 @@ impl Place {
         Self { address: server.address(), _server: Some(server) }
     }
 
-    /// The defaults, with delay topics of its own. One partition, so that the bare client has as many.
+    /// Returns the default settings with separate delay topics, and with one partition, as for the
+    /// bare client.
     fn settings(&self, seams: &Seams, ladder: &str) -> KafkaSettings {
         let mut settings = KafkaSettings::at(&self.address);
         settings.partitions = 1;
@@ -83,7 +85,7 @@ impl Place {
     }
 }
 
-/// Of a common size.
+/// Returns a message of a common size.
 fn message(seams: &Seams) -> Message {
     Message::new(seams.ids.next(), "bench.message", vec![b'x'; 100]).with(|message| {
         message.sent_at = Some(seams.clock.now());
@@ -94,17 +96,17 @@ fn message(seams: &Seams) -> Message {
 struct Scale {
     rounds: usize,
     messages: usize,
-    /// What lies there when somebody begins to read.
+    /// Number of stored messages when reading begins.
     backlog: usize,
     due_per_second: usize,
-    /// How long the flow lasts before anything counts, once, so that the broker has compiled what it runs.
+    /// Duration of the flow before the first round, so that the broker has compiled its code.
     cold_seconds: usize,
-    /// Then, in each round: before the seconds that count, so that all groups have agreed; and those.
+    /// Duration of the flow in each round: until all groups are stable, and while it is measured.
     lead_seconds: usize,
     seconds: usize,
     burst: usize,
     waiting: usize,
-    /// How long a relay is away.
+    /// How long a relay is stopped.
     stopped: Duration,
     idle_seconds: u64,
 }

@@ -1,4 +1,4 @@
-//! The bare client: the same records, the same settings, none of our code on the way.
+//! The bare client: the same records and settings, without Dwell.
 
 use dwell_core::{Message, wire};
 use rdkafka::{
@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Counts what is confirmed.
+/// Counts confirmed records.
 #[derive(Clone, Default)]
 pub(crate) struct Count(Arc<AtomicUsize>);
 
@@ -41,7 +41,7 @@ pub(crate) fn producer(address: &str) -> (Native, Count) {
     (config.create_with_context(count.clone()).expect("a producer"), count)
 }
 
-/// Sends these to a topic, and waits until all are confirmed.
+/// Sends messages to a topic, and waits until all are confirmed.
 fn send(producer: &Native, count: &Count, topic: &str, batch: &[Message]) {
     let before = count.0.load(Ordering::Relaxed);
     for message in batch {
@@ -70,14 +70,14 @@ fn hand_over(producer: &Native, mut record: BaseRecord<'_, [u8], [u8]>) {
     }
 }
 
-/// Not by `flush`, which looks only now and then.
+/// Waits for confirmations. `flush` would check them too rarely.
 fn wait(count: &Count, until: usize) {
     while count.0.load(Ordering::Relaxed) < until {
         std::thread::sleep(Duration::from_micros(50));
     }
 }
 
-/// Messages per second, sent in batches.
+/// Returns messages per second, sent in batches.
 pub(crate) fn sends(address: &str, topic: &str, messages: &[Message], batch: usize) -> f64 {
     let (producer, count) = producer(address);
     send(&producer, &count, topic, &messages[..1]);
@@ -86,7 +86,7 @@ pub(crate) fn sends(address: &str, topic: &str, messages: &[Message], batch: usi
     messages.len() as f64 / start.elapsed().as_secs_f64()
 }
 
-/// What the library may fetch ahead, records and bytes: as much as ours lets it in the same place, or more.
+/// Prefetch in records and bytes: at least as much as Dwell has in the same place.
 pub(crate) const PREFETCH: (usize, usize) = (50_000, 32 << 20);
 pub(crate) const RELAY_PREFETCH: (usize, usize) = (10_000, 16 << 20);
 
@@ -102,7 +102,7 @@ fn consumer(address: &str, topic: &str, group: &str, prefetch: (usize, usize)) -
     consumer
 }
 
-/// How far it is. Waits for the broker's answer at the end alone.
+/// Commits an offset. Only the last commit is synchronous.
 fn commit(consumer: &BaseConsumer, topic: &str, next: i64, is_last: bool) {
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(topic, 0, Offset::Offset(next)).expect("an offset");
@@ -110,18 +110,19 @@ fn commit(consumer: &BaseConsumer, topic: &str, next: i64, is_last: bool) {
     consumer.commit(&list, mode).expect("the broker commits");
 }
 
-/// The pause between two commits, as with ours or longer: the broker takes some milliseconds for each, one after the other,
-/// and the last one would wait for all.
+/// Interval between two commits, at least that of Dwell. The broker takes some milliseconds for
+/// each commit, one after the other, and the last one would wait for all.
 const COMMIT_EACH: Duration = Duration::from_millis(25);
 
-/// Messages per second, read and committed in batches, from joining the group to having left it.
+/// Returns messages per second, read and committed in batches, from joining the group to having
+/// left it.
 pub(crate) fn receives(address: &str, topic: &str, group: &str, count: usize, batch: usize) -> f64 {
     let (start, mut read) = (Instant::now(), 0);
     let mut committed = start;
     let consumer = consumer(address, topic, group, PREFETCH);
     while read < count {
         let Some(Ok(message)) = consumer.poll(Duration::from_secs(1)) else { continue };
-        // What a message needs to live on: ours hands out messages that do.
+        // The copy outlives the poll, as the messages of Dwell do.
         let copy = message.detach();
         read += 1;
         if read % batch == 0 && committed.elapsed() >= COMMIT_EACH || read == count {
@@ -133,11 +134,12 @@ pub(crate) fn receives(address: &str, topic: &str, group: &str, count: usize, ba
     count as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Records that the bare relay has on their way at one time: as many as ours.
+/// Number of records that the bare relay has in flight: as many as Dwell's.
 pub(crate) const ON_THEIR_WAY: usize = 50_000;
 
-/// Records per second, from one topic to another, from joining the group to having left it. What is confirmed is committed
-/// while more is on its way; with one partition on either side, that is all up to the latest.
+/// Returns records per second, from one topic to another, from joining the group to having left it.
+/// Confirmed records are committed while others are in flight; with one partition on either side,
+/// these are all records up to the latest confirmed one.
 pub(crate) fn relays(address: &str, from: &str, to: &str, group: &str, count: usize) -> f64 {
     let (start, mut read, mut first, mut done) = (Instant::now(), 0, None, 0);
     let mut committed = start;
@@ -170,7 +172,7 @@ pub(crate) fn relays(address: &str, from: &str, to: &str, group: &str, count: us
     count as f64 / start.elapsed().as_secs_f64()
 }
 
-/// How long records of a steady flow are on their way from one client to another, in milliseconds.
+/// Returns the latencies of a steady flow of records from one client to another, in milliseconds.
 pub(crate) fn trips(address: &str, topic: &str, group: &str, per_second: usize, count: usize) -> Vec<f64> {
     let consumer = consumer(address, topic, group, PREFETCH);
     let (producer, confirmed) = producer(address);
@@ -184,7 +186,7 @@ pub(crate) fn trips(address: &str, topic: &str, group: &str, per_second: usize, 
                 let sent = start.elapsed().as_secs_f64().to_be_bytes();
                 hand_over(&producer, BaseRecord::<[u8], [u8]>::to(&topic).payload(&sent));
             }
-            // It goes with this thread, and what it has not sent yet with it.
+            // Dropping the producer discards what it has not sent yet.
             wait(&confirmed, count);
         }
     });
@@ -192,8 +194,8 @@ pub(crate) fn trips(address: &str, topic: &str, group: &str, per_second: usize, 
     while trips.len() < count {
         let Some(Ok(message)) = consumer.poll(Duration::from_secs(1)) else { continue };
         let sent = message.payload().and_then(|sent| Some(f64::from_be_bytes(sent.try_into().ok()?)));
-        trips.push((start.elapsed().as_secs_f64() - sent.expect("we wrote it")) * 1000.0);
+        trips.push((start.elapsed().as_secs_f64() - sent.expect("the sender wrote the time")) * 1000.0);
     }
-    sender.join().expect("all are sent");
+    sender.join().expect("the sender does not panic");
     trips
 }

@@ -1,4 +1,5 @@
-//! The relay with a backlog of records that are due, beside a bare loop that consumes, produces and commits.
+//! Throughput of the relay with a backlog of due records, against a bare loop that consumes,
+//! produces and commits.
 
 use crate::{Place, Scale, message, raw};
 use dwell_bench::Output;
@@ -28,7 +29,7 @@ async fn round(place: &Place, count: usize) -> (f64, f64) {
     let topics = [&target, &other].map(|topic| Topic::named(topic.clone()));
     kafka.provision(&topics, &[], OnMissing::Create).await.expect("topics");
     let producer = kafka.producer().await.expect("a producer");
-    // Late enough that all are sent before: what is due goes straight to its target.
+    // Late enough that all records are sent before. Due records go straight to their target.
     let due = seams.clock.now().after(Duration::from_secs(10));
     let envelope = || Envelope::new(Address::topic(target.clone()), message(&seams)).due(Due::At(due));
     for _ in 0..count / 1000 {
@@ -37,8 +38,9 @@ async fn round(place: &Place, count: usize) -> (f64, f64) {
     }
     seams.clock.sleep_until(due).await;
 
-    // From its start to its end, as with the other: so that its last commit counts, too, and nobody's clock starts when much is
-    // already on its way. There is so much to do that the start counts little.
+    // Measure from the start of the relay to its end, as for the bare client. The last commit is
+    // included, and records in flight give no head start. With so many records, the start hardly
+    // matters.
     let start = Instant::now();
     let (counts, (stop, stopped)) = (Arc::new(Counts::default()), oneshot::channel::<()>());
     let stopped = Box::pin(async move { drop(stopped.await) });
@@ -47,13 +49,13 @@ async fn round(place: &Place, count: usize) -> (f64, f64) {
         seams.clock.sleep(Duration::from_millis(1)).await;
     }
     drop(stop);
-    relay.await.expect("it ends").expect("it ends well");
+    relay.await.expect("the relay ends").expect("the relay ends without an error");
     let ours = count as f64 / start.elapsed().as_secs_f64();
 
     let (address, from) = (place.address.clone(), format!("{}due", settings.relay.prefix));
     let group = format!("raw-{}", seams.incarnation);
     let raw = tokio::task::spawn_blocking(move || raw::relays(&address, &from, &other, &group, count));
     let raw = raw.await.expect("the bare client relays");
-    kafka.close().await.expect("it closes");
+    kafka.close().await.expect("the connection closes");
     (ours, raw)
 }

@@ -1,5 +1,5 @@
-//! A relay that was stopped while records became due: how fast it is when it is back, and whether all of them come, none
-//! before its time.
+//! A relay that was stopped while records became due: how fast it catches up, and whether all
+//! records arrive, and none early.
 
 use crate::{Place, Scale, flow::settle, message};
 use dwell_bench::Output;
@@ -12,10 +12,10 @@ use std::{
 };
 use tokio::{sync::oneshot, task::JoinHandle};
 
-/// What the first relay sends on: some in every partition.
+/// Number of records that the first relay forwards: some in every partition.
 const BEFORE: usize = 1_000;
 
-/// A relay, and what to drop so that it stops.
+/// Starts a relay. Drop the sender to stop it.
 fn start_relay(settings: &KafkaSettings, seams: &Seams) -> (JoinHandle<Result<()>>, oneshot::Sender<()>) {
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = Box::pin(async move { drop(stopped.await) });
@@ -32,7 +32,7 @@ pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
     kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.expect("topics");
     let producer = kafka.producer().await.expect("a producer");
     let consumer = kafka.consumer(mail.clone()).await.expect("a consumer");
-    // One has been at work before, and has left: the next one goes on where it was.
+    // The first relay works and leaves; the second one continues from its offsets.
     let (relay, stop) = start_relay(&settings, &seams);
     let due = Due::After(Duration::from_millis(1_500));
     let before: Vec<_> = (0..BEFORE)
@@ -42,17 +42,17 @@ pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
     let mut came = BTreeSet::new();
     while came.len() < BEFORE {
         let batch = consumer.receive(1000, Duration::from_secs(60), None).await.expect("a batch");
-        assert!(!batch.is_empty(), "only {} of {BEFORE} came", came.len());
+        assert!(!batch.is_empty(), "only {} of {BEFORE} arrived", came.len());
         came.extend(batch.iter().map(|delivery| delivery.message.id.clone()));
         settle(&*consumer, batch).await;
     }
     drop(stop);
-    relay.await.expect("it ends").expect("it ends well");
+    relay.await.expect("the relay ends").expect("the relay ends without an error");
 
     let start = Instant::now();
-    // The earliest moment at which each may come, in microseconds.
+    // Earliest time at which each message may arrive, in microseconds.
     let mut expected = BTreeMap::new();
-    // Each waits for one or two levels and a bit, and nobody looks after them meanwhile.
+    // Each record waits for one or two levels and a bit more, while no relay runs.
     for batch in 0..scale.messages / 1000 {
         let envelope = |n: usize| {
             let due = Due::After(Duration::from_millis(1_000 + (n as u64 * 37) % 1_900));
@@ -82,11 +82,11 @@ pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
         }
         settle(&*consumer, batch).await;
     }
-    let took = first.expect("something came").elapsed();
-    assert_eq!(early, 0, "records came before their time");
+    let took = first.expect("a message arrived").elapsed();
+    assert_eq!(early, 0, "some records arrived early");
     drop(stop);
-    relay.await.expect("it ends").expect("it ends well");
-    kafka.close().await.expect("it closes");
+    relay.await.expect("the relay ends").expect("the relay ends without an error");
+    kafka.close().await.expect("the connection closes");
     let seconds = scale.stopped.as_secs();
     let case = format!("a relay that was stopped for {seconds} s catches up, 0 lost, 0 early");
     output.figure(&case, count as f64 / took.as_secs_f64(), "messages/s");

@@ -1,5 +1,5 @@
-//! What a relay takes while a great many records wait, in a process that does nothing else: about the same, however many,
-//! and however long they wait.
+//! Memory of a relay with a large number of pending records, in a separate process. It must hardly
+//! depend on their number and delay.
 
 use crate::{Place, Scale, message};
 use dwell_bench::{Output, process::resident};
@@ -12,23 +12,25 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// This executable is then a relay and nothing else, for as long as it takes to see what it holds in memory.
+/// Flag that makes this executable a relay, for as long as its memory is measured.
 pub(crate) const ALONE: &str = "--relay-alone";
 
-/// How long records wait, in minutes, on which ladder. Nothing comes due, and hardly anything leaves its level, while we look.
+/// Delays of records in minutes, and the ladder. No record becomes due, and hardly any leaves its
+/// level, during the measurement.
 struct Waits {
     how: &'static str,
     minutes: [u64; 6],
-    /// The default one, if none is named.
+    /// The default ladder if absent.
     ladder: Option<&'static str>,
 }
 
 const WAITS: [Waits; 2] = [
     Waits { how: "for an hour to a month", minutes: [60, 61, 600, 1_500, 8_000, 43_000], ladder: None },
-    // Half of them on their last stretch, which is within the hour: a relay holds as many as it may.
+    // Half of the records are on their last stretch, which is an hour: the relay holds as many as
+    // it may.
     Waits { how: "half of them within reach", minutes: [30, 61, 45, 121, 59, 300], ladder: Some("1h,2h,4h") },
 ];
-/// It holds all that it will once nothing has changed for so long.
+/// How long nothing may change before the measurement.
 const STEADY: Duration = Duration::from_secs(3);
 const BATCH: usize = 5_000;
 
@@ -41,13 +43,14 @@ pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
             output.figure(&case, megabytes, "MiB");
             figures.push(megabytes);
         }
-        let [few, .., many] = figures[..] else { unreachable!("there are three") };
+        let [few, .., many] = figures[..] else { unreachable!("there are three figures") };
         let case = format!("memory of a relay, a hundred times as many wait {}", waits.how);
         output.figure(&case, many / few, "times");
     }
 }
 
-/// The memory of a relay with so many records waiting, in MiB, and how many of them it holds there.
+/// Returns the memory of a relay with this number of pending records in MiB, and the number of
+/// records that it holds.
 async fn with(place: &Place, count: usize, waits: &'static Waits) -> (f64, u64) {
     let seams = Seams::system("bench");
     let prefix = format!("far-{}-", seams.incarnation);
@@ -65,12 +68,12 @@ async fn with(place: &Place, count: usize, waits: &'static Waits) -> (f64, u64) 
         let batch: Vec<_> = (first..count.min(first + BATCH)).map(envelope).collect();
         producer.send(&batch).await.into_iter().for_each(|sent| assert!(sent.is_ok(), "{sent:?}"));
     }
-    kafka.close().await.expect("it closes");
+    kafka.close().await.expect("the connection closes");
     let arguments = [place.address.clone(), prefix, ladder.to_owned(), count.to_string()];
-    tokio::task::spawn_blocking(move || start(arguments)).await.expect("it ends")
+    tokio::task::spawn_blocking(move || start(arguments)).await.expect("the relay ends")
 }
 
-/// What users have, but for the ladder and the names.
+/// Returns the default settings with this ladder and prefix.
 pub(crate) fn settings(address: &str, prefix: &str, ladder: &str) -> KafkaSettings {
     let mut settings = KafkaSettings::at(address);
     settings.relay_inside = false;
@@ -89,10 +92,11 @@ fn start(arguments: [String; 4]) -> (f64, u64) {
         .split_once(' ')
         .and_then(|(megabytes, held)| Some((megabytes.parse().ok()?, held.trim().parse().ok()?)));
     let said = String::from_utf8_lossy(&output.stderr);
-    figures.unwrap_or_else(|| panic!("no figures, but `{text}`: {said}"))
+    figures.unwrap_or_else(|| panic!("no figures in `{text}`: {said}"))
 }
 
-/// Runs a relay until it knows of all that waits and holds all that it will, and says how much that is.
+/// Runs a relay until it has read all pending records and holds as many as it will, and prints its
+/// memory.
 pub(crate) async fn alone(arguments: &[String]) {
     let [address, prefix, ladder, count] = arguments else { panic!("not {arguments:?}") };
     let (seams, counts) = (Seams::system("bench"), Arc::new(Counts::default()));
@@ -110,5 +114,5 @@ pub(crate) async fn alone(arguments: &[String]) {
     }
     println!("{} {held}", resident() as f64 / f64::from(1 << 20));
     drop(stop);
-    relay.await.expect("it ends").expect("it ends well");
+    relay.await.expect("the relay ends").expect("the relay ends without an error");
 }

@@ -1,4 +1,4 @@
-//! The thread that commits.
+//! The thread that commits offsets.
 
 use super::{lanes::Lanes, watcher::Watcher, wish};
 use rdkafka::{
@@ -13,19 +13,20 @@ use std::{
     time::Duration,
 };
 
-/// The pause after a commit that failed.
+/// Pause after a failed commit.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
-/// How often the last commit of a member that leaves is tried.
+/// Number of attempts at the last commit of a member that leaves.
 const LAST_TRIES: u32 = 100;
 
-/// The thread that tells the broker how far partitions are, where that has moved. It waits for the answers: that of a
-/// commit that is not waited for is never heard. They may not come while the broker is away, and the thread that polls has
-/// to hear meanwhile that its partitions were lost, before any more is done with what was taken from them.
+/// Commits the marks of partitions that have moved. Commits are synchronous, because the failure of
+/// an asynchronous one would go unnoticed. They run on a thread of their own, because they block
+/// while the broker is unavailable. In the meantime the polling thread must learn whether its
+/// partitions were lost, before more of their records are handled.
 pub(super) struct Committer {
     pub(super) consumer: Arc<BaseConsumer<Watcher>>,
     pub(super) lanes: Arc<Lanes>,
     pub(super) wish: Arc<AtomicU8>,
-    /// The last one failed: that was said.
+    /// Whether the last commit failed, which was logged.
     pub(super) failing: bool,
 }
 
@@ -37,7 +38,7 @@ impl Committer {
                 self.lanes.pause(TRY_AGAIN);
             }
         }
-        // A group whose members are just changing takes no commits for a moment.
+        // A group that is rebalancing refuses commits for a moment.
         let mut tries = if self.wish.load(Ordering::SeqCst) == wish::LEAVE { LAST_TRIES } else { 0 };
         while tries > 0 && !self.commit() {
             self.lanes.wait(TRY_AGAIN);
@@ -45,7 +46,7 @@ impl Committer {
         }
     }
 
-    /// `false` if that failed.
+    /// Commits what has changed. Returns `false` if that failed.
     fn commit(&mut self) -> bool {
         let Some(marks) = self.lanes.marks() else { return true };
         let committed = self.consumer.commit(&marks, CommitMode::Sync);
@@ -63,7 +64,7 @@ impl Committer {
                     self.lanes.be_terse();
                 }
                 if !was_failing {
-                    tracing::warn!(%error, "a commit to Kafka failed: it is tried again while the partitions are ours");
+                    tracing::warn!(%error, "commit to Kafka failed; retrying while the partitions are assigned");
                 }
                 self.lanes.uncommitted(&marks);
             }

@@ -1,19 +1,20 @@
-//! What a commit says beside its mark: which records above it are done as well. Whoever gets the partition next, after a
-//! crash or a rebalance, does not do them again.
+//! The metadata of a committed offset: which records above the mark are settled as well. The next
+//! owner of the partition, after a crash or a rebalance, does not handle them again.
 //!
-//! It is the *metadata* of the committed offset, a text that Kafka keeps and does not read: `dwell1:` and hexadecimal
-//! digits, each of which stands for four offsets, the first for the four that begin with the mark, its highest bit for the
-//! first of them.
+//! Kafka stores the metadata as opaque text. It is `dwell1:` followed by hexadecimal digits. Each
+//! digit stands for four offsets, the first digit for the four that begin with the mark; its
+//! highest bit is the first of them.
 
 use std::collections::BTreeSet;
 
 const START: &str = "dwell1:";
-/// Kafka keeps 4 096 bytes of it, unless told otherwise.
+/// Kafka stores 4096 bytes of it by default.
 const DIGITS: usize = 4_000;
-/// How far above the mark it tells of.
+/// Number of offsets above the mark that the metadata can describe.
 pub(crate) const REACH: usize = DIGITS * 4;
 
-/// In words that fit; empty if nothing above the mark is done. What is out of reach is left out.
+/// Writes the metadata; empty if nothing above the mark is settled. Offsets out of reach are
+/// omitted.
 pub(super) fn write(mark: u64, done: impl Iterator<Item = u64>) -> String {
     let mut digits = vec![];
     for offset in done {
@@ -31,7 +32,7 @@ pub(super) fn write(mark: u64, done: impl Iterator<Item = u64>) -> String {
     START.chars().chain(digits.into_iter().map(digit)).collect()
 }
 
-/// The offsets that are done; none if it is somebody else's text.
+/// Reads the settled offsets; none if the metadata was not written by Dwell.
 pub(crate) fn read(mark: u64, text: &str) -> BTreeSet<u64> {
     let Some(digits) = text.strip_prefix(START) else { return BTreeSet::new() };
     let digits: Option<Vec<_>> = digits.chars().map(|digit| digit.to_digit(16)).collect();
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again_up_to_its_reach() {
+    fn settled_offsets_are_read_back_up_to_the_reach() {
         for done in [vec![], vec![101], vec![101, 104, 107, 108, 5_000], vec![100 + REACH as u64 - 1]] {
             let text = write(100, done.iter().copied());
             assert!(text.len() <= 4_096);
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_says_nothing() {
+    fn foreign_metadata_is_ignored() {
         for text in ["", "hello", "dwell2:ff", "dwell1:xyz"] {
             assert_eq!(read(7, text), BTreeSet::new(), "{text}");
         }

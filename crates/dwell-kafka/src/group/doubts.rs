@@ -1,26 +1,28 @@
-//! What the broker is asked and does not answer.
+//! Queries for committed offsets that the broker does not answer.
 
 use rdkafka::{TopicPartitionList, error::KafkaError};
 use std::{collections::BTreeSet, time::Duration};
 
-/// How long the broker may take to say what is committed, where nothing is wrong as far as anybody knows.
+/// How long the first query for committed offsets may take.
 const FIRST: Duration = Duration::from_secs(1);
-/// The same after a question without an answer, and what that grows to: a broker may be slow.
+/// How long a query after an unanswered one may take. It doubles up to the longest time, because a
+/// broker may be slow.
 const SHORTEST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Partitions of which the broker does not say what is committed. While it says nothing of one, the library answers for none
-/// that it was asked for at the same time: each is then asked for by itself, in turn, and holds up no other.
+/// Partitions whose committed offsets the broker does not return. While it returns none for one
+/// partition, librdkafka answers for none of the same query. So each partition is then queried
+/// alone, in turn, and delays no other.
 #[derive(Default)]
 pub(super) struct Doubts {
-    /// How many questions had no answer.
+    /// Number of unanswered queries.
     count: usize,
-    /// Those that were named in the log.
+    /// Partitions that were named in the log.
     named: BTreeSet<(String, i32)>,
 }
 
 impl Doubts {
-    /// What to ask for.
+    /// Returns the partitions of the next query.
     pub(super) fn narrow(&self, unknown: TopicPartitionList) -> TopicPartitionList {
         if self.count == 0 {
             return unknown;
@@ -32,7 +34,7 @@ impl Doubts {
         asked
     }
 
-    /// How long to wait for the answer.
+    /// Returns the timeout of the next query.
     pub(super) fn patience(&self) -> Duration {
         match u32::try_from(self.count) {
             Ok(0) => FIRST,
@@ -41,14 +43,14 @@ impl Doubts {
         }
     }
 
-    /// There was no answer.
+    /// Notes that a query was not answered.
     pub(super) fn add(&mut self, asked: &TopicPartitionList, error: &KafkaError) {
         self.count += 1;
-        // Of several, nobody knows which it was.
+        // With several partitions it is unknown which of them is the reason.
         let [one] = &asked.elements()[..] else { return };
         let (topic, partition) = (one.topic(), one.partition());
         if self.named.insert((topic.to_owned(), partition)) {
-            tracing::warn!(%error, topic, partition, "Kafka does not say what is committed: it is asked until it does");
+            tracing::warn!(%error, topic, partition, "committed offset unknown; retrying");
         }
     }
 }
@@ -66,7 +68,7 @@ mod tests {
     use rdkafka::error::RDKafkaErrorCode as Code;
 
     #[test]
-    fn after_a_question_without_an_answer_each_partition_is_asked_for_by_itself_and_in_turn() {
+    fn after_an_unanswered_query_each_partition_is_queried_alone_in_turn() {
         let mut unknown = TopicPartitionList::new();
         unknown.add_partition_range("t", 0, 2);
         let mut doubts = Doubts::default();
@@ -82,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_waited_for_a_little_at_first_and_never_for_long() {
+    fn query_timeouts_start_short_and_are_bounded() {
         let mut doubts = Doubts::default();
         assert!(doubts.patience() <= Duration::from_secs(1));
         let mut ask = || {

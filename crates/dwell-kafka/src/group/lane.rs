@@ -1,4 +1,4 @@
-//! One partition that a member has: what was taken from it, and what may be committed.
+//! One partition of a member: what was taken from it, and what may be committed.
 
 use super::{details, watcher::Watcher};
 use crate::record::{Read, Record};
@@ -16,58 +16,64 @@ use std::{
     time::Duration,
 };
 
-/// A lease's position is its topic in the two highest bits, its partition in the next fourteen, and its offset below.
+/// The position of a lease contains its topic in the two highest bits, its partition in the next
+/// fourteen, and its offset in the rest.
 const TOPIC_SHIFT: u32 = 62;
 const OFFSET_BITS: u32 = 48;
 
-/// How long a message holds back a partition whose span is full before that is said.
+/// How long a message may hold back a partition with a full span before that is logged.
 pub(super) const STUCK: Duration = Duration::from_secs(30);
 
-/// Topic, by its place in the member's list, and partition.
+/// Index of the topic in the member's list, and partition.
 pub(super) type Key = (usize, i32);
 
-/// One partition, for as long as it is ours.
+/// One partition, while it is assigned to the member.
 pub(super) struct Lane {
-    /// The fence of all that is handed out from it.
+    /// Fence of all records that are handed out from it.
     pub(super) epoch: u64,
-    /// Fences from before the log went back, and the offset below which each still holds.
+    /// Fences from before the log went back, with the offset below which each is still valid.
     former: Vec<(u64, u64)>,
-    /// What came last: its offset, time and size.
+    /// Offset, time and size of the last record.
     last: Option<(u64, Option<Timestamp>, usize)>,
     pub(super) queue: Option<PartitionQueue<Watcher>>,
-    /// What came before the partition had its own queue, and what was looked at and left for later.
+    /// Records that arrived before the partition had its own queue, and records that were not
+    /// ready.
     pub(super) waiting: VecDeque<Record>,
-    /// The mark of whoever had it before us, and what is done above it; not known before the broker was asked.
+    /// Mark of the former owner, and the offsets settled above it. Unknown until the broker was
+    /// queried.
     pub(super) done: Option<(u64, BTreeSet<u64>)>,
-    /// From the first record on.
+    /// Received and settled offsets, from the first record on.
     pub(super) tracker: Option<LowWater>,
-    /// How many are being worked on.
+    /// Number of records that are being handled.
     pub(super) busy: usize,
-    /// How many were done.
+    /// Number of records that were completed.
     pub(super) completed: u64,
-    /// What the broker was last told, as far as we know: the mark, and how many were done then.
+    /// What was committed last, as far as known: the mark, and the number of completed records
+    /// then.
     pub(super) committed: Option<(u64, u64)>,
-    /// The mark that has to be committed again before anything is handed out: see [`super::lanes::Lanes::prove`].
+    /// Mark that must be committed again before anything is handed out: see
+    /// [`super::lanes::Lanes::learn`].
     pub(super) unproven: Option<u64>,
-    /// Being taken away: hands out no more.
+    /// Whether it is being revoked and hands out no more records.
     pub(super) leaving: bool,
-    /// Where its span was last seen to be full.
+    /// State of its full span, as it was last observed.
     pub(super) full: Option<Full>,
-    /// The offset from which on it cannot be read, and why.
+    /// Offset from which it cannot be read, and why.
     pub(super) unreadable: Option<(u64, KafkaError)>,
 }
 
-/// A span that is full. That is ordinary where many are handed out at a time, as in a relay, and only of note if the mark does
-/// not move for long: then one message is stuck.
+/// A full span. That is normal where many records are handed out at a time, as in a relay. Only if
+/// the mark does not move for long, a message is stuck.
 pub(super) struct Full {
     mark: u64,
     since: Duration,
-    /// That it is stuck was said.
+    /// Whether the stuck message was logged.
     pub(super) said: bool,
 }
 
 impl Lane {
-    /// Of which nothing is known yet. `epoch` is the fence of all that is handed out from it.
+    /// Creates a lane of which nothing is known yet. `epoch` is the fence of all records that are
+    /// handed out from it.
     pub(super) fn new(epoch: u64) -> Self {
         Self {
             epoch,
@@ -87,31 +93,32 @@ impl Lane {
         }
     }
 
-    /// Whether the broker was told of all that is done, as far as we know.
+    /// Returns whether everything that is settled was committed, as far as known.
     pub(super) fn is_told(&self) -> bool {
         let told = |tracker: &LowWater| self.committed == Some((tracker.commit(), self.completed));
         self.tracker.as_ref().is_none_or(told)
     }
 
-    /// What there is to commit: a mark, and what is done above it.
+    /// Returns what to commit: a mark, and the offsets settled above it.
     pub(super) fn low_water(&self) -> Option<Cow<'_, LowWater>> {
         let unproven = || self.unproven.map(|mark| Cow::Owned(LowWater::starting_at(mark)));
         self.tracker.as_ref().map(Cow::Borrowed).or_else(unproven)
     }
 
-    /// Whether this fence is that of what was handed out at this offset.
+    /// Returns whether this fence is valid for a record at this offset.
     pub(super) fn holds(&self, fence: u64, offset: u64) -> bool {
         let holds = |(former, below): &(u64, u64)| *former == fence && offset < *below;
         self.epoch == fence || self.former.iter().any(holds)
     }
 
-    /// The log goes back: it was cut off, or made anew. All from here on comes again, and may be something else, so that
-    /// whatever was handed out or done from here on is stale. What lies below is as it was.
+    /// Handles a log that goes back because it was truncated or recreated. All records from this
+    /// offset on are read again and may differ, so their leases and settlements are stale. Records
+    /// below it are not affected.
     pub(super) fn go_back(&mut self, epoch: u64, offset: u64, topic: &str) {
         tracing::warn!(
             topic,
             offset,
-            "a partition of Kafka goes back to an earlier offset: what follows is handled again"
+            "partition went back to an earlier offset; handling the records from there on again"
         );
         let tracker = self.tracker.get_or_insert_with(|| LowWater::starting_at(offset));
         self.busy = self.busy.saturating_sub(tracker.back_to(offset));
@@ -126,18 +133,18 @@ impl Lane {
         self.committed = None;
     }
 
-    /// Whether it is what came last. The library brings a record once more that was taken at the very moment when it halts
-    /// all partitions, as it does whenever the members of the group change.
+    /// Returns whether this is the last record again. librdkafka returns a record twice that was
+    /// taken at the very moment when it halts all partitions, as it does in every rebalance.
     pub(super) fn repeats(&mut self, record: &Record) -> bool {
         let this = Some((record.offset, record.timestamp, record.size()));
         std::mem::replace(&mut self.last, this) == this
     }
 
-    /// Whether it was done by whoever had the partition before us.
+    /// Returns whether the former owner has settled this offset.
     pub(super) fn skips(&mut self, offset: u64) -> bool {
         let Some((mark, done)) = &mut self.done else { return false };
         if offset < *mark {
-            // Somebody has set the group back, or the topic was made anew: what was done then is no longer of interest.
+            // The group was reset or the topic was recreated: earlier settlements no longer apply.
             done.clear();
         }
         let skips = done.remove(&offset);
@@ -149,27 +156,27 @@ impl Lane {
         skips
     }
 
-    /// What whoever had the partition before us has done, and we did not come to yet. It is said again with each commit,
-    /// which replaces what was said before.
+    /// Returns offsets that the former owner has settled and that were not reached yet. Each commit
+    /// repeats them, because it replaces the metadata of the one before.
     pub(super) fn inherited(&self) -> impl Iterator<Item = u64> {
         self.done.iter().flat_map(|(_, done)| done.iter().copied())
     }
 
-    /// How many lie in it that are not done: what is above the mark. Where nothing was received yet, what was committed before
-    /// us counts, and where nothing was, all that is there.
+    /// Returns the number of unsettled records: those above the mark. If nothing was received yet,
+    /// the committed offset counts as the mark; without one, all records count.
     pub(super) fn lag(&self, said: &statistics::Partition) -> u64 {
         let number = |offset: i64| u64::try_from(offset).ok();
         let known = self.tracker.as_ref().map(LowWater::commit).or(number(said.committed_offset));
         let mut mark = known.or(number(said.lo_offset)).unwrap_or(0);
         let is_read = said.fetchq_cnt == 0 && self.waiting.is_empty();
         if is_read && self.tracker.as_ref().is_none_or(|tracker| tracker.span() == 0) {
-            // What is left are ends of transactions, which are no records.
+            // The remaining offsets are transaction markers, not records.
             mark = mark.max(number(said.next_offset).unwrap_or(0));
         }
         number(said.ls_offset).unwrap_or(0).saturating_sub(mark)
     }
 
-    /// One less is being worked on.
+    /// Notes that one record is no longer being handled.
     pub(super) fn let_go(&mut self, settled: &Condvar) {
         self.busy = self.busy.saturating_sub(1);
         if self.busy == 0 {
@@ -192,13 +199,14 @@ impl Lane {
                 }
                 Err(KafkaError::PartitionEOF(_)) => {}
                 Err(error) if is_of_the_batch(&error) => self.stop_at(error, topic, partition),
-                // The library goes on by itself.
+                // librdkafka retries by itself.
                 Err(error) => tracing::warn!(%error, topic, partition, "fetch failed; retrying"),
             }
         }
     }
 
-    /// The library reads the batch again and again. Nothing is skipped: its records would be lost.
+    /// Stops at a batch that librdkafka fails to read each time. Nothing is skipped, because
+    /// records would be lost.
     fn stop_at(&mut self, error: KafkaError, topic: &str, partition: i32) {
         let received = self.tracker.as_ref().map(LowWater::next);
         let offset = received.or(self.done.as_ref().map(|(mark, _)| *mark)).unwrap_or(0);
@@ -215,7 +223,7 @@ impl Lane {
         self.unreadable = Some((offset, error));
     }
 
-    /// Its span is full. Says so once of each message that is stuck.
+    /// Notes that the span is full. Logs each stuck message once.
     pub(super) fn note_full(&mut self, topic: &str, partition: i32, now: Duration) {
         let Some(mark) = self.tracker.as_ref().map(LowWater::commit) else { return };
         let before = self.full.take().filter(|full| full.mark == mark);
@@ -226,13 +234,13 @@ impl Lane {
                 topic,
                 partition,
                 offset = mark,
-                "one unsettled message holds back the commit of all behind it: no more are fetched until it is settled"
+                "unsettled message holds back the commit of later ones; fetching no more until it is settled"
             );
         }
     }
 }
 
-/// Whether the fault lies in what is stored, so that no other attempt can succeed.
+/// Returns whether the error lies in the stored data, so that a retry cannot succeed.
 fn is_of_the_batch(error: &KafkaError) -> bool {
     let code = error.rdkafka_error_code();
     matches!(
@@ -241,7 +249,7 @@ fn is_of_the_batch(error: &KafkaError) -> bool {
     )
 }
 
-/// Adds the mark of a partition, and what is done above it.
+/// Adds the mark of a partition and the offsets settled above it.
 pub(super) fn add(
     list: &mut TopicPartitionList,
     topic: &str,

@@ -1,4 +1,4 @@
-//! The partitions that a member has: what was taken from each, and what may be committed.
+//! The partitions of a member: what was taken from each, and what may be committed.
 
 use super::{
     details::{self, REACH},
@@ -24,15 +24,16 @@ mod settling;
 
 pub(crate) use settling::Settling;
 
-/// A commit that takes longer than this means that the broker is away. What is handled from then on may have to be handled
-/// again by another member, so nothing more is handed out. It bounds what comes twice when a broker dies.
+/// Duration of a commit after which the broker counts as unavailable. Records that are handled from
+/// then on may be handled again by another member, so no more are handed out. This bounds the
+/// duplicates when a broker dies.
 const COMMIT_PATIENCE: Duration = Duration::from_millis(100);
 
-/// The library does not tell of every queue that is no longer empty. So whoever waits looks again by himself: often while
-/// records flow, and else now and then.
+/// Interval at which a waiting caller checks the queues: librdkafka does not notify of every queue
+/// that is no longer empty. The interval is shorter while records flow.
 const SWEEP: Duration = Duration::from_millis(100);
 const SWEEP_IN_FLOW: Duration = Duration::from_millis(2);
-/// Records flow until none was taken for this long.
+/// Records count as flowing until none was taken for this long.
 const FLOW: Duration = Duration::from_millis(300);
 
 /// The partitions of one member.
@@ -42,56 +43,57 @@ pub(crate) struct Lanes {
     read: Read,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
-    /// Told when something was settled or committed, for who waits for the rest.
+    /// Notified when something was settled or committed.
     settled: Condvar,
-    /// Told when there is something to commit, for who does.
+    /// Notified when there is something to commit.
     completed: Condvar,
-    /// Told when there may be something to take, or no more ever.
+    /// Notified when there may be something to take, or when the lanes are closed.
     pub(crate) stirred: Notify,
-    /// What lies in the partitions and is not committed, as the library last said.
+    /// Number of uncommitted records in the partitions, as of the last statistics.
     pub(super) lag: AtomicU64,
 }
 
 struct State {
     lanes: BTreeMap<Key, Lane>,
-    /// The fence of the next assignment.
+    /// Fence of the next assignment.
     epoch: u64,
-    /// The lane to look at first, so that a busy one does not starve the others.
+    /// Index of the lane to take from first, so that a busy one does not starve the others.
     turn: usize,
     closed: bool,
-    /// Somebody wants to leave: nothing is waited for any more.
+    /// The member wants to leave, so nothing is awaited any more.
     hurried: bool,
     /// When a record was last taken.
     taken: Option<Duration>,
-    /// Since when something is to be committed, and is not yet.
+    /// Since when a commit is pending.
     committing: Option<Duration>,
-    /// That it takes so long was said.
+    /// Whether the pending commit was logged as slow.
     said: bool,
-    /// No broker is there.
+    /// No broker is available.
     deserted: bool,
-    /// Whoever commits waits to be told that there is something.
+    /// The committing thread waits to be notified.
     sleeps: bool,
-    /// How often partitions were taken away.
+    /// How often partitions were revoked.
     departures: u64,
-    /// What the broker refuses us, to be told once.
+    /// An error from the broker, returned to the caller once.
     refused: Option<Error>,
-    /// The broker takes commits with nothing beside the mark.
+    /// The broker accepts commits only without metadata.
     terse: bool,
     vitals: Vitals,
-    /// What keeps it from its work, in words.
+    /// What prevents the member from working, as text.
     trouble: Option<String>,
 }
 
-/// A record in our hands.
+/// A record that was taken, with its lease.
 pub(crate) struct Taken {
-    /// Which topic of the member's it came from.
+    /// Index of its topic in the member's list.
     pub(crate) topic: usize,
     pub(crate) lease: LeaseId,
     pub(crate) record: Record,
 }
 
 impl Lanes {
-    /// None yet. `epoch` begins at a random number, so that no fence of another member is ever one of ours.
+    /// Creates the lanes of a member without partitions. `epoch` begins at a random number, so that
+    /// fences of different members differ.
     pub(crate) fn new(
         topics: Vec<String>,
         max_span: usize,
@@ -121,15 +123,16 @@ impl Lanes {
         Self { topics, max_span, read, clock, state, settled, completed, stirred, lag }
     }
 
-    /// Up to `max` records that are `ready`. One that is not is looked at again next time, and holds back those behind it
-    /// in its partition. Nothing is awaited, so nothing that was taken can be lost.
+    /// Takes up to `max` records that are `ready`. A record that is not ready is checked again next
+    /// time, and holds back the records after it in its partition. Nothing is awaited, so a
+    /// cancelled caller loses no record.
     pub(crate) fn take(&self, max: usize, ready: &mut dyn FnMut(&Record) -> bool) -> Result<Vec<Taken>> {
         let mut state = self.lock();
         if let Some(error) = state.refused.take() {
             return Err(error);
         }
         if state.closed {
-            return Err(Error::new(ErrorKind::Closed, "this consumer of Kafka was closed: open another one"));
+            return Err(Error::new(ErrorKind::Closed, "this Kafka consumer was closed: open another one"));
         }
         let now = self.clock.elapsed();
         if state.is_stuck(now) {
@@ -151,27 +154,29 @@ impl Lanes {
         Ok(batch)
     }
 
-    /// Whether so much lies above the mark that the next one is not handed out. Counted in offsets, which are what can be told
-    /// beside the mark: transactions leave gaps.
+    /// Returns whether the span above the mark is full, so that the next record is not handed out.
+    /// The span is counted in offsets, because the metadata describes offsets and transactions
+    /// leave gaps.
     fn is_full(&self, lane: &Lane) -> bool {
         self.is_full_for(lane, lane.waiting.front())
     }
 
-    /// The same for what comes next, where that is known.
+    /// Returns the same for a given next record.
     fn is_full_for(&self, lane: &Lane, record: Option<&Record>) -> bool {
         let Some(tracker) = &lane.tracker else { return false };
         let next = record.map_or(tracker.next(), |record| record.offset);
         tracker.span() > 0 && next.saturating_sub(tracker.commit()) >= self.max_span as u64
     }
 
-    /// Whether a commit does not come through, or would not. What is done meanwhile may have to be done again by somebody
-    /// else.
+    /// Returns whether a commit does not succeed, or would not. Records that are handled meanwhile
+    /// may be handled again by another member.
     pub(crate) fn is_stuck(&self) -> bool {
         self.lock().is_stuck(self.clock.elapsed())
     }
 
-    /// Whether no broker is there, as far as anybody knows. Nothing is handed out while that is so: what is done then can
-    /// only be told once there is one again, and by that time the partitions may be another's.
+    /// Sets whether no broker is available. Nothing is handed out while that is so: records that
+    /// are handled then can be committed only later, when their partitions may belong to another
+    /// member.
     pub(super) fn desert(&self, deserted: bool) {
         let before = std::mem::replace(&mut self.lock().deserted, deserted);
         if before && !deserted {
@@ -183,7 +188,8 @@ impl Lanes {
         self.lock().deserted
     }
 
-    /// In the one way of this member: whatever way a record comes, it must be told from the next one, and that by its size too.
+    /// Reads a record in the one way of this member. Records of all sources must be read alike,
+    /// because [`Lane::repeats`] compares their sizes.
     pub(super) fn read(&self, message: &BorrowedMessage<'_>) -> Record {
         (self.read)(message)
     }
@@ -196,7 +202,7 @@ impl Lanes {
         self.clock.clone()
     }
 
-    /// When to look again, whatever is heard.
+    /// Returns when to check the queues again without a notification.
     pub(super) fn sweep(&self) -> Duration {
         let (taken, now) = (self.lock().taken, self.clock.elapsed());
         if taken.is_some_and(|taken| now.saturating_sub(taken) < FLOW) { SWEEP_IN_FLOW } else { SWEEP }
@@ -218,7 +224,7 @@ impl Lanes {
             }
             let Some(record) = lane.next(&self.topics[key.0], key.1, self.read) else { return };
             if self.is_full_for(lane, Some(&record)) {
-                // Behind a gap.
+                // The record follows a gap.
                 lane.waiting.push_front(record);
                 continue;
             }
@@ -242,22 +248,22 @@ impl Lanes {
         }
     }
 
-    /// What lies in the partitions and is not done, from what the library says of them. It does not know what was committed
-    /// within a transaction.
+    /// Computes the lag from librdkafka's statistics, which do not contain offsets committed in
+    /// transactions.
     pub(super) fn measure(&self, said: &Statistics) {
         let mut state = self.lock();
         let State { lanes, vitals, .. } = &mut *state;
         let of = |(topic, partition): Key| said.topics.get(&self.topics[topic])?.partitions.get(&partition);
         let lag = lanes.iter().filter_map(|(key, lane)| Some(lane.lag(of(*key)?)));
         self.lag.store(lag.sum(), Ordering::Relaxed);
-        // One that has not begun, or cannot be read, is known to wait.
+        // Partitions that have not begun or cannot be read are omitted: they are known to wait.
         let is_read =
             |lane: &Lane| lane.done.is_some() && lane.waiting.is_empty() && lane.unreadable.is_none();
         let read = lanes.iter().filter(|(_, lane)| is_read(lane));
         vitals.observe(self.clock.elapsed(), said, read.filter_map(|(key, _)| Some((*key, of(*key)?))));
     }
 
-    /// What is wrong with the client. It is what [`Self::trouble`] tells, too.
+    /// Returns what is wrong with the client, and stores it for [`Self::trouble`].
     pub(super) fn complaint(&self, limits: Limits) -> Option<Complaint> {
         let now = self.clock.elapsed();
         let mut state = self.lock();
@@ -281,35 +287,35 @@ impl Lanes {
         complaint
     }
 
-    /// What keeps it from its work, if anything does.
+    /// Returns what prevents the member from working, if anything does.
     pub(super) fn trouble(&self) -> Option<String> {
         self.lock().trouble.clone()
     }
 
-    /// Whether the client is in its group, as the library last said.
+    /// Returns whether the client is in its group, as of the last statistics.
     pub(super) fn is_inside(&self) -> bool {
         self.lock().vitals.is_inside()
     }
 
-    /// The name of a topic.
+    /// Returns the name of a topic.
     pub(super) fn topic(&self, key: Key) -> &str {
         &self.topics[key.0]
     }
 
-    /// The next [`Self::take`] tells this.
+    /// Makes the next [`Self::take`] return this error.
     pub(super) fn refuse(&self, error: Error) {
         self.lock().refused = Some(error);
         self.stirred.notify_one();
     }
 
-    /// Whoever waits for what is being worked on waits no longer.
+    /// Ends all waits for records that are being handled.
     pub(super) fn hurry(&self) {
         self.lock().hurried = true;
         self.settled.notify_all();
         self.completed.notify_all();
     }
 
-    /// From now on everything is closed or stale.
+    /// Closes the lanes. All leases become stale.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;

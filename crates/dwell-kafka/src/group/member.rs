@@ -1,4 +1,4 @@
-//! Joining a group, staying in it, and leaving it.
+//! A member of a group: joins, stays and leaves.
 
 use super::{
     committer::Committer,
@@ -31,54 +31,60 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// How long whoever closes a member waits for its last commit.
+/// How long closing waits for the last commit of the member.
 const LEAVE: Duration = Duration::from_secs(10);
-/// How often the library says how much there is to do.
+/// Interval of librdkafka's statistics.
 const STATISTICS: Duration = Duration::from_secs(2);
-/// How long nobody may poll before the group gives up on us, at least; also beyond what a poll may take.
+/// Shortest time without a poll after which the group removes the member, and the margin beyond the
+/// longest poll.
 const POLL: Duration = Duration::from_secs(300);
 const MARGIN: Duration = Duration::from_secs(60);
-/// How long a commit may take beyond a session.
+/// How long a commit may take beyond the session timeout.
 const COMMIT: Duration = Duration::from_secs(10);
 
-/// How a member is set up.
+/// Settings of a member.
 pub(crate) struct MemberSettings<'a> {
     pub(crate) connection: &'a KafkaSettings,
     pub(crate) client_id: &'a str,
     pub(crate) group: String,
-    /// Four at most.
+    /// At most four.
     pub(crate) topics: Vec<String>,
     pub(crate) max_span: usize,
-    /// Whether it commits what was completed by itself; else whoever completes it does, in a transaction.
+    /// Whether the member commits completed records. Otherwise the caller commits them in
+    /// transactions.
     pub(crate) commits: bool,
-    /// Whether a commit has to come through before anything of a new partition is handed out. Only where it commits by itself.
+    /// Whether a commit must succeed before records of a newly assigned partition are handed out.
+    /// Only where the member commits.
     pub(crate) proves: bool,
     pub(crate) fetch: Fetch,
     pub(crate) read: Read,
-    /// A random number: see [`Lanes::new`].
+    /// Random number that fences begin with: see [`Lanes::new`].
     pub(crate) epoch: u64,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Tells a client that no longer works from a broker that is unavailable.
+    /// Distinguishes a client that no longer works from a broker that is unavailable.
     pub(crate) probe: Arc<Probe>,
-    /// How many clients were replaced.
+    /// Number of clients that were replaced.
     pub(crate) replaced: Arc<AtomicU64>,
 }
 
-/// What the library fetches of each partition before anybody takes it.
+/// What librdkafka prefetches from each partition.
 #[derive(Clone, Copy)]
 pub(crate) struct Fetch {
-    /// No more are asked for while there are so many,
+    /// Number of prefetched records at which fetching stops.
     pub(crate) records: usize,
-    /// or so many bytes.
+    /// Number of prefetched bytes at which fetching stops.
     pub(crate) bytes: usize,
-    /// The most bytes of one answer, unless the first batch is larger: what there may be beyond the limits.
+    /// Limit of one fetch response in bytes, unless its first batch is larger. The prefetch may
+    /// exceed its limits by this much.
     pub(crate) at_once: usize,
-    /// How long the broker may keep a question that it has no answer to. There is one at a time: a partition that has enough
-    /// is no part of it, and when that is used up, it waits for those that are empty.
+    /// How long the broker may hold a fetch that it has no records for. A broker gets one fetch at
+    /// a time. Partitions with a full prefetch are not part of it; when they are drained, they wait
+    /// until the fetch for the other partitions is answered.
     pub(crate) wait: Duration,
 }
 
-/// A member of a group. Dropping it is a crash: nothing more is committed, and its partitions go to others.
+/// A member of a group. Dropping it is like a crash: nothing more is committed, and its partitions
+/// are reassigned.
 pub(crate) struct Member {
     lanes: Arc<Lanes>,
     consumer: Weak<BaseConsumer<Watcher>>,
@@ -88,7 +94,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Joins. The partitions come later, by themselves.
+    /// Joins the group. Partitions are assigned later.
     pub(crate) fn join(settings: MemberSettings<'_>) -> Result<Self> {
         let MemberSettings {
             connection,
@@ -112,7 +118,8 @@ impl Member {
             ("group.id", group.clone()),
             ("enable.auto.commit", "false".to_owned()),
             ("enable.auto.offset.store", "false".to_owned()),
-            // Where a group has no offset, since it expired or a partition is new, nothing may be skipped.
+            // If the group has no offset, because it expired or the partition is new, no record may
+            // be skipped.
             ("auto.offset.reset", "earliest".to_owned()),
             ("partition.assignment.strategy", "cooperative-sticky".to_owned()),
             ("session.timeout.ms", session.as_millis().to_string()),
@@ -197,30 +204,31 @@ impl Member {
         self.lanes.release(lease)
     }
 
-    /// What a transaction needs to complete these: who we are in the group, and its marks. `None` if one of them is not ours
-    /// any more. For a thread that may wait.
+    /// Returns what a transaction needs to settle these records: the group metadata and the
+    /// offsets. `None` if one of them was lost. For a thread that may block.
     pub(crate) fn offsets(&self, leases: &[LeaseId]) -> Option<Offsets> {
-        // In this order: should the partition go in between, the broker knows that we are somebody of the past.
+        // In this order: if the partition is revoked in between, the metadata is outdated and the
+        // broker refuses it.
         let member = self.consumer.upgrade()?.group_metadata()?;
         Some(Offsets { member, marks: self.lanes.marks_after(leases)? })
     }
 
-    /// Whether it has left, whichever way.
+    /// Returns whether the member has left, for any reason.
     pub(crate) fn has_ended(&self) -> bool {
         *self.ended.borrow()
     }
 
-    /// The first topic that it reads.
+    /// Returns the first topic that it reads.
     pub(crate) fn topic(&self) -> &str {
         self.lanes.a_topic().unwrap_or_default()
     }
 
-    /// What keeps it from its work, if anything does.
+    /// Returns what prevents the member from working, if anything does.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.lanes.trouble()
     }
 
-    /// What lies in its partitions and is not committed.
+    /// Returns the number of uncommitted records in its partitions.
     pub(crate) fn lag(&self) -> u64 {
         self.lanes.lag.load(Ordering::Relaxed)
     }
@@ -235,7 +243,7 @@ impl Member {
         self.lanes.is_leaving(lease)
     }
 
-    /// Completes when there may be something to take. What stirred before the call counts.
+    /// Completes when there may be records to take. A notification before the call counts.
     pub(crate) async fn stirred(&self) {
         tokio::select! {
             biased;
@@ -244,14 +252,14 @@ impl Member {
         }
     }
 
-    /// Completes when it has left, whichever way.
+    /// Completes when the member has left, for any reason.
     pub(crate) fn ended(&self) -> BoxFuture<'static, ()> {
         let mut ended = self.ended.clone();
         Box::pin(async move { drop(ended.wait_for(|ended| *ended).await) })
     }
 
-    /// Commits what is settled, gives back the rest, and leaves. Does not wait for a broker that is away: the library does,
-    /// without a limit, on the thread that it is left to. Idempotent.
+    /// Commits what is settled, releases the rest, and leaves. Does not wait for an unavailable
+    /// broker: librdkafka does so without a limit, on its own thread. Idempotent.
     pub(crate) fn close(&self) -> BoxFuture<'static, ()> {
         let _ = self.wish.compare_exchange(wish::GO_ON, wish::LEAVE, Ordering::SeqCst, Ordering::SeqCst);
         self.lanes.hurry();
@@ -260,7 +268,7 @@ impl Member {
             tokio::select! {
                 biased;
                 () = ended => {}
-                () = patience => tracing::warn!("a Kafka consumer could not commit in time: what it did may come again"),
+                () = patience => tracing::warn!("Kafka consumer could not commit before it was closed; settled messages may be redelivered"),
             }
         })
     }
@@ -279,21 +287,25 @@ pub(crate) struct Offsets {
     pub(crate) marks: TopicPartitionList,
 }
 
-/// The others may take as long as a partition waits for its handlers, and one that has died is a member for a session.
+/// Returns the limits for joining and committing. Other members may wait for their handlers as long
+/// as `revoke_wait`, and a dead member stays in the group for a session.
 fn limits(connection: &KafkaSettings) -> Limits {
     let joining = connection.revoke_wait + connection.session + MARGIN / 2;
     Limits { joining, commit: connection.session + COMMIT }
 }
 
-/// The poll that takes a partition away waits for its handlers.
+/// Returns the longest poll: the poll that revokes a partition waits for its handlers.
 fn longest_poll(session: Duration, revoke_wait: Duration) -> Duration {
     session.max(POLL).max(revoke_wait + MARGIN)
 }
 
 fn spawn(group: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
     thread::Builder::new().name(format!("kafka {group}")).spawn(work).map_err(|error| {
-        dwell_core::Error::new(dwell_core::ErrorKind::Unavailable, "no thread for a Kafka consumer")
-            .with_source(error)
+        dwell_core::Error::new(
+            dwell_core::ErrorKind::Unavailable,
+            "the thread of a Kafka consumer could not be started",
+        )
+        .with_source(error)
     })
 }
 
@@ -302,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_poll_may_take_as_long_as_a_partition_waits_for_its_handlers() {
+    fn a_poll_may_take_longer_than_revoke_wait() {
         let longest = |session, wait| longest_poll(Duration::from_secs(session), Duration::from_secs(wait));
         assert_eq!(longest(30, 10), Duration::from_secs(300));
         assert_eq!(longest(600, 10), Duration::from_secs(600));

@@ -1,12 +1,15 @@
-//! A member of a consumer group: what a consumer of a subscription and the relay have in common.
+//! Membership in a consumer group, shared by the consumers of subscriptions and the relay.
 //!
-//! A thread of its own polls the client library, whatever handlers do, and so stays a member. It brings no records: each
-//! partition has a queue of its own, from which whoever receives takes as much as was asked for, so that a stalled
-//! receiver holds no more than the library's prefetch. Partitions come and go by cooperative rebalancing:
+//! A dedicated thread polls librdkafka whatever handlers do, and thereby keeps the membership. It
+//! fetches no records: each partition has a queue of its own, from which the caller takes as many
+//! records as it requests. A stalled caller thus holds no more than librdkafka's prefetch.
+//! Partitions are assigned and revoked by cooperative rebalancing:
 //!
-//! * taken away: nothing more is handed out, what is being worked on is waited for, up to a limit, and the mark is
-//!   committed before the partition is let go, together with what is done above it;
-//! * lost, because the broker has given up on us: dropped without a commit, since it is somebody else's by now.
+//! * When a partition is revoked, no more of its records are handed out. The member waits for
+//!   handlers up to a limit, and commits the mark and the records that are settled above it,
+//!   before the partition is released.
+//! * When a partition is lost because the broker has removed the member, it is dropped without a
+//!   commit: another member owns it by now.
 
 mod committer;
 mod details;

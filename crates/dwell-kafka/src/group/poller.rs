@@ -1,4 +1,4 @@
-//! The thread that keeps the membership: it polls the library, whatever handlers do.
+//! The thread that polls librdkafka and thereby keeps the membership, whatever handlers do.
 
 use super::{
     doubts::Doubts,
@@ -28,25 +28,26 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// How long one poll waits. What comes for a partition that is new ends it.
+/// Timeout of one poll. A record of a newly assigned partition ends it.
 const POLL: Duration = Duration::from_millis(100);
-/// So many polls that bring nothing mean that there is nothing.
+/// Number of consecutive empty polls that mean that no record is queued.
 const NOTHING: u32 = 16;
-/// How long a broker that may be there is waited for at most: that partitions were lost is heard between two such looks.
+/// Longest wait for a broker that may be available again. Between two such waits the thread learns
+/// whether partitions were lost.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How often it is looked whether a broker answers, while the client does not work.
+/// Interval at which the probe checks for a broker while the client does not work.
 const PROBE: Duration = Duration::from_secs(2);
-/// How long the client that was replaced is given to end in good order.
+/// How long the client that was replaced may take to end cleanly.
 const LAST: Duration = Duration::from_secs(60);
 
-/// Notices a client that no longer works although a broker answers.
+/// Detects a client that does not work although a broker answers.
 pub(super) struct Watchdog {
     group: String,
     limits: Limits,
     probe: Arc<Probe>,
     replaced: Arc<AtomicU64>,
-    /// When it looked last.
+    /// When the probe last checked for a broker.
     looked: Option<Duration>,
     /// Since when a broker answers.
     answered: Option<Duration>,
@@ -57,7 +58,8 @@ impl Watchdog {
         Self { group, limits, probe, replaced, looked: None, answered: None }
     }
 
-    /// Whether to open another client. One that stalls where another one did is not helped by that.
+    /// Returns whether to replace the client. A client that stalls where another one did is not
+    /// replaced, because that would not help.
     fn is_lost(&mut self, lanes: &Lanes) -> bool {
         let Some(complaint) = lanes.complaint(self.limits) else {
             (self.looked, self.answered) = (None, None);
@@ -82,12 +84,12 @@ impl Watchdog {
         self.would_help(&complaint, lanes)
     }
 
-    /// Whether another client may work where this one does not.
+    /// Returns whether another client may work where this one does not.
     fn would_help(&self, complaint: &Complaint, lanes: &Lanes) -> bool {
         match complaint {
             Complaint::Outside(_) => self.probe.may_replace(&self.group),
             Complaint::Stalled(partitions) => {
-                // All of them are remembered, also behind one that is new.
+                // The filter must see all partitions, so that each of them is remembered.
                 let is_new = |(key, offset): &(Key, i64)| {
                     let partition = format!("{}/{}/{}", self.group, lanes.topic(*key), key.1);
                     self.probe.is_new_stall(partition, *offset)
@@ -98,25 +100,26 @@ impl Watchdog {
     }
 }
 
-/// The thread that keeps the membership.
+/// The polling thread.
 pub(super) struct Poller {
     pub(super) consumer: Arc<BaseConsumer<Watcher>>,
     pub(super) lanes: Arc<Lanes>,
     pub(super) wish: Arc<AtomicU8>,
     pub(super) committer: Option<JoinHandle<()>>,
     pub(super) doubts: Doubts,
-    /// How long a broker that may be there was last waited for.
+    /// How long it last waited for a broker that may be available again.
     pub(super) patience: Duration,
     pub(super) watchdog: Watchdog,
     /// See [`super::MemberSettings::proves`].
     pub(super) proves: bool,
-    /// Told when it has left.
+    /// Set when the member has left the group.
     pub(super) end: watch::Sender<bool>,
 }
 
 impl Poller {
     pub(super) fn run(mut self) {
-        // Without whoever commits, all that is done would come again: whoever receives opens another one.
+        // Without the committing thread, all settled records would be redelivered: end, so that the
+        // caller opens another consumer.
         let is_committed = |committer: &JoinHandle<()>| !committer.is_finished();
         while self.wish.load(Ordering::SeqCst) == wish::GO_ON
             && self.committer.as_ref().is_none_or(is_committed)
@@ -126,24 +129,26 @@ impl Poller {
                 return self.abandon();
             }
         }
-        // The last commit.
+        // The committing thread makes the last commit.
         if self.committer.take().is_some_and(|committer| committer.join().is_err()) {
-            tracing::error!("a thread that commits to Kafka has panicked: what was done may come again");
+            tracing::error!(
+                "committing thread of a Kafka consumer panicked; settled records may be redelivered"
+            );
         }
     }
 
-    /// Nothing more comes of this client. The library may never return from its last commit: nobody waits for that.
+    /// Ends without waiting for the client, whose last commit may never return.
     fn abandon(mut self) {
         let (topic, why) = (self.lanes.a_topic(), self.lanes.trouble().unwrap_or_default());
         tracing::error!(topic, why, "Kafka client does not recover; replacing it");
         self.watchdog.replaced.fetch_add(1, Ordering::SeqCst);
         let _ = self.wish.compare_exchange(wish::GO_ON, wish::DROP, Ordering::SeqCst, Ordering::SeqCst);
         let _ = self.end.send(true);
-        let text = format!("the Kafka client did not recover ({why}): open another consumer");
+        let text = format!("a Kafka client did not recover and was closed ({why}): open another consumer");
         self.lanes.refuse(Error::new(ErrorKind::Unavailable, text));
         self.lanes.hurry();
         self.lanes.close();
-        // Should it recover after all, it must not take partitions from its successor.
+        // If the client recovers after all, it must not take partitions from its successor.
         self.consumer.unsubscribe();
         let committer = self.committer.take();
         let clock = self.lanes.clock();
@@ -166,18 +171,18 @@ impl Poller {
             self.drain();
         }
         if self.lanes.is_deserted() {
-            // Nobody is there to be asked for anything else.
+            // No other request can be answered.
             self.look_for_a_broker();
         } else {
             while self.learn() {}
         }
     }
 
-    /// Takes in what came for a partition before it had its own queue: it lies before all that comes there. Only then is
-    /// anything of it handed out.
+    /// Takes in records of a partition that arrived before it had its own queue. They precede all
+    /// records in the queue, so no record is handed out before.
     fn drain(&self) {
         let mut nothing = 0;
-        // A poll that brings nothing may have served an event.
+        // A poll that returns nothing may have handled an event.
         while nothing < NOTHING {
             match self.consumer.poll(Duration::ZERO) {
                 Some(Ok(message)) => self.lanes.came_early(message.topic(), self.lanes.read(&message)),
@@ -187,12 +192,13 @@ impl Poller {
         }
     }
 
-    /// Begins with partitions that are new to us, behind what was done there. Not left to the library: while a transaction of
-    /// the former owner's is open it cannot know either, and when the members of the group change in that time, it begins
-    /// with the first record that there is.
+    /// Begins to read newly assigned partitions after the records that are settled there. The
+    /// offsets are not left to librdkafka: while the former owner has an open transaction they are
+    /// unknown, and if the group rebalances in that time, librdkafka begins with the first record.
     ///
-    /// Whether it has begun with some, so that there may be others to ask for. While the broker is waited for, nothing is
-    /// heard, and a change of the members that is not heard halts all partitions: hence a little at a time.
+    /// Returns whether reading of some partitions has begun, so that others may remain. While this
+    /// waits for the broker, no event is handled, and a rebalance that is not handled halts all
+    /// partitions. That is why each wait is short.
     fn learn(&mut self) -> bool {
         let Some(unknown) = self.lanes.unknown() else {
             self.doubts = Doubts::default();
@@ -212,7 +218,7 @@ impl Poller {
             }
         };
         let cooperative = matches!(self.consumer.rebalance_protocol(), RebalanceProtocol::Cooperative);
-        // The last thing before it: with an assignment, the library forgets that one was lost.
+        // Check last: after an assignment, librdkafka forgets that partitions were lost.
         if self.consumer.assignment_lost() {
             return false;
         }
@@ -220,16 +226,17 @@ impl Poller {
         match begun {
             Ok(()) => self.lanes.learn(&committed, self.proves),
             Err(error) => {
-                tracing::error!(%error, "the assignment of partitions could not be followed");
+                tracing::error!(%error, "assignment of partitions failed");
                 return false;
             }
         }
         true
     }
 
-    /// Asks whatever broker there is for something that it has to answer itself. An answer may come too late: partitions that
-    /// the library knows to be lost are not gone on with. What it learns a moment later is heard with the next poll, and until
-    /// then, a tenth of a second at most, records may be handed out that come again elsewhere.
+    /// Checks whether a broker answers. If the response comes too late, librdkafka knows that the
+    /// partitions are lost, and they are not continued. A loss that it learns of a moment later is
+    /// handled with the next poll. Until then, at most a tenth of a second, records may be handed
+    /// out that another member also handles.
     fn look_for_a_broker(&mut self) {
         self.patience = (self.patience * 2).clamp(POLL, LOOK);
         let answer = self.consumer.fetch_metadata(self.lanes.a_topic(), self.patience);
@@ -261,11 +268,11 @@ impl Poller {
         );
         let is_alone = error.rdkafka_error_code() == Some(Code::AllBrokersDown);
         let topic = self.lanes.a_topic();
-        // Of all others, the client has said more already.
+        // The client has reported all other errors in more detail.
         if (told || is_alone) && self.consumer.context().trouble.is_news(&error.to_string()) {
-            tracing::warn!(%error, topic, "a Kafka consumer reports");
+            tracing::warn!(%error, topic, "Kafka consumer reports an error");
         } else {
-            tracing::debug!(%error, topic, "a Kafka consumer reports");
+            tracing::debug!(%error, topic, "Kafka consumer reports an error");
         }
         if is_alone {
             self.lanes.desert(true);
@@ -280,13 +287,14 @@ impl Drop for Poller {
     fn drop(&mut self) {
         let wish = self.wish.compare_exchange(wish::GO_ON, wish::DROP, Ordering::SeqCst, Ordering::SeqCst);
         if wish.is_ok() {
-            // Nobody wanted that: it has panicked, or there was no thread for it. Whoever receives must hear of it, and whoever
-            // commits must end.
-            let text = "the thread of a Kafka consumer has ended: open another one";
+            // The thread panicked or could not be started. The caller must get an error, and the
+            // committing thread must end.
+            let text = "the thread of a Kafka consumer ended unexpectedly: open another consumer";
             self.lanes.refuse(Error::new(ErrorKind::Unavailable, text));
             self.lanes.hurry();
         }
-        // The queues of the partitions first: the client cannot go before them. Then it leaves the group.
+        // Drops the queues of the partitions first, because the client cannot be dropped before
+        // them. Dropping the client leaves the group.
         self.lanes.close();
     }
 }

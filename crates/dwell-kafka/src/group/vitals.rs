@@ -1,38 +1,41 @@
-//! Whether a client of the library works: it is in its group, and it reads its partitions.
+//! Determines whether a client of librdkafka works: whether it is in its group and reads its
+//! partitions.
 //!
-//! librdkafka removes every broker that a metadata response does not name. A broker that was fenced while it hung names
-//! none when it continues. A client that has removed its last broker never connects again: it finds no coordinator, and a
-//! commit that waits for one never returns. Only another client helps, and [`super::poller`] asks for it.
+//! librdkafka removes every broker that is missing from a metadata response. A broker that was
+//! fenced while it hung returns none when it continues. A client that has removed its last broker
+//! never connects again: it finds no coordinator, and a commit that needs one never returns. Only
+//! another client helps, and [`super::poller`] replaces it.
 
 use super::lane::Key;
 use rdkafka::statistics::{Broker, ConsumerGroup, Partition, Statistics};
 use std::{collections::BTreeMap, time::Duration};
 
-/// How long a client may look for the coordinator of its group. A cluster that takes longer to choose another one costs each
-/// client a replacement, and its deliveries in flight a duplicate: a client that never finds it would cost more.
+/// How long a client may look for the coordinator of its group. If a cluster takes longer to elect
+/// one, each client is replaced, and its deliveries in flight are duplicated. A client that never
+/// finds a coordinator would cost more.
 const NO_COORDINATOR: Duration = Duration::from_secs(5);
 /// How long a partition may have more records while none of them is fetched.
 const STALLED: Duration = Duration::from_secs(15);
-/// How long a broker may be silent that is asked for records many times a second.
+/// How long a broker may be silent that receives many fetch requests per second.
 const SILENT: Duration = Duration::from_secs(10);
 
-/// What the statistics of the library say, as far as it is of interest here.
+/// The relevant part of librdkafka's statistics.
 #[derive(Default)]
 pub(super) struct Vitals {
     outside: Option<Outside>,
-    /// It was last seen inside its group.
+    /// Whether the client was in its group at the last observation.
     inside: bool,
     still: BTreeMap<Key, Still>,
 }
 
-/// It is not in its group.
+/// The client is not in its group.
 struct Outside {
     since: Duration,
     has_coordinator: bool,
     state: String,
 }
 
-/// A partition of which nothing is fetched.
+/// A partition from which nothing is fetched.
 struct Still {
     next: i64,
     since: Duration,
@@ -41,23 +44,25 @@ struct Still {
 /// What is wrong with a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Complaint {
-    /// It is outside its group, or a commit does not return.
+    /// The client is outside its group, or a commit does not return.
     Outside(String),
-    /// Each of these partitions has more records from its offset on, and none is fetched. There is at least one.
+    /// Each of these partitions has more records from its offset on, and none of them is fetched.
+    /// The list is not empty.
     Stalled(Vec<(Key, i64)>),
 }
 
-/// How long a client may take, where that depends on the settings.
+/// Time limits that depend on the settings.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
-    /// For the group to admit it: others may finish their work first.
+    /// Limit for joining the group: other members may finish their work first.
     pub(super) joining: Duration,
-    /// For a commit.
+    /// Limit for a commit.
     pub(super) commit: Duration,
 }
 
 impl Vitals {
-    /// What was said of the group, and of each partition that is read and of which no record waits here.
+    /// Takes in the statistics of the group, and of each partition that is read and has no buffered
+    /// records.
     pub(super) fn observe<'a>(
         &mut self,
         now: Duration,
@@ -69,7 +74,7 @@ impl Vitals {
         self.inside = said.cgrp.is_some() && self.outside.is_none();
         let before = std::mem::take(&mut self.still);
         for (key, partition) in read {
-            // No other client could read a partition without a leader.
+            // No client could read a partition without a leader.
             let has_leader = partition.leader >= 0 || is_alone;
             if partition.fetchq_cnt > 0 || !has_leader || (is_asked(said, partition) && !has_more(partition))
             {
@@ -81,7 +86,7 @@ impl Vitals {
         }
     }
 
-    /// Whether the client is in its group.
+    /// Returns whether the client is in its group.
     pub(super) fn is_inside(&self) -> bool {
         self.inside
     }
@@ -96,7 +101,8 @@ impl Vitals {
         Some(Outside { since, has_coordinator, state: format!("{}, {}", group.state, group.join_state) })
     }
 
-    /// What is wrong for longer than it may be. `committing` is since when a commit has not returned.
+    /// Returns the complaint that has lasted too long, if any. `committing` is the time since which
+    /// a commit has not returned.
     pub(super) fn complaint(
         &self,
         now: Duration,
@@ -120,12 +126,13 @@ impl Vitals {
     }
 }
 
-/// Whether the client is connected to this broker. The coordinator is listed twice, once as a logical broker.
+/// Returns whether the client is connected to this broker. The coordinator is listed twice, once as
+/// a logical broker.
 fn is_up(broker: &Broker) -> bool {
     broker.source != "logical" && broker.source != "internal" && broker.state == "UP"
 }
 
-/// Whether a broker is asked for records of the partition, and answers.
+/// Returns whether the client fetches records of the partition from a broker that answers.
 fn is_asked(said: &Statistics, partition: &Partition) -> bool {
     let silent = i64::try_from(SILENT.as_micros()).unwrap_or(i64::MAX);
     let answers =
@@ -158,7 +165,7 @@ mod tests {
         Statistics { cgrp: Some(group), brokers: [("b".to_owned(), broker)].into(), ..Statistics::default() }
     }
 
-    /// Its only broker is down.
+    /// Statistics of a client whose only broker is down.
     fn alone(state: &str, join_state: &str) -> Statistics {
         let mut said = group(state, join_state);
         said.brokers.values_mut().for_each(|broker| broker.state = "DOWN".to_owned());
@@ -171,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_without_a_coordinator_is_outside_its_group_after_a_moment() {
+    fn a_client_without_a_coordinator_is_soon_outside_its_group() {
         let mut vitals = Vitals::default();
         let lost = group("query-coord", "init");
         vitals.observe(seconds(1), &lost, [].into_iter());
@@ -186,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_joins_may_wait_for_the_others() {
+    fn a_joining_client_may_wait_for_other_members() {
         let mut vitals = Vitals::default();
         vitals.observe(seconds(1), &group("query-coord", "init"), [].into_iter());
         for at in [4, 30, 60] {
@@ -209,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_that_does_not_return_is_a_complaint() {
+    fn a_commit_that_does_not_return_causes_a_complaint() {
         let mut vitals = Vitals::default();
         vitals.observe(seconds(1), &group("up", "steady"), [].into_iter());
         assert_eq!(vitals.complaint(seconds(40), Some(seconds(1)), LIMITS), None);
@@ -217,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_has_more_and_does_not_move_is_stalled() {
+    fn a_partition_with_unfetched_records_stalls() {
         let (mut vitals, said) = (Vitals::default(), group("up", "steady"));
         let mut look = |at, next, end| {
             let of = partition(next, end);
@@ -225,8 +232,8 @@ mod tests {
             vitals.complaint(seconds(at), None, LIMITS)
         };
         assert_eq!(look(1, 7, 7), None);
-        assert_eq!(look(20, 7, 9), None, "it has more since a moment");
-        assert_eq!(look(30, 8, 9), None, "it moves");
+        assert_eq!(look(20, 7, 9), None, "its new records arrived a moment ago");
+        assert_eq!(look(30, 8, 9), None, "its offset has moved");
         assert_eq!(look(45, 8, 9), Some(Complaint::Stalled(vec![((0, 3), 8)])));
         assert_eq!(look(46, 9, 9), None);
     }
@@ -243,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_whose_broker_is_gone_or_silent_is_stalled_though_nothing_more_is_known_of() {
+    fn a_partition_with_a_lost_or_silent_broker_stalls_without_known_records() {
         let of = partition(7, 7);
         for (state, rxidle) in [("DOWN", 0), ("UP", 11_000_000)] {
             let (mut vitals, mut said) = (Vitals::default(), group("up", "steady"));

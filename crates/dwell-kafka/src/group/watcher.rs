@@ -1,4 +1,4 @@
-//! What the library tells a member.
+//! Callbacks from librdkafka to a member.
 
 use super::{lanes::Lanes, wish};
 use crate::trouble::Trouble;
@@ -18,16 +18,16 @@ use std::{
     time::Duration,
 };
 
-/// How often a partition that is taken away looks whether it was lost meanwhile.
+/// Interval at which a revocation that waits for handlers checks whether the partitions were lost.
 const GLANCE: Duration = Duration::from_millis(200);
 
-/// Hears of partitions that come and go, on the thread that polls.
+/// Handles assigned and revoked partitions, on the polling thread.
 pub(super) struct Watcher {
     pub(super) trouble: Trouble,
     pub(super) lanes: Arc<Lanes>,
     pub(super) wish: Arc<AtomicU8>,
     pub(super) commits: bool,
-    /// How long a partition that is taken away waits for its handlers.
+    /// How long a revoked partition waits for its handlers.
     pub(super) patience: Duration,
 }
 
@@ -59,7 +59,7 @@ impl ConsumerContext for Watcher {
                     self.lanes.assigned(partitions);
                 }
                 if cooperative {
-                    // They begin when it is known where: see `Poller::learn`.
+                    // Reading begins once the initial offsets are known: see `Poller::learn`.
                     consumer.incremental_assign(&TopicPartitionList::new())
                 } else {
                     consumer.assign(partitions)
@@ -69,7 +69,7 @@ impl ConsumerContext for Watcher {
                 if consumer.assignment_lost() {
                     tracing::warn!(
                         ?partitions,
-                        "partitions were lost: what was being handled comes again elsewhere"
+                        "partitions were lost; another member redelivers their unsettled records"
                     );
                 } else if self.wish.load(Ordering::SeqCst) == wish::GO_ON {
                     self.let_go(consumer, partitions);
@@ -83,12 +83,12 @@ impl ConsumerContext for Watcher {
             }
         };
         if let Err(error) = done {
-            tracing::error!(%error, "the assignment of partitions could not be followed");
+            tracing::error!(%error, "assignment of partitions failed");
         }
     }
 }
 
-/// Those of these that have begun: the library knows of no others.
+/// Returns those of the partitions that are being read. librdkafka does not know the others.
 fn begun(consumer: &BaseConsumer<Watcher>, partitions: &TopicPartitionList) -> TopicPartitionList {
     let Ok(all) = consumer.assignment() else { return partitions.clone() };
     let mut begun = TopicPartitionList::new();
@@ -101,8 +101,8 @@ fn begun(consumer: &BaseConsumer<Watcher>, partitions: &TopicPartitionList) -> T
 }
 
 impl Watcher {
-    /// Finish, and let it be committed: whoever gets them next begins behind what was handled here. What others work on is
-    /// committed meanwhile, as ever.
+    /// Waits until the handlers of revoked partitions have finished and their work is committed, so
+    /// that the next owner begins after it. Other partitions are committed meanwhile as usual.
     fn let_go(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList) {
         self.lanes.leave(partitions);
         let clock = self.lanes.clock();

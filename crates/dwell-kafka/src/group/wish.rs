@@ -1,7 +1,7 @@
-//! What the threads of a member are to do.
+//! Commands for the threads of a member.
 
 pub(super) const GO_ON: u8 = 0;
 /// Commit and leave.
 pub(super) const LEAVE: u8 = 1;
-/// Leave as a crash does: commit nothing.
+/// Leave as after a crash: commit nothing.
 pub(super) const DROP: u8 = 2;

@@ -1,4 +1,4 @@
-//! Sending records: many at a time, and each one confirmed by all replicas.
+//! Sends records in batches. Each record is confirmed by all replicas.
 
 mod native;
 mod sending;
@@ -34,41 +34,44 @@ use transactions::{CALL, new_name};
 
 type Native = native::Native<Reports>;
 
-/// How long to wait while the library has no room for more.
+/// Pause before a record is handed over again when librdkafka's queue is full.
 const ROOM: Duration = Duration::from_millis(2);
-/// How long a close waits for what is on its way.
+/// How long closing waits for records in flight.
 const FLUSH: Duration = Duration::from_secs(10);
-/// How long it then waits for the threads of the library.
+/// How long closing then waits for the threads of librdkafka.
 const GONE: Duration = Duration::from_secs(2);
-/// How often it is looked whether a producer works that something is waited for from.
+/// Interval at which a producer with waiting sends is checked.
 const WATCH: Duration = Duration::from_secs(1);
-/// How long a producer may confirm nothing that is on its way.
+/// How long a producer may confirm none of its records in flight.
 const SILENCE: Duration = Duration::from_secs(5);
-/// How many bytes are sent as one batch, where the broker allows as much.
+/// Size of a batch in bytes, where the broker allows as much.
 const BATCH: usize = 1_000_000;
 
-/// Sends records. Idempotent, so that a repetition by the library makes no second one, and so that order is kept.
+/// Sends records. The producer is idempotent, so that a retry by librdkafka neither duplicates nor
+/// reorders records.
 pub(crate) struct Outbox {
     settings: KafkaSettings,
     client_id: String,
     clock: Arc<dyn Clock>,
     transactions: Option<Transactions>,
-    /// The largest record that it hands to the broker, if that is not `max_record`.
+    /// Size of the largest record that it hands to the broker, if not `max_record`.
     largest: Option<usize>,
-    /// What tells its transactions from all others of this process: see [`Self::rename`].
+    /// Number in its transactional id, which is unique in this process: see [`Self::rename`].
     name: AtomicUsize,
     state: Mutex<State>,
-    /// It is about to be closed: no call is waited for that a broker may never answer.
+    /// Whether it is about to be closed. Calls that a broker may never answer are then not awaited.
     closing: Arc<AtomicBool>,
-    /// Tells a producer that no longer works from a broker that is unavailable.
+    /// Distinguishes a producer that no longer works from a broker that is unavailable.
     probe: Option<Arc<Probe>>,
-    /// Since when a broker answers although the producer finds none. All sends share one watcher, which holds the lock.
+    /// Since when a broker answers although the producer finds none. All sends share one watcher,
+    /// which holds the lock.
     watching: tokio::sync::Mutex<Option<Duration>>,
-    /// One that sends each record by itself, for those that were refused and may not be by themselves. It has no other one.
+    /// Sends each record in a batch of its own: used for records whose batch was refused and that
+    /// may be accepted alone. This inner outbox has none itself.
     alone: Option<Box<Self>>,
 }
 
-/// Opened on first use, and again after an error that the library cannot recover from.
+/// Opened on first use, and again after an error that librdkafka cannot recover from.
 enum State {
     Unopened,
     Open(Arc<Native>),
@@ -103,34 +106,35 @@ impl Outbox {
         }
     }
 
-    /// One that replaces a producer which does not recover.
+    /// Replaces a producer that does not recover.
     pub(crate) fn with_probe(mut self, probe: Arc<Probe>) -> Self {
         self.alone.iter_mut().for_each(|alone| alone.probe = Some(probe.clone()));
         self.probe = Some(probe);
         self
     }
 
-    /// One that leaves it to the broker whether a topic takes a record of up to so many bytes.
+    /// Lets the broker decide whether a topic accepts records of up to this size.
     pub(crate) fn with_largest(mut self, largest: usize) -> Self {
         self.largest = Some(largest);
         self.alone.iter_mut().for_each(|alone| alone.largest = Some(largest));
         self
     }
 
-    /// One for [`Self::transact`] alone.
+    /// Makes this an outbox for [`Self::transact`] alone.
     pub(crate) fn with_transactions(mut self, transactions: Transactions) -> Self {
         self.alone.iter_mut().for_each(|alone| alone.transactions = Some(transactions.clone()));
         self.transactions = Some(transactions);
         self
     }
 
-    /// Begins to connect. Half a second may pass before a new producer sends its first record, and that is not to make
-    /// late what is due.
+    /// Opens the producer and begins to connect. A new producer may take half a second to send its
+    /// first record, which must not delay due records.
     pub(crate) fn prepare(&self) -> Result<()> {
         self.native().map(drop)
     }
 
-    /// Sends, and waits until the broker has confirmed or refused each: one answer per record, in order.
+    /// Sends records and waits until the broker has confirmed or refused each. Returns one answer
+    /// per record, in order.
     pub(crate) async fn send<R: AsRef<Outgoing> + Sync>(&self, records: &[R]) -> Vec<Confirmed> {
         let mut sending = match self.sending(records.len()) {
             Ok(sending) => sending,
@@ -142,13 +146,13 @@ impl Outbox {
         sending.wait().await
     }
 
-    /// The same, one by one: each is on its way while the next is made ready.
+    /// Sends records one by one: each is in flight while the next one is prepared.
     pub(crate) fn sending(&self, count: usize) -> Result<Sending<'_>> {
         let native = self.native()?;
         Ok(Sending::new(self, native, count))
     }
 
-    /// How long no record was confirmed while some are on their way.
+    /// Returns how long no record was confirmed while some are in flight.
     pub(crate) fn silence(&self) -> Duration {
         match &*lock(&self.state) {
             State::Open(native) => native.context().traffic.silence(),
@@ -156,8 +160,9 @@ impl Outbox {
         }
     }
 
-    /// Drops the records that were not sent to a broker yet: each of them is answered with a retryable error, see
-    /// [`is_purged`]. The library's threads do it later: none of them is waited for.
+    /// Drops the records that were not sent to a broker yet. Each of them is answered with a
+    /// retryable error, see [`is_purged`]. The threads of librdkafka do this later, without
+    /// blocking the caller.
     pub(crate) fn purge(&self) {
         let native = match &*lock(&self.state) {
             State::Open(native) => native.clone(),
@@ -166,7 +171,7 @@ impl Outbox {
         native.purge(PurgeConfig::default().queue().non_blocking());
     }
 
-    /// Waits for what is on its way, and sends no more. Idempotent.
+    /// Waits for records in flight, and sends no more. Idempotent.
     pub(crate) async fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.end().await;
@@ -182,24 +187,25 @@ impl Outbox {
             let within_transactions = self.transactions.is_some();
             let closed = tokio::task::spawn_blocking(move || {
                 if within_transactions {
-                    // One that still runs would hold up those who read what is committed until the broker gives it up.
+                    // An open transaction would block readers of committed records until the broker
+                    // aborts it.
                     let _ = native.abort_transaction(CALL);
                 }
                 if let Err(error) = native.flush(FLUSH) {
-                    tracing::warn!(%error, "records were still on their way to Kafka when the producer was closed");
+                    tracing::warn!(%error, "producer closed with records in flight; they may be lost");
                 }
             });
             let _ = closed.await;
-            // A process that exits while threads of the library run may crash at the very end.
+            // A process that exits while threads of librdkafka run may crash at the very end.
             tokio::select! {
                 biased;
                 () = gone => {}
-                () = self.clock.sleep(GONE) => tracing::debug!("a producer of Kafka is still in use"),
+                () = self.clock.sleep(GONE) => tracing::debug!("Kafka producer is still in use after it was closed"),
             }
         }
     }
 
-    /// Gives a record to the library, waiting while it has no room.
+    /// Gives a record to librdkafka, and waits while its queue is full.
     async fn hand_over(&self, native: &Native, mut outgoing: NativeRecord<'_>) {
         let traffic = &native.context().traffic;
         loop {
@@ -210,7 +216,7 @@ impl Outbox {
             }
             match sent {
                 Ok(()) => return,
-                // There never will be, once nobody hears of what is sent.
+                // Without a polling thread the queue never drains.
                 Err((_, back)) if native.has_ended() => {
                     return back.delivery_opaque.say(Err(Unsent::Unheard));
                 }
@@ -249,26 +255,29 @@ impl Outbox {
         if let Some(largest) = self.largest {
             config.set("message.max.bytes", largest.to_string());
         }
-        // A batch that is larger than the broker allows is refused as a whole, whatever the size of its records, and all of
-        // them are then sent one by one: that a topic allows less is only known then.
+        // The broker refuses a batch that is larger than it allows as a whole, whatever the size of
+        // its records. All of them are then sent one by one, because only then it is known which
+        // record is larger than its topic allows.
         config.set("batch.size", BATCH.min(self.settings.max_record).to_string());
         config.set("enable.idempotence", "true").set("acks", "all");
-        // Where the broker makes whatever topic somebody asks for, a target that was deleted would come back, with settings that
-        // nobody chose.
+        // A broker that creates topics automatically would recreate a deleted target, with settings
+        // that nobody chose.
         config.set("allow.auto.create.topics", "false");
         config.set("message.timeout.ms", self.settings.send_timeout.as_millis().to_string());
         config.set("linger.ms", "1").set("batch.num.messages", "10000");
         config.set("queue.buffering.max.messages", "100000");
-        // The one that clients in Java have: a key is in the same partition whoever sends it.
+        // The partitioner of Java clients: a key is in the same partition whichever client sends
+        // it.
         config.set("partitioner", "murmur2_random");
-        // A topic that is not there is known not to be before anything is sent to it.
+        // Topics are checked before anything is sent to them, so a missing topic is not expected
+        // here.
         config.set("topic.metadata.propagation.max.ms", "10000");
         if let Some(Transactions { id, timeout }) = &self.transactions {
             let id = format!("{id}-{}", self.name.load(Ordering::SeqCst));
             config.set("transactional.id", id).set("transaction.timeout.ms", timeout.as_millis().to_string());
             let patience = self.settings.send_timeout.min(*timeout);
             config.set("message.timeout.ms", patience.as_millis().to_string());
-            // The library refuses to wait for an answer for longer than a transaction may take.
+            // librdkafka refuses a socket timeout that is longer than the transaction timeout.
             config.set("socket.timeout.ms", SILENT.min(*timeout).as_millis().to_string());
         }
         let mut config = self.settings.finish(config);
@@ -278,12 +287,13 @@ impl Outbox {
         config
     }
 
-    /// Replaces a producer that confirms nothing for long and finds no broker, although a new client finds one. Its records
-    /// in flight are then answered as not confirmed. A producer that finds a broker is left alone: a target without a leader,
-    /// or a slow replica, does not confirm either, and would not confirm to a new producer.
+    /// Replaces a producer that confirms nothing for long and finds no broker, although a new
+    /// client finds one. Its records in flight are then answered as not confirmed. A producer that
+    /// finds a broker is kept: a target without a leader or with a slow replica would not confirm
+    /// to a new producer either.
     async fn watch(&self, native: &Arc<Native>) {
         let Some(probe) = &self.probe else { return std::future::pending().await };
-        // The next one goes on when the send of this one has ended.
+        // When this send ends, the watcher of the next send continues.
         let mut answered = self.watching.lock().await;
         loop {
             self.clock.tick(WATCH).await;
@@ -310,8 +320,8 @@ impl Outbox {
         }
     }
 
-    /// After a fatal error the library refuses everything, and it may never find a broker again: the next send opens another
-    /// producer.
+    /// Replaces a producer on the next send: after a fatal error librdkafka refuses everything, and
+    /// a producer that has removed all brokers never connects again.
     fn renew(&self, broken: &Arc<Native>) {
         let mut state = lock(&self.state);
         if matches!(&*state, State::Open(native) if Arc::ptr_eq(native, broken)) {
@@ -341,7 +351,7 @@ mod tests {
         Outbox::new(settings, "x".to_owned(), Arc::new(SystemClock::new()))
     }
 
-    /// A clock that counts who looks again by it.
+    /// A clock that counts its ticks.
     struct Counting(SystemClock, AtomicUsize);
 
     impl Clock for Counting {
@@ -381,11 +391,11 @@ mod tests {
         assert_eq!(clock.1.load(Ordering::SeqCst), 1);
         drop(sends.remove(0));
         assert!(futures_util::poll!(&mut sends[0]).is_pending());
-        assert_eq!(clock.1.load(Ordering::SeqCst), 2, "the next one goes on");
+        assert_eq!(clock.1.load(Ordering::SeqCst), 2, "the next send continues to watch");
     }
 
     #[test]
-    fn no_name_for_transactions_is_used_twice_by_one_process() {
+    fn a_process_uses_each_transactional_id_once() {
         let name = || {
             let transactions = Transactions { id: "shop".to_owned(), timeout: Duration::from_secs(10) };
             let config = outbox(1_048_588).with_transactions(transactions).config();
@@ -397,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_no_larger_than_the_broker_allows_though_one_record_may_be() {
+    fn a_batch_fits_the_broker_limit_even_if_records_may_be_larger() {
         for (max_record, batch) in [(500_000, "500000"), (1_048_588, "1000000")] {
             let config = outbox(max_record).with_largest(64 << 20).config();
             assert_eq!(config.get("batch.size"), Some(batch));
@@ -409,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_again_because_of_its_batch_has_a_batch_of_its_own_whatever_the_settings() {
+    fn a_resent_record_has_its_own_batch_whatever_the_settings() {
         let mut settings = KafkaSettings::at("host:9092");
         settings.properties.push(("batch.num.messages".to_owned(), "500".to_owned()));
         let transactions = Transactions { id: "shop".to_owned(), timeout: Duration::from_secs(10) };
@@ -422,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_stored_once_by_all_replicas_and_where_clients_in_java_would_look_for_it() {
+    fn sends_are_idempotent_fully_acknowledged_and_partitioned_like_java_clients() {
         let transactions = Transactions { id: "shop".to_owned(), timeout: Duration::from_secs(10) };
         for outbox in [outbox(1_048_588), outbox(1_048_588).with_transactions(transactions)] {
             let config = outbox.config();
@@ -435,7 +445,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_producer_opens_however_short_its_transactions_are() {
+    async fn a_producer_opens_with_any_transaction_timeout() {
         for seconds in [1, 3, 60] {
             let timeout = Duration::from_secs(seconds);
             let transactions = Transactions { id: "shop".to_owned(), timeout };
@@ -445,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_is_given_up_in_time_and_within_a_transaction_before_that_is() {
+    fn a_send_times_out_before_its_transaction() {
         for (timeout, given_up) in [(10, "10000"), (3600, "30000")] {
             let transactions = Transactions { id: "shop".to_owned(), timeout: Duration::from_secs(timeout) };
             let config = outbox(1_048_588).with_transactions(transactions).config();

@@ -1,4 +1,4 @@
-//! A producer of the library, and the thread that hears what became of what it sends.
+//! A producer of librdkafka, and the thread that polls its delivery reports.
 
 use super::sending::{NativeRecord, Report};
 use rdkafka::{
@@ -15,17 +15,18 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// How long one poll lasts while something is on its way. What comes meanwhile is heard at once.
+/// Timeout of one poll while records are in flight. An event ends the poll at once.
 const POLL: Duration = Duration::from_millis(100);
-/// How soon anything else is heard, such as that a broker is away.
+/// How soon other events are handled, such as an unavailable broker.
 pub(super) const IDLE: Duration = Duration::from_secs(1);
 
-/// A producer, and its thread. The one that the library's wrapper brings along polls all the time, and spins for the last
-/// millisecond of each poll: one that has nothing to do would take one part in a hundred of a core.
+/// A producer and its thread. The thread of rdkafka's own wrapper polls all the time and spins for
+/// the last millisecond of each poll, which costs about 1 % of a core while nothing is sent.
 ///
-/// The thread ends when it is the only one who has the producer, and takes it along: whoever drops this does not wait for it.
+/// The thread ends when it holds the last reference to the producer, and drops it. Dropping this
+/// value does not wait for that.
 pub(super) struct Native<C: ProducerContext + 'static> {
-    // Before the thread: that is woken after this is gone.
+    // Declared before the thread handle, which wakes the thread once this reference is gone.
     producer: Arc<BaseProducer<C>>,
     poller: Poller,
     /// Closed when the thread ends.
@@ -33,24 +34,28 @@ pub(super) struct Native<C: ProducerContext + 'static> {
 }
 
 impl<C: ProducerContext<DeliveryOpaque = Box<Report>> + 'static> Native<C> {
-    /// `idle` is how long the thread sleeps while nothing is on its way, unless it is woken.
+    /// Opens a producer. `idle` is how long the thread sleeps while no record is in flight, unless
+    /// it is woken.
     pub(super) fn open(config: &ClientConfig, context: C, idle: Duration) -> KafkaResult<Self> {
         let producer: Arc<BaseProducer<C>> = Arc::new(config.create_with_context(context)?);
         let (end, ended) = watch::channel(());
         let (of, end) = (producer.clone(), End(end));
         let work = move || {
-            // In this order: when the end is told of, the producer and the threads of the library are gone.
+            // Dropped in reverse order: when `end` is dropped, the producer and its threads are
+            // gone.
             let _end = end;
             let of = of;
             poll(&of, idle);
         };
         let poller = thread::Builder::new().name("kafka producer".to_owned()).spawn(work);
-        let no_thread = |error: io::Error| KafkaError::ClientCreation(format!("no thread for it: {error}"));
+        let no_thread = |error: io::Error| {
+            KafkaError::ClientCreation(format!("its thread could not be started: {error}"))
+        };
         let poller = Poller(poller.map_err(no_thread)?.thread().clone());
         Ok(Self { producer, poller, ended })
     }
 
-    /// Gives a record to the library, which may have no room for it.
+    /// Gives a record to librdkafka, whose queue may be full.
     #[expect(clippy::result_large_err, reason = "the record comes back")]
     pub(super) fn send<'a>(&self, record: NativeRecord<'a>) -> Result<(), (KafkaError, NativeRecord<'a>)> {
         self.producer.send(record)?;
@@ -58,12 +63,12 @@ impl<C: ProducerContext<DeliveryOpaque = Box<Report>> + 'static> Native<C> {
         Ok(())
     }
 
-    /// Whether nobody hears any more what becomes of what is sent.
+    /// Returns whether the thread has ended, so that no more reports arrive.
     pub(super) fn has_ended(&self) -> bool {
         self.ended.has_changed().is_err()
     }
 
-    /// Until that is so. Does not keep the producer.
+    /// Completes when the thread has ended. The future does not keep the producer.
     pub(super) fn ended(&self) -> impl Future<Output = ()> + use<C> {
         let mut ended = self.ended.clone();
         async move { while ended.changed().await.is_ok() {} }
@@ -81,7 +86,7 @@ impl<C: ProducerContext + 'static> Deref for Native<C> {
 struct Poller(Thread);
 
 impl Poller {
-    /// What is done before this is seen by the thread, even if it has just looked and is about to sleep.
+    /// Wakes the thread. It sees everything done before, even if it was about to sleep.
     fn wake(&self) {
         self.0.unpark();
     }
@@ -93,13 +98,13 @@ impl Drop for Poller {
     }
 }
 
-/// Dropped when the thread ends, whichever way.
-struct End(#[expect(dead_code, reason = "whoever waits is told when it is dropped")] watch::Sender<()>);
+/// Dropped when the thread ends, also by a panic.
+struct End(#[expect(dead_code, reason = "dropping it notifies the receivers")] watch::Sender<()>);
 
 impl Drop for End {
     fn drop(&mut self) {
         if thread::panicking() {
-            tracing::error!("the thread of a Kafka producer has panicked: what it sent may not be there");
+            tracing::error!("thread of a Kafka producer panicked; unconfirmed records may be lost");
         }
     }
 }

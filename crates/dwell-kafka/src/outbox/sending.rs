@@ -1,4 +1,4 @@
-//! Records on their way, and what becomes of each.
+//! Records in flight, and the outcome of each.
 
 use super::{Native, Outbox, lock, traffic::Traffic, transactions::is_timeout};
 use crate::{
@@ -23,35 +23,38 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// How often a record is sent again that nobody confirmed.
+/// How often an unconfirmed record is sent again.
 const AGAIN: usize = 3;
-/// What the library says of where a record lies when no broker told it (its `RD_KAFKA_OFFSET_INVALID`).
+/// Offset that librdkafka reports when no broker returned one (`RD_KAFKA_OFFSET_INVALID`).
 const NOWHERE: i64 = -1001;
 
 pub(super) type NativeRecord<'a> = BaseRecord<'a, [u8], [u8], Box<Report>>;
-/// What the library says of one record.
+/// What librdkafka reports about one record.
 pub(super) type Reported = Result<Option<Timestamp>, Unsent>;
-/// When it was appended, where the topic keeps that time.
+/// When a record was appended, where the topic keeps that time.
 pub(crate) type Confirmed = Result<Option<Timestamp>>;
 
-/// Why a record may not be there.
+/// Why a record may not be stored.
 pub(super) enum Unsent {
     Refused(KafkaError),
-    /// The library believes that it is there, because one that was sent after it is. But a broker that has never heard from
-    /// a producer begins with whatever comes first: where it refused one batch, since it was not yet the leader, and took
-    /// the next, the first is nowhere. Only an answer with an offset says that a record is stored.
+    /// librdkafka takes the record for stored, because a later record is. But a broker that does
+    /// not know a producer accepts any sequence number first: if it refused one batch because it
+    /// was not the leader yet, and accepted the next, then the first batch is not stored. Only a
+    /// response with an offset shows that a record is stored.
     ///
-    /// Or it is nowhere because of another record in its batch, which the broker will never take.
+    /// Or the record is not stored because its batch contained a record that the broker will never
+    /// accept.
     Unconfirmed(Box<OwnedMessage>),
-    /// It was refused for the size of the batch that it was in: whether it is too large itself, it has to be sent alone to know.
+    /// It was refused because its batch was too large. Send it alone to find out whether it is too
+    /// large itself.
     TooLargeABatch(Box<OwnedMessage>),
     /// It was purged before it was sent.
     Purged,
-    /// Whoever hears of it has ended.
+    /// The thread that receives reports has ended.
     Unheard,
 }
 
-/// The source of the error for a record that was purged before it was sent.
+/// Source of the error for a record that was purged before it was sent.
 #[derive(Debug)]
 struct Purged;
 
@@ -63,14 +66,14 @@ impl fmt::Display for Purged {
 
 impl std::error::Error for Purged {}
 
-/// Whether an error only says that a record was purged before it was sent.
+/// Returns whether an error only means that a record was purged before it was sent.
 pub(crate) fn is_purged(error: &Error) -> bool {
     std::error::Error::source(error).is_some_and(|source| source.is::<Purged>())
 }
 
-/// The answer for a record that was purged. The sender tries again: nobody has taken the record.
+/// Returns the error for a purged record. The sender retries: the record is stored nowhere.
 fn purged(topic: &str) -> Error {
-    let text = format!("no broker took a record for `{topic}` in time: send it again");
+    let text = format!("no broker accepted a record for `{topic}` in time: send it again");
     Error::new(ErrorKind::Unavailable, text).with_source(Purged)
 }
 
@@ -87,11 +90,11 @@ impl Outgoing {
     }
 }
 
-/// Hears what became of each record.
+/// Receives the delivery reports.
 pub(super) struct Reports {
     trouble: Trouble,
     pub(super) traffic: Traffic,
-    /// A batch may be of several records.
+    /// Whether batches may have several records.
     in_batches: bool,
 }
 
@@ -136,17 +139,17 @@ impl ProducerContext for Reports {
     }
 }
 
-/// Records on their way.
+/// Records in flight.
 pub(crate) struct Sending<'a> {
     outbox: &'a Outbox,
     native: Arc<Native>,
     batch: Arc<Batch>,
-    /// Where each goes.
+    /// The topic of each record.
     topics: Vec<Text>,
 }
 
 impl<'a> Sending<'a> {
-    /// None yet, of so many.
+    /// Starts an empty set for this number of records.
     pub(super) fn new(outbox: &'a Outbox, native: Arc<Native>, count: usize) -> Self {
         Self { outbox, native, batch: Batch::new(), topics: Vec::with_capacity(count) }
     }
@@ -156,7 +159,7 @@ impl<'a> Sending<'a> {
         self.outbox.hand_over(&self.native, record.native(report)).await;
     }
 
-    /// A message as it is.
+    /// Hands over a message that goes to a topic directly.
     pub(crate) async fn hand_over_message(&mut self, message: &Message, topic: &Text) {
         let mut record = BaseRecord::with_opaque_to(topic, self.report(topic));
         (record.key, record.payload) = (message.key.as_deref(), Some(&message.body[..]));
@@ -169,7 +172,8 @@ impl<'a> Sending<'a> {
         Box::new(Report { batch: self.batch.clone(), index: self.topics.len() - 1 })
     }
 
-    /// Until the broker has confirmed or refused each: one answer per record, in order.
+    /// Waits until the broker has confirmed or refused each record. Returns one answer per record,
+    /// in order.
     pub(crate) async fn wait(self) -> Vec<Confirmed> {
         let mut reports = self.outbox.hear(&self.native, &self.batch, self.topics.len()).await;
         for _ in 0..AGAIN {
@@ -191,28 +195,26 @@ impl<'a> Sending<'a> {
         answers.collect()
     }
 
-    /// Sends again what nobody confirmed: better twice than not at all. How many those were.
+    /// Sends unconfirmed records again: a duplicate is better than a loss. Returns their number.
     async fn send_unconfirmed(&self, reports: &mut [Reported]) -> usize {
         let count = self.outbox.send_again(&self.native, reports, unconfirmed).await;
         if count > 0 {
-            tracing::warn!(count, "records that no broker confirmed were sent to Kafka again");
+            tracing::warn!(count, "records were not confirmed by a broker; sent again");
         }
         count
     }
 
-    /// Sends those again, each by itself, whose batch was too large. How many those were.
+    /// Sends records whose batch was too large again, each in a batch of its own. Returns their
+    /// number.
     async fn send_alone(&self, reports: &mut [Reported]) -> usize {
         let Some(alone) = &self.outbox.alone else { return 0 };
         if reports.iter().all(|report| of_its_batch(report).is_none()) {
             return 0;
         }
-        // One that was closed meanwhile sends no more.
+        // An outbox that was closed in the meantime sends no more.
         let Ok(native) = alone.native() else { return 0 };
         let count = alone.send_again(&native, reports, of_its_batch).await;
-        tracing::debug!(
-            count,
-            "records whose batch was too large for their topic were sent to Kafka one by one"
-        );
+        tracing::debug!(count, "batches were too large for their topic; sent their records one by one");
         count
     }
 }
@@ -232,7 +234,7 @@ pub(super) fn of_its_batch(report: &Reported) -> Option<&OwnedMessage> {
 }
 
 impl Outbox {
-    /// Until so many were reported. A producer that is of no more use is given up.
+    /// Waits for this number of reports. Replaces the producer if it does not recover.
     async fn hear(&self, native: &Arc<Native>, batch: &Batch, count: usize) -> Vec<Reported> {
         let reports = tokio::select! {
             biased;
@@ -243,7 +245,7 @@ impl Outbox {
             Err(Unsent::Refused(error)) => error.rdkafka_error_code() == Some(Code::Fatal),
             _ => false,
         };
-        // Every record of this producer has timed out since then: it may have lost its last broker for good.
+        // No record of this producer was confirmed since: it may have removed its last broker.
         let is_timeout =
             |report: &Reported| matches!(report, Err(Unsent::Refused(error)) if is_timeout(error));
         let is_lost = reports.iter().any(is_timeout)
@@ -254,7 +256,8 @@ impl Outbox {
         reports
     }
 
-    /// Sends these once more, to where they were for, and waits. How many there were.
+    /// Sends the selected records once more to the same partitions, and waits. Returns their
+    /// number.
     async fn send_again(
         &self,
         native: &Arc<Native>,
@@ -281,12 +284,12 @@ impl Outbox {
     }
 }
 
-/// The records of one send, and what became of them: counted, and waited for together.
+/// The records of one send and their outcomes, which are awaited together.
 pub(super) struct Batch {
-    /// What there is to say but that a record was confirmed, by its index.
+    /// Outcomes other than a plain confirmation, by index.
     said: Mutex<Vec<(usize, Reported)>>,
     heard: AtomicUsize,
-    /// How many are waited for, once that is known.
+    /// Number of records to wait for, once it is known.
     wanted: AtomicUsize,
     done: Notify,
 }
@@ -297,7 +300,8 @@ impl Batch {
         Arc::new(Self { said, heard, wanted: AtomicUsize::new(usize::MAX), done: Notify::new() })
     }
 
-    /// Until so many were reported, or nobody will report any more: what is not known to be there is then not.
+    /// Waits until this number of records was reported, or no more reports will arrive. In the
+    /// latter case the records without a report count as not stored.
     pub(super) async fn wait(&self, count: usize, ended: impl Future<Output = ()>) -> Vec<Reported> {
         self.wanted.store(count, Ordering::SeqCst);
         let all = async {
@@ -328,12 +332,12 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn say(&self, result: Reported) {
         let Batch { said, heard, wanted, done } = &*self.batch;
-        // Mostly there is nothing to add.
+        // Most records are confirmed without a timestamp.
         if !matches!(result, Ok(None)) {
             lock(said).push((self.index, result));
         }
         if heard.fetch_add(1, Ordering::SeqCst) + 1 >= wanted.load(Ordering::SeqCst) {
-            // Keeps for a waiter that has looked and not yet gone to sleep.
+            // A waiter that has checked the count and not yet awaited is notified as well.
             done.notify_one();
         }
     }
@@ -343,9 +347,10 @@ impl Report {
 mod tests {
     use super::*;
 
-    /// Otherwise the pump would take a purged copy for a delivery that another worker has, and drop its settlement.
+    /// Otherwise the pump would take a purged copy for a delivery that another worker has, and drop
+    /// its settlement.
     #[test]
-    fn a_purged_record_is_sent_again() {
+    fn a_purged_record_is_retryable() {
         let error = purged("orders");
         assert!(is_purged(&error) && error.is_retryable(), "{error}");
         assert!(!is_purged(&Error::new(ErrorKind::Unavailable, "no broker")));

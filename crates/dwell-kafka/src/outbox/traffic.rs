@@ -1,4 +1,4 @@
-//! How many records a producer has on their way, and when the broker last confirmed one.
+//! Number of records that a producer has in flight, and when the broker last confirmed one.
 
 use dwell_core::Clock;
 use std::{
@@ -13,9 +13,9 @@ use std::{
 pub(super) struct Traffic {
     clock: Arc<dyn Clock>,
     on_their_way: AtomicU64,
-    /// When the first of them was handed over, or one was confirmed since.
+    /// When the first of them was handed over, or when one was confirmed since.
     moved: AtomicU64,
-    /// When one was last confirmed, or the producer was opened.
+    /// When a record was last confirmed, or else when the producer was opened.
     confirmed: AtomicU64,
 }
 
@@ -31,14 +31,14 @@ impl Traffic {
         traffic
     }
 
-    /// One is about to be handed over.
+    /// Notes that a record is about to be handed over.
     pub(super) fn departs(&self) {
         if self.on_their_way.fetch_add(1, SeqCst) == 0 {
             self.moved.store(self.now(), SeqCst);
         }
     }
 
-    /// One is no longer on its way.
+    /// Notes that a record is no longer in flight.
     pub(super) fn ends(&self, is_confirmed: bool) {
         if is_confirmed {
             let now = self.now();
@@ -48,7 +48,7 @@ impl Traffic {
         self.on_their_way.fetch_sub(1, SeqCst);
     }
 
-    /// How long nothing was confirmed while something is on its way.
+    /// Returns how long no record was confirmed while some are in flight.
     pub(super) fn silence(&self) -> Duration {
         if self.on_their_way.load(SeqCst) == 0 {
             return Duration::ZERO;
@@ -56,7 +56,7 @@ impl Traffic {
         Duration::from_millis(self.now().saturating_sub(self.moved.load(SeqCst)))
     }
 
-    /// How long nothing was confirmed, whether or not something is on its way.
+    /// Returns how long no record was confirmed, whether or not some are in flight.
     pub(super) fn unconfirmed(&self) -> Duration {
         Duration::from_millis(self.now().saturating_sub(self.confirmed.load(SeqCst)))
     }
@@ -72,7 +72,7 @@ mod tests {
     use dwell_core::VirtualClock;
 
     #[tokio::test]
-    async fn a_producer_is_silent_while_something_is_on_its_way_and_nothing_is_confirmed() {
+    async fn silence_counts_while_records_are_in_flight_and_unconfirmed() {
         let clock = VirtualClock::new();
         let traffic = Traffic::new(Arc::new(clock.clone()));
         let moment = Duration::from_millis(70);
@@ -87,7 +87,7 @@ mod tests {
         clock.advance(moment).await;
         traffic.departs();
         traffic.ends(false);
-        assert_eq!(traffic.silence(), moment, "a record that failed is no sign of the broker");
+        assert_eq!(traffic.silence(), moment, "a failed record does not show that the broker works");
         traffic.ends(false);
         assert_eq!((traffic.silence(), traffic.unconfirmed()), (Duration::ZERO, moment));
     }

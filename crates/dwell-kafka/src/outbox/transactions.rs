@@ -1,4 +1,4 @@
-//! Records and offsets that become visible together, or not at all.
+//! Transactions: records and offsets that become visible together or not at all.
 
 use super::{
     Native, Outbox, State, lock,
@@ -18,38 +18,38 @@ use std::{
     time::Duration,
 };
 
-/// How long one call about a transaction waits before it says so; it is then made again.
+/// Limit of one transaction call. A call that times out is retried.
 pub(super) const CALL: Duration = Duration::from_secs(5);
 
-/// How many such calls are made for one step. A producer that has lost its last broker never succeeds.
+/// Number of attempts of one call. A producer that has removed its last broker never succeeds.
 const CALLS: u32 = 12;
 
-/// How many names for transactions this process has used. None is used again, not by a relay that starts again either: a
-/// broker may still be at work on what was begun under it.
+/// Number of transactional ids that this process has used. None is used twice, not even by a relay
+/// that restarts: a broker may still be working on a transaction under the former id.
 static NAMES: AtomicUsize = AtomicUsize::new(0);
 
-/// That it sends within transactions alone.
+/// Settings of an outbox that sends only within transactions.
 #[derive(Clone, Debug)]
 pub(crate) struct Transactions {
-    /// Nobody else's.
+    /// Prefix of the transactional id, which no other producer has.
     pub(crate) id: String,
-    /// When the broker gives up one whose owner is gone.
+    /// After this time the broker aborts a transaction whose producer is gone.
     pub(crate) timeout: Duration,
 }
 
-/// How a transaction ended, if that is known.
+/// Outcome of a transaction, where it is known.
 pub(crate) enum Transaction {
-    /// All are there, and so are the offsets.
+    /// All records and offsets are stored.
     Committed,
-    /// Nothing is there: some records were refused, for these reasons; the others have none.
+    /// Nothing is stored. Some records were refused, for these reasons; the others have none.
     Refused(Vec<Option<Error>>),
-    /// Nothing is there, for a reason that lies in no record.
+    /// Nothing is stored, for a reason that lies in no record.
     Undone(Error),
 }
 
 impl Outbox {
-    /// Sends these and commits these offsets: both, or neither. One at a time. An error means that nobody knows which: the
-    /// group has to be joined anew, to hear it from the broker.
+    /// Sends records and commits offsets in one transaction. Transactions do not overlap. An error
+    /// means that the outcome is unknown: join the group again to read it from the broker.
     pub(crate) async fn transact<R: AsRef<Outgoing> + Sync>(
         &self,
         records: &[R],
@@ -67,7 +67,7 @@ impl Outbox {
             }
             outbox.give_up(native, &reports).await;
             match &outbox.alone {
-                // Which of them is too large, if any, is known when each is a batch of its own.
+                // Send each record in a batch of its own, to find out which of them is too large.
                 Some(alone) if reports.iter().any(|report| of_its_batch(report).is_some()) => outbox = alone,
                 _ => return Ok(Transaction::Refused(reasons(reports, records))),
             }
@@ -75,13 +75,16 @@ impl Outbox {
         let (of, closing) = (native.clone(), self.closing.clone());
         let ended = on_a_thread(move || {
             let Some(Offsets { marks, member }) = offsets() else {
-                return Ended::Undone(Error::new(ErrorKind::Stale, "some of it is another relay's by now"));
+                return Ended::Undone(Error::new(
+                    ErrorKind::Stale,
+                    "another relay has some of these records",
+                ));
             };
             let added = patiently(&closing, || of.send_offsets_to_transaction(&marks, &member, CALL));
             match added.and_then(|()| patiently(&closing, || of.commit_transaction(CALL))) {
                 Ok(()) => Ended::Committed,
                 Err(error) if error.rdkafka_error_code() == Some(Code::OffsetMetadataTooLarge) => {
-                    let text = "the broker takes too little beside an offset for the relay to work within transactions: \
+                    let text = "the broker limits the metadata of an offset too much for a relay with transactions: \
                                 set its `offset.metadata.max.bytes` to at least 4096";
                     Ended::Refused(Error::new(ErrorKind::Config, text).with_source(error))
                 }
@@ -103,7 +106,7 @@ impl Outbox {
         }
     }
 
-    /// What becomes of each.
+    /// Hands over the records and returns the outcome of each.
     async fn report<R: AsRef<Outgoing>>(&self, native: &Native, records: &[R]) -> Vec<Reported> {
         let batch = Batch::new();
         for (index, record) in records.iter().enumerate() {
@@ -113,7 +116,7 @@ impl Outbox {
         batch.wait(records.len(), native.ended()).await
     }
 
-    /// Opens it if need be, and begins.
+    /// Begins a transaction; opens the producer if necessary.
     async fn begin(&self) -> Result<Arc<Native>> {
         let native = self.known().await?;
         let of = native.clone();
@@ -121,7 +124,8 @@ impl Outbox {
         begun.map(|()| native.clone()).map_err(|error| self.not_begun(&native, error))
     }
 
-    /// Makes itself known to the broker, unless it is: an error that is not retryable will not pass.
+    /// Registers the transactional id at the broker, once. An error that is not retryable is
+    /// permanent.
     pub(crate) async fn prepare_transactions(&self) -> Result<()> {
         self.known().await.map(drop)
     }
@@ -142,7 +146,7 @@ impl Outbox {
         fault("begin a transaction", error)
     }
 
-    /// Ends a transaction some of whose records were not sent.
+    /// Ends a transaction after some of its records were not sent.
     async fn give_up(&self, native: Arc<Native>, reports: &[Reported]) {
         let is_away = |report: &Reported| match report {
             Err(Unsent::Refused(error)) => is_timeout(error),
@@ -156,34 +160,37 @@ impl Outbox {
         }
     }
 
-    /// Nothing of it has happened. A producer that cannot say so is given up, and with it what it began.
+    /// Aborts a transaction. A producer that cannot do so is replaced, and the broker aborts its
+    /// transaction later.
     async fn abort(&self, native: Arc<Native>) {
         let (of, closing) = (native.clone(), self.closing.clone());
         let aborted = on_a_thread(move || patiently(&closing, || of.abort_transaction(CALL)));
         if let Err(error) = aborted.await {
-            tracing::warn!(%error, "a transaction was not given up in good order");
+            tracing::warn!(%error, "transaction could not be aborted; replacing the producer");
             self.renew(&native);
         }
     }
 
-    /// A transaction is over only when every partition that it wrote to knows, and until then whoever began it begins no other.
-    /// While one of them is away, that is too long for the others: they go on under another name. Should nobody hear that it is
-    /// given up, the broker finds out by itself: no offsets are part of it yet, and nothing of it is ever committed.
+    /// Aborts a transaction and continues with another transactional id. A transaction ends only
+    /// when every partition that it wrote to has been notified, and its producer cannot begin
+    /// another one before. While one of the partitions is unavailable, that would delay all other
+    /// records. If the abort does not arrive, the broker aborts the transaction after its timeout:
+    /// it contains no offsets yet and is never committed.
     async fn rename(&self, native: Arc<Native>) {
         let of = native.clone();
         if let Err(error) = on_a_thread(move || of.abort_transaction(CALL)).await {
-            tracing::warn!(%error, "a transaction was not given up in good order");
+            tracing::warn!(%error, "transaction could not be aborted; replacing the producer");
         }
         self.name.store(new_name(), Ordering::SeqCst);
         self.renew(&native);
     }
 }
 
-/// What is known of a transaction after the attempt to commit it.
+/// Outcome of the attempt to commit a transaction.
 enum Ended {
     Committed,
     Undone(Error),
-    /// Nothing is there, and never will be.
+    /// Nothing is stored, and retrying cannot help.
     Refused(Error),
     Unknown(Error),
 }
@@ -192,18 +199,18 @@ pub(super) fn new_name() -> usize {
     NAMES.fetch_add(1, Ordering::SeqCst)
 }
 
-/// A call to the library that waits.
+/// Runs a blocking call of librdkafka.
 async fn on_a_thread<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(call).await.map_err(tokio::task::JoinError::try_into_panic) {
         Ok(answer) => answer,
         Err(Ok(panic)) => std::panic::resume_unwind(panic),
-        // The runtime ends, and nobody waits for us any more.
+        // The runtime is shutting down, and nothing awaits this any more.
         Err(Err(_)) => std::future::pending().await,
     }
 }
 
-/// Calls again for as long as the library says that this may help, and nobody wants to leave: what it has begun it must be
-/// asked to finish.
+/// Retries a call while librdkafka reports that this may help and the outbox is not closing: a
+/// transaction that librdkafka has begun to end must be ended by the same call.
 fn patiently(closing: &AtomicBool, call: impl Fn() -> Result<(), KafkaError>) -> Result<(), KafkaError> {
     let mut calls = 1;
     loop {
@@ -219,7 +226,7 @@ fn patiently(closing: &AtomicBool, call: impl Fn() -> Result<(), KafkaError>) ->
     }
 }
 
-/// Why each was refused, where that lies in it.
+/// Returns the reason of each record that was refused for itself.
 fn reasons<R: AsRef<Outgoing>>(reports: Vec<Reported>, records: &[R]) -> Vec<Option<Error>> {
     let reasons = reports.into_iter().zip(records).map(|(report, record)| {
         let Err(Unsent::Refused(error)) = report else { return None };
@@ -236,7 +243,7 @@ fn requires_abort(error: &KafkaError) -> bool {
     matches!(error, KafkaError::Transaction(error) if error.txn_requires_abort())
 }
 
-/// Whether a record was not sent because of the others, or of the whole.
+/// Returns whether a record was not sent because of other records or the transaction as a whole.
 fn is_of_the_transaction(error: &KafkaError) -> bool {
     let of_the_whole = [
         Code::PurgeQueue,

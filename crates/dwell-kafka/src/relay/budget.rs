@@ -1,4 +1,4 @@
-//! How much a relay keeps in memory.
+//! Limits the memory of a relay.
 
 use super::passing::Load;
 use std::sync::{
@@ -6,13 +6,15 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
-/// What all workers of a relay may have in memory together, waiting or on its way.
+/// Limit of what all workers of a relay together have in memory, waiting or in flight.
 ///
-/// Where that is used up each still has a small share of its own, and one record at least, so that none has to wait for another:
-/// a worker that may take no more has something in memory, and looks again when that is gone. The shares of all waiting and
-/// of all on its way come to a quarter of the whole.
+/// When the budget is used up, each worker still has a small share of its own, and at least one
+/// record, so that no worker waits for another: a worker that may take no more has records in
+/// memory, and checks again when they are gone. The shares of all waiting and in-flight records
+/// add up to a quarter of the budget.
 ///
-/// Levels take no more than half of it: what is on its last stretch has a time to be kept, and does not wait behind them.
+/// Levels get at most half of the budget. Records on their last stretch have to be forwarded on
+/// time, and must not wait for levels.
 pub(super) struct Budget {
     most: Load,
     share: Load,
@@ -28,17 +30,17 @@ impl Budget {
         Arc::new(Self { most, share, count, bytes })
     }
 
-    /// Nothing yet, of what will be counted.
+    /// Returns an empty part of the budget.
     pub(super) fn part(self: &Arc<Self>) -> Part {
         Part { of: self.clone(), load: Load::default() }
     }
 
-    /// Up to where the last stretch may fill it.
+    /// Returns the limit for the last stretch.
     pub(super) fn whole(&self) -> Load {
         self.most
     }
 
-    /// Up to where a level may.
+    /// Returns the limit for levels.
     pub(super) fn half(&self) -> Load {
         Load { count: self.most.count.div_ceil(2), bytes: self.most.bytes.div_ceil(2) }
     }
@@ -47,7 +49,7 @@ impl Budget {
         Load { count: self.count.load(SeqCst), bytes: self.bytes.load(SeqCst) }
     }
 
-    /// What there was before.
+    /// Adds to the load. Returns the load before.
     fn add(&self, more: Load) -> Load {
         Load {
             count: self.count.fetch_add(more.count, SeqCst),
@@ -72,7 +74,8 @@ impl Part {
         self.load
     }
 
-    /// One more record of this size, if all have less than this limit, or whoever takes it has less than its share beside it.
+    /// Adds a record of this size, if the total is below this limit or the worker has less than its
+    /// share, including the load `beside`.
     pub(super) fn try_add(&mut self, size: usize, beside: Load, limit: Load) -> bool {
         let one = Load { count: 1, bytes: size };
         let before = self.of.add(one);
@@ -85,7 +88,8 @@ impl Part {
         fits
     }
 
-    /// One record of this size goes on in another part, where [`Self::try_add`] would take it. Nobody else gets its room.
+    /// Moves a record of this size to another part, where [`Self::try_add`] would accept it. Its
+    /// room is not available to others in between.
     pub(super) fn try_pass(&mut self, to: &mut Self, size: usize, beside: Load, limit: Load) -> bool {
         let one = Load { count: 1, bytes: size };
         let mut without = self.of.load();
@@ -97,13 +101,13 @@ impl Part {
         fits
     }
 
-    /// So much goes on in another part. Nobody else gets its room.
+    /// Moves a load to another part. Its room is not available to others in between.
     pub(super) fn pass(&mut self, to: &mut Self, load: Load) {
         self.load.remove(load);
         to.load.add(load);
     }
 
-    /// One record has another size now.
+    /// Changes the size of one record.
     pub(super) fn resize(&mut self, before: usize, now: usize) {
         let [before, now] = [before, now].map(|bytes| Load { count: 0, bytes });
         self.of.add(now);
@@ -130,15 +134,15 @@ mod tests {
 
     const NOTHING: Load = Load { count: 0, bytes: 0 };
 
-    /// How many of this size fit, for one who has so much beside.
+    /// Returns how many records of this size fit, for a worker with this load beside them.
     fn fill(part: &mut Part, size: usize, beside: Load) -> usize {
         let limit = part.of.whole();
         (0..1_000).take_while(|_| part.try_add(size, beside, limit)).count()
     }
 
     #[test]
-    fn levels_leave_half_of_it_to_the_last_stretch() {
-        // By their number, and by their bytes.
+    fn levels_leave_half_of_the_budget_to_the_last_stretch() {
+        // Limited by count, and by bytes.
         for (size, half) in [(1, 80), (100, 8)] {
             let budget = Budget::new((160, 1_600), 2);
             let (mut level, mut due) = (budget.part(), budget.part());
@@ -149,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_from_one_part_to_another_leaves_no_room_to_others() {
+    fn moving_between_parts_frees_no_room_for_others() {
         let budget = Budget::new((160, 1_600), 2);
         let (mut taking, mut held, mut other) = (budget.part(), budget.part(), budget.part());
         assert_eq!(fill(&mut taking, 10, NOTHING), 160);
         let count = |part: &Part| part.load().count;
-        assert!(taking.try_pass(&mut held, 10, NOTHING, budget.whole()), "it has its room");
+        assert!(taking.try_pass(&mut held, 10, NOTHING, budget.whole()), "the record already has its room");
         let full = Load { count: 80, bytes: 800 };
-        assert!(!taking.try_pass(&mut held, 10, full, budget.half()), "that is more than a level may hold");
+        assert!(!taking.try_pass(&mut held, 10, full, budget.half()), "a level may not hold more");
         taking.pass(&mut held, Load { count: 2, bytes: 20 });
         assert_eq!((count(&taking), count(&held)), (157, 3));
         assert!(!other.try_add(1, full, budget.whole()));
@@ -167,14 +171,18 @@ mod tests {
     }
 
     #[test]
-    fn what_one_worker_has_in_memory_leaves_less_for_the_others_and_never_nothing() {
-        // By their number, and by their bytes.
+    fn one_worker_leaves_the_others_at_least_their_share() {
+        // Limited by count, and by bytes.
         for (size, all, share) in [(1, 160, 10), (100, 16, 1)] {
             let budget = Budget::new((160, 1_600), 2);
             let (mut one, mut two) = (budget.part(), budget.part());
             assert_eq!(fill(&mut one, size, NOTHING), all);
-            assert_eq!(fill(&mut two, size, NOTHING), share, "the other has its share");
-            assert_eq!(fill(&mut budget.part(), size, two.load()), 0, "for all that it does");
+            assert_eq!(fill(&mut two, size, NOTHING), share, "the other worker has its share");
+            assert_eq!(
+                fill(&mut budget.part(), size, two.load()),
+                0,
+                "the share covers all parts of a worker"
+            );
             one.remove(Load { count: all, bytes: all * size });
             assert_eq!(fill(&mut two, size, NOTHING), all - share);
             drop(two);
@@ -183,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn one_record_is_always_possible_however_small_the_budget() {
+    fn one_record_always_fits() {
         let budget = Budget::new((1, 1), 19);
         let mut one = budget.part();
         assert_eq!(fill(&mut one, 5_000, NOTHING), 1);

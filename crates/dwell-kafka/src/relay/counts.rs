@@ -1,4 +1,4 @@
-//! What a relay has done, for those who watch over it.
+//! Counters of a relay, for monitoring.
 
 use dwell_core::{Measure, Measured};
 use std::{
@@ -11,10 +11,11 @@ use std::{
     time::Duration,
 };
 
-/// Up to how late records are counted together, in milliseconds; the last one has no limit.
+/// Upper bounds of the lateness histogram, in milliseconds. Later records are in a last bucket
+/// without a bound.
 const BUCKETS: [u64; 12] = [1, 2, 5, 10, 25, 50, 100, 250, 1_000, 5_000, 60_000, 3_600_000];
 
-/// Counts as they go. Shared, and never reset.
+/// Counters of a relay. They are shared and never reset.
 #[derive(Debug, Default)]
 pub struct Counts {
     forwarded: AtomicU64,
@@ -25,44 +26,46 @@ pub struct Counts {
     held: AtomicU64,
     late: AtomicU64,
     latest: AtomicU64,
-    /// How many were this late, and not less.
+    /// Number of records in each bucket of the lateness histogram.
     buckets: [AtomicU64; BUCKETS.len()],
     lag: Mutex<BTreeMap<String, u64>>,
-    /// How many clients were replaced.
+    /// Number of clients that were replaced.
     pub(super) replaced: Arc<AtomicU64>,
     troubled: Mutex<BTreeMap<String, String>>,
 }
 
-/// The counts of one moment.
+/// The counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tally {
-    /// Records that went to their target.
+    /// Records that were forwarded to their target.
     pub forwarded: u64,
-    /// Records that went to another level.
+    /// Records that were moved to another level.
     pub shelved: u64,
-    /// Records that can never be sent on.
+    /// Records that can never be forwarded.
     pub parked: u64,
-    /// Records that wait once more because their target was unavailable or absent.
+    /// Records that were put back into a delay topic because their target was unavailable or
+    /// absent.
     pub put_back: u64,
-    /// Records whose level was longer than the time that they had, by more than a hop. Their sender made them late.
+    /// Records whose level was longer than their delay by more than a hop. Their sender made them
+    /// late.
     pub overstayed: u64,
     /// Records that are held in memory for their last stretch.
     pub held: u64,
-    /// How late all forwarded records were, added up.
+    /// Total lateness of all forwarded records.
     pub lateness: Duration,
-    /// How late the latest of them was.
+    /// Lateness of the latest record.
     pub latest: Duration,
-    /// What lies in the partitions of each delay topic that are this relay's, and was not sent on yet.
+    /// By delay topic, the number of records in this relay's partitions that were not sent on yet.
     pub lag: BTreeMap<String, u64>,
-    /// Clients that did not recover, and were replaced.
+    /// Number of clients that did not recover and were replaced.
     pub replaced: u64,
-    /// Delay topics of which this relay does not get the records, and why.
+    /// Delay topics whose records this relay does not receive, and why.
     pub troubled: BTreeMap<String, String>,
 }
 
 impl Counts {
-    /// The counts of this moment.
+    /// Returns the counters at this moment.
     pub fn tally(&self) -> Tally {
         let of = |count: &AtomicU64| count.load(Relaxed);
         Tally {
@@ -80,7 +83,7 @@ impl Counts {
         }
     }
 
-    /// The same, as metrics.
+    /// Returns the counters as measures.
     pub(crate) fn measures(&self) -> Vec<Measure> {
         let tally = self.tally();
         let measure = |name, help, value| Measure { name, help, value };
@@ -99,19 +102,23 @@ impl Counts {
         vec![
             measure(
                 "relay_forwarded",
-                "Records that went to their target.",
+                "Records that were forwarded to their target.",
                 Measured::Counter(tally.forwarded),
             ),
-            measure("relay_shelved", "Records that went to another level.", Measured::Counter(tally.shelved)),
-            measure("relay_parked", "Records that can never be sent on.", Measured::Counter(tally.parked)),
+            measure(
+                "relay_shelved",
+                "Records that were moved to another level.",
+                Measured::Counter(tally.shelved),
+            ),
+            measure("relay_parked", "Records that can never be forwarded.", Measured::Counter(tally.parked)),
             measure(
                 "relay_put_back",
-                "Records that wait once more because their target was unavailable or absent.",
+                "Records that were put back because their target was unavailable or absent.",
                 Measured::Counter(tally.put_back),
             ),
             measure(
                 "relay_overstayed",
-                "Records whose level was longer than the time that they had, by more than a hop.",
+                "Records whose level was longer than their delay, by more than a hop.",
                 Measured::Counter(tally.overstayed),
             ),
             measure(
@@ -119,18 +126,26 @@ impl Counts {
                 "Records that are held in memory for their last stretch.",
                 Measured::Gauge(tally.held),
             ),
-            measure("relay_lag", "Records in the partitions of this relay that were not sent on yet.", lag),
-            measure("relay_lateness", "How late forwarded records were.", lateness),
+            measure(
+                "relay_lag",
+                "Records in the partitions of this relay that were not yet forwarded or moved to another level.",
+                lag,
+            ),
+            measure("relay_lateness", "Lateness of forwarded records.", lateness),
             measure(
                 "relay_replaced_clients",
                 "Clients that did not recover and were replaced.",
                 Measured::Counter(tally.replaced),
             ),
-            measure("relay_troubled", "1 for a delay topic whose records do not arrive, else 0.", troubled),
+            measure(
+                "relay_troubled",
+                "1 for a delay topic whose records this relay does not receive, else 0.",
+                troubled,
+            ),
         ]
     }
 
-    /// The same as text that Prometheus reads.
+    /// Returns the counters in the text format of Prometheus.
     pub fn prometheus(&self) -> String {
         let mut all = String::new();
         for Measure { name, help, value } in self.measures() {
@@ -198,13 +213,14 @@ impl Counts {
         self.held.fetch_sub(count as u64, Relaxed);
     }
 
-    /// Forgets what was said of each delay topic: a relay starts, and may have other levels than the one before it.
+    /// Clears what is known of each delay topic, because a relay that starts may have other levels
+    /// than the one before.
     pub(super) fn start(&self) {
         self.troubled.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.lag.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Whether the records of a delay topic arrive, and why not.
+    /// Notes whether the records of a delay topic arrive, and otherwise why not.
     pub(super) fn serves(&self, topic: &str, trouble: Option<String>) {
         let mut all = self.troubled.lock().unwrap_or_else(PoisonError::into_inner);
         match trouble {
@@ -227,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_counted_is_told_in_numbers_and_as_text() {
+    fn counts_appear_in_the_tally_and_in_the_prometheus_text() {
         let counts = Counts::default();
         counts.forwarded(Duration::from_millis(3));
         counts.forwarded(Duration::from_millis(1));

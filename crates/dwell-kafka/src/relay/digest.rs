@@ -1,4 +1,5 @@
-//! Log lines about events that many records share: the first one at once, the others as a count once per interval.
+//! Combines log lines about events that many records share: the first event is logged at once,
+//! later ones as a count per interval.
 
 use dwell_core::{Clock, Text};
 use std::{
@@ -7,23 +8,24 @@ use std::{
     time::Duration,
 };
 
-/// Pause between two log lines about the same event.
+/// Interval between two log lines about the same event.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Number of events that are counted separately. Reasons and targets come from records, which anybody may write.
+/// Number of events that are counted separately. It is limited because reasons and targets come
+/// from records, which any client may write.
 const MOST: usize = 100;
 
-/// Something that happens to records.
+/// An event that concerns records.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
-    /// They can never be sent on.
+    /// Records can never be forwarded.
     Parked { reason: String },
-    /// Their target does not exist.
+    /// The target of records does not exist.
     Absent { target: Text },
-    /// A delay topic, or the parking topic, takes no records.
+    /// A delay topic or the parking topic accepts no records.
     Refused { topic: Text },
-    /// Their level is longer than the time that they had.
+    /// The level of records is longer than the time that they had.
     Overstayed { topic: Text, target: Text },
-    /// This process was suspended: of no record, but of every level.
+    /// The process was suspended. This concerns every level rather than single records.
     Suspended,
 }
 
@@ -33,7 +35,7 @@ pub(super) struct Digest {
     recent: Mutex<BTreeMap<Event, Recent>>,
 }
 
-/// An event that was logged, and how often it has happened since.
+/// A logged event, and how often it has occurred since.
 struct Recent {
     logged: Duration,
     count: u64,
@@ -44,7 +46,7 @@ impl Digest {
         Self { clock, recent: Mutex::default() }
     }
 
-    /// Logs an event that is new, with these details, and else counts it.
+    /// Logs an event with these details if it is new, and counts it otherwise.
     pub(super) fn note(&self, event: Event, details: impl FnOnce() -> String) {
         let mut recent = self.lock();
         let is_full = recent.len() >= MOST && !recent.contains_key(&event);
@@ -79,7 +81,7 @@ impl Digest {
                 event.log(count, None);
             }
             recent.logged = now;
-            // One that has stopped is new when it happens again.
+            // An event that has stopped counts as new when it occurs again.
             count > 0
         });
     }
@@ -90,7 +92,7 @@ impl Digest {
 }
 
 impl Event {
-    /// What stands for all events of a kind that are not counted separately.
+    /// Returns the event that stands for all events of this kind that are not counted separately.
     fn others(self) -> Self {
         let others = || Text::from("(others)");
         match self {
@@ -163,7 +165,7 @@ mod tests {
         assert_eq!(counts(&digest), [("one".to_owned(), 2), ("two".to_owned(), 0)]);
         clock.advance(INTERVAL).await;
         digest.log_due();
-        assert_eq!(counts(&digest), [("one".to_owned(), 0)], "one that has stopped is forgotten");
+        assert_eq!(counts(&digest), [("one".to_owned(), 0)], "an event that has stopped expires");
         assert!(!park(&digest, "one") && park(&digest, "two"));
         digest.log_all();
         assert_eq!(counts(&digest), [("one".to_owned(), 0)]);
@@ -176,6 +178,6 @@ mod tests {
         assert_eq!(logged, MOST + 1);
         let others = counts(&digest).into_iter().find(|(reason, _)| reason == "other reasons");
         assert_eq!(others.map(|(_, count)| count), Some(MOST as u64 * 2 - 1));
-        assert!(!park(&digest, "5"), "those that are known stay so");
+        assert!(!park(&digest, "5"), "known events are still counted separately");
     }
 }

@@ -1,4 +1,5 @@
-//! Where a record goes next: pure, so that every rule can be tried without a broker.
+//! Decides where a record goes next. The functions are pure, so that every rule is tested without a
+//! broker.
 
 use super::RelaySettings;
 use crate::{
@@ -8,27 +9,30 @@ use crate::{
 use dwell_core::{Moment, Text, Timestamp, check_topic, wire};
 use std::time::Duration;
 
-/// How long to wait, in milliseconds from the moment of appending. Ours alone; gone after the first hop.
+/// Header with the delay in milliseconds from the append. Only Dwell writes it, and the first hop
+/// removes it.
 pub(crate) const AFTER: &str = "x-dwell-after";
-/// Since when the target has been absent, in milliseconds since the epoch.
+/// Header with the time since which the target has been absent, in milliseconds since the epoch.
 const ABSENT_SINCE: &str = "x-dwell-absent-since";
-/// That it lies on a shelf because its target was away, and not because it was too early.
+/// Header of a record that was put back because its target was unavailable, not because it was
+/// early.
 const PUT_BACK: &str = "x-dwell-put-back";
 
-/// A record, read: where it is for, and when.
+/// A record with its parsed target and due time.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) target: Text,
     pub(super) process_at: Timestamp,
-    /// Since when its target has been absent, where that was noticed.
+    /// Since when the target has been absent, if that was noticed.
     pub(super) absent_since: Option<Timestamp>,
-    /// It waits because its target was away: that it is late is nobody's mistake.
+    /// Whether it was put back because its target was unavailable, so that it may be late.
     pub(super) was_put_back: bool,
     pub(super) record: Record,
 }
 
 impl Plan {
-    /// Reads a record of a delay topic. `Err` is the reason why it can never be sent on, and the record.
+    /// Reads a record of a delay topic. `Err` contains the reason why it can never be forwarded,
+    /// and the record.
     pub(super) fn read(mut record: Record, settings: &RelaySettings) -> Result<Self, Box<(String, Record)>> {
         match Self::headers(&mut record, settings) {
             Ok((target, process_at, absent_since)) => {
@@ -44,16 +48,16 @@ impl Plan {
         settings: &RelaySettings,
     ) -> Result<(Text, Timestamp, Option<Timestamp>), String> {
         if record.broken {
-            return Err("the name of one of its headers is no text".to_owned());
+            return Err("the name of one of its headers is not valid UTF-8".to_owned());
         }
         let target = record.headers.get(TARGET_TOPIC).ok_or_else(|| missing(TARGET_TOPIC))?;
-        let target = std::str::from_utf8(target).map_err(|_| malformed(TARGET_TOPIC, "no text"))?;
+        let target = std::str::from_utf8(target).map_err(|_| malformed(TARGET_TOPIC, "not valid UTF-8"))?;
         check_target(target)?;
         if !settings.allows(target) {
-            return Err(format!("the target `{target}` is not one that this relay may send to"));
+            return Err(format!("this relay may not forward to the target `{target}`"));
         }
         let target = Text::from(target);
-        let appended = record.timestamp.ok_or("it has no time of appending")?;
+        let appended = record.timestamp.ok_or("it has no timestamp")?;
         let time = |headers: &RawHeaders, name| match headers.get(name).map(|value| (number(value), value)) {
             None => Ok(None),
             Some((Some(number), _)) if number >= 0 => Ok(Some(number)),
@@ -61,8 +65,9 @@ impl Plan {
         };
         let written = time(&record.headers, PROCESS_AT)?;
         let process_at = match time(&record.headers, AFTER)? {
-            // The append time is in whole milliseconds: the delay starts at the end of that one. A creation time is that of the
-            // sender's clock, and so is the time that the sender wrote.
+            // The append time is in whole milliseconds, so the delay starts at the end of that
+            // millisecond. A creation time is that of the sender's clock, and so is the due time
+            // that the sender wrote.
             Some(after) if record.has_append_time || written.is_none() => {
                 Moment::within(appended).ceil().0.saturating_add(after)
             }
@@ -79,13 +84,13 @@ impl Plan {
         Ok((target, Timestamp(process_at), absent_since))
     }
 
-    /// To its target. How it came is no longer on it; when it was to come, is.
+    /// Returns the record for its target, without the relay's own headers. The due time stays.
     pub(super) fn forward(&self) -> Outgoing {
         let headers = self.record.headers.without(&[TARGET_TOPIC, ABSENT_SINCE, PUT_BACK]);
         self.outgoing(self.target.clone(), headers)
     }
 
-    /// To a delay topic, once more.
+    /// Returns the record for another delay topic.
     pub(super) fn shelve(&self, topic: String) -> Outgoing {
         let mut headers = self.record.headers.without(&[ABSENT_SINCE, PUT_BACK]);
         if let Some(since) = self.absent_since {
@@ -94,12 +99,12 @@ impl Plan {
         self.outgoing(topic.into(), headers)
     }
 
-    /// Its target is there. Should it be absent later, that begins then.
+    /// Notes that the target exists. If it is absent later, that time starts anew.
     pub(super) fn found(&mut self) {
         self.absent_since = None;
     }
 
-    /// To a delay topic, because its target is away.
+    /// Returns the record for a delay topic, because its target is unavailable.
     pub(super) fn put_back(&self, topic: String) -> Outgoing {
         let mut outgoing = self.shelve(topic);
         outgoing.headers.set(PUT_BACK, 1);
@@ -110,13 +115,13 @@ impl Plan {
         Outgoing { topic, key: self.record.key.clone(), headers, body: self.record.body.clone() }
     }
 
-    /// How long it still has to wait.
+    /// Returns how long the record still has to wait.
     pub(super) fn remaining(&self, now: Timestamp) -> Duration {
         self.process_at.since(now)
     }
 }
 
-/// To where people look after what can never be sent on, all of it that could be read as it came, and why.
+/// Returns a record for the parking topic: everything that could be read, and the reason.
 pub(super) fn park(
     record: &Record,
     from: &str,
@@ -125,7 +130,7 @@ pub(super) fn park(
     now: Timestamp,
 ) -> Outgoing {
     let mut headers = record.headers.clone();
-    // A dead letter that was delayed says where it came from, and that is worth more than the level.
+    // A delayed dead letter already names its original topic, which is more useful than the level.
     if headers.get(wire::ORIGINAL_TOPIC).is_none() {
         headers.set(wire::ORIGINAL_TOPIC, from);
     }
@@ -137,11 +142,11 @@ pub(super) fn park(
 }
 
 fn check_target(target: &str) -> Result<(), String> {
-    // Kafka itself has no such topics, and never will.
+    // Kafka has no topics of these names.
     if matches!(target, "." | "..") {
         return Err(malformed(TARGET_TOPIC, &format!("`{target}` is not the name of a topic")));
     }
-    // Kafka's names are longer than ours, for retry topics.
+    // Topic names in Kafka may be longer than those in Dwell, as retry topics are.
     let fits = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     let long = target.len() <= 249 && !target.is_empty() && target.chars().all(fits);
     if long {
@@ -193,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_foreign_client_writes_is_enough() {
+    fn the_headers_of_other_clients_suffice() {
         let plan =
             read(&[("tag", "1"), ("X-Target-Topic", "orders"), ("x-process-at", "1000900"), ("tag", "2")])
                 .unwrap();
@@ -207,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_counts_from_the_moment_of_appending_once() {
+    fn a_delay_counts_once_from_the_append_time() {
         let headers = [
             ("x-target-topic", "orders"),
             ("x-process-at", "5"),
@@ -226,18 +231,18 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_does_not_count_from_a_creation_time() {
+    fn a_delay_does_not_count_from_a_creation_time() {
         let headers = [("x-target-topic", "orders"), ("x-process-at", "5"), ("x-dwell-after", "250")];
         let read = |headers: &[(&str, &str)]| {
             let record = Record { has_append_time: false, ..record(headers) };
             Plan::read(record, &RelaySettings::default()).unwrap().process_at
         };
         assert_eq!(read(&headers), Timestamp(5));
-        assert_eq!(read(&[headers[0], headers[2]]), Timestamp(1_000_251), "there is nothing else");
+        assert_eq!(read(&[headers[0], headers[2]]), Timestamp(1_000_251), "no other time is known");
     }
 
     #[test]
-    fn since_when_its_target_is_absent_is_kept_on_a_shelf_until_it_is_found() {
+    fn the_time_of_absence_is_kept_until_the_target_is_found() {
         let headers = [("x-target-topic", "orders"), ("x-process-at", "5"), ("x-dwell-absent-since", "7")];
         let mut plan = read_again(read(&headers).unwrap().put_back("delay-5s".into()));
         assert_eq!(plan.absent_since, Some(Timestamp(7)));
@@ -246,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_be_sent_on_is_parked_whole_and_with_the_reason() {
+    fn unforwardable_records_are_parked_whole_with_the_reason() {
         for (headers, reason) in [
             (vec![("x-process-at", "1")], "no header `x-target-topic`"),
             (vec![("x-target-topic", "orders")], "no header `x-process-at`"),
@@ -255,10 +260,7 @@ mod tests {
             (vec![("x-target-topic", "or/ders"), ("x-process-at", "5")], "x-target-topic"),
             (vec![("x-target-topic", "."), ("x-process-at", "5")], "`.` is not the name of a topic"),
             (vec![("x-target-topic", ".."), ("x-process-at", "5")], "`..` is not the name of a topic"),
-            (
-                vec![("x-target-topic", "delay-5s"), ("x-process-at", "5")],
-                "not one that this relay may send to",
-            ),
+            (vec![("x-target-topic", "delay-5s"), ("x-process-at", "5")], "this relay may not forward to"),
         ] {
             let said = read(&headers).unwrap_err();
             assert!(said.contains(reason), "{said}");

@@ -1,10 +1,10 @@
-//! The levels that a record may wait in.
+//! The ladder: the levels that a record may wait in.
 
 use dwell_core::{Error, ErrorKind, Result, format_duration, parse_duration};
 use std::time::Duration;
 
-/// The levels, from the shortest to the longest. A wait is a walk down: the largest level that fits into what remains, then
-/// the largest that fits into what remains then.
+/// The levels, from the shortest to the longest. A record waits first in the largest level that
+/// fits into its delay, then in the largest that fits into the remaining delay, and so on.
 ///
 /// ```
 /// use dwell_kafka::Ladder;
@@ -19,13 +19,13 @@ use std::time::Duration;
 pub struct Ladder(Vec<Duration>);
 
 impl Ladder {
-    /// From `5s,10s,…`, in ascending order.
+    /// Parses `5s,10s,…`, in ascending order.
     pub fn parse(text: &str) -> Result<Self> {
         let levels = text.split(',').map(|level| parse_duration(level.trim())).collect::<Result<_>>()?;
         Self::new(levels)
     }
 
-    /// From durations, in ascending order. A level is at least 100 ms, and a whole number of them.
+    /// Creates a ladder from durations in ascending order. Each level must be a multiple of 100 ms.
     pub fn new(levels: Vec<Duration>) -> Result<Self> {
         let refuse =
             |why: &str| Err(Error::new(ErrorKind::Config, format!("the ladder of delay topics {why}")));
@@ -41,17 +41,17 @@ impl Ladder {
         Ok(Self(levels))
     }
 
-    /// All levels.
+    /// Returns all levels.
     pub fn levels(&self) -> &[Duration] {
         &self.0
     }
 
-    /// The largest level that fits into this time.
+    /// Returns the largest level that is not longer than this time.
     pub fn fitting(&self, remaining: Duration) -> Option<Duration> {
         self.0.iter().rev().find(|level| **level <= remaining).copied()
     }
 
-    /// The same, and the shortest where none fits.
+    /// Returns the largest level that fits, or the shortest level if none does.
     pub(crate) fn fitting_or_shortest(&self, time: Duration) -> Duration {
         self.fitting(time).unwrap_or(self.0[0])
     }
@@ -65,7 +65,7 @@ impl Ladder {
         (Self::name(level) == name).then_some(level)
     }
 
-    /// What a level is called at the end of its topic's name.
+    /// Returns the name of a level, which is the end of its topic's name.
     pub(crate) fn name(level: Duration) -> String {
         if level.subsec_millis() == 0 {
             format!("{}s", level.as_secs())
@@ -75,7 +75,7 @@ impl Ladder {
     }
 }
 
-/// 5 s, doubled up to 327 680 s, and five days.
+/// 5 s, doubled up to 327 680 s, then five days.
 impl Default for Ladder {
     fn default() -> Self {
         let mut levels: Vec<_> = (0..17).map(|step| Duration::from_secs(5 << step)).collect();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn any_wait_is_walked_down_without_ever_overstepping_it() {
+    fn any_delay_is_divided_into_levels_without_exceeding_it() {
         let ladder = Ladder::default();
         for seconds in [1, 4, 5, 39, 40, 900, 432_000, 315_360_000] {
             let mut left = Duration::from_secs(seconds);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ladder_that_cannot_work_is_refused() {
+    fn an_invalid_ladder_is_refused() {
         for text in ["", "5s,5s", "10s,5s", "0s", "150ms,1s", "soon"] {
             assert!(Ladder::parse(text).is_err(), "{text:?}");
         }

@@ -1,9 +1,10 @@
-//! The delay topics and the relay that empties them.
+//! The delay topics, and the relay that empties them.
 //!
-//! A record that is to wait lies in the topic of a *level*, and leaves it when the level has passed since the broker
-//! appended it. It then goes to the largest level that fits into what remains; when less than the smallest remains, to the
-//! topic of the last stretch, whose records wait in memory and are forwarded on the millisecond. Any number of relays share
-//! the partitions. No state is kept but the offsets of their groups.
+//! A delayed record is stored in the topic of a *level*, and leaves it when the level has passed
+//! since the broker appended the record. It then goes to the largest level that fits into its
+//! remaining delay. If that is less than the shortest level, it goes to the topic of the last
+//! stretch, whose records wait in memory and are forwarded on the millisecond. Any number of relays
+//! share the partitions. The only state of a relay is the offsets of its groups.
 
 mod budget;
 mod counts;
@@ -52,20 +53,24 @@ use topics::Level;
 use upkeep::Upkeep;
 use worker::Worker;
 
-/// What a level fetches ahead: it only looks at the first one of each partition, and there are many levels.
+/// Prefetch of a level: only the first record of each partition is examined, and there are many
+/// levels.
 const LEVEL: Fetch =
     Fetch { records: 500, bytes: 512 << 10, at_once: 64 << 10, wait: Duration::from_millis(50) };
-/// The same for the last stretch, which takes in all it may.
+/// Prefetch of the last stretch, which takes in as many records as permitted.
 const DUE: Fetch =
     Fetch { records: 1_000, bytes: 1 << 20, at_once: 128 << 10, wait: Duration::from_millis(10) };
 
-/// How long a relay that failed stays away.
+/// Pause before a failed relay restarts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs a relay until `stop` completes: what a bus does in the background, for a process that does nothing else. Ends with
-/// an error if the brokers cannot be reached at the start, or refuse it, or if a delay topic has settings under which a record
-/// could be lost or come early. Once it has worked, what may pass is tried again: a topic that it is told is gone is made
-/// anew, and a right that was taken away may be given back.
+/// Runs a relay until `stop` completes, for a process that does nothing else. A bus runs the same
+/// in the background.
+///
+/// Fails if the brokers are unreachable at the start or refuse the relay, or if a delay topic has
+/// settings that could lose a record or deliver it early. Once the relay has worked, it retries
+/// after errors that may pass: a missing topic is recreated, and a revoked permission may be
+/// granted again.
 pub async fn relay(
     settings: KafkaSettings,
     seams: Seams,
@@ -82,7 +87,7 @@ pub async fn relay(
         relay.begun = begun.clone();
         match relay.run(Box::pin(stop.clone())).await {
             Err(error) if error.is_retryable() || begun.load(Ordering::SeqCst) && may_pass(&error) => {
-                tracing::error!(%error, "the relay failed: it starts again")
+                tracing::error!(%error, "relay failed; restarting")
             }
             Ok(()) => return served(&counts),
             ended => return ended,
@@ -94,7 +99,7 @@ pub async fn relay(
     }
 }
 
-/// An error if the records of a delay topic did not arrive when the relay ended.
+/// Returns an error if the relay ended while records of a delay topic did not arrive.
 fn served(counts: &Counts) -> Result<()> {
     let troubled = counts.tally().troubled;
     if troubled.is_empty() {
@@ -105,31 +110,31 @@ fn served(counts: &Counts) -> Result<()> {
     Err(Error::new(ErrorKind::Unavailable, text))
 }
 
-/// Whether a relay that has worked may do so again, with nothing changed in how it was started.
+/// Returns whether a relay that has worked may work again with the same settings.
 fn may_pass(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::Config | ErrorKind::Conflict | ErrorKind::Unsupported)
 }
 
-/// Whoever names its group otherwise sends everything once more, from the first record on: nobody wants that, and it is easily
-/// done.
+/// Warns if another group relays the same delay topics. A relay with a different group name
+/// forwards every record once more, from the first one on. That is never intended, and easily done.
 async fn warn_of_other_groups(cluster: Cluster) {
     let settings = &cluster.settings().relay;
-    // Some may not list groups or topics; they may relay all the same.
+    // A user that may not list groups or topics may still relay.
     let (Ok(groups), Ok(topics)) = (cluster.groups().await, cluster.topics().await) else { return };
     if let Some(other) = other_group(settings, &groups, &topics) {
         tracing::warn!(
             group = %settings.group,
-            "the group `{other}` relays these delay topics as well, or has done so: each group sends every record on, so that \
-             everything comes twice; give all relays one group, which is `dwell` inside of a bus"
+            "the group `{other}` relays these delay topics as well, or has done so; each group forwards every record, so that \
+             messages are duplicated. Give all relays the same group; a relay inside a bus has the group `dwell`"
         );
     }
 }
 
-/// A group that is not ours and relays a delay topic that is.
+/// Returns another group that relays one of these delay topics.
 fn other_group<'a>(settings: &RelaySettings, groups: &'a [String], topics: &[String]) -> Option<&'a String> {
     let levels = topics::levels(settings);
     groups.iter().find(|group| {
-        // `dwell-test-delay-5s` is of `test-delay-5s` where there is such a topic, and not of `delay-5s`.
+        // `dwell-test-delay-5s` reads `test-delay-5s` if that topic exists, and not `delay-5s`.
         let is_of = |topic: &str| group.strip_suffix(topic).is_some_and(|start| start.ends_with('-'));
         let is_of_longer = |topic: &str| {
             topics.iter().any(|other| other.len() > topic.len() && other.ends_with(topic) && is_of(other))
@@ -140,19 +145,20 @@ fn other_group<'a>(settings: &RelaySettings, groups: &'a [String], topics: &[Str
     })
 }
 
-/// Makes all of these known to the broker. What may pass is tried again by whoever needs it.
+/// Registers the transactional ids of these producers. Errors that may pass are left to the callers
+/// that need a producer, which retry.
 async fn begin(outboxes: impl Iterator<Item = &Arc<Outbox>>) -> Result<()> {
     let begun = join_all(outboxes.map(|outbox| outbox.prepare_transactions())).await;
     let hopeless = |error: &Error| !error.is_retryable();
     begun.into_iter().filter_map(Result::err).find(hopeless).map_or(Ok(()), Err)
 }
 
-/// A relay that is yet to run.
+/// A relay that has not started.
 pub(crate) struct Relay {
     cluster: Cluster,
     seams: Seams,
     counts: Arc<Counts>,
-    /// It had all that it needs, at least once.
+    /// Whether it had everything it needs, at least once.
     begun: Arc<AtomicBool>,
 }
 
@@ -166,7 +172,7 @@ impl Relay {
         self.counts.start();
         let settings = self.cluster.settings();
         let client_id = format!("{}-relay-{}", self.seams.instance, self.seams.incarnation);
-        // What a topic takes is for the broker to say; the parking topic takes all.
+        // The broker decides which record a topic accepts; the parking topic accepts all of them.
         let outbox = || {
             Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone())
                 .with_largest(topics::largest(settings))
@@ -178,7 +184,7 @@ impl Relay {
             to_shelves: outbox(),
             cluster: self.cluster.clone(),
             clock: self.seams.clock.clone(),
-            // A transaction is answered as a whole: its targets are not silent.
+            // A transaction is answered as a whole, so single targets cannot be silent.
             targets: Targets::new(
                 settings.relay.transactions.is_none().then(|| worker::share(&settings.relay)),
             ),
@@ -196,14 +202,15 @@ impl Relay {
         };
         let transactions: Vec<_> = levels.iter().map(transactions_of).collect();
         let mut stop = stop.fuse();
-        // Before anything relies on it: a broker that will never take such transactions says so now.
+        // A broker that will never accept such transactions fails here, before anything relies on
+        // them.
         tokio::select! {
             biased;
             () = &mut stop => return Ok(()),
             begun = begin(transactions.iter().flatten()) => begun?,
         }
         self.begun.store(true, Ordering::SeqCst);
-        // Nobody waits for it: it asks every broker, and one of them may be away.
+        // Not awaited: it queries every broker, and one of them may be unavailable.
         let looking = tokio::spawn(warn_of_other_groups(self.cluster.clone()));
         let (tell, told) = watch::channel(false);
         let joiner = Joiner {
@@ -212,7 +219,7 @@ impl Relay {
             client_id: client_id.clone(),
             replaced: self.counts.replaced.clone(),
         };
-        // Tasks of their own: what is due is not late because a level has much to move.
+        // Each worker is a task, so that a busy level does not delay due records.
         let mut workers = JoinSet::new();
         let mut upkeep = Upkeep::new(self.cluster.clone(), &levels);
         for (level, transactions) in levels.into_iter().zip(transactions) {
@@ -222,7 +229,7 @@ impl Relay {
         }
         let mut result = Ok(());
         let mut is_stopping = false;
-        // One that ends by itself ends all: the whole is then started again.
+        // A worker that ends by itself ends all others: the whole relay is then restarted.
         while !workers.is_empty() {
             tokio::select! {
                 biased;
@@ -250,7 +257,7 @@ impl Relay {
                 Some(ended) = workers.join_next() => {
                     result = result.and(ended.unwrap_or_else(|error| match error.try_into_panic() {
                         Ok(panic) => std::panic::resume_unwind(panic),
-                        Err(_) => Err(Error::new(ErrorKind::Closed, "the runtime of the relay has ended")),
+                        Err(_) => Err(Error::new(ErrorKind::Closed, "the relay ended with its runtime")),
                     }));
                 }
             }
@@ -265,7 +272,7 @@ impl Relay {
     }
 }
 
-/// Joins the groups of levels.
+/// Joins the groups of delay topics.
 #[derive(Clone)]
 struct Joiner {
     cluster: Cluster,
@@ -283,7 +290,8 @@ impl Joiner {
             client_id: &self.client_id,
             group: settings.relay.group_of(&level.topic),
             topics: vec![level.topic.to_string()],
-            // Within transactions, all that is done above the mark must be told.
+            // With transactions, the metadata must list all records that are settled above the
+            // mark.
             max_span: settings.relay.read_ahead.0.min(if transactional { REACH } else { usize::MAX }),
             commits: !transactional,
             proves: !transactional,
@@ -302,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_relay_that_has_worked_ends_only_for_what_will_not_pass() {
+    fn a_working_relay_ends_only_on_permanent_errors() {
         let of = |kind| may_pass(&Error::new(kind, "it failed"));
         for kind in [ErrorKind::NotFound, ErrorKind::Denied, ErrorKind::Stale, ErrorKind::Unavailable] {
             assert!(of(kind), "{kind}");
@@ -313,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relay_that_ends_while_a_level_is_not_served_fails_and_says_which() {
+    fn a_relay_that_ends_with_an_unserved_level_names_it_in_its_error() {
         let counts = Counts::default();
         assert!(served(&counts).is_ok());
         counts.serves("delay-5s", Some("outside its group for 12 s".to_owned()));
@@ -324,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn only_another_group_of_the_same_delay_topics_is_warned_of() {
+    fn a_warning_is_logged_only_for_another_group_of_the_same_delay_topics() {
         let of = |groups: &[&str]| {
             let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
             let topics = owned(&["orders", "delay-5s", "delay-due", "test-delay-5s", "test-delay-due"]);
@@ -332,7 +340,7 @@ mod tests {
         };
         let ours = ["dwell-delay-5s", "dwell-delay-due"];
         assert_eq!(of(&ours), None);
-        // Those of the prefix `test-delay-`, and of subscriptions.
+        // Groups of the prefix `test-delay-`, and of subscriptions.
         let others =
             ["dwell-test-delay-5s", "dwell-test-delay-due", "orders.mail", "delay-5s", "my_delay-5s"];
         assert_eq!(of(&[&ours[..], &others].concat()), None);

@@ -1,9 +1,10 @@
-//! Passing records on: to their target, to a shelf, or to where people look after them.
+//! Passes records on: to their target, to a delay topic ("shelf"), or to the parking topic.
 //!
-//! A record counts as done only after it lies, confirmed, wherever it goes next. What goes to a target and does not get there
-//! goes to a shelf, and what no shelf takes is parked, so that one record never holds up another. Only where a delay topic, or
-//! the parking topic, takes nothing at all, is it tried again, with a pause each time: there is no other place. A parking topic
-//! that somebody has deleted is made anew first.
+//! A record is completed only after its next place has confirmed it. A record that its target
+//! refuses goes to a shelf, and a record that no shelf accepts is parked, so that one record
+//! never holds up another. Only if a delay topic or the parking topic accepts nothing at all, the
+//! relay retries with a pause, because there is no other place. A parking topic that was deleted is
+//! recreated first.
 
 use super::{
     Counts,
@@ -22,18 +23,19 @@ use crate::{
 use dwell_core::{Clock, Error, ErrorKind, LeaseId, Result, Text, Timestamp};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-/// The pause before what was refused is sent to the same place again.
+/// Pause before refused records are sent to the same place again.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause before an absent target is looked for again: its records are written once more each time.
+/// Longest pause before an absent target is checked again. Its records are rewritten each time.
 const LOOK_AGAIN: Duration = Duration::from_secs(20);
 
-/// How long no broker confirms anything before what is unsent is not to be sent.
+/// How long no record may be confirmed before unsent records are purged.
 const SILENCE: Duration = Duration::from_millis(100);
 
-/// What all workers of a relay share.
+/// State that all workers of a relay share.
 pub(super) struct Shared {
     pub(super) cluster: Cluster,
-    /// What is due goes by a connection of its own, past whatever is on its way from one shelf to the next.
+    /// Due records have a connection of their own, so that they do not queue behind records that
+    /// are moved between shelves.
     pub(super) to_targets: Outbox,
     pub(super) to_shelves: Outbox,
     pub(super) clock: Arc<dyn Clock>,
@@ -43,7 +45,7 @@ pub(super) struct Shared {
     pub(super) digest: Digest,
 }
 
-/// Records, and their bytes.
+/// A number of records, and their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
     pub(super) count: usize,
@@ -70,13 +72,13 @@ impl Load {
         self
     }
 
-    /// In both.
+    /// Returns whether both the number and the bytes are below a limit.
     pub(super) fn is_below(self, most: Self) -> bool {
         self.count < most.count && self.bytes < most.bytes
     }
 }
 
-/// What becomes of a record, and what counts once it has.
+/// The next step of a record, and what is completed and counted once it is done.
 pub(super) struct Step {
     pub(super) lease: LeaseId,
     pub(super) size: usize,
@@ -99,13 +101,14 @@ pub(super) enum Kind {
 }
 
 impl Shared {
-    /// How long no record was confirmed while some are on their way.
+    /// Returns how long no record was confirmed while some are in flight.
     pub(super) fn silence(&self) -> Duration {
         self.to_targets.silence().max(self.to_shelves.silence())
     }
 
-    /// Drops what producers have not sent yet, while no broker confirms anything. The records of partitions that were lost
-    /// are another relay's by now, and the others are handed over again.
+    /// Drops records that the producers have not sent yet, while no broker confirms anything.
+    /// Records of lost partitions belong to another relay by now, and the others are handed over
+    /// again.
     pub(super) fn purge_if_silent(&self) {
         for outbox in [&self.to_targets, &self.to_shelves] {
             if outbox.silence() >= SILENCE {
@@ -114,8 +117,9 @@ impl Shared {
         }
     }
 
-    /// Sends until each lies somewhere, or is no longer ours. What goes to a target and does not get there goes back to a
-    /// shelf or is parked; what belongs on a shelf is tried again, since there is no other place for it.
+    /// Sends records until each has been stored or belongs to another relay. A record that its
+    /// target refuses is put back on a shelf or parked. A record that a shelf refuses is retried,
+    /// because there is no other place for it.
     pub(super) async fn pass_on(&self, member: &Member, mut steps: Vec<Step>) {
         while !steps.is_empty() {
             let (left, moved) = self.send_once(member, steps).await;
@@ -127,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// The same, all or nothing each time.
+    /// Does the same in transactions: all records of an attempt, or none.
     pub(super) async fn pass_on_at_once(
         &self,
         member: &Arc<Member>,
@@ -168,14 +172,14 @@ impl Shared {
                     }
                 }
                 Transaction::Undone(error) => {
-                    tracing::warn!(%error, "a transaction came to nothing: trying again");
+                    tracing::warn!(%error, "transaction aborted; retrying");
                     self.clock.sleep(PAUSE).await;
                 }
             }
         }
     }
 
-    /// The same as [`Self::turn_away_absent`], for any number of targets.
+    /// Calls [`Self::turn_away_absent`] for each target.
     async fn turn_away_all_absent(&self, steps: Vec<Step>) -> Vec<Step> {
         let mut groups: BTreeMap<Text, Vec<Step>> = BTreeMap::new();
         for step in steps {
@@ -188,12 +192,13 @@ impl Shared {
         steps
     }
 
-    /// Returns what is left to do, and whether all of that goes elsewhere now.
+    /// Returns the remaining steps, and whether all of them go to another topic now.
     async fn send_once(&self, member: &Member, steps: Vec<Step>) -> (Vec<Step>, bool) {
         let departures = member.departures();
         let mut steps = self.turn_away_absent(steps).await;
         self.keep_parking_topic(&steps).await;
-        // The broker may have been asked, and may have hung. Records of partitions that were lost meanwhile are another relay's.
+        // These requests may have taken long. Records of partitions that were lost since belong to
+        // another relay.
         if member.departures() != departures {
             steps.retain(|step| member.is_open(step.lease));
         }
@@ -215,10 +220,10 @@ impl Shared {
                 Err(error) => failed.push((step, error)),
             }
         }
-        // What becomes of the rest takes longer than anybody else should wait for these partitions.
+        // Failures take longer to handle than the lock may be held.
         drop(settling);
         let (mut left, mut moved) = (vec![], true);
-        // All are for one topic.
+        // All records are for one topic.
         arrived.iter().for_each(|step| self.got_there(step));
         for (step, error) in failed {
             let (step, elsewhere) = self.failed(step, &error, now);
@@ -247,7 +252,7 @@ impl Shared {
         settling.complete(step.lease);
     }
 
-    /// Targets that are not there are not tried: the library would wait for them.
+    /// Diverts records whose target does not exist, because librdkafka would wait for the topic.
     async fn turn_away_absent(&self, steps: Vec<Step>) -> Vec<Step> {
         let Some(Kind::Forward(first, _)) = steps.first().map(|step| &step.kind) else { return steps };
         let target = first.target.clone();
@@ -256,13 +261,14 @@ impl Shared {
                 let now = self.clock.now();
                 steps.into_iter().map(|step| self.absent(step, now)).collect()
             }
-            // Whether it is there, the send will tell, which makes no topic.
+            // The send shows whether the topic exists. It does not create the topic.
             _ => steps,
         }
     }
 
-    /// People may clear the parking topic by deleting it, and nobody else makes it while relays run. It is asked for each time:
-    /// little is parked, and the library would wait for a topic that is gone.
+    /// Recreates the parking topic, which people may delete to clear it, and which nothing else
+    /// creates while relays run. It is checked each time: few records are parked, and librdkafka
+    /// would wait for a missing topic.
     async fn keep_parking_topic(&self, steps: &[Step]) {
         if !steps.iter().any(|step| matches!(step.kind, Kind::Park)) {
             return;
@@ -271,15 +277,16 @@ impl Shared {
         self.cluster.forget(&topic);
         if let Ok(None) = self.cluster.partitions(&topic).await {
             match topics::check(&self.cluster).await {
-                Ok(()) => tracing::warn!(topic, "the parking topic was gone: it is made anew"),
+                Ok(()) => tracing::warn!(topic, "parking topic was deleted; recreated it"),
                 Err(error) => {
-                    tracing::error!(%error, topic, "the parking topic is gone, and cannot be made: trying again")
+                    tracing::error!(%error, topic, "parking topic was deleted and could not be recreated; retrying")
                 }
             }
         }
     }
 
-    /// It did not get there. Returns what becomes of it now, and whether that is somewhere else.
+    /// Handles a record that was not stored. Returns its next step, and whether that leads to
+    /// another topic.
     fn failed(&self, step: Step, error: &Error, now: Timestamp) -> (Step, bool) {
         let before = step.outgoing.topic.clone();
         let step = self.instead(step, error, now);
@@ -289,7 +296,7 @@ impl Shared {
 
     fn instead(&self, step: Step, error: &Error, now: Timestamp) -> Step {
         match step.kind {
-            // This does not depend on the target.
+            // A purge does not depend on the target.
             _ if is_purged(error) => step,
             Kind::Forward(..) if error.kind() == ErrorKind::NotFound => {
                 self.cluster.forget(&step.outgoing.topic);
@@ -300,14 +307,15 @@ impl Shared {
             }
             Kind::Forward(mut plan, _) => {
                 plan.found();
-                // It may have been deleted, and the library takes its time to notice: asked before the next try.
+                // The topic may have been deleted, which librdkafka notices late: check it before
+                // the next attempt.
                 self.cluster.forget(&plan.target);
                 let pause = self.targets.failed(&plan.target, error, self.clock.elapsed());
                 self.hold(step.lease, plan, pause, &step.from)
             }
             Kind::Shelve(plan) => {
                 self.refused(&step.outgoing.topic, error);
-                // Time has passed: the level that was right may be too long by now.
+                // Time has passed, so the former level may be too long by now.
                 let shelf = self.cluster.settings().relay.shelf_until(plan.remaining(now));
                 self.shelve(step.lease, plan, shelf, &step.from)
             }
@@ -322,7 +330,7 @@ impl Shared {
         self.digest.note(Event::Refused { topic: topic.clone() }, || error.to_string());
     }
 
-    /// The target is not there: it may come, for a while.
+    /// Handles an absent target, which may be created later.
     fn absent(&self, step: Step, now: Timestamp) -> Step {
         let Kind::Forward(mut plan, _) = step.kind else { return step };
         let settings = &self.cluster.settings().relay;
@@ -332,20 +340,21 @@ impl Shared {
             return self.give_up(step.lease, &plan.record, &step.from, &reason, now);
         }
         self.digest.note(Event::Absent { target: plan.target.clone() }, || step.from.to_string());
-        // As long as it has been absent: soon for one that is about to be made, and rarely for one that never is.
+        // The pause equals the time of absence: short for a target that is about to be created, and
+        // long for one that never is.
         let pause = absent.min(LOOK_AGAIN).min(settings.absent_for - absent);
         let shelf = settings.ladder.fitting_or_shortest(pause);
         let outgoing = plan.put_back(settings.level_topic(shelf));
         Step { outgoing, kind: Kind::Hold(plan), ..step }
     }
 
-    /// To a delay topic, once more.
+    /// Moves a record to a delay topic.
     pub(super) fn shelve(&self, lease: LeaseId, plan: Plan, topic: String, from: &Text) -> Step {
         let (size, outgoing) = (plan.record.size(), plan.shelve(topic));
         Step { lease, size, from: from.clone(), outgoing, kind: Kind::Shelve(plan) }
     }
 
-    /// Back to a shelf, for about as long as its target is left alone.
+    /// Puts a record back on a shelf for about as long as its target is paused.
     pub(super) fn hold(&self, lease: LeaseId, plan: Plan, pause: Duration, from: &Text) -> Step {
         let settings = &self.cluster.settings().relay;
         let shelf = settings.ladder.fitting_or_shortest(pause);
@@ -353,7 +362,7 @@ impl Shared {
         Step { lease, size, from: from.clone(), outgoing, kind: Kind::Hold(plan) }
     }
 
-    /// To where people look after it.
+    /// Parks a record.
     pub(super) fn give_up(
         &self,
         lease: LeaseId,
@@ -369,7 +378,8 @@ impl Shared {
     }
 }
 
-/// Whether the fault lies in the record, so that its topic will never take it. A topic that is not there may come.
+/// Returns whether the record is at fault, so that its topic will never accept it. A topic that
+/// does not exist may still be created.
 fn is_of_the_record(error: &Error) -> bool {
     error.is_of_the_message() && error.kind() != ErrorKind::NotFound
 }

@@ -1,40 +1,42 @@
-//! What can be set about the delay topics.
+//! Settings of the delay topics.
 
 use super::Ladder;
 use dwell_core::{Error, ErrorKind, Result};
 use std::time::Duration;
 
-/// The most that is set aside for a hop: half of the shortest level, and no more than this.
+/// Upper limit of the time reserved for a hop, which is half of the shortest level.
 const LONGEST_HOP: Duration = Duration::from_secs(1);
 
-/// The delay topics, and who empties them.
+/// Settings of the delay topics and of the relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RelaySettings {
-    /// The group that reads a delay topic is `{group}-{delay topic}`.
+    /// Name of the relay's groups: the group that reads a delay topic is `{group}-{delay topic}`.
     pub group: String,
-    /// What the names of the delay topics begin with.
+    /// Prefix of the names of delay topics.
     pub prefix: String,
-    /// The levels.
+    /// The levels of the ladder.
     pub ladder: Ladder,
-    /// How long all relays may be away without a record being lost: delay topics must keep their records for that long
-    /// beyond their level.
+    /// How long all relays may be down without loss of a record. Delay topics must keep their
+    /// records this much longer than their level.
     pub outage: Duration,
-    /// How long a target must be absent before what is for it is parked.
+    /// How long a target must be absent before its records are parked.
     pub absent_for: Duration,
-    /// Targets that may be sent to, `*` standing for any text; all unless set.
+    /// Pattern of allowed targets, where `*` stands for any text; all targets if absent.
     pub allow_targets: Option<String>,
-    /// Records that a relay may have in memory, and their bytes, with what it takes to keep them: those that wait for their last
-    /// stretch and those on their way, of all levels together. What is beyond may be late: so many as come while the
-    /// shortest level passes should fit.
+    /// Number of records that a relay may have in memory, and their bytes including overhead. This
+    /// covers the records that wait for their last stretch and those in flight, of all levels
+    /// together. Records beyond the limit may be late: set it to at least the number of records
+    /// that become due within the shortest level.
     pub read_ahead: (usize, usize),
-    /// A record is sent on in one transaction with the offset that says so, so that whoever reads only what is committed
-    /// never sees it twice. This is how long the transaction of a relay that was killed may hold up such readers.
+    /// Transaction timeout; transactions are not used if absent. A record is then forwarded in the
+    /// same transaction as its offset, so that readers of committed records never see it twice. If
+    /// a relay is killed, its transaction may block such readers for this long.
     pub transactions: Option<Duration>,
 }
 
 impl Default for RelaySettings {
-    /// `delay-5s` and so on, for a relay that may be away for a week.
+    /// Levels from `delay-5s` on, for relays that may be down for a week.
     fn default() -> Self {
         Self {
             group: "dwell".to_owned(),
@@ -50,51 +52,55 @@ impl Default for RelaySettings {
 }
 
 impl RelaySettings {
-    /// The topic of a level.
+    /// Returns the topic of a level.
     pub(crate) fn level_topic(&self, level: Duration) -> String {
         format!("{}{}", self.prefix, Ladder::name(level))
     }
 
-    /// The group that reads a delay topic.
+    /// Returns the group that reads a delay topic.
     pub(crate) fn group_of(&self, topic: &str) -> String {
         format!("{}-{topic}", self.group)
     }
 
-    /// The topic of the last stretch.
+    /// Returns the topic of the last stretch.
     pub(crate) fn due_topic(&self) -> String {
         format!("{}due", self.prefix)
     }
 
-    /// The topic of what can never be sent on.
+    /// Returns the topic of records that can never be forwarded.
     pub(crate) fn parking_topic(&self) -> String {
         format!("{}parked", self.prefix)
     }
 
-    /// Where a record goes that is to wait this long from the moment that it is appended: never longer.
+    /// Returns the topic for a record that has to wait this long from its append on. It never waits
+    /// longer there.
     pub(crate) fn shelf(&self, remaining: Duration) -> String {
         self.ladder.fitting(remaining).map_or_else(|| self.due_topic(), |level| self.level_topic(level))
     }
 
-    /// The same where a time is given, and it is not known how long it takes until it is appended.
+    /// Returns the topic for a record with a given due time, of which it is unknown when it will be
+    /// appended.
     pub(crate) fn shelf_until(&self, remaining: Duration) -> String {
         self.shelf(remaining.saturating_sub(self.hop()))
     }
 
-    /// Whether that is the topic of the last stretch.
+    /// Returns whether this is the last stretch.
     pub(crate) fn is_last_stretch(&self, remaining: Duration) -> bool {
         self.ladder.fitting(remaining.saturating_sub(self.hop())).is_none()
     }
 
-    /// What a hop from one topic to the next may take, at a broker that has much to do. A level that leaves less than that
-    /// is not chosen, since it would make late whatever is appended a moment after the choice; and what has less left when
-    /// it leaves a level waits where it is.
+    /// Returns the time reserved for a hop from one topic to the next, at a busy broker. A level
+    /// that would leave less time is not chosen, because a record that is appended a moment after
+    /// the choice would be late. A record that has less time left when it leaves a level waits in
+    /// memory.
     pub(crate) fn hop(&self) -> Duration {
         (self.ladder.levels()[0] / 2).min(LONGEST_HOP)
     }
 
-    /// Whether a record may be sent there. Delay topics, and those of Kafka itself, are no targets.
+    /// Returns whether the relay may forward to this topic. Delay topics and internal topics of
+    /// Kafka are not allowed.
     pub(crate) fn allows(&self, target: &str) -> bool {
-        // Most targets are told by how they begin: this is asked of every record.
+        // The prefix settles most cases. This is called for every record.
         let own = target.starts_with(&self.prefix)
             && (target == self.due_topic()
                 || target == self.parking_topic()
@@ -107,24 +113,25 @@ impl RelaySettings {
         for (name, text) in [("prefix", &self.prefix), ("group", &self.group)] {
             let fits = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
             if text.is_empty() || text.len() > 100 || !text.chars().all(fits) {
-                let text =
-                    format!("`{name}` of the delay topics must be 1 to 100 letters, digits, `_`, `.` or `-`");
+                let text = format!(
+                    "the setting `{name}` of the delay topics must have 1 to 100 letters, digits, `_`, `.` or `-`"
+                );
                 return Err(Error::new(ErrorKind::Config, text));
             }
         }
         if self.read_ahead.0 == 0 || self.read_ahead.1 == 0 {
-            let text = "`read_ahead` is 0: nothing would ever be sent on";
+            let text = "`read_ahead` is 0, so no record could be forwarded: set at least 1";
             return Err(Error::new(ErrorKind::Config, text));
         }
         if self.transactions.is_some_and(|timeout| timeout < Duration::from_secs(1)) {
-            let text = "`transactions` is how long one may take, and is below 1s: 10s is a good start";
+            let text = "`transactions` is the transaction timeout, and is below 1s: set `10s`, for example";
             return Err(Error::new(ErrorKind::Config, text));
         }
         Ok(())
     }
 }
 
-/// Whether a pattern with `*` for any text matches all of `text`.
+/// Returns whether a pattern, in which `*` stands for any text, matches the whole text.
 fn matches(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
@@ -139,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_lies_in_the_largest_level_that_fits_and_in_due_below_the_first() {
+    fn a_delay_selects_the_largest_level_that_fits() {
         let settings = RelaySettings::default();
         let shelf = |millis| settings.shelf(Duration::from_millis(millis));
         assert_eq!(
@@ -150,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_only_for_what_is_not_due_while_it_is_on_its_way_there() {
+    fn a_due_time_leaves_room_for_the_hop() {
         let mut settings = RelaySettings::default();
         let shelf = |millis| settings.shelf_until(Duration::from_millis(millis));
         assert_eq!(
@@ -162,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_any_topic_that_is_allowed_and_not_one_of_the_relays_own() {
+    fn targets_are_allowed_topics_except_internal_ones() {
         let mut settings = RelaySettings::default();
         assert!(settings.allows("orders") && settings.allows("dwell.retry.orders.mail"));
         for own in ["delay-5s", "delay-due", "delay-parked", "__consumer_offsets", "dwell.catalogue"] {

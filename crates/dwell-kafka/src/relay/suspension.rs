@@ -1,28 +1,30 @@
-//! Notices that this process was suspended, as by `SIGSTOP` or with its virtual machine.
+//! Detects that this process was suspended, by `SIGSTOP` or with its virtual machine.
 //!
-//! After its session another relay has the partitions, and has sent what became due. The client library hears of that with its
-//! next heartbeat at the latest. A worker that goes on before that sends the same records once more.
+//! After the session timeout, another relay owns the partitions and has forwarded the records that
+//! became due. librdkafka learns of that with its next heartbeat at the latest. A worker that
+//! continues before that forwards the same records once more.
 
 use dwell_core::Timestamp;
 use std::time::Duration;
 
-/// The longest time between two heartbeats of a member, and what its answer may take beyond that.
+/// Longest interval between two heartbeats of a member, and the margin for the response.
 const HEARTBEAT: Duration = Duration::from_secs(3);
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// What one worker knows of that. It looks for records many times within a session.
+/// What one worker knows about suspensions. It checks for records many times within a session.
 pub(super) struct Suspension {
     looked: Timestamp,
     paused_until: Timestamp,
 }
 
 impl Suspension {
-    /// None so far.
+    /// Starts without a suspension.
     pub(super) fn new(now: Timestamp) -> Self {
         Self { looked: now, paused_until: now }
     }
 
-    /// Notes that the worker looks for records. Returns how long it had not, if its partitions may be lost.
+    /// Notes that the worker checks for records. Returns the time since the last check, if it is so
+    /// long that the partitions may be lost.
     pub(super) fn look(&mut self, now: Timestamp, session: Duration) -> Option<Duration> {
         let gap = now.since(std::mem::replace(&mut self.looked, now));
         let is_suspended = gap > session / 2;
@@ -32,7 +34,7 @@ impl Suspension {
         is_suspended.then_some(gap)
     }
 
-    /// Returns when the worker may go on, if that is not now.
+    /// Returns when the worker may continue, if that is in the future.
     pub(super) fn paused_until(&self, now: Timestamp) -> Option<Timestamp> {
         Some(self.paused_until).filter(|until| now < *until)
     }

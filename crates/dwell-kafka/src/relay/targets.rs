@@ -1,8 +1,9 @@
-//! Targets that are unavailable: the relay tries each of them after longer and longer pauses, and no other target waits for it.
+//! Unavailable targets: the relay retries each of them after growing pauses, without delaying other
+//! targets.
 //!
-//! Records in flight to a target that does not answer take up memory until the library gives them up. So a silent target gets no
-//! more than a share of it, all silent targets together get no more than two shares, and a target that has failed gets only a few
-//! records, until one of them arrives.
+//! Records in flight to a target that does not answer occupy memory until librdkafka times them
+//! out. So a silent target gets at most a share of the memory, all silent targets together get at
+//! most two shares, and a target that has failed gets only a few records until one of them arrives.
 
 use super::passing::Load;
 use dwell_core::{Error, Text};
@@ -12,20 +13,20 @@ use std::{
     time::Duration,
 };
 
-/// The first pause after a failure; doubled up to [`LONGEST`].
+/// The first pause after a failure. It doubles up to [`LONGEST`].
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
 /// Records in flight at one time to a target that has failed.
 const PROBE: usize = 100;
-/// The part of a share that their bytes may have.
+/// Part of a share that the bytes of these records may have.
 const PROBE_PART: usize = 8;
-/// How long a target that has its share in flight may be silent before it counts as unavailable.
+/// How long a target with its share in flight may be silent before it counts as unavailable.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// The targets that failed lately, or that have records in flight. Times are those of a monotonic clock.
+/// Targets that failed recently or have records in flight. Times are those of a monotonic clock.
 #[derive(Debug)]
 pub(super) struct Targets {
-    /// Limit of what is in flight at one time to a target that does not answer; none within transactions.
+    /// Limit of what is in flight to one target that does not answer; no limit with transactions.
     share: Option<Load>,
     known: Mutex<Known>,
 }
@@ -33,16 +34,16 @@ pub(super) struct Targets {
 #[derive(Debug, Default)]
 struct Known {
     targets: BTreeMap<Text, Target>,
-    /// In flight to all of them.
+    /// Load in flight to all targets.
     in_flight: Load,
 }
 
 #[derive(Debug, Default)]
 struct Target {
-    /// Since it failed, and until a record arrives.
+    /// Set after a failure, until a record arrives.
     pause: Option<Pause>,
     in_flight: Load,
-    /// When it last answered, or when its answer became due.
+    /// When it last answered, or when its first record in flight was sent.
     heard: Duration,
 }
 
@@ -50,11 +51,11 @@ struct Target {
 struct Pause {
     length: Duration,
     until: Duration,
-    /// A record failed, rather than none being answered for a moment.
+    /// Whether a record failed, rather than none being answered for a moment.
     is_failure: bool,
 }
 
-/// One record in flight to a target, until this is dropped.
+/// One record in flight to a target, until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Pass {
     targets: Arc<Targets>,
@@ -67,7 +68,7 @@ impl Targets {
         Arc::new(Self { share, known: Mutex::default() })
     }
 
-    /// Admits one more record of this size. `Err` is how long the record has to wait.
+    /// Admits one more record of this size. `Err` contains how long the record has to wait.
     pub(super) fn admit(
         self: &Arc<Self>,
         target: &Text,
@@ -105,7 +106,8 @@ impl Targets {
         Ok(Pass { targets: self.clone(), target: target.clone(), size })
     }
 
-    /// Notes a failure. Failures within a pause are the same failure. Returns how long its records have to wait.
+    /// Notes a failure. Failures within a pause count as one. Returns how long the record has to
+    /// wait.
     pub(super) fn failed(&self, target: &Text, error: &Error, now: Duration) -> Duration {
         let mut known = self.lock();
         let of = known.targets.entry(target.clone()).or_default();
@@ -120,7 +122,7 @@ impl Targets {
     /// Notes that a record has arrived.
     pub(super) fn succeeded(&self, target: &str, now: Duration) {
         if let Some(of) = self.lock().targets.get_mut(target) {
-            // Other partitions of a target that has failed may be available all the time.
+            // Some partitions of a target that has failed may be available all the time.
             if of.pause.take_if(|pause| !pause.is_failure || now >= pause.until).is_some() {
                 tracing::info!(target, "target topic available again");
             }
@@ -133,13 +135,14 @@ impl Targets {
     }
 }
 
-/// What may be in flight to a target that has failed: one record at least.
+/// Returns what may be in flight to a target that has failed: at least one record.
 fn probe(share: Option<Load>) -> Load {
     Load { count: PROBE, bytes: share.map_or(usize::MAX, |share| share.bytes.div_ceil(PROBE_PART)) }
 }
 
 impl Target {
-    /// Pauses for longer than the last time, unless that pause is not over yet. `log` is called for the first pause.
+    /// Starts a pause that is longer than the last one, unless that one is not over. `log` is
+    /// called for the first pause.
     fn leave_alone(&mut self, now: Duration, log: impl FnOnce(Duration)) -> Duration {
         let is_first = self.pause.is_none();
         let pause = self.pause.get_or_insert_default();
@@ -175,7 +178,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Of one byte.
+    /// Admits a record of one byte.
     fn admit(targets: &Arc<Targets>, target: &str, now: Duration) -> Result<Pass, Duration> {
         targets.admit(&Text::from(target), 1, now)
     }
@@ -189,13 +192,13 @@ mod tests {
     }
 
     #[test]
-    fn one_that_fails_is_left_alone_for_longer_and_longer_and_no_other_is() {
+    fn a_failed_target_is_paused_for_growing_times_without_delaying_others() {
         let (targets, orders) = (Targets::new(None), Text::from("orders"));
         assert_eq!(fail(&targets, &orders, Duration::ZERO), SECOND);
         assert_eq!(fail(&targets, &orders, SECOND / 2), SECOND, "the same failure");
         assert_eq!(admit(&targets, "orders", SECOND / 2).unwrap_err(), SECOND);
         assert!(admit(&targets, "mail", SECOND / 2).is_ok());
-        assert!(admit(&targets, "orders", SECOND).is_ok(), "tried again");
+        assert!(admit(&targets, "orders", SECOND).is_ok(), "the target is retried");
         assert_eq!(fail(&targets, &orders, SECOND), SECOND * 2);
         let longest = (1..20).map(|n| fail(&targets, &orders, SECOND * 100 * n)).max();
         assert_eq!(longest, Some(LONGEST));
@@ -204,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_failed_is_tried_with_few_until_it_works() {
+    fn a_failed_target_gets_few_records_until_one_arrives() {
         let (targets, orders) = (Targets::new(None), Text::from("orders"));
         fail(&targets, &orders, Duration::ZERO);
         let mut passes: Vec<_> = (0..PROBE).map(|_| admit(&targets, "orders", SECOND * 2).unwrap()).collect();
@@ -216,16 +219,16 @@ mod tests {
             "none of them has arrived"
         );
         passes.pop();
-        assert!(admit(&targets, "orders", SECOND * 8).is_ok(), "one was given up");
+        assert!(admit(&targets, "orders", SECOND * 8).is_ok(), "one record timed out");
         passes.push(admit(&targets, "orders", SECOND * 8).unwrap());
         targets.succeeded("orders", SECOND * 8);
-        assert!(admit(&targets, "orders", SECOND * 8).is_ok(), "it works");
+        assert!(admit(&targets, "orders", SECOND * 8).is_ok(), "the target works");
         drop(passes);
-        assert!(targets.lock().targets.is_empty(), "nothing is kept of one that works");
+        assert!(targets.lock().targets.is_empty(), "a working target is not remembered");
     }
 
     #[test]
-    fn a_silent_target_gets_no_more_than_its_share_of_records_and_of_bytes() {
+    fn a_silent_target_is_limited_to_its_share_of_records_and_bytes() {
         for (share, size) in [(share(3, 1_000), 1), (share(1_000, 3_000), 1_000)] {
             let targets = Targets::new(share);
             let admit = |target: &str, now| targets.admit(&Text::from(target), size, now);
@@ -233,9 +236,9 @@ mod tests {
             assert_eq!(admit("orders", SECOND * 3 / 2).unwrap_err(), FIRST);
             assert!(admit("mail", SECOND * 3 / 2).is_ok());
             targets.succeeded("orders", SECOND * 3 / 2);
-            assert!(admit("orders", SECOND * 2).is_ok(), "it has answered");
+            assert!(admit("orders", SECOND * 2).is_ok(), "the target has answered");
             passes.truncate(2);
-            assert!(admit("orders", SECOND * 9).is_ok(), "it has less than its share");
+            assert!(admit("orders", SECOND * 9).is_ok(), "the target has less than its share");
         }
     }
 
@@ -250,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn all_silent_targets_together_get_no_more_than_two_shares() {
+    fn all_silent_targets_together_are_limited_to_two_shares() {
         let targets = Targets::new(share(3, 1_000));
         let names = ["a", "b", "c"];
         let passes: Vec<_> =
@@ -258,13 +261,13 @@ mod tests {
         for name in names {
             assert_eq!(admit(&targets, name, SECOND * 2).unwrap_err(), FIRST);
         }
-        assert!(admit(&targets, "d", SECOND * 2).is_ok(), "one that is new is no silent one");
+        assert!(admit(&targets, "d", SECOND * 2).is_ok(), "a new target is not silent");
         drop(passes);
         assert_eq!(targets.lock().in_flight.count, 0);
     }
 
     #[test]
-    fn a_target_that_has_failed_is_tried_with_few_bytes_and_always_with_one_record() {
+    fn a_failed_target_gets_few_bytes_but_at_least_one_record() {
         let (targets, orders) = (Targets::new(share(1_000, 8_000)), Text::from("orders"));
         fail(&targets, &orders, Duration::ZERO);
         let passes: Vec<_> = (0..2).map(|_| targets.admit(&orders, 500, SECOND * 2).unwrap()).collect();

@@ -1,4 +1,5 @@
-//! The delay topics: made where they are missing, and looked at before anything relies on them.
+//! The delay topics: creates missing ones, and checks their settings before anything relies on
+//! them.
 
 use super::{Ladder, RelaySettings};
 use crate::{
@@ -9,12 +10,12 @@ use crate::{
 use dwell_core::{Error, ErrorKind, Result, Text, format_duration};
 use std::time::Duration;
 
-/// The largest batch that a topic takes.
+/// Setting with the size of the largest batch that a topic accepts.
 const SIZE: &str = "max.message.bytes";
-/// See [`largest`].
+/// Minimum of [`largest`].
 const PARKED: usize = 64 << 20;
 
-/// How long what some brokers do not know, or still know, may take until it is the same for all.
+/// How long brokers may disagree about which topics exist.
 const PATIENCE: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(50);
 
@@ -22,11 +23,11 @@ const STEP: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Level {
     pub(super) topic: Text,
-    /// `None` is the last stretch, where each record has a time of its own.
+    /// `None` for the last stretch, where each record has its own due time.
     pub(super) wait: Option<Duration>,
 }
 
-/// All of them, from the shortest to the longest.
+/// Returns all delay topics, from the shortest to the longest.
 pub(super) fn levels(settings: &RelaySettings) -> Vec<Level> {
     let due = Level { topic: settings.due_topic().into(), wait: None };
     let levels = settings.ladder.levels().iter();
@@ -34,12 +35,13 @@ pub(super) fn levels(settings: &RelaySettings) -> Vec<Level> {
     std::iter::once(due).chain(levels).collect()
 }
 
-/// Returns the delay topics of the prefix that are not in the ladder, by the names of all topics.
+/// Returns the delay topics of the prefix that are not in the ladder, given the names of all
+/// topics.
 pub(super) fn outside_ladder(settings: &RelaySettings, names: &[String]) -> Vec<Level> {
     let level = |topic: &String| {
         let name = topic.strip_prefix(&settings.prefix)?;
         let wait = Ladder::level_named(name).filter(|wait| !settings.ladder.levels().contains(wait))?;
-        // `delay-15s` is the level `5s` of the prefix `delay-1` where that one has a relay.
+        // `delay-15s` is the level `5s` of the prefix `delay-1`, if that prefix has a relay.
         let digits = name.trim_end_matches(char::is_alphabetic).len();
         let is_of_longer_prefix = (1..digits).any(|end| {
             let due = format!("{}{}due", settings.prefix, &name[..end]);
@@ -50,8 +52,8 @@ pub(super) fn outside_ladder(settings: &RelaySettings, names: &[String]) -> Vec<
     names.iter().filter_map(level).collect()
 }
 
-/// Those that are missing. The settings of those that are there are looked at: under some of them a record would be lost or
-/// come early, and one such topic stops all relays.
+/// Returns the missing delay topics. Fails if an existing one has settings that could lose a
+/// record or deliver it early: one such topic stops all relays.
 pub(crate) async fn look(cluster: &Cluster) -> Result<Vec<NewOne>> {
     let (clock, wanted) = (cluster.clock(), wanted(cluster));
     let start = clock.elapsed();
@@ -64,7 +66,7 @@ pub(crate) async fn look(cluster: &Cluster) -> Result<Vec<NewOne>> {
             }
         }
         match check_settings(cluster, &there).await {
-            // We knew of a topic that was deleted since, or know of one before all brokers do.
+            // A topic in the cache was deleted since, or is not known to all brokers yet.
             Err(error)
                 if error.kind() == ErrorKind::Denied && clock.elapsed().saturating_sub(start) < PATIENCE =>
             {
@@ -76,23 +78,24 @@ pub(crate) async fn look(cluster: &Cluster) -> Result<Vec<NewOne>> {
     }
 }
 
-/// Makes those that are missing.
+/// Creates missing delay topics.
 pub(crate) async fn make(cluster: &Cluster, missing: &[NewOne]) -> Result<()> {
     let made = cluster.create(missing).await?;
     if missing.iter().all(|topic| made.contains(&topic.name)) {
         return Ok(());
     }
-    // What another has made meanwhile has the settings of that one.
+    // A topic that another process has created meanwhile has the settings of that process.
     look(cluster).await.map(drop)
 }
 
-/// Sees to it that they are there and that no record can be lost or come early in them.
+/// Ensures that the delay topics exist, and that they neither lose records nor deliver them early.
 pub(super) async fn check(cluster: &Cluster) -> Result<()> {
     let missing = look(cluster).await?;
     make(cluster, &missing).await
 }
 
-/// That those of these which are levels keep what waits in them, for as long as it does, and the one for what is parked for ever.
+/// Checks that levels keep their records for as long as they wait, and that the parking topic keeps
+/// them without a limit.
 async fn check_settings(cluster: &Cluster, topics: &[&str]) -> Result<()> {
     if topics.is_empty() {
         return Ok(());
@@ -100,12 +103,12 @@ async fn check_settings(cluster: &Cluster, topics: &[&str]) -> Result<()> {
     let settings = &cluster.settings().relay;
     let levels = levels(settings);
     let described = cluster.describe(topics).await?;
-    // The client library does not pass on why.
+    // librdkafka does not report the reason.
     let silent = topics.iter().zip(&described).find(|(_, resource)| resource.entries.is_empty());
     if let Some((topic, _)) = silent {
         let text = format!(
-            "Kafka does not tell the settings of the delay topic `{topic}`: allow this user to describe the configuration of \
-             topics, or say `on_missing = \"assume\"` where the relay runs elsewhere"
+            "the settings of the delay topic `{topic}` cannot be read: allow this user to describe the configuration of \
+             topics, or set `on_missing = \"assume\"` if the relay runs elsewhere"
         );
         return Err(Error::new(ErrorKind::Denied, text));
     }
@@ -125,7 +128,7 @@ async fn check_settings(cluster: &Cluster, topics: &[&str]) -> Result<()> {
     }
     Err(Error::new(
         ErrorKind::Conflict,
-        format!("delay topics of Kafka cannot work: {}", problems.join("; ")),
+        format!("delay topics have unsuitable settings: {}", problems.join("; ")),
     ))
 }
 
@@ -137,7 +140,7 @@ fn wanted(cluster: &Cluster) -> Vec<NewOne> {
             ("message.timestamp.type", "LogAppendTime".to_owned()),
             ("cleanup.policy", "delete".to_owned()),
             ("retention.ms", keep),
-            // The broker's own default may be another.
+            // The broker's default may differ.
             ("retention.bytes", "-1".to_owned()),
         ];
         NewOne { name: Text::from(level.topic), partitions, settings: set }
@@ -150,29 +153,32 @@ fn wanted(cluster: &Cluster) -> Vec<NewOne> {
     delay.chain([parked]).collect()
 }
 
-/// The largest record that can be parked: larger than any that can come, by the headers that say why it is parked. What came in
-/// a compressed batch may be many times as large as its topic allows.
+/// Returns the size of the largest record that can be parked. It must exceed every delayed record
+/// by the headers with the reason. A record from a compressed batch may be many times larger than
+/// its topic allows.
 pub(super) fn largest(settings: &KafkaSettings) -> usize {
     (settings.max_record + HEADER_ROOM).max(PARKED)
 }
 
-/// What does not fit is not lost, and not every broker can be told to take as much.
+/// Warns if a topic accepts less than this. That is not an error: a record that does not fit is not
+/// lost, and not every broker can be configured to accept as much.
 fn warn_of_size(topic: &str, largest: usize, found: Option<String>) {
     let takes = found.and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
     if takes < largest {
         tracing::warn!(
-            "`{topic}` has `{SIZE}={takes}` and should have {largest}: a larger record that cannot be sent on cannot be \
-             parked either, and holds back what is behind it"
+            "`{topic}` has `{SIZE}={takes}` and should have {largest}: a larger record that cannot be forwarded cannot be \
+             parked either, and holds back later records"
         );
     }
 }
 
-/// How long records must be kept: while they wait, and for as long as all relays may be away.
+/// Returns how long records must be kept: while they wait, and for as long as all relays may be
+/// down.
 fn kept(level: &Level, settings: &RelaySettings) -> Duration {
     level.wait.unwrap_or_else(|| settings.ladder.levels()[0]).saturating_add(settings.outage)
 }
 
-/// What is wrong with the settings of a delay topic.
+/// Returns what is wrong with the settings of a delay topic.
 fn problems(level: &Level, settings: &RelaySettings, value: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let topic = &level.topic;
     let mut problems = vec![];
@@ -182,9 +188,9 @@ fn problems(level: &Level, settings: &RelaySettings, value: impl Fn(&str) -> Opt
             problems.push(format!("`{topic}` has `{name}={found}` and needs `{wanted}`: {why}"));
         }
     };
-    expect("message.timestamp.type", "LogAppendTime", "a record waits from the moment that it was appended");
+    expect("message.timestamp.type", "LogAppendTime", "the delay of a record starts when it is appended");
     expect("cleanup.policy", "delete", "compaction drops all but the last record of a key");
-    expect("retention.bytes", "-1", "a full topic drops records that still wait");
+    expect("retention.bytes", "-1", "a full topic drops pending records");
     let needed = kept(level, settings);
     let keeps = value("retention.ms").and_then(|text| text.parse::<i64>().ok());
     let enough = keeps.is_some_and(|keeps| keeps == -1 || i128::from(keeps) >= needed.as_millis() as i128);
@@ -206,7 +212,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn delay_topics_outside_the_ladder_are_told_by_their_names() {
+    fn delay_topics_outside_the_ladder_are_found_by_name() {
         let settings = RelaySettings { ladder: Ladder::parse("1s,2s").unwrap(), ..RelaySettings::default() };
         let names = ["delay-1s", "delay-8s", "delay-2500ms", "delay-due", "delay-parked", "delay-08s"];
         let others = ["delay-1due", "delay-15s", "test-delay-8s", "delay-8s.dlq", "delay-s", "delay-9000ms"];
@@ -231,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_under_which_a_record_could_be_lost_or_early_are_refused_by_name() {
+    fn settings_that_lose_records_or_deliver_early_are_refused_by_name() {
         assert_eq!(found(&[]), Vec::<String>::new());
         assert_eq!(found(&[("retention.ms", "-1")]), Vec::<String>::new());
         for (name, value) in [

@@ -1,8 +1,10 @@
-//! Checks on the delay topics while a relay runs: levels that were deleted, and records that lie outside the ladder.
+//! Periodic checks of the delay topics while a relay runs: levels that were deleted, and records
+//! outside the ladder.
 //!
-//! A ladder may change between two starts, and relays with the former ladder may still run while those with the new one
-//! start. Records in a level that only the former ladder has would then never be read. Hence every delay topic of the prefix
-//! that has uncommitted records is read, whether it is in the ladder or not.
+//! A ladder may change between two starts, and relays with the former ladder may still run while
+//! relays with the new one start. Records in a level that only the former ladder has would then
+//! never be read. That is why every delay topic of the prefix with uncommitted records is read,
+//! whether it is in the ladder or not.
 
 use super::topics::{self, Level, outside_ladder};
 use crate::cluster::Cluster;
@@ -13,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// Pause between two checks.
+/// Interval between two checks.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// First and end offset of each partition.
@@ -30,7 +32,7 @@ pub(super) struct Upkeep {
     empty: BTreeMap<Text, Ends>,
     /// Levels outside the ladder that could not be checked.
     failing: BTreeSet<Text>,
-    /// The first check does not wait.
+    /// The first check does not wait for the interval.
     has_checked: bool,
 }
 
@@ -41,8 +43,9 @@ impl Upkeep {
         Self { cluster, clock, ladder, extra, empty, failing, has_checked: false }
     }
 
-    /// Waits until it is time for the next check. Returns the levels outside the ladder that need a worker from now on, and
-    /// an error if a level of the ladder was deleted: it exists again, and the relay has to restart.
+    /// Waits until it is time for the next check. Returns the levels outside the ladder that need a
+    /// worker from now on, and an error if a level of the ladder was deleted: it exists again, and
+    /// the relay has to restart.
     pub(super) async fn next(&mut self) -> Result<Vec<Level>> {
         if self.has_checked {
             self.clock.sleep(INTERVAL).await;

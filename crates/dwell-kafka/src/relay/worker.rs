@@ -1,16 +1,18 @@
-//! One delay topic, emptied: records leave their level when they have waited for it, and the last stretch on the
-//! millisecond.
+//! Empties one delay topic. Records leave a level after they have waited for its length; records on
+//! their last stretch are forwarded on the millisecond.
 //!
-//! A record counts for the commit only after it lies, confirmed, wherever it goes next ([`super::passing`]); a crash in between
-//! sends it twice, and never not at all. Nothing is waited for in line: what is for one target goes by itself, and a target that is away
-//! has its records put back on a shelf, so that they hold up neither the commit nor the memory.
+//! A record is committed only after its next place has confirmed it ([`super::passing`]). A crash
+//! in between duplicates the record and never loses it. Records do not wait in line: each target is
+//! sent to separately, and the records of an unavailable target are put back on a shelf, so that
+//! they hold up neither the commit nor the memory.
 //!
-//! On the last stretch records leave in another order than they came in, and the mark stays behind the first that still
-//! waits; what was sent above it is said beside the mark, so that the next relay does not send it again. Where that is more
-//! than can be said there, what still waits is written to the topic anew before its partition goes to another relay.
+//! On the last stretch records leave in another order than they arrived, and the mark stays before
+//! the first pending one. The metadata of the commit lists the records that were sent above the
+//! mark, so that the next relay does not send them again. If there are more than the metadata can
+//! list, pending records are rewritten to the topic before their partition goes to another relay.
 //!
-//! Within transactions, a record and the offset that says where it went become visible together. There is one transaction
-//! at a time for each delay topic.
+//! With transactions, a forwarded record and its offset become visible together. Each delay topic
+//! has one transaction at a time.
 
 use super::{
     Joiner, RelaySettings,
@@ -31,23 +33,25 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
-/// Records looked at in one go: few enough that the first are on their way while the next are made ready.
+/// Number of records processed at a time: few enough that the first are in flight while the next
+/// are prepared.
 const BATCH: usize = 1_000;
-/// Records sent on in one transaction.
+/// Number of records in one transaction.
 const PER_TRANSACTION: usize = 10_000;
-/// Records on their way at one time.
+/// Number of records in flight at one time.
 const ON_THEIR_WAY: usize = 50_000;
-/// What part of them, and of the bytes of the read-ahead, may be in flight to one target that does not answer. Levels may have
-/// half of the read-ahead, and all such targets together two of these shares.
+/// Part of them, and of the bytes of the read-ahead, that may be in flight to one target that does
+/// not answer. Levels may have half of the read-ahead, and all such targets together two of these
+/// shares.
 const SHARE: usize = 8;
-/// How long a worker that stops waits for what is on its way.
+/// How long a worker that stops waits for records in flight.
 const LAST_PATIENCE: Duration = Duration::from_secs(8);
-/// How long nothing may be confirmed before it is checked that commits come through.
+/// How long no record may be confirmed before the worker checks that commits succeed.
 const CHECK: Duration = Duration::from_millis(50);
-/// Looks again after this, whatever was heard.
+/// Longest time without a check for records.
 const SAFETY_TICK: Duration = Duration::from_secs(5);
 
-/// Limit of what may be in flight to one target that does not answer.
+/// Returns the limit of what may be in flight to one target that does not answer.
 pub(super) fn share(settings: &RelaySettings) -> Load {
     let (count, bytes) = settings.read_ahead;
     Load { count: ON_THEIR_WAY.min(count).div_ceil(SHARE), bytes: bytes.div_ceil(SHARE) }
@@ -58,23 +62,24 @@ pub(super) struct Worker {
     joiner: Joiner,
     member: Arc<Member>,
     level: Level,
-    /// What waits in memory, on the last stretch: little else than a lease and a record each.
+    /// Records on the last stretch, which wait in memory.
     wheel: Wheel<Box<Waiting>>,
-    /// How much that is.
+    /// Their load.
     held: Part,
-    /// The target of what was last put into it: the next one is mostly for the same, and shares its name.
+    /// Target of the last record put into the wheel. The next one mostly has the same target, and
+    /// shares its name.
     target: Text,
-    /// The partitions that were taken away, as far as that was looked after.
+    /// Number of departures of partitions that were handled.
     departures: u64,
     suspension: Suspension,
     on_their_way: FuturesUnordered<BoxFuture<'static, Result<Load>>>,
-    /// How much that is, and what is queued.
+    /// Load of records that are in flight or queued.
     sending: Part,
-    /// Who sends within transactions, if that is wanted.
+    /// The producer for transactions, if they are enabled.
     transactions: Option<Arc<Outbox>>,
-    /// What is for the next transaction.
+    /// Records for the next transaction.
     queued: Vec<Step>,
-    /// When it was last checked that commits come through.
+    /// When commits were last checked.
     checked: Option<Duration>,
 }
 
@@ -114,7 +119,7 @@ impl Worker {
         }
     }
 
-    /// Works until told to stop; then finishes what is on its way, commits and leaves.
+    /// Works until it is stopped. Then it finishes records in flight, commits and leaves.
     pub(super) async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<()> {
         let result = loop {
             let next = match self.look() {
@@ -161,7 +166,7 @@ impl Worker {
         result
     }
 
-    /// The client did not recover: another one takes its place. What it held is no longer ours.
+    /// Replaces a member whose client did not recover. Its leases are stale.
     fn rejoin(&mut self) -> Result<()> {
         self.give_back(|_, _| true);
         self.member = Arc::new(self.joiner.join(&self.level)?);
@@ -173,7 +178,7 @@ impl Worker {
         &self.shared.cluster.settings().relay
     }
 
-    /// Sends on all that may go now. Returns when the next one may.
+    /// Passes on all records that may leave now. Returns when the next one may.
     fn look(&mut self) -> Result<Option<Timestamp>> {
         let now = self.shared.clock.now();
         let departures = self.member.departures();
@@ -197,14 +202,15 @@ impl Worker {
         }
     }
 
-    /// A record leaves when its level has passed since it was appended. Times of appending only grow within a partition,
-    /// so that none waits behind one that has to wait for longer. What is due before it could be read anywhere else waits
-    /// here, in memory.
+    /// Handles the topic of a level. A record leaves when the level has passed since it was
+    /// appended. Append times only grow within a partition, so no record waits behind one that has
+    /// to wait longer. A record that is due before it could be read from another topic waits here,
+    /// in memory.
     fn look_at_level(&mut self, wait: Duration, now: Timestamp) -> Result<Option<Timestamp>> {
         let mut next: Option<Timestamp> = None;
         let room = self.room();
         let hop = self.settings().hop();
-        // What waits here in memory holds up nothing that only passes through.
+        // Records that wait in memory do not hold up records that only pass through.
         let (mut taking, beside) = (self.shared.budget.part(), self.sending.load());
         let half = self.shared.budget.half();
         let taken = self.member.take(room, &mut |record| {
@@ -214,7 +220,7 @@ impl Worker {
             }
             leaves <= now && taking.try_add(record.size(), beside, half)
         })?;
-        // There may be more, which is not to wait for anything.
+        // There may be more records, which must not wait.
         let more = taken.len() == room && room > 0;
         let mut steps = vec![];
         for Taken { lease, record, .. } in taken {
@@ -222,7 +228,7 @@ impl Worker {
             match self.plan(record, &mut taking) {
                 Ok(plan) => {
                     let late = left.map(|left| left.since(plan.process_at)).unwrap_or_default();
-                    // A sender that waits as long as the level cannot know how long it takes to be appended.
+                    // A sender whose delay equals the level cannot know how long appending takes.
                     if late > hop && !plan.was_put_back {
                         self.shared.counts.overstayed();
                         let (topic, target) = (self.level.topic.clone(), plan.target.clone());
@@ -247,7 +253,8 @@ impl Worker {
         Ok(if more { Some(now) } else { next })
     }
 
-    /// Records wait in memory, as many as may; the rest stays in the topic.
+    /// Handles the topic of the last stretch. As many records as permitted wait in memory; the rest
+    /// stays in the topic.
     fn look_at_due(&mut self, now: Timestamp) -> Result<Option<Timestamp>> {
         let beside = self.held.load().plus(self.sending.load());
         let (mut taking, whole) = (self.shared.budget.part(), self.shared.budget.whole());
@@ -269,8 +276,9 @@ impl Worker {
         Ok(if more { Some(now) } else { next })
     }
 
-    /// While nothing is confirmed, nothing is completed and committed either, and a broker that hangs is not noticed: hence a
-    /// commit of what is committed. If that does not come through, nothing more is sent.
+    /// Commits the same offset again while nothing is confirmed. In that case nothing is completed
+    /// and committed either, so a broker that hangs would not be noticed. If the commit does not
+    /// succeed, nothing more is sent.
     fn check_commits(&mut self) {
         let now = self.shared.clock.elapsed();
         let is_due = self.checked.is_none_or(|checked| now.saturating_sub(checked) >= CHECK * 2);
@@ -280,7 +288,7 @@ impl Worker {
         }
     }
 
-    /// What becomes of a record that was taken. That is a little larger or smaller than what came.
+    /// Reads the plan of a record, and corrects its size, which reading changes a little.
     fn plan(&self, record: Record, taking: &mut Part) -> Result<Plan, Box<(String, Record)>> {
         let before = record.size();
         let plan = Plan::read(record, self.settings());
@@ -292,14 +300,14 @@ impl Worker {
         plan
     }
 
-    /// How many more may be sent on now.
+    /// Returns the number of records that may be sent now.
     fn room(&self) -> usize {
         let Load { count, bytes } = self.sending.load();
         let has_room = bytes < self.settings().read_ahead.1;
         if has_room { ON_THEIR_WAY.saturating_sub(count).min(BATCH) } else { 0 }
     }
 
-    /// Keeps a record in memory until it is due. That it is there is counted.
+    /// Keeps a record in memory until it is due. Its load is already in `held`.
     fn hold(&mut self, lease: LeaseId, mut plan: Plan) {
         if plan.target == self.target {
             plan.target = self.target.clone();
@@ -311,8 +319,8 @@ impl Worker {
         self.wheel.insert(plan.process_at, Box::new(Waiting { lease, plan, size }));
     }
 
-    /// What waited in memory and is due. Returns when the next one is. While a commit does not come through, another relay
-    /// may have to send again whatever is sent now.
+    /// Adds the steps of pending records that are due, and returns when the next one is. While a
+    /// commit does not succeed, none is sent, because another relay may have to send it again.
     fn let_go(&mut self, now: Timestamp, steps: &mut Vec<Step>, taking: &mut Part) -> Option<Timestamp> {
         let room = self.room();
         if room == 0 || self.member.is_stuck() {
@@ -322,7 +330,7 @@ impl Worker {
         self.wheel.pop_due(now, room, &mut due);
         self.shared.counts.holds_less(due.len());
         for (_, waiting) in due {
-            // What was lost meanwhile is another relay's.
+            // Records of lost partitions belong to another relay.
             let load = Load { count: 1, bytes: waiting.size };
             if !self.member.is_open(waiting.lease) {
                 self.held.remove(load);
@@ -334,8 +342,8 @@ impl Worker {
         self.wheel.next_due()
     }
 
-    /// Lets go of what still waits, for the next relay; what that one could not tell from what was sent already is written
-    /// to the topic anew.
+    /// Releases pending records for the next relay. Records that it could not tell from sent ones
+    /// are rewritten to the topic.
     fn give_back(&mut self, of: impl Fn(&Member, LeaseId) -> bool) {
         let released = |step: &mut Step| of(&self.member, step.lease) && self.member.release(step.lease);
         for step in self.queued.extract_if(.., released) {
@@ -348,7 +356,7 @@ impl Worker {
         let (mut steps, mut taking) = (vec![], self.shared.budget.part());
         for Waiting { lease, plan, size } in waiting.into_iter().map(|waiting| *waiting) {
             self.held.pass(&mut taking, Load { count: 1, bytes: size });
-            // What was lost meanwhile is another relay's.
+            // Records of lost partitions belong to another relay.
             if self.member.is_open(lease) && !self.member.release(lease) {
                 steps.push(self.shared.shelve(lease, plan, self.settings().due_topic(), &self.level.topic));
             }
@@ -356,7 +364,7 @@ impl Worker {
         self.send(steps, &mut taking);
     }
 
-    /// What becomes of a record that leaves its level now.
+    /// Returns the step of a record that leaves its level now.
     fn step(&self, lease: LeaseId, plan: Plan, now: Timestamp) -> Step {
         let remaining = plan.remaining(now);
         if !remaining.is_zero() {
@@ -386,7 +394,8 @@ impl Worker {
         self.shared.give_up(lease, record, &self.level.topic, reason, now)
     }
 
-    /// Sends on, each destination by itself, or what there is in one transaction. They were a part of what was taken.
+    /// Passes records on, each destination separately, or queues them for one transaction. Their
+    /// load was part of `taking`.
     fn send(&mut self, steps: Vec<Step>, taking: &mut Part) {
         taking.pass(&mut self.sending, Load::of(&steps));
         if self.transactions.is_some() {
@@ -407,7 +416,7 @@ impl Worker {
         }
     }
 
-    /// Begins the next transaction, if none runs.
+    /// Begins the next transaction, unless one is running.
     fn transact(&mut self) {
         let Some(outbox) = self.transactions.clone() else { return };
         if self.queued.is_empty() || !self.on_their_way.is_empty() {
@@ -423,8 +432,9 @@ impl Worker {
     }
 }
 
-/// Returns when a record leaves its level. A creation time does not say when it was appended: it grows in no order, and may lie
-/// in the future. Such a record leaves at once, and waits on the level that fits its own time.
+/// Returns when a record leaves its level. `None` for a record with a creation time, which does not
+/// show when it was appended: such times are in no order and may lie in the future. The record
+/// leaves at once, and waits in the level that fits its own due time.
 fn leaves(record: &Record, wait: Duration) -> Option<Timestamp> {
     record.timestamp.filter(|_| record.has_append_time).map(|appended| appended.after(wait))
 }

@@ -5,7 +5,7 @@ fn read(url: &str) -> Result<KafkaSettings> {
 }
 
 #[test]
-fn a_url_says_it_all() {
+fn a_url_sets_brokers_credentials_and_options() {
     let url = "kafka://app:hunter2@one,[::1]:9093?sasl=SCRAM-SHA-512&partitions=12&replication=3&ladder=1s,2s&prefix=later-&read_ahead=65536";
     let settings = read(url).unwrap();
     assert_eq!(settings.brokers, "one:9092,[::1]:9093");
@@ -17,7 +17,7 @@ fn a_url_says_it_all() {
 }
 
 #[test]
-fn passwords_and_encryption_go_together_in_every_way() {
+fn the_protocol_follows_from_password_and_tls() {
     for (url, protocol) in [
         ("kafka://host", "plaintext"),
         ("kafka://host?tls=true", "ssl"),
@@ -35,7 +35,7 @@ fn passwords_and_encryption_go_together_in_every_way() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_by_name_and_without_secrets() {
+fn invalid_settings_are_refused_by_name_and_without_secrets() {
     for (url, named) in [
         ("kafka://", "kafka://host:9092"),
         ("kafka://host/topic", "no path"),
@@ -64,7 +64,7 @@ fn what_cannot_work_is_refused_by_name_and_without_secrets() {
 }
 
 #[test]
-fn settings_are_shown_without_what_is_secret_in_properties_of_the_library() {
+fn debug_output_hides_secret_librdkafka_properties() {
     let mut settings = KafkaSettings::at("host:9092");
     let (open, secret) = (
         ["socket.keepalive.enable", "sasl.username", "ssl.ca.location", "ssl.certificate.pem"],
@@ -93,7 +93,7 @@ fn settings_are_shown_without_what_is_secret_in_properties_of_the_library() {
     assert_eq!(settings.finish(settings.client("x")).get("sasl.password"), Some("hunter2-sasl.password"));
 }
 
-/// A value of its own for each, so that none is taken for another.
+/// Each option has a distinct value, so that no two can be mixed up.
 #[test]
 fn each_option_is_read_into_its_own_setting() {
     let [ca, certificate, private_key] = ["/dev/null", "/dev/zero", "/dev/full"];
@@ -142,5 +142,5 @@ fn each_option_is_read_into_its_own_setting() {
         allow_targets: None,
     };
     assert_eq!(relay, expected);
-    assert!(properties.is_empty(), "a URL has no properties of librdkafka");
+    assert!(properties.is_empty(), "a URL cannot set properties of librdkafka");
 }

@@ -4,7 +4,7 @@ use std::io;
 
 const REFUSED: &str = "one:9092/bootstrap: Connect to ipv4#10.0.0.1:9092 failed: Connection refused";
 
-/// What is logged above `debug` meanwhile.
+/// Returns the lines that `act` logs above `debug`.
 fn logged(act: impl FnOnce()) -> Vec<String> {
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
@@ -39,7 +39,7 @@ fn explained(reason: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_same_trouble_is_said_once_in_a_while_however_often_it_is_heard() {
+async fn a_repeated_error_is_logged_once_per_interval() {
     let clock = VirtualClock::new();
     let trouble = Trouble::new(Arc::new(clock.clone()));
     let hear = || {
@@ -57,11 +57,11 @@ async fn the_same_trouble_is_said_once_in_a_while_however_often_it_is_heard() {
     clock.advance(Duration::from_millis(1)).await;
     assert_eq!(logged(hear).len(), 1);
     let another = logged(|| trouble.error(transport(), "two:9092/bootstrap: Disconnected"));
-    assert_eq!(another.len(), 1, "another trouble is said at once");
+    assert_eq!(another.len(), 1, "another error is logged at once");
 }
 
 #[test]
-fn what_is_no_trouble_is_not_said() {
+fn harmless_reports_are_not_logged() {
     let trouble = Trouble::new(Arc::new(VirtualClock::new()));
     let said = logged(|| {
         trouble.error(KafkaError::Global(Code::PartitionEOF), "");
@@ -73,17 +73,17 @@ fn what_is_no_trouble_is_not_said() {
     let said = logged(|| trouble.log(Level::Warning, "REQTMOUT", "Timed out 1 in-flight request"));
     assert_eq!(said.len(), 1);
     let error = trouble.explain("connect", Error::new(ErrorKind::Timeout, "time is up"));
-    assert_eq!(error.to_string(), "time is up", "and is no reason for anything");
+    assert_eq!(error.to_string(), "time is up", "the log line is not the reason of the error");
 }
 
 #[test]
-fn who_speaks_tls_to_a_port_that_does_not_is_told_to_look_at_tls_and_the_other_way_round() {
+fn a_tls_mismatch_in_either_direction_is_reported_as_such() {
     let said = explained("ssl://one:9092/bootstrap: Disconnected: SSL connection closed by peer (after 1ms)");
     assert!(said.ends_with("(check `tls`: the broker may not speak TLS at this port)"), "{said}");
     let said = explained(
         "one:9093/bootstrap: Disconnected: requesting ApiVersion: might be caused by incorrect security.protocol \
          configuration (connecting to a SSL listener?) or broker version is < 0.10",
     );
-    assert!(said.ends_with("(check `tls`: the broker may want TLS at this port)"), "{said}");
+    assert!(said.ends_with("(check `tls`: the broker may require TLS at this port)"), "{said}");
     assert!(explained(REFUSED).ends_with("(check the address, and that a broker runs there)"));
 }

@@ -1,4 +1,5 @@
-//! One broker, two relays in processes of their own, twelve delay topics, steady traffic, and hangs of the broker.
+//! One broker that hangs, two relays in separate processes, twelve delay topics, and steady
+//! traffic.
 
 mod traffic;
 
@@ -16,11 +17,12 @@ use std::{
 use traffic::Traffic;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How soon every level has to deliver again after the broker goes on.
+/// How soon every level must deliver again after the broker continues.
 const RESUMED: Duration = Duration::from_secs(30);
-/// Maximum number of records that may arrive twice because of a hang: what two relays send in half a second.
+/// Maximum number of records that may arrive twice because of a hang: what two relays send in half
+/// a second.
 pub(crate) const TWICE: usize = 180;
-/// How long the last records are waited for.
+/// How long to wait for the last records.
 const LAST: Duration = Duration::from_secs(60);
 /// How long traffic flows before a hang.
 const BEFORE: Duration = Duration::from_secs(8);
@@ -35,8 +37,8 @@ pub(crate) struct Plan {
     pub(crate) longest: u64,
     pub(crate) seed: u64,
     pub(crate) transactions: bool,
-    /// Maximum number of records that may arrive twice because of one hang. Not checked in a short run beside other
-    /// tests, because a busy machine notices the hang late.
+    /// Maximum number of records that may arrive twice because of one hang. Not checked in a short
+    /// run beside other tests, because a busy machine notices the hang late.
     pub(crate) most_twice: Option<usize>,
 }
 
@@ -87,14 +89,14 @@ pub(crate) fn relay(address: &str, plan: &Plan) {
     let counts = Arc::new(Counts::default());
     let ended =
         runtime.block_on(dwell_kafka::relay(plan.settings(address), Seams::system("hangs"), counts, stop));
-    ended.expect("a relay ends well");
+    ended.expect("the relay ends without an error");
 }
 
 struct Relay(Child);
 
 impl Relay {
     fn start(address: &str, plan: &Plan, log: &Path) -> Self {
-        let mut command = Command::new(std::env::current_exe().expect("a test knows where it is"));
+        let mut command = Command::new(std::env::current_exe().expect("the path of this program is known"));
         command.arg(format!("--relay-at={address}")).arg(format!("--session={}", plan.session));
         if plan.transactions {
             command.arg("--transactions");
@@ -104,7 +106,7 @@ impl Relay {
         Self(started.expect("a relay can be started"))
     }
 
-    /// Asks it to end, and says whether it ended well.
+    /// Stops the relay. Returns whether it ended without an error.
     fn stop(mut self) -> bool {
         drop(self.0.stdin.take());
         self.0.wait().is_ok_and(|status| status.success())
@@ -118,7 +120,7 @@ impl Drop for Relay {
     }
 }
 
-/// Returns what is wrong.
+/// Runs the plan. Returns the problems that were found.
 pub(crate) fn run(plan: &Plan) -> Vec<String> {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime can be started");
     runtime.block_on(hang(plan))
@@ -137,9 +139,9 @@ async fn hang(plan: &Plan) -> Vec<String> {
         clock.sleep(BEFORE).await;
         let length = plan.shortest * 1_000 + random.next() % ((plan.longest - plan.shortest) * 1_000 + 1);
         let twice = traffic.duplicates();
-        server.freeze().expect("a broker can be stopped");
+        server.freeze().expect("a broker can be suspended");
         clock.sleep(Duration::from_millis(length)).await;
-        server.thaw().expect("a broker can go on");
+        server.thaw().expect("a broker can be resumed");
         let thawed = clock.now();
         let resumed = traffic.resumed(thawed, RESUMED, &clock).await;
         let twice = traffic.duplicates() - twice;
@@ -153,7 +155,7 @@ async fn hang(plan: &Plan) -> Vec<String> {
             resumed.len(),
         );
         if let Some(most) = plan.most_twice.filter(|most| twice > *most) {
-            found.push(format!("hang {hang}: {twice} records arrived twice, of {most} that may"));
+            found.push(format!("hang {hang}: {twice} records arrived twice; at most {most} may"));
         }
         for (topic, _) in resumed.iter().filter(|(_, after)| after.is_none()) {
             found.push(format!("hang {hang}: `{topic}` did not resume within {RESUMED:?}"));

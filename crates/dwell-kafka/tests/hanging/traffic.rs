@@ -1,4 +1,4 @@
-//! A client that knows nothing of Dwell but the headers: it writes into the delay topics, and reads what arrives.
+//! A client that knows only the headers: it writes into the delay topics, and reads the target.
 
 use dwell_core::{Clock, SystemClock, Timestamp};
 use rdkafka::{
@@ -21,7 +21,7 @@ use std::{
 
 const TARGET: &str = "arrived";
 const PARTITIONS: i32 = 2;
-/// Each delay topic gets one record in each of these.
+/// Interval at which each delay topic gets a record.
 const PACE: Duration = Duration::from_millis(33);
 
 /// One record.
@@ -31,7 +31,7 @@ struct Track {
     written: i64,
     due: i64,
     confirmed: bool,
-    /// The times of the broker's at which it was appended to the target.
+    /// Append times in the target, by the broker's clock.
     arrived: Vec<i64>,
 }
 
@@ -71,7 +71,7 @@ impl ProducerContext for Confirms {
 }
 
 impl Traffic {
-    /// Makes the target, waits for the delay topics, and begins.
+    /// Creates the target, waits for the delay topics, and begins.
     pub(super) async fn start(address: &str, shelves: Vec<(String, Duration)>, clock: &SystemClock) -> Self {
         let config = |more: &[(&str, &str)]| {
             let mut config = ClientConfig::new();
@@ -84,7 +84,7 @@ impl Traffic {
         let admin: AdminClient<DefaultClientContext> = config(&[]).create().expect("a client");
         let target = NewTopic::new(TARGET, PARTITIONS, TopicReplication::Fixed(1))
             .set("message.timestamp.type", "LogAppendTime");
-        admin.create_topics(&[target], &AdminOptions::new()).await.expect("the target can be made");
+        admin.create_topics(&[target], &AdminOptions::new()).await.expect("the target can be created");
         let reader: BaseConsumer = config(&[("group.id", "hangs-reader"), ("enable.auto.commit", "false")])
             .create()
             .expect("a consumer");
@@ -100,13 +100,13 @@ impl Traffic {
                 if metadata.is_ok_and(|metadata| metadata.topics().iter().all(is_there)) {
                     break;
                 }
-                assert!(tries < 300, "the relays make `{shelf}`");
+                assert!(tries < 300, "the relays do not create `{shelf}`");
                 clock.sleep(Duration::from_millis(200)).await;
             }
         }
         let tracks = Tracks::default();
         let (stop, end) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        // Its own repetitions make no second record, and all that it takes is written in the end.
+        // Retries create no duplicates, and every record is written in the end.
         let patient = [("enable.idempotence", "true"), ("message.timeout.ms", "600000"), ("linger.ms", "5")];
         let producer: ThreadedProducer<Confirms> =
             config(&patient).create_with_context(Confirms(tracks.clone())).expect("a producer");
@@ -121,12 +121,13 @@ impl Traffic {
         Self { shelves, tracks, stop, end, writer: Some(writer), reader: Some(heard) }
     }
 
-    /// How many arrived more often than once, each counted as often as that.
+    /// Returns the number of duplicates.
     pub(super) fn duplicates(&self) -> usize {
         lock(&self.tracks).values().map(|track| track.arrived.len().saturating_sub(1)).sum()
     }
 
-    /// How long after this each delay topic delivered a record that was written since; `None` if not within the limit.
+    /// Returns how long after this time each delay topic delivered a record written since; `None`
+    /// if that did not happen within the limit.
     pub(super) async fn resumed(
         &self,
         since: Timestamp,
@@ -150,21 +151,27 @@ impl Traffic {
         }
     }
 
-    /// Writes no more, and waits for what is on its way.
+    /// Stops writing, and waits for records in flight.
     pub(super) async fn finish(mut self, limit: Duration, clock: &SystemClock) -> Left {
         self.stop.store(true, Ordering::SeqCst);
-        let writer = self.writer.take().expect("it ends once");
-        tokio::task::spawn_blocking(|| writer.join()).await.expect("a thread").expect("the writer ends well");
+        let writer = self.writer.take().expect("the writer is joined once");
+        tokio::task::spawn_blocking(|| writer.join())
+            .await
+            .expect("a thread")
+            .expect("the writer does not panic");
         let start = clock.elapsed();
         let is_here = |track: &Track| !track.confirmed || !track.arrived.is_empty();
         while !lock(&self.tracks).values().all(is_here) && clock.elapsed() - start < limit {
             clock.sleep(Duration::from_millis(200)).await;
         }
-        // What comes twice may come a moment later.
+        // A duplicate may arrive a moment later.
         clock.sleep(Duration::from_secs(1)).await;
         self.end.store(true, Ordering::SeqCst);
-        let reader = self.reader.take().expect("it ends once");
-        tokio::task::spawn_blocking(|| reader.join()).await.expect("a thread").expect("the reader ends well");
+        let reader = self.reader.take().expect("the reader is joined once");
+        tokio::task::spawn_blocking(|| reader.join())
+            .await
+            .expect("a thread")
+            .expect("the reader does not panic");
         let tracks = lock(&self.tracks);
         let show = |(number, track): (&u64, &Track)| {
             format!(
@@ -205,7 +212,7 @@ fn write(
                 .insert(Header { key: "x-process-at", value: Some(&due) });
             let record = BaseRecord::with_opaque_to(topic, Box::new(number));
             let sent = producer.send(record.key(&key).payload("x").headers(headers));
-            assert!(sent.is_ok(), "the writer has no room");
+            assert!(sent.is_ok(), "the queue of the writer is full");
         }
         std::thread::park_timeout(PACE);
     }

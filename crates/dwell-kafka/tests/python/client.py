@@ -1,10 +1,10 @@
-"""A client that knows nothing of Dwell but the documented headers.
+"""A client that knows only the documented headers.
 
 client.py BROKERS DELAY_TOPIC TARGET PROCESS_AT COUNT
 
-Puts COUNT records into a delay topic in one transaction that it commits, and one in a transaction that it gives up; then
-takes what comes out of the target into another topic, TARGET-copy, with its offsets, in one transaction. Prints one JSON
-object per record of that topic.
+Writes COUNT records into a delay topic in a transaction that it commits, and one record in a transaction
+that it aborts. Then moves the records of the target to another topic, TARGET-copy, with their offsets, in
+one transaction. Prints one JSON object per record of that topic.
 """
 
 import json
@@ -39,7 +39,7 @@ def reader(group, topic):
 
 
 def read(consumer, wanted, patience):
-    """So many records, or those that came in time."""
+    """Returns this number of records, or those that arrived in time."""
     records, end = [], time.time() + patience
     while len(records) < wanted and time.time() < end:
         record = consumer.poll(0.2)
@@ -64,7 +64,7 @@ for number in range(count):
 sender.commit_transaction(30)
 
 mover, consumer = producer("mover"), reader(target + "-mover", target)
-# One more than there should be, so that one too many is seen.
+# One more than expected, so that a duplicate is noticed.
 came = read(consumer, count, 40)
 came += read(consumer, 1, 2)
 mover.begin_transaction()

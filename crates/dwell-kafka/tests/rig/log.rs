@@ -1,4 +1,4 @@
-//! What is logged in this process.
+//! Captures the log of this process.
 
 use std::{
     io,
@@ -20,7 +20,7 @@ impl io::Write for Writer {
     }
 }
 
-/// From now on, what this crate logs is kept.
+/// Captures the log of this crate from now on.
 pub(crate) fn keep() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -29,7 +29,7 @@ pub(crate) fn keep() {
     });
 }
 
-/// The lines since then that contain all of these.
+/// Returns the captured lines that contain all of these texts.
 pub(crate) fn lines(with: &[&str]) -> Vec<String> {
     let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted = |line: &&str| with.iter().all(|text| line.contains(text));

@@ -1,4 +1,4 @@
-//! What the tests of this crate have in common: a broker, a relay, and how the suite sees them.
+//! Shared parts of the tests of this crate: a broker, a relay, and the rig for the suite.
 #![allow(dead_code, reason = "each test target uses a part of it")]
 
 pub(crate) mod log;
@@ -27,21 +27,21 @@ use std::{
 };
 use tokio::sync::Mutex as AsyncMutex;
 
-/// Short enough to be waited for.
+/// Session timeout that is short enough to wait for.
 pub(crate) const SESSION: Duration = Duration::from_secs(3);
 
-/// A broker, and a relay for what waits in it.
+/// A broker, with a relay for its delayed records.
 pub(crate) struct Broker {
-    /// `None` if it is not ours.
+    /// `None` if the broker was not started here.
     server: AsyncMutex<Option<kafka::KafkaServer>>,
     address: String,
     with_password: Option<String>,
-    /// It is behind a proxy.
+    /// Whether clients connect through a proxy.
     is_proxied: bool,
 }
 
 impl Broker {
-    /// Starts a broker of our own. That takes seconds, more on a busy machine, and other cases go on meanwhile.
+    /// Starts a broker. That takes seconds, more on a busy machine; other cases run meanwhile.
     pub(crate) async fn start() -> Result<Self> {
         let server = elsewhere(kafka::KafkaServer::start).await?;
         let (address, with_password) = (server.address(), Some(server.address_with_password()));
@@ -51,7 +51,7 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Starts one whose clients connect through this proxy. Settings are the defaults, but for what cannot be waited for.
+    /// Starts a broker whose clients connect through this proxy. Timeouts are the defaults.
     async fn start_behind(proxy: &Proxy) -> Result<Self> {
         let port = proxy.port();
         let server = elsewhere(move || kafka::KafkaServer::start_behind(port)).await?;
@@ -68,7 +68,7 @@ impl Broker {
 
     async fn inject(&self, fault: ServerFault) -> Result<()> {
         let mut place = self.server.lock().await;
-        let not_ours = || Error::new(ErrorKind::Unsupported, "the broker is not ours");
+        let not_ours = || Error::new(ErrorKind::Unsupported, "the broker was not started by this test");
         let mut server = place.take().ok_or_else(not_ours)?;
         let injected = elsewhere(move || {
             match fault {
@@ -83,18 +83,19 @@ impl Broker {
         Ok(())
     }
 
-    /// One that runs already.
+    /// Uses a broker that already runs.
     fn at(address: String, with_password: Option<String>) -> Self {
         Self { server: AsyncMutex::new(None), address, with_password, is_proxied: false }
     }
 
-    /// Stops it for longer than any session, and starts it again.
+    /// Stops the broker for longer than any session, and starts it again.
     pub(crate) async fn restart(&self) -> Result<()> {
         let mut place = self.server.lock().await;
-        let not_ours = || Error::new(ErrorKind::Unsupported, "the broker is not ours");
+        let not_ours = || Error::new(ErrorKind::Unsupported, "the broker was not started by this test");
         let mut server = place.take().ok_or_else(not_ours)?;
-        // What was settled is committed a moment later; whether a broker that dies right then has it, is luck. A relay settles
-        // what leaves a level, which are whole seconds: after a look, this ends in the middle between two of them.
+        // Settled records are committed a moment later, and a broker that dies right then may not
+        // have the commit. A relay settles records when they leave a level, which happens at whole
+        // seconds after a check: this sleep ends midway between two of them.
         SystemClock::new().sleep(Duration::from_secs(1)).await;
         server.kill();
         SystemClock::new().sleep(SESSION + Duration::from_secs(2)).await;
@@ -111,14 +112,14 @@ impl Broker {
         if !self.is_proxied {
             return settings;
         }
-        // The cases measure how soon it recovers with the defaults.
+        // These cases measure how soon it recovers with the default timeouts.
         let KafkaSettings { session, revoke_wait, send_timeout, .. } = KafkaSettings::at(&self.address);
         let mut proxied = settings;
         (proxied.session, proxied.revoke_wait, proxied.send_timeout) = (session, revoke_wait, send_timeout);
         proxied
     }
 
-    /// One relay for all that waits, on a thread of its own, which ends with the process.
+    /// Starts one relay for all delayed records, on a thread that runs until the process ends.
     fn relay(&self) {
         let settings = self.settings();
         std::thread::spawn(move || {
@@ -130,12 +131,12 @@ impl Broker {
                 Arc::new(Counts::default()),
                 stop,
             ));
-            eprintln!("the relay has ended: {ended:?}");
+            eprintln!("the relay ended: {ended:?}");
         });
     }
 }
 
-/// At this broker, with a ladder that can be waited for.
+/// Returns settings for this broker, with a ladder of short levels.
 pub(crate) fn settings(address: &str) -> KafkaSettings {
     let mut settings = KafkaSettings::at(address);
     settings.partitions = 2;
@@ -147,7 +148,8 @@ pub(crate) fn settings(address: &str) -> KafkaSettings {
     settings
 }
 
-/// On a thread that may wait for it: there are few that run the cases, and all of them wait while one does.
+/// Runs blocking work on another thread: few threads run the cases, and all cases would wait for
+/// it.
 async fn elsewhere<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -159,15 +161,17 @@ fn unavailable(error: std::io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, error.to_string())
 }
 
-/// Where the shared broker is, and where it asks for a password, if it is ours.
+/// Address of the shared broker, and its address with a password if it was started here.
 static SHARED: OnceLock<(String, Option<String>)> = OnceLock::new();
 
-/// Tells the processes that we start where the broker is: a file beside its data, which goes with it.
+/// Returns the file that contains the address of the broker of a process, for its child processes.
+/// It is stored with the broker's data and deleted with it.
 fn note_of(process: u32) -> PathBuf {
     std::env::temp_dir().join(format!("dwell-kafka-{process}-0")).join("address")
 }
 
-/// The broker of this process: the one that a variable names, the one of whoever started us, or one of our own.
+/// Returns the broker of this process: the one in the environment variable, the one of the parent
+/// process, or a new one.
 pub(crate) async fn broker() -> Result<Arc<Broker>> {
     static BROKER: OnceLock<AsyncMutex<Option<Arc<Broker>>>> = OnceLock::new();
     let mut broker = BROKER.get_or_init(AsyncMutex::default).lock().await;
@@ -194,15 +198,15 @@ pub(crate) async fn broker() -> Result<Arc<Broker>> {
     Ok(opened)
 }
 
-/// Kafka, as the suite sees it.
+/// The rig for Kafka.
 pub(crate) struct KafkaRig {
     name: &'static str,
     seams: Seams,
-    /// One of its own, for a case that restarts it.
+    /// A separate broker, for a case that restarts it.
     own: Mutex<Option<Arc<Broker>>>,
-    /// What waits, waits in a file in place of delay topics.
+    /// A SQLite file that stores delayed messages instead of delay topics.
     store: Option<Mutex<Option<(PathBuf, Sqlite)>>>,
-    /// Every engine runs a relay, and it dies with it.
+    /// Every engine runs a relay, which dies with it.
     relays_inside: bool,
 }
 
@@ -285,8 +289,9 @@ impl Rig for KafkaRig {
         }
     }
 
-    /// They join groups and leave them, and wait for the rest. Those that restart a broker mostly wait for it to start, which
-    /// keeps a core busy: more of them at once take no less time in all, and each is nearer to its limit.
+    /// Most cases join and leave groups, and wait. Cases that restart a broker mostly wait for its
+    /// start, which keeps a core busy: more of them at once would not finish sooner, and each would
+    /// come closer to its time limit.
     fn at_once(&self) -> (usize, usize) {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         (16, cores.clamp(1, 4))
@@ -294,7 +299,7 @@ impl Rig for KafkaRig {
 
     fn abilities(&self) -> Abilities {
         let abilities = Abilities::default().with_restart().with_foreign().with_processes();
-        // A broker keeps its data: it never comes back empty.
+        // A broker keeps its data, so the fault `Empty` is not supported.
         abilities.with_proxy().with_suspend().with_replace()
     }
 
@@ -306,7 +311,7 @@ impl Rig for KafkaRig {
         })
     }
 
-    /// Each has a broker of its own.
+    /// Each case has a broker of its own.
     fn proxied_at_once(&self) -> usize {
         self.at_once().1
     }
@@ -389,12 +394,12 @@ impl Drop for KafkaRig {
     }
 }
 
-/// With a client that knows nothing of Dwell but the documented layout.
+/// Produces a record with a client that knows only the documented layout.
 pub(crate) fn produce(address: &str, topic: &str, message: &Foreign) -> Result<(), String> {
     Foreigner::new(address)?.write(topic, message, None)?.flush()
 }
 
-/// A client that knows nothing of Dwell but the documented layout.
+/// A client that knows only the documented layout.
 pub(crate) struct Foreigner(BaseProducer);
 
 impl Foreigner {
@@ -403,12 +408,12 @@ impl Foreigner {
         config.map(Self).map_err(|error| error.to_string())
     }
 
-    /// Writes a record, with a timestamp of its own if there is one.
+    /// Writes a record, with a given timestamp if there is one.
     pub(crate) fn write(&self, topic: &str, message: &Foreign, at: Option<i64>) -> Result<&Self, String> {
         self.write_to(topic, None, message, at)
     }
 
-    /// Writes a record to a partition, or to the one of its key.
+    /// Writes a record to a partition, or to the partition of its key.
     pub(crate) fn write_to(
         &self,
         topic: &str,
@@ -426,13 +431,13 @@ impl Foreigner {
         Ok(self)
     }
 
-    /// Until all of them are there.
+    /// Waits until all records are stored.
     pub(crate) fn flush(&self) -> Result<(), String> {
         self.0.flush(Duration::from_secs(10)).map_err(|error| error.to_string())
     }
 }
 
-/// Settles one as handled. What could not be is returned.
+/// Settles a delivery as handled. Returns it if that failed.
 pub(crate) async fn ack(consumer: &Arc<dyn Consumer>, delivery: Delivery) -> Vec<Unsettled> {
     let note = Note { outcome: Outcome::Handled, error: None, worker: "w".into(), moved_to: None };
     consumer.settle(vec![Settle { delivery, action: Action::ACK, note }]).await

@@ -1,13 +1,14 @@
-//! A batch that brokers take and no client can read, in a request that is written by hand.
+//! Writes a batch that brokers accept and clients cannot read, with a hand-written request.
 //!
-//! It is an LZ4 frame whose checksum of the content is wrong. Brokers do not compare it; the client library does.
+//! The batch is an LZ4 frame with a wrong content checksum. Brokers do not verify it; librdkafka
+//! does.
 
 use std::{
     io::{Read as _, Write as _},
     net::TcpStream,
 };
 
-/// Puts one such batch, of one record, into a partition.
+/// Writes such a batch, with one record, to a partition.
 pub(crate) fn put_unreadable(address: &str, topic: &str, partition: i32) {
     let batch = batch(&frame(&record()));
     let mut body = vec![];
@@ -33,9 +34,9 @@ pub(crate) fn put_unreadable(address: &str, topic: &str, partition: i32) {
     stream.read_exact(&mut size).unwrap();
     let mut answer = vec![0; i32::from_be_bytes(size) as usize];
     stream.read_exact(&mut answer).unwrap();
-    // Behind the number of the request, one topic by its name, one partition, and its index.
+    // After the correlation id: one topic with its name, one partition, and its index.
     let at = 4 + 4 + 2 + topic.len() + 4 + 4;
-    assert_eq!(answer[at..at + 2], [0, 0], "the broker takes it");
+    assert_eq!(answer[at..at + 2], [0, 0], "the broker accepts the batch");
 }
 
 fn text(to: &mut Vec<u8>, text: &str) {
@@ -43,7 +44,8 @@ fn text(to: &mut Vec<u8>, text: &str) {
     to.extend(text.as_bytes());
 }
 
-/// One record without a key, a value of one byte, no headers; its length comes first. Numbers are in zigzag.
+/// Returns a record without a key and headers, with a body of one byte. Its length comes first.
+/// Numbers are zigzag-encoded.
 fn record() -> Vec<u8> {
     let record = [0, 0, 0, 1, 2, b'x', 0];
     [&[record.len() as u8 * 2][..], &record].concat()
@@ -54,7 +56,7 @@ fn frame(content: &[u8]) -> Vec<u8> {
     let mut frame = 0x184d_2204_u32.to_le_bytes().to_vec();
     frame.extend(flags);
     frame.push((xxh32(&flags) >> 8) as u8);
-    // Stored as it is.
+    // An uncompressed block.
     frame.extend((content.len() as u32 | 1 << 31).to_le_bytes());
     frame.extend(content);
     frame.extend([0; 4]);
@@ -87,7 +89,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
 
-/// Of less than 16 bytes.
+/// Hashes less than 16 bytes.
 fn xxh32(bytes: &[u8]) -> u32 {
     const PRIMES: [u32; 5] = [2_654_435_761, 2_246_822_519, 3_266_489_917, 668_265_263, 374_761_393];
     let mut hash = PRIMES[4].wrapping_add(bytes.len() as u32);

@@ -1,4 +1,4 @@
-//! A relay with topics of its own, and what one needs around it: `kcat` writes into delay topics and reads what comes of it.
+//! A scene: a relay with its own topics, and helpers that write and read records with `kcat`.
 
 use super::log;
 use dwell_conformance::servers::require;
@@ -21,13 +21,13 @@ use tokio::sync::oneshot;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// A relay with a prefix of its own, and what one needs around it.
+/// A relay with a prefix of its own, and its environment.
 pub(crate) struct Scene {
     pub(crate) address: String,
     pub(crate) settings: KafkaSettings,
     pub(crate) kafka: Kafka,
     pub(crate) clock: SystemClock,
-    /// Its own, in every name.
+    /// Unique part of all names.
     pub(crate) mark: String,
 }
 
@@ -43,7 +43,7 @@ impl Running {
         self.end().await.unwrap();
     }
 
-    /// How it ends when it is asked to.
+    /// Stops the relay and returns its result.
     pub(crate) async fn end(mut self) -> dwell_core::Result<()> {
         drop(self.stop.take());
         self.task.await.unwrap()
@@ -55,7 +55,7 @@ impl Scene {
         Self::at(super::broker().await.unwrap().address()).await
     }
 
-    /// At this broker, or these.
+    /// Creates a scene at these brokers.
     pub(crate) async fn at(address: &str) -> Self {
         require(&["kcat"]).unwrap();
         log::keep();
@@ -96,16 +96,16 @@ impl Scene {
         format!("{}{level}", self.settings.relay.prefix)
     }
 
-    /// With `kcat`, from its standard input.
+    /// Writes a record with `kcat`, from its standard input.
     pub(crate) fn write(&self, topic: &str, key: &str, headers: &[(&str, String)], body: &str) {
         assert!(self.try_write(topic, key, headers, body));
     }
 
-    /// The largest record that a topic takes.
+    /// Writes the largest record that a topic accepts.
     pub(crate) fn write_largest(&self, topic: &str, key: &str, headers: &[(&str, String)]) {
         let body = "x".repeat(1_048_588);
         let takes = |less: usize| self.try_write(topic, key, headers, &body[less * 10..]);
-        assert!((10..100).any(takes), "`{topic}` takes none of them");
+        assert!((10..100).any(takes), "`{topic}` accepts none of them");
     }
 
     fn try_write(&self, topic: &str, key: &str, headers: &[(&str, String)], body: &str) -> bool {
@@ -113,7 +113,7 @@ impl Scene {
         self.try_write_raw(topic, key, headers, body)
     }
 
-    /// The same, with headers as `kcat` takes them: they need not be text.
+    /// Writes a record whose headers `kcat` gets as they are, so that they need not be valid UTF-8.
     pub(crate) fn try_write_raw(
         &self,
         topic: &str,
@@ -126,12 +126,13 @@ impl Scene {
         for header in headers {
             kcat.arg("-H").arg(header);
         }
-        let mut child = kcat.stdin(Stdio::piped()).spawn().expect("it was installed");
+        let mut child = kcat.stdin(Stdio::piped()).spawn().expect("kcat is installed");
         child.stdin.take().unwrap().write_all(format!("{key}|{body}\n").as_bytes()).unwrap();
         child.wait().unwrap().success()
     }
 
-    /// What `kcat` reads of a topic, from its beginning to so many records: timestamp, key, headers and body of each.
+    /// Reads this number of records from the beginning of a topic with `kcat`: the timestamp, key,
+    /// headers and body of each.
     pub(crate) async fn read(&self, topic: &str, count: usize) -> Vec<(i64, String, String, String)> {
         let (address, topic) = (self.address.clone(), topic.to_owned());
         let read = tokio::task::spawn_blocking(move || {
@@ -156,26 +157,26 @@ impl Scene {
         if lines.len() != count {
             let keys: BTreeSet<_> = lines.iter().map(|(_, key, ..)| key.as_str()).collect();
             let (came, warnings) = (lines.len(), log::lines(&[" WARN "]).join("\n"));
-            panic!("of {count} records {came} came; {}\n{warnings}", self.whereabouts(&keys));
+            panic!("{came} of {count} records arrived; {}\n{warnings}", self.whereabouts(&keys));
         }
         lines
     }
 
-    /// Until it is so, and not for ever.
+    /// Waits until a condition holds, for 40 s at most.
     pub(crate) async fn until(&self, what: &str, mut is: impl FnMut() -> bool) {
         let start = self.clock.elapsed();
         while !is() {
-            assert!(self.clock.elapsed() - start < SECOND * 40, "not after 40 s: {what}");
+            assert!(self.clock.elapsed() - start < SECOND * 40, "not within 40 s: {what}");
             self.clock.sleep(SECOND / 10).await;
         }
     }
 
-    /// How many records a topic has.
+    /// Returns the number of records in a topic.
     pub(crate) fn count(&self, topic: &str) -> usize {
         self.list(topic, "%o").len()
     }
 
-    /// What `kcat` says of each record that a topic has.
+    /// Lists the records of a topic in this format of `kcat`.
     pub(crate) fn list(&self, topic: &str, format: &str) -> Vec<String> {
         let format = format!("{format}\n");
         let all = ["-b", &self.address, "-C", "-q", "-e", "-t", topic, "-o", "beginning", "-f", &format];
@@ -187,7 +188,8 @@ impl Scene {
         ClientConfig::new().set("bootstrap.servers", &self.address).create().unwrap()
     }
 
-    /// Which records of the delay topics have none of these keys, by partition and offset.
+    /// Returns the records in the delay topics that have none of these keys, by partition and
+    /// offset.
     fn whereabouts(&self, came: &BTreeSet<&str>) -> String {
         let of_topic = |level: &str| {
             let topic = self.delay_topic(level);

@@ -1,4 +1,4 @@
-//! Partitions that come and go.
+//! Assigned, revoked and lost partitions.
 
 use super::{Lane, Lanes, State, details};
 use crate::{group::watcher::Watcher, record::Record};
@@ -6,7 +6,7 @@ use rdkafka::{TopicPartitionList, consumer::base_consumer::PartitionQueue};
 use std::{sync::PoisonError, time::Duration};
 
 impl Lanes {
-    /// These partitions are ours from now on.
+    /// Adds partitions that were assigned to this member.
     pub(in crate::group) fn assigned(&self, partitions: &TopicPartitionList) {
         let mut state = self.lock();
         for key in self.keys(partitions) {
@@ -16,7 +16,7 @@ impl Lanes {
         }
     }
 
-    /// Gives a queue to each partition that has none. Whether any got one.
+    /// Gives a queue to each partition that has none. Returns whether any partition got one.
     pub(in crate::group) fn open(
         &self,
         mut split: impl FnMut(&str, i32) -> Option<PartitionQueue<Watcher>>,
@@ -33,7 +33,7 @@ impl Lanes {
         any
     }
 
-    /// A record that came before its partition had a queue.
+    /// Adds a record that arrived before its partition had a queue.
     pub(in crate::group) fn came_early(&self, topic: &str, record: Record) {
         let Some(index) = self.topics.iter().position(|known| known == topic) else { return };
         if let Some(lane) = self.lock().lanes.get_mut(&(index, record.partition))
@@ -44,8 +44,9 @@ impl Lanes {
         self.stirred.notify_one();
     }
 
-    /// Partitions whose former owner may have done more than its mark says. Not before they have a queue: what came by
-    /// another way must lie before all that comes by that one.
+    /// Returns partitions whose former owner may have settled more than its mark shows. A partition
+    /// is omitted until it has a queue, because records that arrived another way precede those in
+    /// the queue.
     pub(in crate::group) fn unknown(&self) -> Option<TopicPartitionList> {
         let state = self.lock();
         let mut list = TopicPartitionList::new();
@@ -55,9 +56,10 @@ impl Lanes {
         (list.count() > 0).then_some(list)
     }
 
-    /// Takes in what was committed for these partitions, and what was said beside it. With `proves`, hands out nothing of them
-    /// before a commit of the same has come through: a member that was assigned partitions after an outage may be outside its
-    /// group again, and its backlog would be sent in vain. Both in one step, because such a commit repeats what was said.
+    /// Takes in the committed offsets of these partitions and their metadata. With `proves`,
+    /// records are handed out only after a commit of the same offset has succeeded: a member that
+    /// gets partitions after an outage may be outside its group again, and would send its backlog
+    /// in vain. Both happen in one step, because such a commit repeats the metadata.
     pub(in crate::group) fn learn(&self, committed: &TopicPartitionList, proves: bool) {
         let mut state = self.lock();
         for element in &committed.elements() {
@@ -79,7 +81,7 @@ impl Lanes {
         self.stirred.notify_one();
     }
 
-    /// These are about to be taken away: hands out no more of them.
+    /// Stops handing out records of partitions that are about to be revoked.
     pub(in crate::group) fn leave(&self, partitions: &TopicPartitionList) {
         let mut state = self.lock();
         for key in self.keys(partitions) {
@@ -94,14 +96,14 @@ impl Lanes {
         self.completed.notify_one();
     }
 
-    /// How often partitions were taken away so far. Whoever holds records for long gives back those of partitions that are
-    /// leaving, or else they are waited for in vain.
+    /// Returns how often partitions were revoked. A caller that holds records for long gives back
+    /// those of leaving partitions; otherwise the revocation waits for them in vain.
     pub(crate) fn departures(&self) -> u64 {
         self.lock().departures
     }
 
-    /// Waits until nobody works on them any more and, if `committed`, the broker knows it; at most so long. Whether that is
-    /// so.
+    /// Waits until no record of the partitions is being handled and, if `committed`, the broker has
+    /// confirmed the commit. Returns whether that happened within `patience`.
     pub(in crate::group) fn wait_for(
         &self,
         partitions: &TopicPartitionList,
@@ -119,7 +121,7 @@ impl Lanes {
         !waited.timed_out()
     }
 
-    /// These are no longer ours: whatever was handed out from them is stale.
+    /// Removes partitions that another member has by now. Their leases are stale.
     pub(in crate::group) fn gone(&self, partitions: &TopicPartitionList) {
         let keys = self.keys(partitions);
         let mut state = self.lock();

@@ -1,23 +1,24 @@
-//! What the broker is told, and when.
+//! What is committed, and when.
 
 use super::{Lane, Lanes, State, add};
 use rdkafka::TopicPartitionList;
 use std::time::Duration;
 
-/// How long what is settled waits for its commit, so that one commit is for many: each costs the broker more than to take in a
-/// record, and makes late whatever else it does.
+/// How long settled records wait for their commit, so that one commit covers many. A commit costs
+/// the broker more than accepting a record, and delays its other work.
 const GATHER: Duration = Duration::from_millis(25);
-/// How long a commit does not come through before that is said. Until then it may be a broker that is busy, and from then on
-/// somebody wonders why nothing happens.
+/// Duration of a failing commit after which it is logged. Until then the broker may only be busy.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Whoever commits looks by himself this often, whatever he is told.
+/// Interval at which the committing thread checks for work without being notified.
 const IDLE: Duration = Duration::from_secs(1);
 
 impl Lanes {
-    /// Until a commit is worth while: a moment after something was completed. Not at all if somebody wants to leave.
+    /// Waits until a commit is worthwhile: a moment after something was completed. Returns at once
+    /// if the member wants to leave.
     pub(in crate::group) fn gather(&self) {
         let is_idle = |state: &mut State| {
-            // One that failed is over only when there is nothing left of it, whosever the partition is by now.
+            // A failed commit is pending until nothing of it is left, even if its partition was
+            // removed.
             let is_proven = |lane: &Lane| lane.unproven.is_none();
             let is_told = |lane: &Lane| lane.is_told() && is_proven(lane);
             let is_told = state.committing.is_none() && state.lanes.values().all(is_told);
@@ -28,18 +29,18 @@ impl Lanes {
         self.pause(GATHER);
     }
 
-    /// A moment, unless somebody wants to leave.
+    /// Waits for this time, unless the member wants to leave.
     pub(in crate::group) fn pause(&self, length: Duration) {
         drop(self.completed.wait_timeout_while(self.lock(), length, |state| !state.hurried));
     }
 
-    /// A moment, whatever happens.
+    /// Waits for this time.
     pub(in crate::group) fn wait(&self, length: Duration) {
         drop(self.completed.wait_timeout_while(self.lock(), length, |_| true));
     }
 
-    /// What is to be committed: the marks that have moved, and those above which something was done. They count as committed
-    /// unless [`Self::uncommitted`] says otherwise.
+    /// Returns what to commit: marks that have moved, and marks above which something was settled.
+    /// They count as committed unless [`Self::uncommitted`] is called.
     pub(in crate::group) fn marks(&self) -> Option<TopicPartitionList> {
         let mut list = TopicPartitionList::new();
         let mut state = self.lock();
@@ -56,7 +57,7 @@ impl Lanes {
             }
         }
         if list.count() == 0 {
-            // What was left to commit may have gone with its partition.
+            // What was left to commit may have been removed with its partition.
             if state.committing.take().is_some() {
                 self.stirred.notify_one();
             }
@@ -66,8 +67,8 @@ impl Lanes {
         Some(list)
     }
 
-    /// Has what is committed in one partition committed again, unless a commit is under way. While it does not come through,
-    /// nothing is handed out.
+    /// Requests another commit of the committed offset of one partition, unless a commit is under
+    /// way. Until it succeeds, nothing is handed out.
     pub(crate) fn check_commits(&self) {
         let mut state = self.lock();
         if state.committing.is_some() {
@@ -80,7 +81,7 @@ impl Lanes {
         }
     }
 
-    /// A commit has come through.
+    /// Notes that a commit has succeeded.
     pub(in crate::group) fn committed(&self) {
         let mut state = self.lock();
         let was_stuck = state.is_stuck(self.clock.elapsed());
@@ -96,8 +97,8 @@ impl Lanes {
         }
     }
 
-    /// Says of a commit that does not come through, once, that nothing more is handed out meanwhile. Whether it
-    /// does that now.
+    /// Logs once that a commit does not succeed, so that nothing is handed out. Returns whether it
+    /// was logged now.
     pub(in crate::group) fn note_silence(&self) -> bool {
         let mut state = self.lock();
         let now = self.clock.elapsed();
@@ -106,13 +107,13 @@ impl Lanes {
         if is_long && !was_said {
             tracing::warn!(
                 topic = self.a_topic(),
-                "a commit has not come through to Kafka for {SILENCE:?}: nothing more is handed out until one does"
+                "commit has not succeeded for {SILENCE:?}; handing out no more messages until one does"
             );
         }
         is_long && !was_said
     }
 
-    /// A commit of these failed: their marks are to be committed again.
+    /// Notes that a commit has failed: the marks of these partitions are committed again.
     pub(in crate::group) fn uncommitted(&self, partitions: &TopicPartitionList) {
         let keys = self.keys(partitions);
         let mut state = self.lock();
@@ -123,7 +124,7 @@ impl Lanes {
         }
     }
 
-    /// The broker has no room for what is said beside the mark: only the mark from now on.
+    /// Omits the metadata from now on, because the broker has no room for it.
     pub(in crate::group) fn be_terse(&self) {
         self.lock().terse = true;
     }

@@ -1,4 +1,4 @@
-//! What was handed out, and what becomes of it.
+//! Settles records that were handed out.
 
 use super::{Key, Lanes, REACH, State, add, split};
 use dwell_core::{LeaseId, LowWater};
@@ -6,13 +6,14 @@ use rdkafka::TopicPartitionList;
 use std::{collections::BTreeMap, sync::MutexGuard};
 
 impl Lanes {
-    /// For who completes what was handed out.
+    /// Locks the lanes to complete records.
     pub(crate) fn settling(&self) -> Settling<'_> {
         Settling { lanes: self, state: self.lock() }
     }
 
-    /// Lets go of it, so that nobody waits for it before its partition is given up: whoever gets it next does it. `false` if
-    /// it must not be let go of, because what is done in that partition is more than can be told of.
+    /// Releases a record, so that revoking its partition does not wait for it: the next owner
+    /// handles it. Returns `false` if it must not be released, because the metadata cannot describe
+    /// all records that are settled in the partition.
     pub(crate) fn release(&self, lease: LeaseId) -> bool {
         let mut state = self.lock();
         let terse = state.terse;
@@ -26,8 +27,8 @@ impl Lanes {
         told
     }
 
-    /// What is to be committed together with what these were turned into: all of them done. `None` if one of them is not
-    /// ours any more.
+    /// Returns the offsets to commit in the transaction that sends what these records became, with
+    /// all of them settled. `None` if one of them was lost.
     pub(crate) fn marks_after(&self, leases: &[LeaseId]) -> Option<TopicPartitionList> {
         let state = self.lock();
         let mut trackers: BTreeMap<Key, LowWater> = BTreeMap::new();
@@ -45,7 +46,7 @@ impl Lanes {
         Some(list)
     }
 
-    /// Whether it is still ours to settle.
+    /// Returns whether a record can still be settled.
     pub(crate) fn is_open(&self, lease: LeaseId) -> bool {
         let state = self.lock();
         let (key, offset) = split(lease.position);
@@ -53,7 +54,7 @@ impl Lanes {
         lane.and_then(|lane| lane.tracker.as_ref()).is_some_and(|tracker| tracker.is_open(offset))
     }
 
-    /// Whether its partition is about to go to another member, or has gone.
+    /// Returns whether the partition of a record is about to be revoked, or was.
     pub(crate) fn is_leaving(&self, lease: LeaseId) -> bool {
         let state = self.lock();
         let (key, offset) = split(lease.position);
@@ -62,14 +63,15 @@ impl Lanes {
     }
 }
 
-/// Who completes what was handed out. Nothing is handed out or committed meanwhile: it is not to be held for long.
+/// Lock on the lanes for completing records. Nothing is handed out or committed while it is held,
+/// so do not hold it for long.
 pub(crate) struct Settling<'a> {
     lanes: &'a Lanes,
     state: MutexGuard<'a, State>,
 }
 
 impl Settling<'_> {
-    /// Counts for the commit from now on. `false` if it is not ours any more.
+    /// Completes a record, so that it counts for the next commit. Returns `false` if it was lost.
     pub(crate) fn complete(&mut self, lease: LeaseId) -> bool {
         let Self { lanes, state } = self;
         let (key, offset) = split(lease.position);

@@ -17,7 +17,7 @@ fn partitions(of: &[i32]) -> TopicPartitionList {
     list
 }
 
-/// Two partitions with these many records each.
+/// Lanes of two partitions with these numbers of records.
 fn lanes(counts: [u64; 2]) -> Lanes {
     lanes_at(VirtualClock::new(), counts)
 }
@@ -46,7 +46,7 @@ fn marks(lanes: &Lanes) -> Vec<(i32, Offset)> {
 }
 
 #[test]
-fn a_position_tells_topic_partition_and_offset() {
+fn a_position_contains_topic_partition_and_offset() {
     for (key, offset) in
         [((0, 0), 0), ((1, 16_383), (1 << 48) - 1), ((3, 16_383), 5), ((2, 0), 9), ((0, 7), 12)]
     {
@@ -55,14 +55,14 @@ fn a_position_tells_topic_partition_and_offset() {
 }
 
 #[tokio::test]
-async fn a_check_of_commits_commits_again_and_holds_back_records_until_that_comes_through() {
+async fn checking_commits_holds_back_records_until_a_commit_succeeds() {
     let clock = VirtualClock::new();
     let lanes = lanes_at(clock.clone(), [3, 0]);
     let taken = take(&lanes, 1);
     assert!(complete(&lanes, taken[0]));
     assert_eq!(marks(&lanes), [(0, Offset::Offset(11))]);
     lanes.committed();
-    assert_eq!(marks(&lanes), [], "there is nothing to commit");
+    assert_eq!(marks(&lanes), [], "nothing is left to commit");
     lanes.check_commits();
     assert_eq!(marks(&lanes), [(0, Offset::Offset(11))]);
     clock.advance(COMMIT_PATIENCE * 2).await;
@@ -72,7 +72,7 @@ async fn a_check_of_commits_commits_again_and_holds_back_records_until_that_come
 }
 
 #[tokio::test]
-async fn a_new_partition_hands_out_nothing_before_a_commit_has_come_through() {
+async fn a_new_partition_hands_out_nothing_before_a_commit_succeeds() {
     let clock = VirtualClock::new();
     let lanes = Lanes::new(vec!["orders".into()], 5, 100, Record::read, Arc::new(clock.clone()));
     lanes.assigned(&partitions(&[0, 1]));
@@ -81,18 +81,18 @@ async fn a_new_partition_hands_out_nothing_before_a_commit_has_come_through() {
     said.add_partition("orders", 1);
     lanes.learn(&said, true);
     (0..2).for_each(|partition| lanes.came_early("orders", record(partition, 10)));
-    assert_eq!(take(&lanes, 5).len(), 1, "a partition without a commit has nothing to prove");
+    assert_eq!(take(&lanes, 5).len(), 1, "a partition without a committed offset needs no commit");
     let committed = marks(&lanes);
     assert!(committed.contains(&(0, Offset::Offset(10))), "{committed:?}");
     lanes.uncommitted(&said);
     assert_eq!(take(&lanes, 5), []);
-    assert!(marks(&lanes).contains(&(0, Offset::Offset(10))), "it is tried again");
+    assert!(marks(&lanes).contains(&(0, Offset::Offset(10))), "the commit is retried");
     lanes.committed();
     assert_eq!(take(&lanes, 5).len(), 1);
 }
 
 #[test]
-fn only_the_contiguous_mark_is_committed_and_again_if_that_failed() {
+fn only_the_contiguous_mark_is_committed_and_retried_after_a_failure() {
     let lanes = lanes([3, 0]);
     let taken = take(&lanes, 10);
     assert!(complete(&lanes, taken[1]) && !complete(&lanes, taken[1]));
@@ -105,7 +105,7 @@ fn only_the_contiguous_mark_is_committed_and_again_if_that_failed() {
 }
 
 #[test]
-fn what_was_taken_from_a_partition_that_is_gone_is_stale_even_when_it_comes_back() {
+fn leases_of_a_lost_partition_stay_stale_when_it_returns() {
     let lanes = lanes([1, 1]);
     let taken = take(&lanes, 10);
     let (gone, kept): (Vec<_>, Vec<_>) =
@@ -114,7 +114,7 @@ fn what_was_taken_from_a_partition_that_is_gone_is_stale_even_when_it_comes_back
     assert!(!lanes.is_open(gone[0]) && lanes.is_open(kept[0]));
     lanes.assigned(&partitions(&[0]));
     lanes.came_early("orders", record(0, 10));
-    assert_eq!(take(&lanes, 10), [], "nobody has said yet what is done of it");
+    assert_eq!(take(&lanes, 10), [], "its committed offset is unknown");
     lanes.learn(&partitions(&[0]), false);
     let again = take(&lanes, 10);
     assert_eq!(again[0].position, gone[0].position);
@@ -122,7 +122,7 @@ fn what_was_taken_from_a_partition_that_is_gone_is_stale_even_when_it_comes_back
 }
 
 #[test]
-fn nothing_more_is_handed_out_while_no_broker_is_there() {
+fn nothing_is_handed_out_while_no_broker_is_available() {
     let lanes = lanes([3, 0]);
     assert_eq!(take(&lanes, 1).len(), 1);
     lanes.desert(true);
@@ -134,33 +134,33 @@ fn nothing_more_is_handed_out_while_no_broker_is_there() {
 }
 
 #[test]
-fn a_stuck_message_stops_its_partition_at_the_span_and_no_other() {
+fn a_stuck_message_stops_only_its_partition_at_the_span() {
     let lanes = lanes([20, 3]);
     let taken = take(&lanes, 100);
     assert_eq!(taken.len(), 5 + 3);
     let first = taken.iter().copied().filter(|lease| split(lease.position).0 == (0, 0));
     first.clone().skip(1).for_each(|lease| assert!(complete(&lanes, lease)));
-    assert_eq!(take(&lanes, 100).len(), 0, "the first one holds it back");
+    assert_eq!(take(&lanes, 100).len(), 0, "the first message holds it back");
     first.take(1).for_each(|lease| assert!(complete(&lanes, lease)));
     assert_eq!(take(&lanes, 100).len(), 5);
 }
 
-/// Whether it was said of the first partition that a message is stuck in it.
+/// Whether a stuck message of the first partition was logged.
 fn is_said(lanes: &Lanes) -> bool {
-    assert_eq!(take(lanes, 100).len(), 0, "it is full");
+    assert_eq!(take(lanes, 100).len(), 0, "the span is full");
     lanes.lock().lanes[&(0, 0)].full.as_ref().is_some_and(|full| full.said)
 }
 
 #[tokio::test]
-async fn each_message_that_is_stuck_is_said() {
+async fn each_stuck_message_is_logged() {
     let clock = VirtualClock::new();
     let lanes = lanes_at(clock.clone(), [20, 0]);
     for _ in 0..2 {
         let taken = take(&lanes, 100);
-        assert!(!is_said(&lanes), "that it is full says nothing");
+        assert!(!is_said(&lanes), "a full span alone is not logged");
         clock.advance(STUCK).await;
         assert!(is_said(&lanes));
-        assert!(complete(&lanes, taken[1]) && is_said(&lanes), "once, and it is still stuck");
+        assert!(complete(&lanes, taken[1]) && is_said(&lanes), "it is logged once and still stuck");
         for lease in taken.into_iter().filter(|lease| lanes.is_open(*lease)).collect::<Vec<_>>() {
             assert!(complete(&lanes, lease));
         }
@@ -168,7 +168,7 @@ async fn each_message_that_is_stuck_is_said() {
 }
 
 #[tokio::test]
-async fn a_partition_that_is_full_again_and_again_while_its_mark_moves_is_not_of_note() {
+async fn a_full_partition_whose_mark_moves_is_not_logged() {
     let clock = VirtualClock::new();
     let lanes = lanes_at(clock.clone(), [20, 0]);
     let mut taken = VecDeque::from(take(&lanes, 100));
@@ -182,15 +182,15 @@ async fn a_partition_that_is_full_again_and_again_while_its_mark_moves_is_not_of
 }
 
 #[test]
-fn one_that_is_not_ready_holds_back_its_partition_alone() {
+fn a_record_that_is_not_ready_holds_back_only_its_partition() {
     let lanes = lanes([2, 2]);
     let ready = &mut |record: &Record| (record.partition, record.offset) != (0, 10);
     assert_eq!(lanes.take(10, ready).unwrap().len(), 2);
-    assert_eq!(take(&lanes, 10).len(), 2, "in its order");
+    assert_eq!(take(&lanes, 10).len(), 2, "the order is kept");
 }
 
 #[test]
-fn a_partition_that_is_taken_away_hands_out_no_more_and_is_left_once_all_is_settled() {
+fn a_revoked_partition_hands_out_nothing_and_waits_for_settlements() {
     let lanes = lanes([3, 0]);
     let taken = take(&lanes, 2);
     let first = taken[0];
@@ -202,25 +202,25 @@ fn a_partition_that_is_taken_away_hands_out_no_more_and_is_left_once_all_is_sett
     assert_eq!((take(&lanes, 10).len(), lanes.departures()), (0, 1));
     assert!(lanes.is_leaving(first));
     let is_left = || lanes.wait_for(&partitions(&[0]), true, Duration::ZERO);
-    assert!(!is_left(), "it is not committed");
+    assert!(!is_left(), "nothing is committed yet");
     assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
-    assert!(!is_left(), "nobody knows yet whether it is");
+    assert!(!is_left(), "the commit is not confirmed");
     lanes.uncommitted(&partitions(&[0]));
-    assert!(!is_left(), "it failed");
+    assert!(!is_left(), "the commit failed");
     assert_eq!(marks(&lanes), [(0, Offset::Offset(12))]);
     lanes.committed();
     assert!(is_left());
 }
 
 #[tokio::test]
-async fn nothing_more_is_handed_out_while_a_commit_does_not_come_through() {
+async fn nothing_is_handed_out_while_a_commit_does_not_succeed() {
     let clock = VirtualClock::new();
     let lanes = lanes_at(clock.clone(), [3, 0]);
     let first = take(&lanes, 1);
     assert!(complete(&lanes, first[0]));
     assert_eq!(marks(&lanes).len(), 1);
     clock.advance(COMMIT_PATIENCE).await;
-    assert_eq!(take(&lanes, 1).len(), 1, "it may take a moment");
+    assert_eq!(take(&lanes, 1).len(), 1, "a commit may take a moment");
     clock.advance(Duration::from_millis(1)).await;
     assert_eq!(take(&lanes, 1).len(), 0);
     assert!(lanes.is_stuck());
@@ -229,17 +229,17 @@ async fn nothing_more_is_handed_out_while_a_commit_does_not_come_through() {
 }
 
 #[tokio::test]
-async fn a_commit_that_does_not_come_through_for_long_is_said_once_and_so_is_the_next() {
+async fn each_slow_commit_is_logged_once() {
     let clock = VirtualClock::new();
     let lanes = lanes_at(clock.clone(), [3, 0]);
     for _ in 0..2 {
         let taken = take(&lanes, 1);
         assert!(complete(&lanes, taken[0]));
         clock.advance(Duration::from_secs(10)).await;
-        assert!(!lanes.note_silence(), "nobody has begun to commit");
+        assert!(!lanes.note_silence(), "no commit has begun");
         assert_eq!(marks(&lanes).len(), 1);
         clock.advance(COMMIT_PATIENCE * 2).await;
-        assert!(lanes.is_stuck() && !lanes.note_silence(), "it may take a moment");
+        assert!(lanes.is_stuck() && !lanes.note_silence(), "a commit may take a moment");
         clock.advance(Duration::from_secs(5)).await;
         assert_eq!([(), ()].map(|()| lanes.note_silence()), [true, false]);
         lanes.committed();
@@ -248,7 +248,7 @@ async fn a_commit_that_does_not_come_through_for_long_is_said_once_and_so_is_the
 }
 
 #[test]
-fn where_the_log_goes_back_all_comes_again_and_what_was_held_is_stale() {
+fn when_the_log_goes_back_its_leases_are_stale_and_records_are_redelivered() {
     let lanes = lanes([3, 0]);
     let taken = take(&lanes, 10);
     assert!(complete(&lanes, taken[0]) && complete(&lanes, taken[2]));
@@ -265,7 +265,7 @@ fn come(lanes: &Lanes, offsets: impl IntoIterator<Item = u64>) {
 }
 
 #[test]
-fn where_the_log_goes_back_what_is_held_below_stays_and_is_not_passed() {
+fn when_the_log_goes_back_leases_below_stay_valid_and_hold_the_mark() {
     let lanes = lanes([5, 0]);
     let taken = take(&lanes, 10);
     assert!(complete(&lanes, taken[1]) && complete(&lanes, taken[4]));
@@ -276,16 +276,16 @@ fn where_the_log_goes_back_what_is_held_below_stays_and_is_not_passed() {
     assert!(lanes.is_open(taken[0]) && !lanes.is_open(taken[2]) && !complete(&lanes, taken[3]));
     assert!(again.iter().all(|lease| complete(&lanes, *lease)));
     let said = lanes.marks().unwrap();
-    assert_eq!(said.elements()[0].offset(), Offset::Offset(10), "the first is not done");
+    assert_eq!(said.elements()[0].offset(), Offset::Offset(10), "the first record is not settled");
     assert_eq!(said.elements()[0].metadata(), "dwell1:7");
     assert!(lanes.marks_after(&taken[..1]).is_some() && complete(&lanes, taken[0]));
     assert_eq!(marks(&lanes), [(0, Offset::Offset(14))]);
     lanes.leave(&partitions(&[0]));
-    assert!(lanes.wait_for(&partitions(&[0]), false, Duration::ZERO), "nobody works on what was cut off");
+    assert!(lanes.wait_for(&partitions(&[0]), false, Duration::ZERO), "no truncated record is being handled");
 }
 
 #[test]
-fn where_the_log_goes_back_twice_the_lower_of_both_counts() {
+fn when_the_log_goes_back_twice_the_lower_offset_counts() {
     let lanes = lanes([4, 0]);
     let first = take(&lanes, 10);
     come(&lanes, [12]);
@@ -298,30 +298,30 @@ fn where_the_log_goes_back_twice_the_lower_of_both_counts() {
 }
 
 #[test]
-fn a_record_that_the_library_brings_twice_in_a_row_is_one() {
+fn a_record_returned_twice_in_a_row_is_handed_out_once() {
     let lanes = lanes([3, 0]);
     come(&lanes, [12]);
     let taken = take(&lanes, 10);
     assert_eq!(taken.len(), 3);
     come(&lanes, [12, 13]);
     assert_eq!(take(&lanes, 10).len(), 1);
-    assert!(taken.iter().all(|lease| complete(&lanes, *lease)), "all of them are still ours");
+    assert!(taken.iter().all(|lease| complete(&lanes, *lease)), "all leases are still valid");
 }
 
 #[test]
-fn one_behind_a_gap_that_could_not_be_told_of_is_not_handed_out() {
+fn a_record_after_a_gap_beyond_the_span_is_not_handed_out() {
     let lanes = lanes([2, 0]);
     come(&lanes, [15, 16]);
     let taken = take(&lanes, 10);
     assert_eq!(taken.len(), 2);
     assert!(complete(&lanes, taken[1]));
-    assert_eq!(take(&lanes, 10).len(), 0, "the first is open, and five may be told of");
+    assert_eq!(take(&lanes, 10).len(), 0, "the first record is open, and the span is five offsets");
     assert!(complete(&lanes, taken[0]));
-    assert_eq!(take(&lanes, 10).len(), 2, "nothing is open below: no gap is too wide");
+    assert_eq!(take(&lanes, 10).len(), 2, "no record is open below the gap");
 }
 
 #[tokio::test]
-async fn a_commit_that_failed_is_over_when_its_partition_is_gone() {
+async fn a_failed_commit_ends_when_its_partition_is_lost() {
     let clock = VirtualClock::new();
     let lanes = lanes_at(clock.clone(), [1, 1]);
     let taken = take(&lanes, 10);
@@ -335,7 +335,7 @@ async fn a_commit_that_failed_is_over_when_its_partition_is_gone() {
     lanes.gone(&partitions(&[0]));
     clock.advance(COMMIT_PATIENCE * 2).await;
     assert!(lanes.is_stuck());
-    // Whoever commits does not lie down to sleep, and finds that there is nothing.
+    // The committing thread does not sleep, and finds nothing to commit.
     lanes.gather();
     assert!(!lanes.lock().sleeps);
     assert_eq!(marks(&lanes), []);
@@ -343,15 +343,15 @@ async fn a_commit_that_failed_is_over_when_its_partition_is_gone() {
 }
 
 #[test]
-fn what_may_be_handed_out_above_the_mark_is_counted_in_offsets_since_those_are_told() {
+fn the_span_is_counted_in_offsets() {
     let lanes = lanes([1, 0]);
     come(&lanes, [14, 15]);
-    // Five may be: from the 10th to the 14th, whatever is between them.
+    // The span is five offsets: 10 to 14, including the gap.
     assert_eq!(take(&lanes, 10).len(), 2);
 }
 
 #[test]
-fn what_is_done_above_the_mark_is_said_with_it_and_not_done_again() {
+fn records_settled_above_the_mark_are_committed_and_not_redelivered() {
     let one = lanes([4, 0]);
     let taken = take(&one, 10);
     assert!(complete(&one, taken[1]) && complete(&one, taken[3]));
@@ -366,7 +366,7 @@ fn what_is_done_above_the_mark_is_said_with_it_and_not_done_again() {
 }
 
 #[test]
-fn what_was_done_before_us_is_said_again_as_long_as_we_did_not_come_to_it() {
+fn inherited_settlements_are_committed_again_until_they_are_reached() {
     let (one, two) = (lanes([4, 0]), lanes([4, 0]));
     let taken = take(&one, 10);
     assert!(complete(&one, taken[1]) && complete(&one, taken[3]));
@@ -374,7 +374,7 @@ fn what_was_done_before_us_is_said_again_as_long_as_we_did_not_come_to_it() {
     let first = take(&two, 1);
     let within = two.marks_after(&first).unwrap();
     assert!(complete(&two, first[0]));
-    // The mark does not pass the 11th before that was seen.
+    // The mark stays below offset 11 until the record there was received.
     for said in [within, two.marks().unwrap()] {
         let said = &said.elements()[0];
         assert_eq!((said.offset(), said.metadata()), (Offset::Offset(11), "dwell1:a"));
@@ -382,7 +382,7 @@ fn what_was_done_before_us_is_said_again_as_long_as_we_did_not_come_to_it() {
 }
 
 #[test]
-fn what_was_done_counts_for_nothing_when_the_group_was_set_back() {
+fn inherited_settlements_are_dropped_when_the_group_was_reset() {
     let lanes = lanes([4, 0]);
     let mut said = TopicPartitionList::new();
     said.add_partition_offset("orders", 0, Offset::Offset(11)).unwrap();
@@ -396,18 +396,18 @@ fn take_fence(lanes: &Lanes) -> u64 {
 }
 
 #[test]
-fn what_goes_into_a_transaction_is_done_in_its_marks_and_not_before() {
+fn transaction_marks_include_records_that_are_still_open() {
     let lanes = lanes([3, 0]);
     let taken = take(&lanes, 10);
     let after = lanes.marks_after(&taken[..2]).unwrap();
     assert_eq!(after.elements()[0].offset(), Offset::Offset(12));
     assert!(lanes.is_open(taken[0]));
     assert!(complete(&lanes, taken[0]));
-    assert!(lanes.marks_after(&taken[..2]).is_none(), "one of them is done already");
+    assert!(lanes.marks_after(&taken[..2]).is_none(), "one of them is already settled");
 }
 
 #[test]
-fn nobody_waits_for_what_was_let_go_of() {
+fn released_records_are_not_awaited() {
     let lanes = lanes([2, 0]);
     let taken = take(&lanes, 10);
     assert!(complete(&lanes, taken[1]) && lanes.release(taken[0]));
@@ -417,7 +417,7 @@ fn nobody_waits_for_what_was_let_go_of() {
 }
 
 #[test]
-fn what_is_closed_gives_nothing_and_settles_nothing() {
+fn closed_lanes_hand_out_and_settle_nothing() {
     let lanes = lanes([1, 0]);
     let taken = take(&lanes, 1);
     lanes.close();

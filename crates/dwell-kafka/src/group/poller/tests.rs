@@ -1,4 +1,4 @@
-//! The thread of a member, where no broker is.
+//! The polling thread of a member, without a broker.
 
 use super::*;
 use crate::{group::committer::Committer, record::Record, settings::KafkaSettings, trouble::Trouble};
@@ -6,7 +6,7 @@ use dwell_core::SystemClock;
 use rdkafka::{ClientConfig, TopicPartitionList};
 use std::{sync::mpsc, thread};
 
-/// Of a group that nobody coordinates. It has a partition of which nothing is known yet.
+/// A poller of a group without a coordinator. Nothing is known of its partition yet.
 fn poller() -> Poller {
     let clock = Arc::new(SystemClock::new());
     let lanes = Arc::new(Lanes::new(vec!["orders".to_owned()], 5, 100, Record::read, clock.clone()));
@@ -41,20 +41,21 @@ fn poller() -> Poller {
 }
 
 #[test]
-fn nobody_is_asked_what_is_committed_while_no_broker_is_there() {
+fn commits_are_not_queried_while_no_broker_is_available() {
     let mut poller = poller();
     poller.lanes.desert(true);
     poller.turn();
-    assert!(poller.lanes.unknown().is_some(), "there is something to ask for");
+    assert!(poller.lanes.unknown().is_some(), "the partition is unknown");
     assert!(!poller.doubts.are_there());
     poller.lanes.desert(false);
     poller.learn();
-    assert!(poller.doubts.are_there(), "there is no answer");
+    assert!(poller.doubts.are_there(), "the query was not answered");
 }
 
-/// Whoever receives hears it and opens another one; whoever commits ends.
+/// The worker that receives gets the error and opens another consumer; the thread that commits
+/// ends.
 #[test]
-fn a_member_whose_thread_ends_unasked_says_so_and_commits_no_more() {
+fn an_unexpected_end_of_the_polling_thread_fails_the_member() {
     for panics in [true, false] {
         let mut poller = poller();
         let (lanes, wish) = (poller.lanes.clone(), poller.wish.clone());
@@ -77,7 +78,7 @@ fn a_member_whose_thread_ends_unasked_says_so_and_commits_no_more() {
 }
 
 #[test]
-fn a_member_whose_commits_have_ended_unasked_ends_and_says_so() {
+fn an_unexpected_end_of_the_committing_thread_fails_the_member() {
     let mut poller = poller();
     let lanes = poller.lanes.clone();
     poller.committer = Some(thread::spawn(|| panic!("as planned")));
@@ -91,7 +92,7 @@ fn a_member_whose_commits_have_ended_unasked_ends_and_says_so() {
     assert_eq!(heard, [ErrorKind::Unavailable, ErrorKind::Closed]);
 }
 
-/// A partition that no client can read must not hide another one.
+/// A partition that no client can read must not hide another stalled one.
 #[test]
 fn a_second_stalled_partition_behind_a_known_one_replaces_the_client() {
     let poller = poller();

@@ -1,4 +1,4 @@
-//! The thread of a producer, at a broker that the library only pretends to have.
+//! The thread of a producer, with the mock broker of librdkafka.
 
 use super::{
     super::{
@@ -17,7 +17,7 @@ use rdkafka::{
 };
 use std::{future::Future, sync::mpsc};
 
-/// So long that nobody lives to see it.
+/// Far longer than any test.
 const FOR_EVER: Duration = Duration::from_secs(1_000_000);
 
 fn broker() -> (MockCluster<'static, DefaultProducerContext>, ClientConfig) {
@@ -28,7 +28,7 @@ fn broker() -> (MockCluster<'static, DefaultProducerContext>, ClientConfig) {
     (broker, config)
 }
 
-/// Sends one, to be waited for in this.
+/// Sends one record.
 fn send<C: ProducerContext<DeliveryOpaque = Box<Report>>>(native: &Native<C>) -> Arc<Batch> {
     let batch = Batch::new();
     let report = Box::new(Report { batch: batch.clone(), index: 0 });
@@ -37,23 +37,23 @@ fn send<C: ProducerContext<DeliveryOpaque = Box<Report>>>(native: &Native<C>) ->
     batch
 }
 
-/// What does not come at all is given up.
+/// Fails the test if the future does not complete.
 async fn eventually<T>(what: impl Future<Output = T>) -> T {
     tokio::select! {
         biased;
         came = what => came,
-        () = SystemClock::new().sleep(Duration::from_secs(30)) => panic!("it never came"),
+        () = SystemClock::new().sleep(Duration::from_secs(30)) => panic!("timed out"),
     }
 }
 
 #[tokio::test]
-async fn a_send_wakes_the_thread_that_hears_of_it() {
+async fn a_send_wakes_the_polling_thread() {
     let (_broker, config) = broker();
     let clock = Arc::new(SystemClock::new());
     let reports = Reports::new(Trouble::new(clock.clone()), Traffic::new(clock), true);
     let native = Native::open(&config, reports, FOR_EVER).unwrap();
     for _ in 0..2 {
-        // It has gone to sleep, most probably: nobody can tell.
+        // By now the thread is most probably asleep.
         SystemClock::new().sleep(POLL * 3).await;
         let batch = send(&native);
         let heard = eventually(batch.wait(1, native.ended())).await;
@@ -61,7 +61,7 @@ async fn a_send_wakes_the_thread_that_hears_of_it() {
     }
 }
 
-/// Says who drops it.
+/// Reports the thread that drops it.
 struct Leaves(mpsc::Sender<Option<String>>);
 
 impl Drop for Leaves {
@@ -78,16 +78,16 @@ impl ProducerContext for Leaves {
     fn delivery(&self, _: &DeliveryResult<'_>, _: Box<Report>) {}
 }
 
-/// It takes its time, and whoever drops it may have others to serve.
+/// Dropping a producer takes a while and must not block the caller.
 #[tokio::test]
-async fn a_producer_is_ended_by_its_own_thread_which_then_says_so() {
+async fn the_polling_thread_drops_the_producer_and_reports_its_end() {
     let (_broker, config) = broker();
     let (leave, left) = mpsc::channel();
     let native = Native::open(&config, Leaves(leave), FOR_EVER).unwrap();
     let ended = native.ended();
     drop(native);
     eventually(ended).await;
-    let by = left.try_recv().expect("it is gone by then");
+    let by = left.try_recv().expect("the producer was dropped");
     assert_eq!(by.as_deref(), Some("kafka producer"));
 }
 
@@ -104,7 +104,7 @@ impl ProducerContext for Panics {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_thread_that_has_panicked_is_told() {
+async fn a_panic_of_the_polling_thread_fails_pending_sends() {
     let (_broker, config) = broker();
     let native = Native::open(&config, Panics, FOR_EVER).unwrap();
     assert!(!native.has_ended());
