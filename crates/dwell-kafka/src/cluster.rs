@@ -166,7 +166,7 @@ impl Cluster {
         if let Some(count) = self.known(topic) {
             return Ok(Some(count));
         }
-        let (what, name) = (format!("look for the topic `{topic}`"), topic.to_owned());
+        let (what, name) = (format!("look up the topic `{topic}`"), topic.to_owned());
         let count = self.ask(&what, move |asker| {
             let metadata = asker.fetch_metadata(Some(&name), PATIENCE)?;
             let topic = metadata.topics().iter().find(|topic| topic.name() == name);
@@ -312,7 +312,7 @@ impl Cluster {
     ) -> Result<Vec<Option<Mark>>> {
         let member = self.member(group)?;
         let (what, name, asker) =
-            (format!("read what `{group}` has committed"), topic.to_owned(), member.share());
+            (format!("read the committed offsets of `{group}`"), topic.to_owned(), member.share());
         self.insist(&what, move |_| {
             let mut list = TopicPartitionList::new();
             list.add_partition_range(&name, 0, partitions as i32 - 1);
@@ -331,7 +331,7 @@ impl Cluster {
     /// is not an error: they have their own offsets.
     pub(crate) async fn begin(&self, group: &str, marks: Vec<(Text, Vec<Mark>)>) -> Result<()> {
         let member = self.member(group)?;
-        let (what, asker) = (format!("commit where `{group}` begins"), member.share());
+        let (what, asker) = (format!("commit the initial offsets of `{group}`"), member.share());
         self.insist(&what, move |_| {
             let mut list = TopicPartitionList::new();
             for (topic, marks) in &marks {
@@ -475,7 +475,7 @@ pub(crate) struct Guest<T: Send + Sync + 'static>(Option<Arc<T>>);
 impl<T: Send + Sync + 'static> Guest<T> {
     /// Returns the client, for a thread that may block.
     pub(crate) fn share(&self) -> Arc<T> {
-        self.0.clone().expect("it is there until it is dropped")
+        self.0.clone().expect("the client exists until this is dropped")
     }
 }
 

@@ -8,7 +8,7 @@ use rdkafka::admin::ConfigResource;
 /// Each setting with its value and the reason. The broker's defaults may differ.
 const SETTINGS: [(&str, &str, &str); 3] = [
     ("cleanup.policy", "delete", "compaction drops all but the last record of a key"),
-    ("retention.ms", "-1", "records that are older are dropped"),
+    ("retention.ms", "-1", "older records are dropped"),
     ("retention.bytes", "-1", "a full topic drops its oldest records"),
 ];
 

@@ -30,13 +30,13 @@ async fn send(kafka: &Kafka, to: Address, id: &str, due: Due) -> Result<()> {
 }
 
 /// Creates a delay topic that drops records after a minute.
-async fn with_a_delay_topic_that_forgets() -> (Scene, String) {
+async fn delay_topic_with_short_retention() -> (Scene, String) {
     let scene = Scene::new().await;
     let topic = scene.delay_topic("2s");
-    let forgets = NewTopic::new(&topic, 1, TopicReplication::Fixed(1))
+    let expires = NewTopic::new(&topic, 1, TopicReplication::Fixed(1))
         .set("message.timestamp.type", "LogAppendTime")
         .set("retention.ms", "60000");
-    make(&scene, forgets).await;
+    make(&scene, expires).await;
     (scene, topic)
 }
 
@@ -49,7 +49,7 @@ fn names_the_setting(error: &Error, topic: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delay_topics_that_lose_records_are_refused_before_anything_is_created() {
-    let (scene, topic) = with_a_delay_topic_that_forgets().await;
+    let (scene, topic) = delay_topic_with_short_retention().await;
     let mail = Subscription::new(format!("orders-{}", scene.mark), "mail");
     for on_missing in [OnMissing::Validate, OnMissing::Create] {
         let refused = scene.kafka.provision(&[], std::slice::from_ref(&mail), on_missing).await;
@@ -63,7 +63,7 @@ async fn delay_topics_that_lose_records_are_refused_before_anything_is_created()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sending_to_a_delay_topic_that_loses_records_is_refused() {
-    let (scene, topic) = with_a_delay_topic_that_forgets().await;
+    let (scene, topic) = delay_topic_with_short_retention().await;
     let target = format!("orders-{}", scene.mark);
     for name in [&target, &scene.delay_topic("1s")] {
         let new = NewTopic::new(name, 1, TopicReplication::Fixed(1));
@@ -180,7 +180,7 @@ async fn completing_the_subscription_of_another_process_skips_no_message() {
         if retries_are_there {
             make(&scene, NewTopic::new(&retries, 1, TopicReplication::Fixed(1))).await;
         }
-        commit_the_beginning(&scene, &group, &topic);
+        commit_initial_offsets(&scene, &group, &topic);
         let kafka = connect(&scene).await;
         send(&kafka, Address::topic(topic), "between", Due::After(Duration::ZERO)).await.unwrap();
         kafka.provision(&[], std::slice::from_ref(&mail), OnMissing::Create).await.unwrap();
@@ -212,7 +212,7 @@ fn topics(scene: &Scene) -> Vec<String> {
     metadata.topics().iter().map(|topic| topic.name().to_owned()).collect()
 }
 
-fn commit_the_beginning(scene: &Scene, group: &str, topic: &str) {
+fn commit_initial_offsets(scene: &Scene, group: &str, topic: &str) {
     let client = bare(scene, group);
     let count = client.fetch_metadata(Some(topic), SECOND * 10).unwrap().topics()[0].partitions().len();
     let mut list = TopicPartitionList::new();

@@ -76,18 +76,18 @@ async fn a_partition_with_an_uncertain_offset_is_not_repeated() {
     one.stop().await;
 
     let group = format!("{}-{due}", scene.settings.relay.group);
-    let doubt = tokio::task::spawn_blocking({
+    let open = tokio::task::spawn_blocking({
         let (address, due, group) = (scene.address.clone(), due.clone(), group.clone());
-        move || Doubt::cast(&address, &due, &[0, 1], &group)
+        move || OpenTransaction::begin(&address, &due, &[0, 1], &group)
     });
-    let doubt = doubt.await.unwrap();
+    let open = open.await.unwrap();
     let two = scene.relay();
-    scene.until("one relay has joined", || doubt.members() == Some(1)).await;
+    scene.until("one relay has joined", || open.members() == Some(1)).await;
     let three = scene.relay();
-    scene.until("both have their share", || doubt.members() == Some(2)).await;
+    scene.until("both have their share", || open.members() == Some(2)).await;
     // The uncertainty lasts for a while.
     scene.clock.sleep(SECOND * 3).await;
-    tokio::task::spawn_blocking(move || doubt.dispel()).await.unwrap();
+    tokio::task::spawn_blocking(move || open.abort()).await.unwrap();
 
     send(FIRST..FIRST + 10).await;
     scene.read(&target, FIRST + 10).await;
@@ -103,12 +103,12 @@ async fn a_partition_with_an_uncertain_offset_does_not_delay_others() {
     scene.settings.relay.transactions = Some(SECOND * 5);
     let (target, due) = (scene.topic("orders").await, scene.delay_topic("due"));
     scene.wait_for(&due).await;
-    let doubt = tokio::task::spawn_blocking({
+    let open = tokio::task::spawn_blocking({
         let (address, due) = (scene.address.clone(), due.clone());
         let group = format!("{}-{due}", scene.settings.relay.group);
-        move || Doubt::cast(&address, &due, &[1], &group)
+        move || OpenTransaction::begin(&address, &due, &[1], &group)
     });
-    let doubt = doubt.await.unwrap();
+    let open = open.await.unwrap();
     let relay = scene.relay();
     let at = scene.now() + 500;
     let batch: Vec<_> = (0..COUNT).map(|n| record(&target, n, at)).collect();
@@ -117,22 +117,22 @@ async fn a_partition_with_an_uncertain_offset_does_not_delay_others() {
     let others = scene.list(&due, "%p").iter().filter(|partition| *partition == "0").count();
     assert!((1..COUNT).contains(&others), "{others}");
     scene.until("the other records arrive", || scene.count(&target) == others).await;
-    tokio::task::spawn_blocking(move || doubt.dispel()).await.unwrap();
+    tokio::task::spawn_blocking(move || open.abort()).await.unwrap();
     scene.read(&target, COUNT).await;
     relay.stop().await;
     assert_eq!(scene.count(&target), COUNT, "some records are duplicates");
 }
 
 /// An open transaction with the offsets of a group.
-struct Doubt {
+struct OpenTransaction {
     producer: BaseProducer,
     asker: BaseConsumer,
     topic: String,
     group: String,
 }
 
-impl Doubt {
-    fn cast(address: &str, topic: &str, partitions: &[i32], group: &str) -> Self {
+impl OpenTransaction {
+    fn begin(address: &str, topic: &str, partitions: &[i32], group: &str) -> Self {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", address);
         let asker: BaseConsumer = config.clone().set("group.id", group).create().unwrap();
@@ -164,7 +164,7 @@ impl Doubt {
     }
 
     /// Aborts the transaction, so that the former offsets count.
-    fn dispel(self) {
+    fn abort(self) {
         self.producer.abort_transaction(SECOND * 20).unwrap();
     }
 }

@@ -129,7 +129,7 @@ async fn a_target_created_in_time_gets_its_records() {
     // The level was too long for the record, which is counted once; putting it back does not count.
     let tally = counts.tally();
     assert_eq!((tally.parked, tally.overstayed), (0, 1), "{tally:?}");
-    let said = log::lines(&["their level is longer than the time that they had", &target, &level]);
+    let said = log::lines(&["their level is longer than their delay", &target, &level]);
     assert_eq!(said.len(), 1, "{said:?}");
     let said = log::lines(&["target topic does not exist; holding its records", &target]);
     assert!((1..=2).contains(&said.len()), "the first at once, the others as a count: {said:?}");
@@ -159,7 +159,7 @@ async fn a_delay_as_long_as_its_level_is_on_time_and_not_logged() {
     // Half of the shortest level is tolerated; a slower machine has made the records late.
     if appended + 1_000 - at <= 500 {
         assert_eq!(counts.tally().overstayed, 0);
-        let said = log::lines(&["their level is longer than the time that they had", &target]);
+        let said = log::lines(&["their level is longer than their delay", &target]);
         assert!(said.is_empty(), "{said:?}");
     }
 }

@@ -107,7 +107,7 @@ fn commit(consumer: &BaseConsumer, topic: &str, next: i64, is_last: bool) {
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(topic, 0, Offset::Offset(next)).expect("an offset");
     let mode = if is_last { CommitMode::Sync } else { CommitMode::Async };
-    consumer.commit(&list, mode).expect("the broker commits");
+    consumer.commit(&list, mode).expect("the commit succeeds");
 }
 
 /// Interval between two commits, at least that of Dwell. The broker takes some milliseconds for

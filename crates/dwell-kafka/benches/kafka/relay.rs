@@ -17,8 +17,7 @@ pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
         rounds.push(round(place, scale.backlog).await);
     }
     let most = raw::ON_THEIR_WAY;
-    output
-        .rates(&format!("relay of due records / bare consume, produce, commit, {most} on their way"), rounds);
+    output.rates(&format!("relay of due records / bare consume, produce, commit, {most} in flight"), rounds);
 }
 
 async fn round(place: &Place, count: usize) -> (f64, f64) {

@@ -28,7 +28,11 @@ const WAITS: [Waits; 2] = [
     Waits { how: "for an hour to a month", minutes: [60, 61, 600, 1_500, 8_000, 43_000], ladder: None },
     // Half of the records are on their last stretch, which is an hour: the relay holds as many as
     // it may.
-    Waits { how: "half of them within reach", minutes: [30, 61, 45, 121, 59, 300], ladder: Some("1h,2h,4h") },
+    Waits {
+        how: "half of them on their last stretch",
+        minutes: [30, 61, 45, 121, 59, 300],
+        ladder: Some("1h,2h,4h"),
+    },
 ];
 /// How long nothing may change before the measurement.
 const STEADY: Duration = Duration::from_secs(3);
@@ -39,12 +43,12 @@ pub(crate) async fn run(output: &Output, scale: &Scale, place: &Place) {
         let mut figures = vec![];
         for count in [scale.waiting / 100, scale.waiting / 10, scale.waiting] {
             let (megabytes, held) = with(place, count, waits).await;
-            let case = format!("memory of a relay, {count} records wait {}, {held} in it", waits.how);
+            let case = format!("memory of a relay, {count} records pending {}, {held} in memory", waits.how);
             output.figure(&case, megabytes, "MiB");
             figures.push(megabytes);
         }
         let [few, .., many] = figures[..] else { unreachable!("there are three figures") };
-        let case = format!("memory of a relay, a hundred times as many wait {}", waits.how);
+        let case = format!("memory of a relay, a hundred times as many records pending {}", waits.how);
         output.figure(&case, many / few, "times");
     }
 }

@@ -118,7 +118,10 @@ impl Vitals {
             }
         }
         if let Some(since) = committing.filter(|since| age(*since) >= limits.commit) {
-            return Some(Complaint::Outside(format!("a commit takes {} s", age(since).as_secs())));
+            return Some(Complaint::Outside(format!(
+                "a commit has not returned for {} s",
+                age(since).as_secs()
+            )));
         }
         let stalled = self.still.iter().filter(|(_, still)| age(still.since) >= STALLED);
         let stalled: Vec<_> = stalled.map(|(key, still)| (*key, still.next)).collect();

@@ -56,7 +56,7 @@ impl<C: ProducerContext<DeliveryOpaque = Box<Report>> + 'static> Native<C> {
     }
 
     /// Gives a record to librdkafka, whose queue may be full.
-    #[expect(clippy::result_large_err, reason = "the record comes back")]
+    #[expect(clippy::result_large_err, reason = "the record is returned to the caller")]
     pub(super) fn send<'a>(&self, record: NativeRecord<'a>) -> Result<(), (KafkaError, NativeRecord<'a>)> {
         self.producer.send(record)?;
         self.poller.wake();

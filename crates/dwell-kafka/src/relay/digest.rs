@@ -124,7 +124,7 @@ impl Event {
                 topic = &**topic,
                 target = &**target,
                 details,
-                "records late; their level is longer than the time that they had"
+                "records late; their level is longer than their delay"
             ),
             Self::Suspended => {
                 tracing::warn!(count, details, "relay was suspended; pausing until it knows its partitions")

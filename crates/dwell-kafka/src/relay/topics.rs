@@ -196,7 +196,7 @@ fn problems(level: &Level, settings: &RelaySettings, value: impl Fn(&str) -> Opt
     let enough = keeps.is_some_and(|keeps| keeps == -1 || i128::from(keeps) >= needed.as_millis() as i128);
     if !enough {
         problems.push(format!(
-            "`{topic}` has `retention.ms={}` and needs at least {} ({}: its level, and `outage`): raise it with \
+            "`{topic}` has `retention.ms={}` and needs at least {} ({}: its level plus `outage`): raise it with \
              `kafka-configs --alter`, or lower `outage`",
             keeps.unwrap_or_default(),
             needed.as_millis(),

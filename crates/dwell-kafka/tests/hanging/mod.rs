@@ -187,6 +187,6 @@ async fn hang(plan: &Plan) -> Vec<String> {
 
 fn logs() -> PathBuf {
     let logs = std::env::temp_dir().join(format!("dwell-hangs-{}", std::process::id()));
-    std::fs::create_dir_all(&logs).expect("a directory can be made");
+    std::fs::create_dir_all(&logs).expect("a directory can be created");
     logs
 }

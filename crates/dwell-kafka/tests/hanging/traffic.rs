@@ -216,14 +216,14 @@ fn write(
         }
         std::thread::park_timeout(PACE);
     }
-    producer.flush(Duration::from_secs(120)).expect("all that was written is confirmed");
+    producer.flush(Duration::from_secs(120)).expect("all records are confirmed");
 }
 
 fn read(reader: &BaseConsumer, tracks: &Tracks, end: &AtomicBool) {
     while !end.load(Ordering::SeqCst) {
         let Some(Ok(message)) = reader.poll(Duration::from_millis(100)) else { continue };
         let number = message.key().and_then(|key| std::str::from_utf8(key).ok()?.parse().ok());
-        let at = message.timestamp().to_millis().expect("the target keeps times");
+        let at = message.timestamp().to_millis().expect("records of the target have timestamps");
         let number: Option<u64> = number;
         if let Some(track) = lock(tracks).get_mut(&number.unwrap_or(0)) {
             track.arrived.push(at);
