@@ -64,7 +64,7 @@ pub const REJECTION_STAMPS: [&str; 7] = [
 pub fn homeless(id: &MessageId) -> Error {
     let text = format!(
         "the dead letter `{id}` cannot be replayed: its header `{ORIGINAL_TOPIC}` or `{SUBSCRIPTION}` is missing; \
-             send its content as a new message"
+         send its content as a new message"
     );
     Error::new(ErrorKind::Invalid, text)
 }

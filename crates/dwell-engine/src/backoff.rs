@@ -1,4 +1,4 @@
-//! Longer and longer pauses after failures, over before they grow without end.
+//! Growing pauses after failures.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ impl Backoff {
         self.until = Duration::ZERO;
     }
 
-    /// How long to pause after the failures so far; `None` without one.
+    /// Returns the pause after the failures so far. `None` without a failure.
     pub(crate) fn pause(&self) -> Option<Duration> {
         let doublings = self.failures.checked_sub(1)?;
         let factor = 1u32.checked_shl(doublings).unwrap_or(u32::MAX);
@@ -38,7 +38,7 @@ impl Backoff {
         now < self.until
     }
 
-    /// What is left of the pause.
+    /// Returns the rest of the pause.
     pub(crate) fn rest(&self, now: Duration) -> Duration {
         self.until.saturating_sub(now)
     }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_the_limit_and_start_anew_after_a_success() {
+    fn pauses_double_up_to_the_limit_and_reset_after_a_success() {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
         assert_eq!(backoff.pause(), None);
         let pauses: Vec<_> = (0..200)

@@ -1,4 +1,4 @@
-//! How a message waits: not at all, inside the broker, or by way of a store. Decided here and nowhere else.
+//! Routes of delayed messages: immediately, by the broker, or through a store.
 
 use dwell_core::{
     Address, AtomicMove, Capabilities, Clock, Due, Envelope, Error, ErrorKind, Result, Scheduler, Text,
@@ -7,21 +7,21 @@ use dwell_core::{
 use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc, time::Duration};
 
-/// Topics in a store where messages for other brokers wait start like this. Each broker has one of its own: names, ids and
-/// control are per topic, so brokers that share a store do not meet there.
+/// Prefix of topics in a store that hold messages for other brokers. Each broker has its own topic.
+/// Names, ids and control are per topic, so brokers that share a store do not interfere.
 pub const FORWARD_TOPICS: &str = "dwell.forward.";
 
-/// The topic in a store where messages for the broker `via` wait.
+/// Returns the topic in a store that holds messages for the broker `via`.
 pub fn forward_topic(via: &str) -> Text {
     [FORWARD_TOPICS, via].concat().into()
 }
 
-/// Whether messages for another broker wait in this topic.
+/// Whether this topic holds messages for another broker.
 pub fn is_forward_topic(topic: &str) -> bool {
     topic.starts_with(FORWARD_TOPICS) && !wire::is_dead_letter_topic(topic)
 }
 
-/// Who holds a message while it waits.
+/// Where pending messages are stored.
 ///
 /// ```
 /// use dwell_engine::DelayMode;
@@ -31,37 +31,37 @@ pub fn is_forward_topic(topic: &str) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DelayMode {
-    /// The broker, as far as it can; a store beyond that.
+    /// In the broker, as far as it supports the delay, else in the store.
     #[default]
     Native,
-    /// A store, so that what waits can be listed and cancelled.
+    /// In the store, so that pending messages can be listed and cancelled.
     Scheduler,
 }
 
-/// By way of another transport, which can wait. `via` names the broker to forward to, and so the subscription of its
-/// forwarders: a dead broker holds up nothing but its own messages.
+/// A store for messages of one broker. `via` is the name of that broker, and of the subscription of
+/// its forwarders. An unavailable broker therefore delays only its own messages.
 #[derive(Clone)]
 pub struct Detour {
-    /// Where messages wait.
+    /// Transport that holds the messages.
     pub store: Arc<dyn Transport>,
-    /// Control over what waits there.
+    /// Control over the pending messages in the store.
     pub scheduler: Arc<dyn Scheduler>,
-    /// The broker that they are for.
+    /// Name of the broker.
     pub via: Text,
 }
 
 impl Detour {
-    /// The topic of this broker in the store.
+    /// Returns the topic of this broker in the store.
     pub fn topic(&self) -> Text {
         forward_topic(&self.via)
     }
 
-    /// Where the forwarder of this broker reads.
+    /// Returns the address that the forwarder of this broker reads.
     pub fn address(&self) -> Address {
         Address::subscription(self.topic(), self.via.clone())
     }
 
-    /// The same envelope, addressed to the forwarder.
+    /// Addresses an envelope to the forwarder.
     pub fn wrap(&self, mut envelope: Envelope) -> Envelope {
         wire::set_destination(&mut envelope.message.headers, &envelope.to);
         Envelope { to: self.address(), ..envelope }
@@ -74,18 +74,18 @@ impl fmt::Debug for Detour {
     }
 }
 
-/// The way that one message goes.
+/// Route of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// At once: never touches a store.
+    /// Sent immediately, without a store.
     Now,
-    /// The broker holds it.
+    /// Held by the broker.
     Native,
-    /// A store holds it.
+    /// Held by a store.
     Detour,
 }
 
-/// How messages of one transport wait.
+/// Routing of messages for one transport.
 #[derive(Clone)]
 pub struct Delay {
     capabilities: Capabilities,
@@ -95,8 +95,9 @@ pub struct Delay {
 }
 
 impl Delay {
-    /// Checks that the store can do what it is for. A volatile one behind a durable transport is refused unless
-    /// allowed by name: it would lose every deferral at the next restart.
+    /// Checks that the store has the required capabilities. A volatile store behind a durable
+    /// transport is refused unless `allow_volatile` is set, because it loses every deferral at the
+    /// next restart.
     pub fn new(
         capabilities: Capabilities,
         mode: DelayMode,
@@ -110,37 +111,39 @@ impl Delay {
         };
         if mode == DelayMode::Scheduler && detour.is_none() && !capabilities.delay_control {
             return Err(config(
-                "`delay = \"scheduler\"` needs a store: set `[scheduler] url`, for instance to \"sqlite://dwell.db\"",
+                "`delay = \"scheduler\"` needs a store: set `[scheduler] url`, for example to \"sqlite://dwell.db\"",
             ));
         }
         Ok(Self { capabilities, mode, detour, clock })
     }
 
-    /// The store, if there is one.
+    /// Returns the store, if there is one.
     pub fn detour(&self) -> Option<&Detour> {
         self.detour.as_ref()
     }
 
-    /// Whether every message that waits goes by way of the store.
+    /// Whether every delayed message goes to the store.
     pub fn always_detours(&self) -> bool {
         self.detour.is_some() && self.mode == DelayMode::Scheduler
     }
 
-    /// Whether the store remembers the ids of users' sends. A transport that remembers them and holds every pending message
-    /// itself needs no second record: cancelling an entry there would leave that record behind.
+    /// Whether the store records the ids of users' sends. A transport that remembers ids and holds
+    /// every pending message needs no second record: cancelling an entry there would leave that
+    /// record behind.
     pub(crate) fn stores_ids(&self) -> bool {
         let can = &self.capabilities;
         let transport_does = can.remembers_ids && can.delay == Duration::MAX && !self.always_detours();
         !transport_does && self.detour().is_some_and(|detour| detour.store.capabilities().remembers_ids)
     }
 
-    /// Whether the broker itself may hold messages that it cannot list or change.
+    /// Whether the broker may hold pending messages that it cannot list or change.
     pub(crate) fn hides_what_waits(&self) -> bool {
         let can = &self.capabilities;
         can.delay > Duration::ZERO && !can.delay_control && !self.always_detours()
     }
 
-    /// Whether this transport can make a message wait so long, in one way or another. `what` needs it.
+    /// Checks whether a message can be delayed by `longest`, natively or by the store. `what` names
+    /// the setting or code that needs it.
     pub fn check(&self, longest: Duration, what: &str) -> Result<()> {
         match self.route(Due::After(longest)) {
             Ok(_) => Ok(()),
@@ -148,7 +151,7 @@ impl Delay {
         }
     }
 
-    /// The way that a message with this due time goes.
+    /// Returns the route of a message with this due time.
     pub fn route(&self, due: Due) -> Result<Route> {
         if due == Due::NOW {
             return Ok(Route::Now);
@@ -165,12 +168,12 @@ impl Delay {
             (Some(_), DelayMode::Native) => Ok(Route::Detour),
             (None, _) => {
                 let reach = match self.capabilities.delay {
-                    Duration::ZERO => "cannot delay messages by itself".to_owned(),
+                    Duration::ZERO => "cannot delay messages natively".to_owned(),
                     reach => format!("delays messages by at most {}", format_duration(reach)),
                 };
                 Err(config(format!(
-                    "this transport {reach}, and a delay of {} was asked for: set `[scheduler] url` to a store that \
-                     can wait, for instance \"sqlite://dwell.db\"",
+                    "this transport {reach}, but a delay of {} was requested: set `[scheduler] url` to a store, \
+                     for example \"sqlite://dwell.db\"",
                     format_duration(wait)
                 )))
             }
@@ -195,8 +198,8 @@ fn detour(
 ) -> Result<Detour> {
     let topic = forward_topic(&via);
     if !is_forward_topic(&topic) || check_topic(&format!("{topic}.dlq")).is_err() {
-        let text = "cannot be the name of a broker in a store: use at most 100 of the characters A-Z a-z 0-9 and _.-, and not \
-                    `.dlq` or `.invalid` at the end";
+        let text = "is not a valid name for a broker in a store: use at most 100 of the characters A-Z a-z 0-9 and _.-, \
+                    without `.dlq` or `.invalid` at the end";
         return Err(config(format!("`{via}` {text}")));
     }
     let can = store.capabilities();
@@ -209,8 +212,8 @@ fn detour(
     };
     if target.durable && !can.durable && !allow_volatile {
         return Err(config(
-            "`[scheduler] url` names a store that forgets at a restart, behind a transport that does not: every delayed \
-             message would be lost; use a durable store, or set `[scheduler] allow_volatile = true`",
+            "`[scheduler] url` names a volatile store behind a durable transport, which would lose every delayed message at a \
+             restart: use a durable store, or set `[scheduler] allow_volatile = true`",
         ));
     }
     Ok(Detour { store, scheduler, via })

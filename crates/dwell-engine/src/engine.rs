@@ -1,4 +1,4 @@
-//! Everything together: a transport, the store behind it, its background work, pumps and the monitor.
+//! The engine: a transport, its store, background work, pumps and the monitor.
 
 mod sending;
 
@@ -16,6 +16,7 @@ use crate::{
 use dwell_core::{
     Capabilities, Changed, Consumer, Due, Entries, Envelope, Error, ErrorKind, Ledger, MessageId, OnMissing,
     Pending, Producer, Query, Result, Scheduler, Seams, Subscription, Text, Timestamp, Topic, Transport,
+    format_duration,
 };
 use futures_util::future::join_all;
 use std::{
@@ -31,13 +32,14 @@ use tokio::{
     task::{AbortHandle, JoinHandle},
 };
 
-/// How long a shutdown waits for forwarder and background work.
+/// Maximum time that a shutdown waits for the forwarder and background work.
 const LAST_WAIT: Duration = Duration::from_secs(10);
 
-/// How often everything that may hold a message is asked before the answer is that nothing does.
+/// Number of passes over all holders of messages before a change returns `NotFound`. A message may
+/// move between holders during a pass.
 const PASSES: usize = 2;
 
-/// What an engine is made of.
+/// Configuration of an [`Engine`].
 pub struct EngineBuilder {
     transport: Arc<dyn Transport>,
     seams: Seams,
@@ -53,78 +55,83 @@ pub struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// Where messages wait that the transport itself cannot make wait, or not under control.
+    /// Sets the store: a transport for pending messages that the main transport cannot hold, or
+    /// cannot list and change.
     #[must_use]
     pub fn store(mut self, store: Arc<dyn Transport>) -> Self {
         self.store = Some(store);
         self
     }
 
-    /// How the store calls this transport. Engines that share store and name share the forwarding.
+    /// Sets the name of this transport in the store. Engines with the same store and name share the
+    /// forwarding.
     #[must_use]
     pub fn via(mut self, name: impl Into<Text>) -> Self {
         self.via = name.into();
         self
     }
 
-    /// Who holds a message while it waits.
+    /// Sets where pending messages are stored.
     #[must_use]
     pub fn delay(mut self, mode: DelayMode) -> Self {
         self.delay = mode;
         self
     }
 
-    /// Allows a store that forgets at a restart behind a transport that does not.
+    /// Allows a volatile store behind a durable transport.
     #[must_use]
     pub fn allow_volatile(mut self, allow: bool) -> Self {
         self.allow_volatile = allow;
         self
     }
 
-    /// Whether this engine runs background work and forwarder; if not, another process does.
+    /// Sets whether this engine runs background work and the forwarder. If not, another process has
+    /// to.
     #[must_use]
     pub fn background(mut self, here: bool) -> Self {
         self.background = here;
         self
     }
 
-    /// What to do if the forwarder's own queue is missing in the store.
+    /// Sets what to do if the forwarder's queue is missing in the store.
     #[must_use]
     pub fn on_missing(mut self, on_missing: OnMissing) -> Self {
         self.on_missing = on_missing;
         self
     }
 
-    /// Every send goes by way of the store, also what is due at once: it is confirmed once the store has it, and the
-    /// forwarder brings it to the transport, whether that is away at the moment or not.
+    /// Sends every message through the store, including messages that are due immediately. A send
+    /// is confirmed once the store has the message, even while the transport is unavailable. The
+    /// forwarder moves it to the transport.
     #[must_use]
     pub fn outbox(mut self, outbox: bool) -> Self {
         self.outbox = outbox;
         self
     }
 
-    /// The transport belongs to the caller, who may use it elsewhere: a shutdown leaves it open. The store is closed.
+    /// Leaves the transport open at shutdown, because the caller uses it elsewhere. The store is
+    /// closed.
     #[must_use]
     pub fn shared(mut self, shared: bool) -> Self {
         self.shared = shared;
         self
     }
 
-    /// Who is told what becomes of messages.
+    /// Sets the observer.
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);
         self
     }
 
-    /// Checks that it can work, and starts what runs in the background.
+    /// Validates the configuration, and starts the background work.
     pub async fn build(self) -> Result<Engine> {
         let capabilities = self.transport.capabilities();
         let store = self.store.clone().map(|store| (store, self.via.clone()));
         let clock = self.seams.clock.clone();
         let delay = Delay::new(capabilities, self.delay, store, self.allow_volatile, clock)?;
         if self.outbox && delay.detour().is_none() {
-            let text = "`outbox` needs a store to keep what is sent: set `[scheduler] url`, for instance to \
+            let text = "`outbox` needs a store: set `[scheduler] url`, for example to \
                         \"sqlite://dwell.db\"";
             return Err(Error::new(ErrorKind::Config, text));
         }
@@ -167,44 +174,46 @@ impl EngineBuilder {
     }
 }
 
-/// A scheduler, and the topic in it that is ours; `None` means all of it.
+/// A scheduler, and the topic in it that this engine uses. `None` means all topics.
 type ScopedScheduler = (Arc<dyn Scheduler>, Option<Text>);
 
-/// A transport with everything that runs on it. Cheap to clone. Two engines share nothing but their broker.
+/// A transport with everything that runs on it. It is cheap to clone. Two engines share nothing
+/// except their broker.
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
 
 struct Inner {
     transport: Arc<dyn Transport>,
     store: Option<Arc<dyn Transport>>,
-    /// Since the first send.
+    /// Set by the first send.
     producer: OnceLock<Arc<dyn Producer>>,
     capabilities: Capabilities,
     delay: Delay,
     seams: Seams,
     outbox: bool,
-    /// A shutdown leaves the transport open.
+    /// Whether a shutdown leaves the transport open.
     shared: bool,
-    /// It has stopped, and sends nothing more.
+    /// Whether the engine has stopped. It then refuses to send.
     is_closed: AtomicBool,
     runs: Runs,
-    /// The store remembers the ids of users' sends.
+    /// Whether the store remembers the ids of users' sends.
     stores_ids: bool,
     observer: Option<Arc<dyn Observer>>,
-    /// When the forwarder last showed that it is alive, in milliseconds; 0 is never.
+    /// Last sign of life of the forwarder, in milliseconds. 0 means never.
     forwarder_tick: Arc<AtomicI64>,
     monitor: Monitor,
     ledger: CombinedLedger,
     stop: watch::Sender<bool>,
-    /// Held during a shutdown.
+    /// Locked during a shutdown.
     shutting_down: tokio::sync::Mutex<()>,
     services: Mutex<Vec<JoinHandle<()>>>,
-    /// Of every service: a second signal finds them even while somebody waits for the services to end.
+    /// Abort handles of all services. `stop_now` uses them even while `shutdown` waits for the
+    /// services.
     aborts: Mutex<Vec<AbortHandle>>,
 }
 
 impl Engine {
-    /// An engine on this transport.
+    /// Returns a builder for an engine on this transport.
     pub fn builder(transport: Arc<dyn Transport>, seams: Seams) -> EngineBuilder {
         EngineBuilder {
             transport,
@@ -221,64 +230,69 @@ impl Engine {
         }
     }
 
-    /// What the transport does by itself.
+    /// Returns what the transport does natively.
     pub fn capabilities(&self) -> Capabilities {
         self.0.capabilities
     }
 
-    /// The transport.
+    /// Returns the transport.
     pub fn transport(&self) -> &Arc<dyn Transport> {
         &self.0.transport
     }
 
-    /// Time, ids and randomness.
+    /// Returns clock, ids and random numbers.
     pub fn seams(&self) -> &Seams {
         &self.0.seams
     }
 
-    /// Sees every message.
+    /// Returns the monitor, which sees every message.
     pub fn monitor(&self) -> &Monitor {
         &self.0.monitor
     }
 
-    /// Records of every message, whether the transport or the store holds it. `None` if one of them keeps no ledger.
+    /// Returns the records of every message in the transport and the store. `None` if one of them
+    /// has no ledger.
     pub fn ledger(&self) -> Option<Arc<dyn Ledger>> {
         let is_whole = self.0.ledger.store.is_some() || self.0.delay.detour().is_none();
         (self.0.ledger.transport.is_some() && is_whole)
             .then(|| Arc::new(self.0.ledger.clone()) as Arc<dyn Ledger>)
     }
 
-    /// Makes sure that topics are there that this process only sends to.
+    /// Provisions topics that this process only sends to.
     pub async fn provision(&self, topics: &[Topic], on_missing: OnMissing) -> Result<()> {
         self.0.transport.provision(topics, &[], on_missing).await
     }
 
-    /// Whether ids that users choose are remembered, by the store or by the transport.
+    /// Whether the store or the transport remembers ids that users choose.
     pub fn remembers_ids(&self) -> bool {
         self.0.stores_ids || self.0.capabilities.remembers_ids
     }
 
-    /// Whether this one is handed to the store first, so that it is confirmed while the transport is away.
+    /// Whether this envelope goes to the store first, so that it is confirmed even while the
+    /// transport is unavailable.
     pub fn is_stored_first(&self, envelope: &Envelope) -> bool {
         matches!(self.route(envelope), Ok(Route::Detour))
     }
 
-    /// Whether messages can wait so long here, in one way or another; an error says that `what` needs it.
+    /// Checks whether messages can be delayed by `longest`, natively or by a store. The error
+    /// states that `what` needs it.
     pub fn check_delay(&self, longest: Duration, what: &str) -> Result<()> {
         self.0.delay.check(longest, what)
     }
 
-    /// When the forwarder last showed that it is alive; `None` if there is none, or not yet.
+    /// Returns the last sign of life of the forwarder. `None` if there is no forwarder, or none
+    /// yet.
     pub fn forwarder_tick(&self) -> Option<Timestamp> {
         let tick = self.0.forwarder_tick.load(Ordering::Relaxed);
         (tick != 0).then_some(Timestamp(tick))
     }
 
-    /// Works on a subscription: provisions it, then starts its performers.
+    /// Provisions a subscription and starts its performers.
     pub async fn subscribe(&self, settings: SubscriptionSettings, work: Work) -> Result<Pump> {
         let inner = &self.0;
         settings.validate(&inner.capabilities)?;
-        // Before anything is made: a subscription that nobody reads would collect messages for ever.
+        // Checked before anything is created: a subscription without consumers would collect
+        // messages indefinitely.
         let here = format!("subscription {}/{}", settings.topic, settings.name);
         inner.delay.check(settings.longest_delay(), &here)?;
         let topic = settings.command.then(|| Topic::named(settings.topic.clone()).keep());
@@ -297,7 +311,7 @@ impl Engine {
         Ok(pump)
     }
 
-    /// What it takes to settle what this consumer of this subscription receives, for who has no pump.
+    /// Returns what is needed to settle the deliveries of this consumer without a pump.
     pub fn gaps(&self, subscription: Subscription, consumer: Arc<dyn Consumer>) -> Gaps {
         let inner = &self.0;
         Gaps {
@@ -314,7 +328,7 @@ impl Engine {
         self.change(id, None).await
     }
 
-    /// Makes every pending entry of this message due then.
+    /// Gives every pending entry of this message a new due time.
     pub async fn reschedule(&self, id: &MessageId, due: Due) -> Result<Changed> {
         self.change(id, Some(due)).await
     }
@@ -338,7 +352,7 @@ impl Engine {
             if self.0.ledger.knows(id).await? || is_in_flight() {
                 return Ok(Changed::TooLate);
             }
-            // Without a store, nothing moves from one holder to another.
+            // Without a store, no message moves from one holder to another.
             if self.0.delay.detour().is_none() {
                 break;
             }
@@ -346,7 +360,7 @@ impl Engine {
         if self.0.delay.hides_what_waits() { Err(hidden()) } else { Ok(Changed::NotFound) }
     }
 
-    /// What waits, in order of due time, from everything that holds messages for us.
+    /// Returns the pending messages of the store and the transport, in order of due time.
     pub async fn pending(&self, query: Query) -> Result<Vec<Pending>> {
         if self.0.delay.hides_what_waits() {
             return Err(hidden());
@@ -364,9 +378,10 @@ impl Engine {
         Ok(pending)
     }
 
-    /// The schedulers that may hold pending messages: the store's first, because messages move from there to the transport
-    /// when they are due. Each with the topic that our messages are in, because the store may be the transport of others.
-    /// `Unsupported` if the broker holds them and cannot list them.
+    /// Returns the schedulers that may hold pending messages, each with the topic of our messages,
+    /// because the store may be the transport of other engines. The store comes first, because
+    /// messages move from there to the transport when they are due. `Unsupported` if the broker
+    /// holds pending messages that it cannot list.
     fn schedulers(&self) -> Result<Vec<ScopedScheduler>> {
         let store = self.0.delay.detour().map(|detour| (detour.scheduler.clone(), Some(detour.topic())));
         let transport = self.0.transport.scheduler().map(|scheduler| (scheduler, None));
@@ -377,13 +392,15 @@ impl Engine {
         Ok(schedulers)
     }
 
-    /// Whether the caller is inside a handler of this engine: it must not wait for the handlers to end.
+    /// Whether the caller is inside a handler of this engine. It must not wait for the handlers to
+    /// end.
     pub fn is_inside_handler(&self) -> bool {
         self.0.runs.is_inside()
     }
 
-    /// Stops in order: the pumps first, so that nothing new is stored, then forwarder and background work, then the
-    /// connections; a [shared](EngineBuilder::shared) transport stays open. From then on a send is `Closed`.
+    /// Stops in order: first the pumps, so that nothing new is stored, then the forwarder and
+    /// background work, then the connections. A [shared](EngineBuilder::shared) transport stays
+    /// open. After that, a send fails with `Closed`.
     pub async fn shutdown(&self) -> Result<()> {
         // A second caller must not close the store while the first still waits for the forwarder.
         let _turn = self.0.shutting_down.lock().await;
@@ -411,19 +428,19 @@ impl Engine {
             biased;
             closed = transport.close() => closed,
             () = self.0.seams.clock.sleep(LAST_WAIT) => {
-                Err(Error::new(ErrorKind::Timeout, format!("the {what} did not close in time: left without")))
+                Err(Error::new(ErrorKind::Timeout, format!("the {what} did not close within {}", format_duration(LAST_WAIT))))
             }
         }
     }
 
-    /// Waits until the services have ended, but not for ever: a broker that never answers must not keep us here.
+    /// Waits until the services have ended, up to `LAST_WAIT`, because a broker may never answer.
     async fn services_stopped(&self) {
         let services = std::mem::take(&mut *self.0.services.lock().unwrap_or_else(PoisonError::into_inner));
         tokio::select! {
             biased;
             _ = join_all(services) => {}
             () = self.0.seams.clock.sleep(LAST_WAIT) => {
-                tracing::warn!("background work did not end in time: what it was sending may be sent again");
+                tracing::warn!("background work did not stop in time; aborting it, messages in flight may be sent again");
                 self.abort_services();
             }
         }
@@ -434,7 +451,8 @@ impl Engine {
         aborts.iter().for_each(AbortHandle::abort);
     }
 
-    /// Stops at once, without waiting for anything: what runs is dropped, and redelivered by the broker.
+    /// Stops immediately, without waiting. Running handlers are dropped, and the broker redelivers
+    /// their messages.
     pub fn stop_now(&self) {
         self.0.monitor.pumps().iter().for_each(Pump::stop_now);
         self.close_sends();
@@ -445,11 +463,12 @@ impl Engine {
         let inner = &self.0;
         for (name, transport) in [("transport", Some(&inner.transport)), ("store", inner.store.as_ref())] {
             let Some(transport) = transport else { continue };
-            // Asked once only whether there is any: the first one is never polled.
+            // Called only to find out whether there is any background work. This future is never
+            // polled.
             if transport.background(Box::pin(std::future::pending())).is_none() {
                 continue;
             }
-            // A receiver and no sender: once the engine is gone, so is its background work.
+            // The task holds a receiver and no sender, so it ends when the engine is dropped.
             let (transport, stop) = (transport.clone(), inner.stop.subscribe());
             self.start_service(format!("background work of the {name}"), move || {
                 let mut stop = stop.clone();

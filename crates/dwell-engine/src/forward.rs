@@ -1,18 +1,20 @@
-//! The forwarder: what is due in a store goes to the broker that it is for.
+//! The forwarder: moves due messages from a store to their broker.
 //!
-//! It is the scheduler of every broker that cannot wait, the outbox (due at once), and the relay between brokers: one
-//! loop that leases what is due, sends it on, and settles. Any number of forwarders share the work of one store, as
-//! any consumers do.
+//! It is the scheduler of every broker without native delays, the outbox, and the relay between
+//! brokers. It is one loop that leases due messages, sends them and settles them. Any number of
+//! forwarders share the work of one store, like other consumers.
 //!
-//! What can go wrong, and what happens then:
+//! Failures are handled as follows:
 //!
-//! * The target does not answer, refuses us, or is full: the message waits, without limit, since it is not its fault.
-//!   Each topic is sent to by itself: one that fails or hangs holds up only its own messages, which come due again
-//!   after a pause that grows up to a minute.
-//! * The target is slow: what comes due for it meanwhile is next, in the order of due times.
-//! * The message itself can never be sent (too large, no such target): it is parked among the dead letters of
-//!   its [topic](crate::forward_topic), with the reason `unroutable`, where people see it and can replay it.
-//! * Sent, but the settlement failed: it is sent again after the lease. That duplicate is explained by the fault.
+//! * The target does not answer, refuses requests or is full: the message stays in the store,
+//!   without a limit. Each topic is sent to separately. A topic that fails or hangs delays only its
+//!   own messages, which are due again after a pause that grows up to one minute.
+//! * The target is slow: further messages for it are sent next, in order of due times.
+//! * The message can never be sent (too large, unknown target): it is parked in the dead letters of
+//!   its [topic](crate::forward_topic), with the reason `unroutable`. People can see and replay it
+//!   there.
+//! * The message was sent, but its settlement failed: it is sent again after the lease. This
+//!   duplicate is the result of a fault.
 
 use crate::{
     backoff::Backoff,
@@ -42,60 +44,61 @@ use std::{
 };
 use tokio::sync::{oneshot, watch};
 
-/// Messages leased at one time.
+/// Maximum number of messages per receive.
 const BATCH: usize = 1000;
-/// How long a receive waits; the store wakes it when something is due.
+/// Maximum time of a receive. The store wakes it when a message is due.
 const WAIT: Duration = Duration::from_secs(24 * 3600);
-/// With nothing to do, the loop still goes round this often, so that people see that it is alive.
+/// Interval at which an idle loop shows that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(10);
-/// The first pause after a failure; doubled up to [`LONGEST_PAUSE`].
+/// Pause after the first failure. It doubles up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Settlements in the store are tried again after pauses up to this: in all, half a lease.
+/// Maximum pause before settlements in the store are retried. All pauses together are half a lease.
 const LONGEST_SETTLE_PAUSE: Duration = Duration::from_secs(8);
-/// How long a forwarder that stops waits for what is on its way.
+/// Maximum time that a stopping forwarder waits for sends and settlements.
 const LAST_PATIENCE: Duration = Duration::from_secs(8);
-/// A topic that has not answered by then no longer keeps the others waiting.
+/// Time after which a topic that has not answered does not delay the others any more.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What may be on its way to one topic. If more comes due while it does not answer, that waits in the store again.
+/// Maximum number of messages in flight to one topic. Further due messages go back to the store.
 const MOST_ON_ITS_WAY: usize = 2 * BATCH;
 
-/// Sends what is due in a store to one broker.
+/// Sends due messages from a store to one broker.
 pub struct Forwarder {
     detour: Detour,
     target: Arc<dyn Transport>,
     seams: Seams,
-    /// What failed lately, by target topic.
+    /// Topics that failed recently, each with its pause.
     held: BTreeMap<Text, Backoff>,
-    /// Topics that are being sent to.
+    /// Topics with sends in flight.
     busy: BTreeMap<Text, Queue>,
-    /// Of those, the ones that were sent to last, and that are worth waiting for.
+    /// Busy topics that were sent to last and that the loop waits for.
     fresh: BTreeSet<Text>,
-    /// Everything that is on its way, to the target or back to the store. None of it waits for any other: while one hangs,
-    /// the leases of the others are kept.
+    /// Sends and settlements in flight. They run independently, so the leases of all others are
+    /// renewed while one hangs.
     on_its_way: FuturesUnordered<BoxFuture<'static, Done>>,
-    /// When this loop last went round, for those who watch over it.
+    /// When the loop last completed a round.
     tick: Arc<AtomicI64>,
 }
 
-/// What is on its way to one topic: one group after the other, so that its messages keep their order.
+/// Sends in flight to one topic. They run one after the other, so that the messages keep their
+/// order.
 struct Queue {
     groups: usize,
     messages: usize,
-    /// Tells whether the topic took the last of them.
+    /// Receives whether the topic accepted the last group.
     last: oneshot::Receiver<bool>,
 }
 
-/// The messages of one batch for one topic, and what became of them.
+/// Messages of one batch for one topic, and their results.
 struct Group {
     topic: Text,
-    /// As many as were lined up; of those, some may be others' by now.
+    /// Number of messages when the group was queued. Some may have been lost since.
     lined_up: usize,
     messages: Vec<(Delivery, Address)>,
     results: Vec<Result<Sent>>,
 }
 
-/// What was on its way, and is done.
+/// A completed send or settlement.
 enum Done {
     /// A topic has answered.
     Sent(Group),
@@ -103,14 +106,14 @@ enum Done {
     Settled,
 }
 
-/// What a forwarder waits for.
+/// What the loop waits for.
 enum Event {
     Done(Done),
     Received(Result<Vec<Delivery>>),
 }
 
 impl Forwarder {
-    /// From the store behind `detour` to `target`.
+    /// Creates a forwarder from the store of `detour` to `target`.
     pub(crate) fn new(
         detour: Detour,
         target: Arc<dyn Transport>,
@@ -122,24 +125,24 @@ impl Forwarder {
         Self { detour, target, seams, held: BTreeMap::new(), busy, fresh, on_its_way, tick }
     }
 
-    /// The subscription in the store that messages for `via` wait in.
+    /// Returns the subscription in the store that holds messages for `via`.
     pub fn subscription(via: impl Into<Text>) -> Subscription {
         let via = via.into();
         Subscription::new(forward_topic(&via), via)
     }
 
-    /// Makes the subscription in the store. Before this, nothing can be stored for the broker.
+    /// Creates the subscription in the store. Before that, no message for the broker can be stored.
     pub async fn provision(detour: &Detour, on_missing: OnMissing) -> Result<()> {
         detour.store.provision(&[], &[Self::subscription(detour.via.clone())], on_missing).await
     }
 
-    /// Forwards until told to stop; ends with an error if it has to be started again.
+    /// Forwards messages until `stop`. Returns an error if it has to be restarted.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) -> Result<()> {
         let from = self.detour.store.consumer(Self::subscription(self.detour.via.clone())).await?;
         let result = loop {
             self.wait_for_the_fresh(&from).await;
             self.tick.store(self.seams.clock.now().0, Ordering::Relaxed);
-            // Only waiting is given up for a stop, never a settlement: what was sent would be sent again.
+            // A stop cancels only the wait, never a settlement, which would cause a duplicate.
             let event = tokio::select! {
                 biased;
                 () = stopped(&mut stop) => break Ok(()),
@@ -158,8 +161,8 @@ impl Forwarder {
         result.and(closed)
     }
 
-    /// Waits for the topics that were sent to last, as long as patience lasts. One that is slower no longer keeps the
-    /// others waiting: its answer is taken when it comes.
+    /// Waits up to `PATIENCE` for the topics that were sent to last. The answer of a slower topic
+    /// is processed when it arrives, and does not delay the others.
     async fn wait_for_the_fresh(&mut self, from: &Arc<dyn Consumer>) {
         if self.fresh.is_empty() {
             return;
@@ -174,7 +177,7 @@ impl Forwarder {
         }
     }
 
-    /// What is on its way may still arrive: better settled than sent twice.
+    /// Waits for sends and settlements in flight, to avoid duplicates after a stop.
     async fn wait_for_the_last(&mut self, from: &Arc<dyn Consumer>) {
         let mut patience = self.seams.clock.sleep(LAST_PATIENCE);
         while !self.on_its_way.is_empty() {
@@ -193,14 +196,14 @@ impl Forwarder {
         }
     }
 
-    /// Sends a batch on, each topic by itself.
+    /// Sends a batch, each topic separately.
     async fn send(&mut self, from: &Arc<dyn Consumer>, stop: &watch::Receiver<bool>, batch: Vec<Delivery>) {
         let now = self.seams.clock.elapsed();
         let mut groups: BTreeMap<Text, Vec<(Delivery, Envelope)>> = BTreeMap::new();
         let mut aside = vec![];
         for delivery in batch {
             if let Some(problem) = delivery.problem.clone() {
-                // It cannot be read as it was sent: the target must not take it for a valid message.
+                // The message is unreadable, so the target must not receive it as a valid one.
                 aside.push(self.park(delivery, None, &Error::new(ErrorKind::Invalid, &*problem)));
                 continue;
             }
@@ -209,7 +212,8 @@ impl Forwarder {
                     let topic = envelope.to.topic_name().clone();
                     let on_its_way = self.busy.get(&topic).map_or(0, |queue| queue.messages);
                     if on_its_way >= MOST_ON_ITS_WAY {
-                        // It has not answered for a while: come back later, and later still if that goes on.
+                        // The topic has not answered for a while: retry later, with a growing
+                        // pause.
                         self.give_rest(&topic, now);
                     }
                     let rest = self.held.get(&topic).map_or(Duration::ZERO, |held| held.rest(now));
@@ -220,7 +224,8 @@ impl Forwarder {
                     }
                 }
                 None => {
-                    let text = format!("it has no `{}` header: nobody knows where it is for", wire::TO_TOPIC);
+                    let text =
+                        format!("the header `{}` is missing, so the destination is unknown", wire::TO_TOPIC);
                     aside.push(self.park(delivery, None, &Error::new(ErrorKind::Invalid, text)));
                 }
             }
@@ -236,7 +241,7 @@ impl Forwarder {
         self.settle(from, aside);
     }
 
-    /// The next turn of a topic: behind what is on its way to it.
+    /// Returns the next turn of a topic, after all groups that are queued for it.
     fn line_up(&mut self, topic: &Text, messages: usize, stop: watch::Receiver<bool>) -> Turn {
         let (taken, last) = oneshot::channel();
         let Some(queue) = self.busy.get_mut(topic) else {
@@ -249,17 +254,17 @@ impl Forwarder {
         Turn { before: Some(std::mem::replace(&mut queue.last, last)), stop, taken }
     }
 
-    /// Leaves a topic alone for a while, and for longer each time.
+    /// Starts a pause for a topic, which grows with each failure.
     fn give_rest(&mut self, topic: &Text, now: Duration) -> Duration {
         let held = self.held.entry(topic.clone()).or_insert_with(new_backoff);
-        // Several groups may fail with one and the same failure.
+        // Several groups may fail because of the same failure.
         if !held.holds(now) {
             held.failed(now);
         }
         held.rest(now)
     }
 
-    /// What is to be done with the messages that one topic answered for.
+    /// Returns the settlements for the messages of a group with results.
     fn sort_out(&mut self, group: Group) -> Vec<Settle> {
         let Group { topic, lined_up, messages, results } = group;
         if let Some(queue) = self.busy.get_mut(&topic) {
@@ -277,7 +282,7 @@ impl Forwarder {
                 let pause = self.give_rest(&topic, now);
                 tracing::warn!(
                     via = %self.detour.via, %topic, %error, ?pause,
-                    "the target of a forward cannot take messages now: they wait"
+                    "forward target unavailable; holding its messages"
                 );
             }
         }
@@ -300,16 +305,17 @@ impl Forwarder {
         }
     }
 
-    /// Back to where it waited, due after a pause of its target.
+    /// Returns the message to the store, due after the pause of its target.
     fn hold(&self, mut delivery: Delivery, pause: Duration, error: Option<&Error>) -> Settle {
-        // A name of its own: its sender may have sent anew under its id, and neither must replace the other.
+        // A separate name: the sender may have sent this id again, and neither message may replace
+        // the other.
         let fence = delivery.receipt.lease().fence;
         delivery.message.headers.set(wire::HELD, fence.to_string());
         let note = self.note(Outcome::Released, error.map(|error| error.to_string().into()));
         Settle { delivery, action: Action::Move { to: self.detour.address(), due: Due::After(pause) }, note }
     }
 
-    /// Among the dead letters, visible.
+    /// Moves the message to the dead letters.
     fn park(&self, mut delivery: Delivery, to: Option<&Address>, error: &Error) -> Settle {
         let text = match to {
             Some(to) => format!("cannot be sent to {to}: {error}"),
@@ -319,10 +325,10 @@ impl Forwarder {
         let (topic, subscription) = destination(&delivery.message);
         tracing::error!(
             %id, %kind, topic, subscription, attempt = attempts.handled.saturating_add(1), via = %self.detour.via,
-            "parked: {text}"
+            error = text, "parked: the message cannot be forwarded"
         );
         let now = self.seams.clock.now();
-        // A replay returns to the forwarder, which tries the target again.
+        // A replay returns the message to the forwarder, which sends it to the target again.
         stamp(
             &mut delivery.message,
             Rejection::Unroutable,
@@ -343,22 +349,22 @@ impl Forwarder {
     }
 }
 
-/// When a group may be sent, and who hears of it.
+/// When a group may be sent, and who is notified.
 struct Turn {
-    /// Tells whether the topic took the group before it.
+    /// Receives whether the topic accepted the group before it.
     before: Option<oneshot::Receiver<bool>>,
-    /// Who stops begins nothing more: it might be cut off in the middle.
+    /// A stopping forwarder starts no send, because it might be interrupted.
     stop: watch::Receiver<bool>,
     taken: oneshot::Sender<bool>,
 }
 
-/// Why a topic cannot take messages now, if that is what these results say.
+/// Returns the error because of which a topic cannot accept messages now, if there is one.
 fn failure(results: &[Result<Sent>]) -> Option<&Error> {
     results.iter().find_map(|result| result.as_ref().err().filter(|error| !error.is_of_the_message()))
 }
 
-/// Sends to one topic when its turn comes, and keeps the leases meanwhile: a slow broker must not make the store hand them to
-/// another.
+/// Sends to one topic when its turn comes. Meanwhile, it renews the leases, so that the store does
+/// not redeliver messages because of a slow broker.
 async fn send_group(
     from: Arc<dyn Consumer>,
     target: Arc<dyn Transport>,
@@ -371,7 +377,7 @@ async fn send_group(
     if let Some(before) = turn.before {
         let held = leases(messages.iter().map(|(delivery, _)| delivery));
         is_free = renewing(&*from, &held, &*clock, before).await.unwrap_or(false);
-        // Who has been asleep for long finds out here that others have them by now.
+        // After a long suspension of the process, this call finds out which leases were lost.
         match from.extend(held, None).await {
             Ok(lost) if !*turn.stop.borrow() => {
                 messages.retain(|(delivery, _)| !lost.contains(&delivery.receipt.lease()));
@@ -386,9 +392,10 @@ async fn send_group(
     // Opening the producer may take as long as sending.
     let sending = Box::pin(async {
         match target.producer().await {
-            _ if !is_free => none("what was due before it could not be sent".into()),
+            _ if !is_free => none("an earlier message for this topic could not be sent".into()),
             Ok(producer) => producer.send(&envelopes).await,
-            // No producer is never the message's fault: whatever the kind, they wait.
+            // A missing producer is never the message's fault, so the messages stay, whatever the
+            // kind of the error.
             Err(error) => none(error.to_string()),
         }
     });
@@ -400,8 +407,8 @@ async fn send_group(
     Done::Sent(Group { topic, lined_up, messages, results })
 }
 
-/// Settles in the store, and tries again for as long as the lease surely lasts: what was sent and is not settled will
-/// be sent again.
+/// Settles in the store, and retries for as long as the lease certainly lasts. A message that was
+/// sent and is not settled is sent again.
 async fn settle_all(
     from: Arc<dyn Consumer>,
     clock: Arc<dyn Clock>,
@@ -425,7 +432,7 @@ async fn settle_all(
             let (topic, subscription) = destination(&settle.delivery.message);
             tracing::warn!(
                 %id, %kind, topic, subscription, attempt = attempts.handled.saturating_add(1), %via, %error,
-                "a forwarded message was not settled in the store: it will be sent again"
+                "settlement in the store failed; the message will be forwarded again"
             );
         }
         if !settles.is_empty() {
@@ -439,7 +446,7 @@ fn leases<'a>(of: impl Iterator<Item = &'a Delivery>) -> Vec<LeaseId> {
     of.map(|delivery| delivery.receipt.lease()).collect()
 }
 
-/// What `work` comes to; meanwhile, the leases are kept.
+/// Returns the result of `work`, and renews the leases meanwhile.
 async fn renewing<T>(
     from: &dyn Consumer,
     leases: &[LeaseId],
@@ -453,20 +460,21 @@ async fn renewing<T>(
             Either::Right((_, still)) => {
                 work = still;
                 if let Err(error) = from.extend(leases.to_vec(), None).await {
-                    tracing::warn!(%error, "could not renew the leases of a slow forward");
+                    tracing::warn!(%error, "lease renewal failed during a slow forward");
                 }
             }
         }
     }
 }
 
-/// Topic and subscription that a stored message is for, for logs. A topic alone goes to all who subscribed.
+/// Returns topic and subscription of the destination, for logs. A topic alone addresses all of its
+/// subscriptions.
 fn destination(message: &Message) -> (&str, &str) {
     let text = |name| message.headers.get_text(name).unwrap_or_default();
     (text(wire::TO_TOPIC), text(wire::TO_SUBSCRIPTION))
 }
 
-/// The envelope as it was before it was stored.
+/// Returns the envelope as it was before it was stored.
 fn unwrap(delivery: &Delivery) -> Option<Envelope> {
     let mut message = delivery.message.clone();
     let to = wire::take_destination(&mut message.headers)?;

@@ -1,4 +1,4 @@
-//! One way to fill every gap between what a settlement asks and what a transport does by itself.
+//! The gap filler: carries out settlements that a transport does not support natively.
 
 use crate::{
     delay::{Delay, Route},
@@ -10,34 +10,35 @@ use dwell_core::{
 };
 use std::sync::Arc;
 
-/// What it takes to settle on any transport.
+/// What is needed to settle deliveries on any transport.
 #[derive(Clone)]
 pub struct Gaps {
-    /// Whose deliveries these are.
+    /// Subscription of the deliveries.
     pub subscription: Subscription,
-    /// What the transport does by itself.
+    /// What the transport does natively.
     pub capabilities: Capabilities,
-    /// For its producer, which is opened when the first copy is needed.
+    /// Transport, for its producer, which is opened when the first copy is needed.
     pub transport: Arc<dyn Transport>,
-    /// Where they came from.
+    /// Consumer that received the deliveries.
     pub consumer: Arc<dyn Consumer>,
-    /// For copies that have to wait.
+    /// Routing of delayed copies.
     pub delay: Delay,
 }
 
-/// How a settlement is carried out. Those of one lane go together; one that is slow or broken holds up no other.
+/// How a settlement is carried out. Settlements of one lane are batched. A slow or failing lane
+/// does not delay the others.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
-    /// By the consumer itself.
+    /// Natively, by the consumer.
     Native,
     /// By a copy to this topic, then an ack.
     Copy(Text),
-    /// By a copy that waits in the store, then an ack.
+    /// By a copy in the store, then an ack.
     Store,
 }
 
 impl Gaps {
-    /// The lane of a settlement.
+    /// Returns the lane of a settlement.
     pub fn lane(&self, settle: &Settle) -> Lane {
         match &settle.action {
             Action::Ack { .. } => Lane::Native,
@@ -49,24 +50,25 @@ impl Gaps {
         }
     }
 
-    /// Whether the transport moves there in one step by itself.
+    /// Whether the transport supports this move natively, in one step.
     fn moves(&self, to: &Address, due: Due) -> bool {
         self.capabilities.moves(&self.subscription.topic, to.topic_name())
             && matches!(self.delay.route(due), Ok(Route::Now | Route::Native))
     }
 
-    /// The copy that stands in for what the transport cannot do.
+    /// Returns the copy for an action that the transport does not support.
     fn copy(&self, settle: &Settle) -> Envelope {
         let (to, due) = match &settle.action {
             Action::Move { to, due } => (to.clone(), *due),
-            // An uncounted move to self, as it came.
+            // A move to the same subscription with unchanged counts.
             Action::Release | Action::Ack { .. } => (self.subscription.address(), Due::NOW),
         };
         Envelope::copy(to, settle.delivery.message.clone()).due(due)
     }
 
-    /// Gives the copy in a store a name that it shares with no other message: two messages of one id and content have two
-    /// copies. A message that is delivered again has the same identity, so its copy replaces the one that was made before.
+    /// Gives the copy in a store a name that no other message has: two messages with the same id
+    /// and content have two copies. A redelivered message has the same identity, so its copy
+    /// replaces the earlier one.
     fn tell_apart(settle: &Settle, mut copy: Envelope) -> Envelope {
         let identity = settle.delivery.receipt.identity();
         copy.message.headers.set(wire::HELD, format!("at{identity}"));
@@ -74,15 +76,18 @@ impl Gaps {
     }
 }
 
-/// Settles a batch: natively where declared, else *produce, confirm, then ack*. Returns what was not settled.
+/// Settles a batch: natively if the transport supports it, else by *copy, confirmation, ack*.
+/// Returns the settlements that failed.
 ///
-/// * Native settlements go first: a slow dead-letter topic holds back nobody's ack.
-/// * The original is acked only after its copy is confirmed. A failed copy leaves it unsettled, as it was.
-/// * Copy confirmed, ack failed: what comes back is the ack alone, so that trying again makes no second copy.
-/// * The name of a copy in a store has message, destination, count, and the identity of the delivered message: storing it
-///   again replaces it, and no other copy.
+/// * Native settlements go first, so that a slow dead-letter topic delays no ack.
+/// * The original is acked only after its copy is confirmed. If the copy fails, the original stays
+///   unsettled and unchanged.
+/// * If the copy was confirmed and the ack failed, the returned settlement is the ack alone, so
+///   that a retry makes no second copy.
+/// * The name of a copy in a store consists of message, destination, count and the identity of the
+///   delivered message. Storing the copy again replaces it, and no other copy.
 pub async fn settle_with_gaps(on: &Gaps, batch: Vec<Settle>) -> Vec<Unsettled> {
-    // Most of them, and they are large: not copied for nothing.
+    // Most batches are native only, and settlements are large, so the batch is not partitioned.
     if batch.iter().all(|settle| on.lane(settle) == Lane::Native) {
         return on.consumer.settle(batch).await;
     }
@@ -103,7 +108,7 @@ pub async fn settle_with_gaps(on: &Gaps, batch: Vec<Settle>) -> Vec<Unsettled> {
                 sent.push(settle);
             }
             Ok(Route::Detour) => {
-                let detour = on.delay.detour().expect("a route by way of a store needs one");
+                let detour = on.delay.detour().expect("the route requires a store");
                 storing.push(Gaps::tell_apart(&settle, detour.wrap(envelope)));
                 stored.push(settle);
             }
@@ -135,21 +140,25 @@ pub async fn settle_with_gaps(on: &Gaps, batch: Vec<Settle>) -> Vec<Unsettled> {
     unsettled
 }
 
-/// A message that another worker has by now is not copied: there would be two of it.
+/// Drops messages whose lease is lost. Another worker may have them already, so a copy would be a
+/// duplicate.
 async fn drop_lost(on: &Gaps, batch: Vec<Settle>, unsettled: &mut Vec<Unsettled>) -> Vec<Settle> {
     let leases = batch.iter().map(|settle| settle.delivery.receipt.lease()).collect();
     let lost = on.consumer.extend(leases, None).await.unwrap_or_default();
     let (gone, ours): (Vec<_>, Vec<_>) =
         batch.into_iter().partition(|settle| lost.contains(&settle.delivery.receipt.lease()));
     unsettled.extend(gone.into_iter().map(|settle| {
-        let text =
-            format!("the delivery of {} was lost before it could be copied", settle.delivery.message.id);
+        let text = format!(
+            "the lease of message {} was lost before the message was copied",
+            settle.delivery.message.id
+        );
         Unsettled { settle, error: Error::new(ErrorKind::Stale, text) }
     }));
     ours
 }
 
-/// Confirmed copies become acks. The rest, the unanswered included, goes back as it was.
+/// Replaces settlements with a confirmed copy by acks. The others, including those without a
+/// result, fail unchanged.
 fn sort_out(
     of: &Address,
     from: Vec<Settle>,
@@ -179,7 +188,7 @@ fn sort_out(
     }
 }
 
-/// For a result that never came: unsure means not done.
+/// Returns the error for a missing result, which does not count as success.
 pub(crate) fn unconfirmed() -> Error {
     Error::new(ErrorKind::Timeout, "the broker did not confirm: it may or may not have happened")
 }

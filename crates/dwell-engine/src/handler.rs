@@ -1,4 +1,4 @@
-//! What runs for each message: an async handler, or a blocking one.
+//! Handlers of messages, async and blocking.
 
 use crate::{pump::BlockingRun, rules::Verdict};
 use dwell_core::{BoxFuture, LeaseId, Message, Text, Timestamp};
@@ -8,31 +8,32 @@ use std::{
     task::{Context as TaskContext, Poll},
 };
 
-/// Where runs take place: the same for all that one worker does.
+/// Topic, subscription and worker of a run. The same for all runs of one worker.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The topic that messages are received from.
+    /// Topic of the messages.
     pub topic: Text,
-    /// The subscription that they are received for.
+    /// Subscription of the messages.
     pub subscription: Text,
-    /// Who runs them: a new name at each start.
+    /// Name of the worker. It is new at each start.
     pub worker: Text,
 }
 
-/// What a handler may know about a delivery beside its message.
+/// What a handler can read about a delivery, in addition to its message.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// Where it is run. Shared, because every message pays for it.
+    /// Topic, subscription and worker. Shared, because every message needs it.
     pub place: Arc<Place>,
-    /// The attempt: its fence is the token that a later attempt makes stale.
+    /// The attempt. A later attempt has another fence, which makes this one stale.
     pub lease: LeaseId,
-    /// How often it was handed out since it was put here, where the broker can tell.
+    /// Number of deliveries since the message was stored here, if the broker counts them.
     pub deliveries: Option<u32>,
-    /// When it became due, where the transport knows.
+    /// When the message became due, if the transport knows.
     pub due: Option<Timestamp>,
 }
 
-/// Handles messages without blocking. A panic counts as a failure. The future is dropped when it exceeds its timeout.
+/// Handles messages without blocking. A panic counts as a failure. The future is dropped when it
+/// exceeds its timeout.
 ///
 /// ```
 /// use dwell_core::Message;
@@ -44,15 +45,15 @@ pub struct Context {
 /// });
 /// ```
 pub trait Handler: Send + Sync + 'static {
-    /// Begins one run, and goes as far as it can without waiting.
+    /// Starts a run, and proceeds as far as possible without waiting.
     fn begin(&self, message: Message, context: Context, task: &mut TaskContext<'_>) -> Begun;
 }
 
-/// How far a run came without waiting. Most are done, and never need to be kept anywhere.
+/// State of a run after [`Handler::begin`]. Most runs are done, and need not be stored.
 pub enum Begun {
-    /// It is over.
+    /// The run has ended.
     Done(Verdict),
-    /// It waits for something, and will wake the task that it was begun in.
+    /// The run is waiting, and will wake the task in which it started.
     Waits(BoxFuture<'static, Verdict>),
 }
 
@@ -85,10 +86,10 @@ where
     }
 }
 
-/// Handles messages on threads of their own, and may block. One that exceeds its timeout is abandoned: its thread is
-/// replaced, its late outcome dropped.
+/// Handles messages on separate threads, and may block. A run that exceeds its timeout is
+/// abandoned: its thread is replaced, and its late outcome is dropped.
 pub trait BlockingHandler: Send + Sync + 'static {
-    /// One run.
+    /// Runs the handler.
     fn handle(&self, message: Message, context: Context) -> Verdict;
 }
 
@@ -103,7 +104,7 @@ where
 
 /// Async steps around a blocking handler.
 pub trait Surround: Send + Sync + 'static {
-    /// One message: runs `inner` never, once or several times, and says what came of it.
+    /// Processes one message: runs `inner` never, once or several times, and returns the verdict.
     fn surround(&self, message: Message, context: Context, inner: BlockingRun)
     -> BoxFuture<'static, Verdict>;
 }

@@ -1,13 +1,14 @@
-//! Whether this code runs inside a handler. Code that waits there for all handlers to end would wait for itself.
+//! Detection of code that runs inside a handler. Such code would deadlock if it waited for all
+//! handlers to end.
 
 use std::{cell::Cell, sync::Arc};
 
 thread_local! {
-    /// The engine whose handler is being polled, or runs, on this thread; 0 if none.
+    /// Engine whose handler is polled or runs on this thread. 0 if there is none.
     static INSIDE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Names an engine by its address.
+/// Identifies an engine by its address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Runs(Arc<()>);
 
@@ -16,7 +17,7 @@ impl Runs {
         Arc::as_ptr(&self.0) as usize
     }
 
-    /// Until the guard is dropped, this thread is inside a handler of this engine.
+    /// Marks this thread as inside a handler of this engine, until the guard is dropped.
     pub(crate) fn enter(&self) -> Inside {
         Inside(INSIDE.replace(self.name()))
     }
@@ -27,7 +28,7 @@ impl Runs {
     }
 }
 
-/// Holds what was there before.
+/// Restores the previous value when it is dropped.
 pub(crate) struct Inside(usize);
 
 impl Drop for Inside {

@@ -1,9 +1,13 @@
-//! What runs on Dwell's contract: the rule book, the one gap filler, delay, forwarder, pumps, supervision, monitor, and
-//! the memory transport.
+//! The engine of Dwell, built on the contract of `dwell-core`: rules, gap filler, delays,
+//! forwarder, pumps, supervision, monitor and the memory transport.
 //!
-//! [`Engine`] puts them together. Below it, from a message to its end: a [`Pump`] receives, a [`Handler`] runs and says
-//! a [`Verdict`], [`decide`] turns it into an action, [`settle_with_gaps`] carries that out on any transport, and a
-//! [`Forwarder`] brings back what had to wait elsewhere.
+//! [`Engine`] combines them. Below it, a message passes these parts:
+//!
+//! 1. A [`Pump`] receives it.
+//! 2. A [`Handler`] runs and returns a [`Verdict`].
+//! 3. [`decide`] turns the verdict into an action.
+//! 4. [`settle_with_gaps`] carries out the action on any transport.
+//! 5. A [`Forwarder`] moves messages that were pending in a store to their broker.
 //!
 //! ```
 #![doc = include_str!("../examples/first_message.rs")]

@@ -1,7 +1,7 @@
-//! What is going on: every message in flight, waiting to be tried again, or dead.
+//! The monitor: every message in flight, pending or dead.
 //!
-//! Its cost is nothing per message: what is in flight is read from the slots that the pumps need anyway, what waits or
-//! is dead from the ledger of the transport, or from the store behind it.
+//! It costs nothing per message. Messages in flight are read from the slots of the pumps, pending
+//! and dead ones from the ledger of the transport or the store.
 
 mod books;
 mod combined;
@@ -23,7 +23,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// Sees every message of an engine. Cheap to clone.
+/// Shows and changes every message of an engine. Cheap to clone.
 ///
 /// ```
 /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
@@ -42,7 +42,7 @@ use std::{
 /// # let monitor = engine.monitor();
 /// let dead = monitor.dead(10).await?;
 /// assert_eq!(dead[0].error.as_deref(), Some("the card is declined"));
-/// monitor.replay(&dead[0].message.id, None, "alice").await?; // once the customer has a new one
+/// monitor.replay(&dead[0].message.id, None, "alice").await?; // after the customer has changed the card
 /// assert!(monitor.dead(10).await?.is_empty());
 /// # engine.stop_now();
 /// # Ok(()) }
@@ -57,7 +57,7 @@ struct Inner {
 }
 
 impl Monitor {
-    /// One that sees nothing, for tests of what only holds one.
+    /// Creates a monitor without pumps and ledgers, for tests.
     pub fn empty(clock: Arc<dyn Clock>) -> Self {
         Self::new(clock, Books::default())
     }
@@ -72,57 +72,14 @@ impl Monitor {
         pumps.push(pump);
     }
 
-    /// Every pump, in the order in which they were started. One that has stopped is forgotten when the next is started.
-    ///
-    /// ```
-    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
-    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
-    /// # use std::{sync::Arc, time::Duration};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
-    /// # let clock = VirtualClock::new();
-    /// # let seams = Seams::virtual_time(clock.clone(), 1);
-    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
-    /// # let engine = Engine::builder(memory, seams).build().await?;
-    /// # let handler = |_: Message, _: Context| async { Verdict::fail("the bank is closed") };
-    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
-    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
-    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
-    /// # clock.idle().await;
-    /// # let monitor = engine.monitor();
-    /// for pump in monitor.pumps() {
-    ///     println!("{}: {:?}, {:?}", pump.address(), pump.status(), pump.counts());
-    /// #     assert_eq!((pump.address().to_string(), pump.counts().failed), ("payments/cashier".to_owned(), 1));
-    /// }
-    /// # engine.stop_now();
-    /// # Ok(()) }
-    /// ```
+    /// Returns the pumps, in the order of their start. A stopped pump is removed when the next one
+    /// starts.
     pub fn pumps(&self) -> Vec<Pump> {
         self.0.pumps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the handlers of this process have in their hands, blocking ones included that were given up and have not
-    /// come back.
-    ///
-    /// ```
-    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
-    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
-    /// # use std::{sync::Arc, time::Duration};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
-    /// # let clock = VirtualClock::new();
-    /// # let seams = Seams::virtual_time(clock.clone(), 1);
-    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
-    /// # let engine = Engine::builder(memory, seams).build().await?;
-    /// # let handler = |_: Message, _: Context| async { std::future::pending::<Verdict>().await };
-    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
-    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
-    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
-    /// # clock.idle().await;
-    /// # let monitor = engine.monitor();
-    /// let seen = monitor.in_flight();
-    /// assert_eq!((seen.len(), &*seen[0].id.0, seen[0].hung), (1, "charge-42", false));
-    /// # engine.stop_now();
-    /// # Ok(()) }
-    /// ```
+    /// Returns the messages that the pumps of this process hold, including abandoned runs of
+    /// blocking handlers that have not returned.
     pub fn in_flight(&self) -> Vec<Seen> {
         let (now, elapsed) = (self.0.clock.now(), self.0.clock.elapsed());
         let pumps = self.pumps();
@@ -143,55 +100,14 @@ impl Monitor {
         seen
     }
 
-    /// Messages that have been processing for longer than their timeout.
-    ///
-    /// ```
-    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
-    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
-    /// # use std::{sync::Arc, time::Duration};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
-    /// # let clock = VirtualClock::new();
-    /// # let seams = Seams::virtual_time(clock.clone(), 1);
-    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
-    /// # let engine = Engine::builder(memory, seams).build().await?;
-    /// # let handler = |_: Message, _: Context| async { std::future::pending::<Verdict>().await };
-    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
-    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
-    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
-    /// # clock.idle().await;
-    /// # let monitor = engine.monitor();
-    /// assert!(monitor.hung().is_empty(), "its handler has not run for longer than it may");
-    /// # engine.stop_now();
-    /// # Ok(()) }
-    /// ```
+    /// Returns the messages whose run has exceeded its timeout.
     pub fn hung(&self) -> Vec<Seen> {
         self.in_flight().into_iter().filter(|seen| seen.hung).collect()
     }
 
-    /// What is in flight, waits, or is dead: up to `limit` of what is not in flight. What a transport without a ledger
-    /// holds itself, its dead letters included, cannot be listed; what waits for it in a store can, and what was parked
-    /// there because it can never be sent on.
-    ///
-    /// ```
-    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
-    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
-    /// # use std::{sync::Arc, time::Duration};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
-    /// # let clock = VirtualClock::new();
-    /// # let seams = Seams::virtual_time(clock.clone(), 1);
-    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
-    /// # let engine = Engine::builder(memory, seams).build().await?;
-    /// # let handler = |_: Message, _: Context| async { Verdict::fail("the bank is closed") };
-    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
-    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
-    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
-    /// # clock.idle().await;
-    /// # let monitor = engine.monitor();
-    /// let seen = monitor.list(100).await?;
-    /// assert_eq!((&*seen[0].id.0, seen[0].last_error.as_deref()), ("charge-42", Some("the bank is closed")));
-    /// # engine.stop_now();
-    /// # Ok(()) }
-    /// ```
+    /// Returns the messages in flight, and up to `limit` that are pending or dead. Messages in a
+    /// transport without a ledger, including its dead letters, are missing. Messages that are
+    /// pending or parked for it in a store are included.
     pub async fn list(&self, limit: usize) -> Result<Vec<Seen>> {
         let mut seen = self.in_flight();
         let states = vec![State::Scheduled, State::Ready, State::Deferred, State::Retrying, State::Dead];
@@ -200,176 +116,55 @@ impl Monitor {
         Ok(seen)
     }
 
-    /// Everything that is known about a message: a record for each subscription that has or had it, and one for it as
-    /// a whole while it waits. Empty if it is not known. On a transport without a ledger, what a store holds of it, and
-    /// `Unsupported` if that is nothing: nobody can say then.
+    /// Returns the records of a message: one for each subscription that has or had it, and one for
+    /// a pending publish. Empty if the message is unknown.
     ///
-    /// ```
-    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
-    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
-    /// # use std::{sync::Arc, time::Duration};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
-    /// # let clock = VirtualClock::new();
-    /// # let seams = Seams::virtual_time(clock.clone(), 1);
-    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
-    /// # let engine = Engine::builder(memory, seams).build().await?;
-    /// # let handler = |_: Message, _: Context| async { Verdict::Reject("the card is declined".into()) };
-    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
-    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
-    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
-    /// # clock.idle().await;
-    /// # let monitor = engine.monitor();
-    /// let records = monitor.get(&"charge-42".into()).await?;
-    /// assert_eq!((records.len(), records[0].state), (1, dwell_core::State::Dead));
-    /// assert!(monitor.get(&"charge-43".into()).await?.is_empty());
-    /// # engine.stop_now();
-    /// # Ok(()) }
-    /// ```
+    /// On a transport without a ledger, the records come from the store. If it has none, the state
+    /// is unknown and the error is `Unsupported`.
     pub async fn get(&self, id: &MessageId) -> Result<Vec<Record>> {
         self.0.books.get(id).await
     }
 
-    /// How many messages there are in each state. On a transport without a ledger, of those that a store holds;
-    /// `Unsupported` without one.
-    ///
-    /// ```
-    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
-    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
-    /// # use std::{sync::Arc, time::Duration};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
-    /// # let clock = VirtualClock::new();
-    /// # let seams = Seams::virtual_time(clock.clone(), 1);
-    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
-    /// # let engine = Engine::builder(memory, seams).build().await?;
-    /// # let handler = |_: Message, _: Context| async { Verdict::Reject("the card is declined".into()) };
-    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
-    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
-    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
-    /// # clock.idle().await;
-    /// # let monitor = engine.monitor();
-    /// let counts = monitor.counts().await?;
-    /// assert_eq!((counts[0].state, counts[0].count), (dwell_core::State::Dead, 1));
-    /// # engine.stop_now();
-    /// # Ok(()) }
-    /// ```
+    /// Returns the number of messages for each topic, subscription and state. On a transport
+    /// without a ledger, only messages in the store are counted. `Unsupported` without such a
+    /// store.
     pub async fn counts(&self) -> Result<Vec<Count>> {
         self.0.books.counts().await
     }
 
-    /// For each subscription with messages that are ready, when the first of them became due. On a transport without a
-    /// ledger, for those that a store holds; `Unsupported` without one.
-    ///
-    /// ```
-    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
-    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
-    /// # use std::{sync::Arc, time::Duration};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
-    /// # let clock = VirtualClock::new();
-    /// # let seams = Seams::virtual_time(clock.clone(), 1);
-    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
-    /// # let engine = Engine::builder(memory, seams).build().await?;
-    /// # let handler = |_: Message, _: Context| async { Verdict::Reject("the card is declined".into()) };
-    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
-    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
-    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
-    /// # clock.idle().await;
-    /// # let monitor = engine.monitor();
-    /// assert!(monitor.oldest_ready().await?.is_empty(), "nobody is behind");
-    /// # engine.stop_now();
-    /// # Ok(()) }
-    /// ```
+    /// Returns when the oldest ready message of each subscription became due. On a transport
+    /// without a ledger, only messages in the store are included. `Unsupported` without such a
+    /// store.
     pub async fn oldest_ready(&self) -> Result<Vec<Oldest>> {
         self.0.books.oldest_ready().await
     }
 
-    /// Dead letters with their payload, up to `limit`. `Unsupported` on a transport without a ledger, also if there is a
-    /// store: they lie in the broker. What was parked in the store is in [`list`](Self::list).
-    ///
-    /// ```
-    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
-    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
-    /// # use std::{sync::Arc, time::Duration};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
-    /// # let clock = VirtualClock::new();
-    /// # let seams = Seams::virtual_time(clock.clone(), 1);
-    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
-    /// # let engine = Engine::builder(memory, seams).build().await?;
-    /// # let handler = |_: Message, _: Context| async { Verdict::Reject("the card is declined".into()) };
-    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
-    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
-    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
-    /// # clock.idle().await;
-    /// # let monitor = engine.monitor();
-    /// for dead in monitor.dead(100).await? {
-    ///     println!("{}: {:?} {:?}", dead.message.id, dead.error, dead.message.body);
-    /// }
-    /// # assert_eq!(monitor.dead(100).await?.len(), 1);
-    /// # engine.stop_now();
-    /// # Ok(()) }
-    /// ```
+    /// Returns up to `limit` dead letters with their payload. `Unsupported` on a transport without
+    /// a ledger, even with a store, because the dead letters are in the broker. Parked messages in
+    /// the store are part of [`list`](Self::list).
     pub async fn dead(&self, limit: usize) -> Result<Vec<Record>> {
         self.0.books.dead(limit).await
     }
 
-    /// Sends a dead letter back to its own subscription, with another body if there is one. Both counts start anew.
-    /// On a transport without a ledger, only what was parked in a store; `Unsupported` for all else.
-    ///
-    /// ```
-    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
-    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
-    /// # use std::{sync::Arc, time::Duration};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
-    /// # let clock = VirtualClock::new();
-    /// # let seams = Seams::virtual_time(clock.clone(), 1);
-    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
-    /// # let engine = Engine::builder(memory, seams).build().await?;
-    /// # let handler = |_: Message, _: Context| async { Verdict::Reject("the card is declined".into()) };
-    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
-    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
-    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
-    /// # clock.idle().await;
-    /// # let monitor = engine.monitor();
-    /// use dwell_core::Changed;
-    ///
-    /// let other_card = Some(r#"{"card":2}"#.into());
-    /// assert_eq!(monitor.replay("charge-42", other_card, "alice").await?, Changed::Done);
-    /// assert_eq!(monitor.replay("charge-43", None, "alice").await?, Changed::NotFound);
-    /// # engine.stop_now();
-    /// # Ok(()) }
-    /// ```
+    /// Returns a dead letter to its own subscription, with both counts at zero. `Some` replaces its
+    /// body. On a transport without a ledger, this works only for parked messages in a store, and
+    /// is `Unsupported` for all others.
     pub async fn replay(&self, id: impl Into<MessageId>, body: Option<Bytes>, by: &str) -> Result<Changed> {
         self.0.books.change(&id.into(), Change::Replay(body), by).await
     }
 
-    /// Drops a dead letter for good. On a transport without a ledger, as [`replay`](Self::replay).
-    ///
-    /// ```
-    /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
-    /// # use dwell_engine::{Context, Engine, SubscriptionSettings, Verdict, Work, memory::{Memory, MemorySettings}};
-    /// # use std::{sync::Arc, time::Duration};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> dwell_core::Result<()> {
-    /// # let clock = VirtualClock::new();
-    /// # let seams = Seams::virtual_time(clock.clone(), 1);
-    /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
-    /// # let engine = Engine::builder(memory, seams).build().await?;
-    /// # let handler = |_: Message, _: Context| async { Verdict::Reject("the card is declined".into()) };
-    /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
-    /// # let charge = Message::new("charge-42", "payments.charge", "{}");
-    /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
-    /// # clock.idle().await;
-    /// # let monitor = engine.monitor();
-    /// assert_eq!(monitor.clear("charge-42", "alice").await?, dwell_core::Changed::Done);
-    /// assert!(monitor.dead(10).await?.is_empty());
-    /// # engine.stop_now();
-    /// # Ok(()) }
-    /// ```
+    /// Drops a dead letter. On a transport without a ledger, the restriction of
+    /// [`replay`](Self::replay) applies.
     pub async fn clear(&self, id: impl Into<MessageId>, by: &str) -> Result<Changed> {
         self.0.books.change(&id.into(), Change::Discard, by).await
     }
 
-    /// Changes every record that a query finds, page by page, and says how many were changed. What comes to be after it
-    /// has begun is not touched. Cancelling all that waits under a business key is one of these. On a transport without a
-    /// ledger that is possible where all that waits is in a store; all else is `Unsupported`.
+    /// Changes every record that a query finds, page by page. Returns how many were changed.
+    /// Records that are created after the start of the call are not changed.
+    ///
+    /// Use it for example to cancel all pending messages with a business key. On a transport
+    /// without a ledger, this works if all pending messages are in a store. Everything else is
+    /// `Unsupported`.
     ///
     /// ```
     /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
@@ -388,7 +183,7 @@ impl Monitor {
     /// # let monitor = engine.monitor();
     /// use dwell_core::{Change, RecordQuery, State};
     ///
-    /// // All that was declined, once more.
+    /// // Replays all declined charges.
     /// let declined = RecordQuery { states: vec![State::Dead], error: Some("declined".into()), ..RecordQuery::default() };
     /// let tally = monitor.change_all(declined, Change::Replay(None), "alice").await?;
     /// assert_eq!((tally.changed, tally.too_late), (1, 0));
@@ -399,11 +194,12 @@ impl Monitor {
         self.0.books.check(&change)?;
         let mut tally = Tally::default();
         for ledger in self.0.books.ledger.parts() {
-            // One change reaches all entries of a message at one address. Their records are not changed again.
+            // One change affects all entries of a message at one address. Their records are not
+            // changed again.
             let mut changed_together = BTreeSet::new();
             let mut query = RecordQuery { limit: PAGE, ..query.clone() };
             let mut page = ledger.list(query.clone()).await?;
-            // Only times that the ledger wrote itself are compared: our clock may be another.
+            // Only times of this ledger are compared, because our clock may differ.
             let last = last_of(&ledger, &query, &page).await?;
             let is_new = |at: Timestamp, id: &MessageId| {
                 last.as_ref().is_none_or(|(last_at, last_id)| (at, id) > (*last_at, last_id))
@@ -422,7 +218,7 @@ impl Monitor {
                     if answers.len() > 1 {
                         changed_together.insert(address);
                     }
-                    // What waited and came due in between has other records now.
+                    // A pending message that became due in between has other records now.
                     tally.too_late += u64::from(answers.is_empty());
                     for answer in answers {
                         match answer.changed {
@@ -443,7 +239,8 @@ impl Monitor {
     }
 }
 
-/// The last record, in the order of the ledger, that a query finds now, whose first page this is.
+/// Returns the last record, in the order of the ledger, that a query finds now. `first` is its
+/// first page.
 async fn last_of(
     ledger: &dyn Ledger,
     query: &RecordQuery,
@@ -460,7 +257,7 @@ async fn last_of(
     Ok(last)
 }
 
-/// What a bulk change came to.
+/// Result of a bulk change.
 ///
 /// ```
 /// use dwell_engine::Tally;
@@ -469,11 +266,11 @@ async fn last_of(
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
-    /// Records that were changed.
+    /// Number of changed records.
     pub changed: u64,
-    /// Records for which it came too late.
+    /// Number of records that could not be changed any more.
     pub too_late: u64,
 }
 
-/// Records looked at in one step of a bulk change.
+/// Number of records per page of a bulk change.
 const PAGE: usize = 500;

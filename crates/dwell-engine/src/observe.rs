@@ -1,4 +1,4 @@
-//! Whoever wants to know what becomes of messages: metrics, tests, a live view.
+//! Observers of messages, for metrics, tests and live views.
 
 use crate::spawn::panic_text;
 use dwell_core::{Envelope, Sent, Settle};
@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
-/// Told what becomes of messages, while it happens. It is called from the loops themselves: it must be quick, and it
-/// must never block. Without one, nothing is measured.
+/// Receives events about messages while they happen. The methods are called in the processing
+/// loops, so they have to be fast and must never block. Without an observer, nothing is measured.
 ///
 /// ```
 /// use dwell_core::{Envelope, Outcome, Sent};
@@ -36,7 +36,7 @@ use std::{
 /// # let seams = Seams::virtual_time(clock.clone(), 1);
 /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
 /// # let engine = Engine::builder(memory, seams).observer(failures.clone()).build().await?;
-/// # let handler = |_: Message, _: Context| async { Verdict::fail("the bank is closed") };
+/// # let handler = |_: Message, _: Context| async { Verdict::fail("connection refused") };
 /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
 /// # let charge = Message::new("charge-42", "payments.charge", "{}");
 /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
@@ -46,14 +46,15 @@ use std::{
 /// # Ok(()) }
 /// ```
 pub trait Observer: Send + Sync + 'static {
-    /// A user's send was confirmed.
+    /// Called when a user's send was confirmed.
     fn sent(&self, envelope: &Envelope, sent: &Sent);
 
-    /// The rule book has decided about a delivery. Its settlement may still fail, and is then tried again.
+    /// Called when the rules have decided about a delivery. Its settlement may still fail, and is
+    /// then retried.
     fn decided(&self, decided: &Decided<'_>);
 }
 
-/// What was decided about one delivery.
+/// The decision about one delivery.
 ///
 /// ```
 /// use dwell_engine::Decided;
@@ -75,40 +76,40 @@ pub trait Observer: Send + Sync + 'static {
 /// ```
 #[derive(Debug)]
 pub struct Decided<'a> {
-    /// The topic that it was received from.
+    /// Topic of the delivery.
     pub topic: &'a str,
-    /// The subscription that it was received for.
+    /// Subscription of the delivery.
     pub subscription: &'a str,
-    /// The delivery, and what is to be done with it.
+    /// The delivery and its action.
     pub settle: &'a Settle,
-    /// It was given up for good.
+    /// Whether the message was given up.
     pub dead: bool,
-    /// It was given up with nowhere to go, because `discard` was asked for.
+    /// Whether the message was given up and discarded, because the settings request it.
     pub discarded: bool,
-    /// Its run; `None` if it was decided about without one.
+    /// The run. `None` if the decision was made without one.
     pub ran: Option<Ran>,
 }
 
-/// How a run went, in time.
+/// Timing of a run.
 ///
 /// ```
 /// use dwell_engine::Ran;
 /// use std::time::Duration;
 ///
 /// let ran = Ran { late: Some(Duration::from_millis(2)), took: Duration::from_millis(40) };
-/// assert!(ran.late.is_none_or(|late| late < Duration::from_secs(1)), "it was on time");
+/// assert!(ran.late.is_none_or(|late| late < Duration::from_secs(1)), "on time");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ran {
-    /// From when it was due until its handler started, where it is known when it was due.
+    /// Duration from the due time to the start of the handler, if the due time is known.
     pub late: Option<Duration>,
-    /// From start to end of its handler.
+    /// Duration of the run.
     pub took: Duration,
 }
 
-/// Tells an observer something. One that panics must not stop what it observes.
-pub(crate) fn watch(tell: impl FnOnce()) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(tell)) {
-        tracing::error!(panic = panic_text(&*panic), "an observer panicked, and has missed something");
+/// Notifies an observer. A panic of the observer does not stop the caller.
+pub(crate) fn watch(notify: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(notify)) {
+        tracing::error!(panic = panic_text(&*panic), "observer panicked; event lost");
     }
 }

@@ -1,21 +1,18 @@
-//! Faults of this crate that can be switched on by hand, to prove that the simulation finds them.
+//! Faults of this crate that a test can switch on, to prove that the simulation finds them.
 //!
-//! For the simulation's own tests alone: only with the feature `planted-bugs`, which nothing else enables. Without it,
-//! every question here is answered with a constant `false`, and costs nothing.
+//! They exist only with the feature `planted-bugs`, which only the simulation's own tests enable.
+//! Without it, every check is a constant `false` and costs nothing.
 
 use dwell_core::{Action, Delivery, LeaseId, Note, Outcome, Receipt, Settle, Unsettled, wire};
 
-/// What can be switched on: each is one line, at the place where somebody could really have got it wrong.
+/// A fault that can be switched on. Each is one line in a place where a real mistake is plausible.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(feature = "planted-bugs"),
-    expect(unreachable_pub, reason = "public for the simulation alone")
-)]
+#[cfg_attr(not(feature = "planted-bugs"), expect(unreachable_pub, reason = "public for the simulation only"))]
 pub enum Bug {
     /// The original is acked before its copy is confirmed.
     AckBeforeCopy,
-    /// After a failed ack, the whole move is tried again.
+    /// After a failed ack, the whole move is retried.
     SecondCopyAfterFailedAck,
     /// The original is acked although its copy was refused.
     FailedCopyAcked,
@@ -23,49 +20,49 @@ pub enum Bug {
     FailedDeadLetterAcked,
     /// A settlement that fails is turned into an ack.
     FailedSettlementAcked,
-    /// Nobody wakes up to try a failed settlement again.
+    /// A failed settlement is never retried.
     FailedSettlementForgotten,
-    /// A deferral goes to everyone on the topic.
+    /// A deferral goes to all subscriptions of the topic.
     DeferralFansOut,
     /// A deferral uses up a retry.
     DeferralCountedAsFailure,
     /// A release uses up a run.
     ReleaseCountedAsRun,
-    /// One retry more than allowed.
+    /// A message gets one retry more than allowed.
     OneRetryTooMany,
-    /// Dead letters do not say where they came from.
+    /// Dead letters have no headers about their origin.
     DeadLetterWithoutStamps,
-    /// A handler that takes too long is taken for done.
+    /// A run that times out counts as a success.
     TimeoutAcked,
-    /// What is held when the pump stops is taken for done.
+    /// Messages that are held when the pump stops are acked.
     ShutdownAcksWhatItHolds,
-    /// What is held is not renewed.
+    /// Leases are not renewed.
     LeaseNotRenewed,
-    /// Both counts start anew when a message comes from a store.
+    /// Both counts are reset when a message comes from a store.
     CountsLostOnTheWay,
     /// The forwarder settles before it sends.
     ForwarderAcksFirst,
-    /// The forwarder settles what it could not send.
+    /// The forwarder settles messages that it could not send.
     ForwarderDropsWhatItCannotSend,
-    /// What is due within a second is handed out already.
+    /// Messages are delivered up to a second before they are due.
     LookAhead,
-    /// Due times are cut to whole seconds.
+    /// Due times are truncated to whole seconds.
     WholeSeconds,
-    /// Replacing what waits leaves the old one where it is.
+    /// Replacing a pending entry leaves the old one in place.
     ReplacedStillFires,
-    /// A send without an id of the user's own replaces the entry that has its name.
+    /// A send without a chosen id replaces the entry that has its name.
     PlainSendReplaces,
-    /// A receipt is good for as long as its place is taken, whoever holds it.
+    /// A receipt is accepted while its position is in use, whoever has the lease.
     StaleReceiptAccepted,
-    /// A lease never runs out.
+    /// A lease never expires.
     LeaseForEver,
-    /// A release does not take its hand-out back from the count.
+    /// A release is not subtracted from the number of deliveries.
     ReleaseCountedAsCrash,
-    /// A replay goes to everyone on the topic.
+    /// A replay goes to all subscriptions of the topic.
     ReplayFansOut,
 }
 
-/// Acks of these deliveries, as one who cannot wait would make them.
+/// Returns acks of these deliveries, for faults that ack too early.
 pub(crate) fn acks<'a>(of: impl Iterator<Item = &'a Delivery>) -> Vec<Settle> {
     let again = |delivery: &Delivery| {
         let LeaseId { position, fence } = delivery.receipt.lease();
@@ -77,7 +74,7 @@ pub(crate) fn acks<'a>(of: impl Iterator<Item = &'a Delivery>) -> Vec<Settle> {
     of.map(|delivery| Settle { delivery: again(delivery), action: Action::ACK, note: note() }).collect()
 }
 
-/// What was asked for, before it became an ack.
+/// The requested actions, before they were replaced by acks.
 pub(crate) struct Asked(Vec<(LeaseId, Action)>);
 
 impl Asked {
@@ -86,7 +83,7 @@ impl Asked {
         Self(wanted.map(|settle| (settle.delivery.receipt.lease(), settle.action.clone())).collect())
     }
 
-    /// Asks for all of it once more.
+    /// Restores the requested actions.
     pub(crate) fn restore(&self, failed: &mut [Unsettled]) {
         for Unsettled { settle, .. } in failed {
             let lease = settle.delivery.receipt.lease();
@@ -97,7 +94,7 @@ impl Asked {
     }
 }
 
-/// Whether this settlement gives a message up.
+/// Whether this settlement gives up a message.
 pub(crate) fn is_dead(settle: &Settle) -> bool {
     matches!(&settle.action, Action::Move { to, .. } if wire::is_dead_letter_topic(to.topic_name()))
 }
@@ -111,7 +108,7 @@ mod switch {
         static ON: Cell<Option<Bug>> = const { Cell::new(None) };
     }
 
-    /// Switches one on, for this thread, or all off.
+    /// Switches a fault on for this thread, or all faults off.
     #[doc(hidden)]
     pub fn set(bug: Option<Bug>) {
         ON.set(bug);
@@ -128,7 +125,7 @@ pub(crate) use switch::planted;
 #[doc(hidden)]
 pub use switch::set;
 
-/// Whether this bug is switched on.
+/// Whether this fault is switched on.
 #[cfg(not(feature = "planted-bugs"))]
 pub(crate) const fn planted(_: Bug) -> bool {
     false

@@ -1,4 +1,4 @@
-//! What can be set about a subscription: plain values with defaults, checked before anything starts.
+//! Settings of a subscription: plain values with defaults, validated before anything starts.
 
 use dwell_core::{
     Address, Capabilities, Error, ErrorKind, OnMissing, Result, RetryOverride, RetryPolicies, RetryPolicy,
@@ -7,15 +7,16 @@ use dwell_core::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-/// The shortest lease of a subscription: it is renewed each third of it, over a network.
+/// Minimum lease of a subscription. It is renewed after each third, over a network.
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
-/// The most performers of a subscription in one process: each has a consumer and two tasks.
+/// Maximum number of performers of a subscription in one process. Each has a consumer and two
+/// tasks.
 const MOST_PERFORMERS: usize = 1000;
-/// The longest time between two runs that a rate may ask for.
+/// Maximum time between two runs that a rate may request.
 pub(crate) const LONGEST_INTERVAL: Duration = Duration::from_hours(24);
 
-/// How often a message may run in all. A consumer of a dead-letter topic gives nothing up: what ran so often there is run
-/// again after the longest retry delay.
+/// Maximum number of runs of a message. A consumer of a dead-letter topic gives up nothing: a
+/// message that reaches the limit there runs again after the maximum retry delay.
 ///
 /// ```
 /// use dwell_engine::{MaxRuns, SubscriptionSettings};
@@ -26,21 +27,14 @@ pub(crate) const LONGEST_INTERVAL: Duration = Duration::from_hours(24);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxRuns {
-    /// So many runs.
+    /// At most this number of runs.
     Limited(u32),
-    /// For ever: must be written as `unlimited`.
+    /// No limit. Written as `unlimited`.
     Unlimited,
 }
 
 impl MaxRuns {
-    /// Whether a message that ran so often is given up.
-    ///
-    /// ```
-    /// use dwell_engine::MaxRuns;
-    ///
-    /// assert_eq!([2, 3].map(|runs| MaxRuns::Limited(3).is_reached(runs)), [false, true]);
-    /// assert!(!MaxRuns::Unlimited.is_reached(u32::MAX));
-    /// ```
+    /// Whether a message that has run this often is given up.
     pub fn is_reached(self, handled: u32) -> bool {
         matches!(self, Self::Limited(runs) if handled >= runs)
     }
@@ -85,26 +79,26 @@ impl<'de> Deserialize<'de> for MaxRuns {
     }
 }
 
-/// What becomes of a type that nobody here handles.
+/// What happens to a message of a type without a handler.
 ///
 /// ```
 /// use dwell_engine::{OnUnknown, SubscriptionSettings};
 ///
-/// // A topic with messages of many types, of which only some are ours.
+/// // A topic with messages of many types, of which this service handles only some.
 /// let shared = SubscriptionSettings { on_unknown: OnUnknown::Skip, ..SubscriptionSettings::new("events", "audit") };
 /// # assert_ne!(shared.on_unknown, OnUnknown::default());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnUnknown {
-    /// To the invalid channel, as something unreadable.
+    /// It goes to the invalid channel, like an unreadable message.
     #[default]
     Invalid,
-    /// Acked and counted, for topics that are shared with others.
+    /// It is acked and counted. For topics that are shared with other services.
     Skip,
 }
 
-/// Where messages go that are given up.
+/// Destination of messages that are given up.
 ///
 /// ```
 /// use dwell_engine::{DeadLetter, SubscriptionSettings};
@@ -120,16 +114,16 @@ pub enum OnUnknown {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadLetter {
-    /// To `{topic}.dlq`.
+    /// The topic `{topic}.dlq`.
     #[default]
     Default,
-    /// To this topic, whose name ends in `.dlq`.
+    /// This topic. Its name ends in `.dlq`.
     Topic(Text),
-    /// Nowhere: logged at error level, and gone. Must be asked for.
+    /// No destination: the message is logged at level error and discarded.
     Discard,
 }
 
-/// One subscription: what it reads, how it runs, and what becomes of what fails.
+/// Settings of a subscription: what it reads, how it runs, and what happens to messages that fail.
 ///
 /// ```
 /// use dwell_engine::SubscriptionSettings;
@@ -140,65 +134,66 @@ pub enum DeadLetter {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SubscriptionSettings {
-    /// What it subscribes to.
+    /// Topic.
     pub topic: Text,
-    /// One copy of each message per name.
+    /// Name. Each name receives one copy of each message.
     pub name: Text,
-    /// Consumers, each with a loop of its own.
+    /// Number of consumers. Each has its own loop, a performer.
     pub performers: usize,
-    /// Handlers that run at one time, for each performer.
+    /// Maximum number of concurrent runs per performer.
     pub concurrency: usize,
-    /// Messages received at one time, at most.
+    /// Maximum number of messages per receive.
     pub batch: usize,
-    /// Runs started per second, at most, over all performers of this process.
+    /// Maximum number of started runs per second, over all performers of this process.
     pub rate: Option<f64>,
-    /// Whether messages with one key are handled one after the other.
+    /// Whether messages with the same key are handled one after the other.
     pub ordered: bool,
-    /// How often a message may run in all: see [`MaxRuns`].
+    /// Maximum number of runs of a message: see [`MaxRuns`].
     #[serde(alias = "requeue_count")]
     pub max_runs: MaxRuns,
-    /// How long a deferral waits that does not say.
+    /// Delay of a deferral that sets none.
     #[serde(alias = "requeue_delay", with = "serde_text")]
     pub defer_delay: Duration,
-    /// When failures are tried again.
+    /// Retry policy for failures.
     pub retry: RetryPolicy,
-    /// What single types do differently, by their full type name.
+    /// Retry settings of single types, by full type name.
     pub overrides: BTreeMap<String, RetryOverride>,
-    /// So many rejected, invalid or released messages stop the performer; 0 is off.
+    /// Number of rejected, invalid or released messages that stops a performer. 0 means no limit.
     pub unacceptable_message_limit: u32,
-    /// The limit counts within this time; `None` is since the start.
+    /// Time within which `unacceptable_message_limit` counts. `None` counts since the start.
     #[serde(with = "serde_text::option")]
     pub unacceptable_message_window: Option<Duration>,
-    /// The pause after a failed receive or settlement; doubled each time, up to a minute.
+    /// Pause after a failed receive or settlement. It doubles with each failure, up to one minute.
     #[serde(with = "serde_text")]
     pub channel_failure_delay: Duration,
-    /// A released message is not given back before this.
+    /// Minimum time before a released message is given back.
     #[serde(with = "serde_text")]
     pub release_delay: Duration,
-    /// How long a handler may run; a type's override beats it.
+    /// Maximum duration of a run. The override of a type has precedence.
     #[serde(with = "serde_text")]
     pub handler_timeout: Duration,
-    /// How long a stop waits for what is running.
+    /// Maximum time that a stop waits for runs.
     #[serde(with = "serde_text")]
     pub shutdown_timeout: Duration,
-    /// How long a delivery is ours without renewal. It is renewed while held.
+    /// How long a delivery is leased. The lease is renewed while the message is held.
     #[serde(with = "serde_text")]
     pub lease: Duration,
-    /// Its topic carries commands: what is sent there is kept, even while nobody has subscribed.
+    /// Whether the topic is for commands. Messages sent there are kept even without a subscription.
     pub command: bool,
-    /// What to do about topics and queues that are not there.
+    /// What to do about topics and queues that do not exist.
     pub on_missing: OnMissing,
-    /// Where messages go that are given up.
+    /// Destination of messages that are given up.
     pub dead_letter: DeadLetter,
-    /// Where unreadable messages go; with the dead letters if absent.
+    /// Destination of unreadable messages. `None` means the dead-letter channel.
     pub invalid: Option<Text>,
-    /// What becomes of a type that nobody here handles.
+    /// What happens to messages of a type without a handler.
     pub on_unknown: OnUnknown,
-    /// So many deliveries without an outcome send a message to the dead letters; 0 is off, absent is 10 where the
-    /// broker counts deliveries, and releases not among them.
+    /// Number of deliveries without an outcome after which a message is dead-lettered. 0 means no
+    /// limit. `None` means 10 if the broker counts deliveries but not releases, and else no limit.
     pub quarantine_after: Option<u32>,
-    /// How long a message waits that a worker lost without an outcome, before it runs again; doubled for each further time,
-    /// up to the longest retry delay. Zero is at once. Only where the broker counts deliveries.
+    /// Delay before a message that a worker lost without an outcome runs again. It doubles with
+    /// each loss, up to the maximum retry delay. Zero means no delay. Requires a broker that counts
+    /// deliveries.
     #[serde(with = "serde_text")]
     pub recovery_delay: Duration,
 }
@@ -236,26 +231,12 @@ impl Default for SubscriptionSettings {
 }
 
 impl SubscriptionSettings {
-    /// The defaults, for this subscription.
-    ///
-    /// ```
-    /// use dwell_engine::SubscriptionSettings;
-    ///
-    /// let mail = SubscriptionSettings::new("orders", "mail");
-    /// assert_eq!((mail.concurrency, mail.batch, mail.retry.max_retries), (1, 10, 5));
-    /// ```
+    /// Creates the default settings for this subscription.
     pub fn new(topic: impl Into<Text>, name: impl Into<Text>) -> Self {
         Self { topic: topic.into(), name: name.into(), ..Self::default() }
     }
 
-    /// What the transport needs of it.
-    ///
-    /// ```
-    /// use dwell_engine::SubscriptionSettings;
-    ///
-    /// let mail = SubscriptionSettings::new("orders", "mail").subscription();
-    /// assert_eq!((mail.address().to_string(), mail.lease.as_secs()), ("orders/mail".to_owned(), 30));
-    /// ```
+    /// Returns the settings that the transport needs.
     pub fn subscription(&self) -> Subscription {
         let plain = Subscription::new(self.topic.clone(), self.name.clone());
         let dead_letter = match &self.dead_letter {
@@ -267,36 +248,18 @@ impl SubscriptionSettings {
         Subscription { lease: self.lease, ordered: self.ordered, dead_letter, invalid, ..plain }
     }
 
-    /// The policy of all types, and of single ones.
-    ///
-    /// ```
-    /// use dwell_engine::SubscriptionSettings;
-    ///
-    /// let policies = SubscriptionSettings::new("orders", "mail").retry_policies();
-    /// assert_eq!(policies.of("orders.placed").max_retries, 5);
-    /// ```
+    /// Returns the retry policies of all types.
     pub fn retry_policies(&self) -> RetryPolicies {
         RetryPolicies { default: self.retry, overrides: self.overrides.clone() }
     }
 
-    /// How long a handler of this type may run.
-    ///
-    /// ```
-    /// use dwell_core::RetryOverride;
-    /// use dwell_engine::SubscriptionSettings;
-    /// use std::time::Duration;
-    ///
-    /// let slow = RetryOverride { handler_timeout: Some(Duration::from_secs(300)), ..RetryOverride::default() };
-    /// let mut mail = SubscriptionSettings::new("orders", "mail");
-    /// mail.overrides.insert("orders.exported".into(), slow);
-    /// assert_eq!(mail.handler_timeout("orders.exported").as_secs(), 300);
-    /// assert_eq!(mail.handler_timeout("orders.placed").as_secs(), 30);
-    /// ```
+    /// Returns the maximum duration of a run of this type.
     pub fn handler_timeout(&self, kind: &str) -> Duration {
         self.overrides.get(kind).and_then(|special| special.handler_timeout).unwrap_or(self.handler_timeout)
     }
 
-    /// After how many deliveries without an outcome a message is given up, on a transport that can do this much.
+    /// Returns the number of deliveries without an outcome after which a message is dead-lettered,
+    /// on a transport with these capabilities.
     pub fn quarantine(&self, capabilities: &Capabilities) -> Option<u32> {
         match self.quarantine_after {
             Some(0) => None,
@@ -305,13 +268,14 @@ impl SubscriptionSettings {
         }
     }
 
-    /// The longest delay that these settings can ask for by themselves.
+    /// Returns the maximum delay that the settings can cause without a handler that requests one.
     pub fn longest_delay(&self) -> Duration {
         let types = self.overrides.values().filter_map(|special| special.max_delay);
         types.fold(self.retry.max_delay.max(self.defer_delay), Duration::max)
     }
 
-    /// Whether these settings can work on a transport that can do this much. The error names the setting.
+    /// Checks whether the settings work on a transport with these capabilities. The error names the
+    /// setting.
     ///
     /// ```
     /// use dwell_core::{Seams, Transport};
@@ -330,42 +294,36 @@ impl SubscriptionSettings {
         check_topic(&self.topic)?;
         check_subscription(&self.name)?;
         if self.topic.starts_with("dwell.") && !wire::is_dead_letter_topic(&self.topic) {
-            return refuse("topic", "is for Dwell itself: names that start with `dwell.` are reserved");
+            return refuse("topic", "is reserved: names that start with `dwell.` are Dwell's own");
         }
         if let DeadLetter::Topic(topic) = &self.dead_letter
             && !topic.ends_with(".dlq")
         {
-            return refuse(
-                "dead_letter",
-                "must end with `.dlq`, by which people and programs know dead letters",
-            );
+            return refuse("dead_letter", "must end with `.dlq`, which identifies topics for dead letters");
         }
         if self.invalid.as_ref().is_some_and(|topic| !wire::is_dead_letter_topic(topic)) {
-            return refuse(
-                "invalid",
-                "must end with `.invalid` or `.dlq`, by which people and programs know it",
-            );
+            return refuse("invalid", "must end with `.invalid` or `.dlq`, which identify such topics");
         }
         for (setting, value) in
             [("performers", self.performers), ("concurrency", self.concurrency), ("batch", self.batch)]
         {
             if value == 0 {
-                return refuse(setting, "is 0: at least 1 is needed");
+                return refuse(setting, "is 0: the minimum is 1");
             }
         }
         if self.performers > MOST_PERFORMERS {
             let why = format!(
-                "is {}: at most {MOST_PERFORMERS} are possible in one process; raise `concurrency` instead",
+                "is {}: the maximum is {MOST_PERFORMERS} per process; increase `concurrency` instead",
                 self.performers
             );
             return refuse("performers", &why);
         }
         if self.max_runs.is_reached(0) {
-            return refuse("max_runs", "is 0, so that nothing would ever run: at least 1, or `unlimited`");
+            return refuse("max_runs", "is 0, so no message would ever run: use at least 1, or `unlimited`");
         }
         if self.lease < SHORTEST_LEASE {
             let why = format!(
-                "is {}: at least {} is needed, or messages would be redelivered while they run",
+                "is {}: the minimum is {}; with less, messages are redelivered while they run",
                 format_duration(self.lease),
                 format_duration(SHORTEST_LEASE)
             );
@@ -374,13 +332,13 @@ impl SubscriptionSettings {
         if self.unacceptable_message_window.is_some_and(|window| window.is_zero()) {
             return refuse(
                 "unacceptable_message_window",
-                "is zero, so that no message would ever count: leave it out to count all of them",
+                "is zero, so no message would ever count: leave it out to count all messages",
             );
         }
         if self.channel_failure_delay.is_zero() {
             return refuse(
                 "channel_failure_delay",
-                "is zero: a broker that is away would be asked without a pause",
+                "is zero: an unavailable broker would be polled without a pause",
             );
         }
         let timeouts = self.overrides.values().filter_map(|special| special.handler_timeout);
@@ -388,19 +346,19 @@ impl SubscriptionSettings {
             return refuse("handler_timeout", "is zero: every run would time out");
         }
         if self.rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
-            return refuse("rate", "must be above 0");
+            return refuse("rate", "must be greater than 0");
         }
         if self.rate.is_some_and(|rate| rate * LONGEST_INTERVAL.as_secs_f64() < 1.0) {
-            return refuse("rate", "is below one run per day: use a schedule for so few of them");
+            return refuse("rate", "is below one run per day: use a schedule instead");
         }
         let jitters = self.overrides.values().filter_map(|special| special.jitter);
         if jitters.chain([self.retry.jitter]).any(|jitter| !(0.0..=1.0).contains(&jitter)) {
-            return refuse("retry.jitter", "must lie between 0 and 1");
+            return refuse("retry.jitter", "must be between 0 and 1");
         }
         if !capabilities.counts_deliveries && self.quarantine_after.is_some_and(|after| after > 0) {
             return refuse(
                 "quarantine_after",
-                "cannot work here: this transport does not count deliveries; set it to 0 or leave it out",
+                "needs a transport that counts deliveries, and this one does not: set it to 0 or leave it out",
             );
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Tasks that a virtual clock knows about, and what stops them.
+//! Tasks that a virtual clock tracks, and their supervision.
 
 use crate::backoff::Backoff;
 use dwell_core::{Clock, Result};
@@ -9,12 +9,13 @@ use tokio::{
     task::{JoinHandle, consume_budget},
 };
 
-/// Spawns a task whose wake-ups the clock counts.
+/// Spawns a task that the clock tracks.
 pub(crate) fn spawn(clock: &dyn Clock, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(clock.track(Box::pin(task)))
 }
 
-/// Lets other tasks run. Unlike tokio's own, it wakes at once, so that a virtual clock does not overlook it.
+/// Yields to other tasks. Unlike tokio's function, it wakes immediately, so that a virtual clock
+/// does not overlook it.
 pub(crate) async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {
@@ -27,8 +28,8 @@ pub(crate) async fn yield_now() {
     .await;
 }
 
-/// Lets other tasks run now and then: whoever calls what never has to wait, over and over, would keep a thread to itself.
-/// It wakes at once, too.
+/// Yields to other tasks from time to time. Call it in a loop over calls that never wait, which
+/// would otherwise occupy the thread. It wakes immediately, too.
 pub async fn take_turns() {
     let mut turn = pin!(consume_budget());
     poll_fn(|cx| {
@@ -41,12 +42,12 @@ pub async fn take_turns() {
     .await;
 }
 
-/// Completes once `stop` says so, or once nobody is left who could say it.
+/// Completes once `stop` is true or its sender is dropped.
 pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// The outcome of `work`, or `None` once `stop` says so; at once if it has already.
+/// Returns the result of `work`, or `None` once `stop` is true.
 pub(crate) async fn or_stop<T>(work: impl Future<Output = T>, stop: &mut watch::Receiver<bool>) -> Option<T> {
     tokio::select! {
         biased;
@@ -55,8 +56,8 @@ pub(crate) async fn or_stop<T>(work: impl Future<Output = T>, stop: &mut watch::
     }
 }
 
-/// Keeps a service running until it is stopped: one that ends with an error or panics is started again, after a pause
-/// that grows while it keeps failing. A scheduler that dies must never die in silence.
+/// Keeps a service running until `stop`. A service that returns an error or panics is restarted
+/// after a pause, which grows with repeated failures. Every restart is logged.
 pub(crate) async fn supervise<F>(
     name: String,
     clock: Arc<dyn Clock>,
@@ -68,16 +69,16 @@ pub(crate) async fn supervise<F>(
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
     loop {
         let started = clock.elapsed();
-        // Called within, so that a start that panics is seen, too.
+        // Called inside, so that a panic of `start` is caught, too.
         let ended = AssertUnwindSafe(async { start().await }).catch_unwind().await;
         match ended {
             Ok(Ok(())) if *stop.borrow() || stop.has_changed().is_err() => return,
-            Ok(Ok(())) => tracing::error!(service = %name, "ended without being told to: starting it again"),
+            Ok(Ok(())) => tracing::error!(service = %name, "service ended unexpectedly; restarting"),
             Ok(Err(error)) => {
-                tracing::error!(service = %name, %error, "stopped with an error: starting it again")
+                tracing::error!(service = %name, %error, "service failed; restarting")
             }
             Err(panic) => {
-                tracing::error!(service = %name, panic = panic_text(&*panic), "panicked: starting it again");
+                tracing::error!(service = %name, panic = panic_text(&*panic), "service panicked; restarting");
             }
         }
         let now = clock.elapsed();
@@ -91,11 +92,11 @@ pub(crate) async fn supervise<F>(
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("a panic without a text")
+        .unwrap_or("panic without a message")
 }

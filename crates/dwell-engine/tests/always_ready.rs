@@ -1,6 +1,6 @@
-//! Handlers that never have to wait and so spend the cooperative budget of their task, on real time: the tasks of a virtual
-//! clock have no such budget.
-#![expect(clippy::disallowed_methods, reason = "these tests are about real time")]
+//! Handlers that never wait, and so spend the cooperative budget of their task. These tests use
+//! real time, because the tasks of a virtual clock have no such budget.
+#![expect(clippy::disallowed_methods, reason = "these tests need real time")]
 
 mod common;
 use common::*;
@@ -26,7 +26,7 @@ async fn engine() -> Engine {
     Engine::builder(Arc::new(Cooperative(memory)), seams).build().await.unwrap()
 }
 
-/// Memory whose calls need several budgets' worth, as those of a transport with tasks and channels do.
+/// Memory whose calls spend several budgets, like those of a transport with tasks and channels.
 struct Cooperative(Arc<Memory>);
 
 impl Transport for Cooperative {
@@ -81,8 +81,8 @@ impl Consumer for CooperativeConsumer {
     }
 }
 
-/// A handler that for the message `busy` always has something ready until `end`, and for others a thousand times, which is
-/// several budgets' worth.
+/// Handler that is always ready until `end` for the message `busy`, and for other messages a
+/// thousand times, which spends several budgets.
 fn work(end: &Arc<AtomicBool>) -> Work {
     let end = end.clone();
     Work::Async(Arc::new(move |message: Message, _: Context| {
@@ -111,29 +111,29 @@ async fn until(what: &str, is: impl Fn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_that_is_always_ready_times_out() {
+async fn an_always_ready_handler_times_out() {
     let (engine, end) = (engine().await, Arc::default());
     let settings = SubscriptionSettings { handler_timeout: SECOND / 5, ..orders() };
     let pump = engine.subscribe(settings, work(&end)).await.unwrap();
     engine.send(&[order("busy")]).await.remove(0).unwrap();
-    until("it times out", || pump.counts().timed_out > 0).await;
+    until("a timeout", || pump.counts().timed_out > 0).await;
     engine.stop_now();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_that_is_always_ready_does_not_starve_its_neighbours() {
+async fn an_always_ready_handler_does_not_starve_others() {
     let (engine, end) = (engine().await, Arc::default());
     let settings = SubscriptionSettings { concurrency: 3, handler_timeout: GENEROUS * 10, ..orders() };
     let pump = engine.subscribe(settings, work(&end)).await.unwrap();
     engine.send(&[order("busy")]).await.remove(0).unwrap();
-    until("the busy one runs", || engine.monitor().in_flight().len() == 1).await;
+    until("the busy message runs", || engine.monitor().in_flight().len() == 1).await;
     for batch in 0..50 {
         let neighbours: Vec<_> = (0..10).map(|n| order(&format!("{batch}-{n}"))).collect();
         engine.send(&neighbours).await;
     }
-    until("its neighbours are handled and settled", || pump.counts().handled == 500).await;
-    until("only the busy one is held", || engine.monitor().in_flight().len() == 1).await;
+    until("the other messages are handled", || pump.counts().handled == 500).await;
+    until("only the busy message is held", || engine.monitor().in_flight().len() == 1).await;
     end.store(true, Ordering::SeqCst);
-    until("the busy one is handled", || pump.counts().handled == 501).await;
+    until("the busy message is handled", || pump.counts().handled == 501).await;
     engine.stop_now();
 }

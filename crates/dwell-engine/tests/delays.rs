@@ -1,4 +1,4 @@
-//! How a message waits, and what is refused when an engine is built.
+//! Routes of delayed messages, and configurations that an engine refuses.
 
 mod common;
 use common::{declaring::Declaring, poor::Poor, *};
@@ -19,7 +19,7 @@ fn poor() -> (VirtualClock, Seams, Arc<Poor>) {
 }
 
 #[tokio::test]
-async fn five_days_pass_in_a_moment_on_the_production_path() {
+async fn a_delay_of_five_days_on_virtual_time() {
     let world = World::new().await;
     world.handle(orders(), |_, _| Verdict::ACK).await;
     let sent = world.send(order("a").due(Due::After(DAY * 5))).await;
@@ -31,7 +31,7 @@ async fn five_days_pass_in_a_moment_on_the_production_path() {
 }
 
 #[tokio::test]
-async fn without_native_delay_and_without_a_store_a_subscription_is_refused_naming_the_setting() {
+async fn a_delay_without_support_or_store_is_refused() {
     let (_, seams, poor) = poor();
     let engine = Engine::builder(poor, seams).build().await.unwrap();
     let work = Work::Async(Arc::new(|_: Message, _: Context| async { Verdict::ACK }));
@@ -43,11 +43,11 @@ async fn without_native_delay_and_without_a_store_a_subscription_is_refused_nami
     assert!(error.to_string().contains("[scheduler] url"), "{error}");
     let past = order("b").due(Due::At(Timestamp(0)));
     engine.provision(&[Topic::named("orders")], OnMissing::Create).await.unwrap();
-    assert!(engine.send(&[past]).await[0].is_ok(), "what is due needs no store");
+    assert!(engine.send(&[past]).await[0].is_ok(), "due messages need no store");
 }
 
 #[tokio::test]
-async fn a_store_that_cannot_wait_or_forgets_is_refused_unless_allowed_by_name() {
+async fn an_unsuitable_store_is_refused() {
     let (_, seams, poor) = poor();
     let error = Engine::builder(poor.clone(), seams.clone()).store(poor.clone()).build().await.unwrap_err();
     assert!(error.to_string().contains("[scheduler] url"), "{error}");
@@ -61,14 +61,14 @@ async fn a_store_that_cannot_wait_or_forgets_is_refused_unless_allowed_by_name()
 }
 
 #[tokio::test]
-async fn delay_by_scheduler_without_a_store_is_refused() {
+async fn scheduler_delay_without_a_store_is_refused() {
     let (_, seams, poor) = poor();
     let error = Engine::builder(poor, seams).delay(DelayMode::Scheduler).build().await.unwrap_err();
     assert!(error.to_string().contains("[scheduler] url"), "{error}");
 }
 
 #[tokio::test]
-async fn what_waits_for_a_poor_transport_can_be_listed_cancelled_and_rescheduled_in_its_store() {
+async fn pending_messages_in_a_store_can_be_controlled() {
     let (clock, seams, poor) = poor();
     let store = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
     let engine = Engine::builder(poor.clone(), seams).store(store).build().await.unwrap();
@@ -81,7 +81,7 @@ async fn what_waits_for_a_poor_transport_can_be_listed_cancelled_and_rescheduled
     let ids: Vec<_> = pending.iter().map(|pending| &*pending.envelope.message.id.0).collect();
     assert_eq!(ids, ["a", "b", "c"]);
     let to = Query { to: Some(Address::topic("orders")), limit: 10, ..Query::default() };
-    assert_eq!(world.engine.pending(to).await.unwrap().len(), 3, "found by where it goes in the end");
+    assert_eq!(world.engine.pending(to).await.unwrap().len(), 3, "found by final destination");
     assert_eq!(world.engine.cancel(&"a".into()).await.unwrap(), Changed::Done);
     assert_eq!(world.engine.reschedule(&"b".into(), Due::After(SECOND)).await.unwrap(), Changed::Done);
     assert_eq!(world.engine.cancel(&"nobody".into()).await.unwrap(), Changed::NotFound);
@@ -93,7 +93,7 @@ async fn what_waits_for_a_poor_transport_can_be_listed_cancelled_and_rescheduled
 }
 
 #[tokio::test]
-async fn one_id_for_two_topics_waits_for_each_of_them_in_one_store() {
+async fn one_id_can_be_pending_for_two_topics() {
     let (clock, seams, poor) = poor();
     let store = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
     let engine = Engine::builder(poor.clone(), seams).store(store).build().await.unwrap();
@@ -103,7 +103,7 @@ async fn one_id_for_two_topics_waits_for_each_of_them_in_one_store() {
     let mut invoice = Envelope { to: Address::topic("invoices"), ..order("42") };
     invoice.message.body = "other".into();
     let both = [order("42"), invoice].map(|envelope| envelope.once(OnConflict::Fail).due(Due::After(DAY)));
-    assert!(world.engine.send(&both).await.iter().all(Result::is_ok), "an id belongs to its topic");
+    assert!(world.engine.send(&both).await.iter().all(Result::is_ok), "ids are separate per topic");
     assert!(world.send(both[0].clone()).await.duplicate);
     let by_id = Query { message: Some("42".into()), limit: 10, ..Query::default() };
     assert_eq!(world.engine.pending(by_id).await.unwrap().len(), 2);
@@ -116,9 +116,9 @@ async fn one_id_for_two_topics_waits_for_each_of_them_in_one_store() {
 }
 
 #[tokio::test]
-async fn a_deferral_that_nobody_can_make_wait_is_dead_lettered_and_holds_up_no_other() {
+async fn an_unsupported_deferral_is_dead_lettered() {
     let world = World::new().await;
-    // Delays an hour at most, and cannot list what waits.
+    // Supports delays of up to one hour, and cannot list pending messages.
     let short = |can| Capabilities { delay: DAY / 24, delay_control: false, ..can };
     let reach = Declaring(world.memory.clone(), short);
     let seams = Seams::virtual_time(world.clock.clone(), 3);
@@ -136,15 +136,11 @@ async fn a_deferral_that_nobody_can_make_wait_is_dead_lettered_and_holds_up_no_o
     let dead = world.in_state(State::Dead).await;
     assert!(dead[0].message.headers.get_text(wire::REJECTION_MESSAGE).unwrap().contains("[scheduler] url"));
     let error = world.engine.cancel(&"nobody".into()).await.unwrap_err();
-    assert_eq!(
-        error.kind(),
-        ErrorKind::Unsupported,
-        "what the broker holds cannot be looked up: not `NotFound`"
-    );
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "the broker may hold the message, so not `NotFound`");
 }
 
 #[tokio::test]
-async fn without_anyone_who_can_list_the_answer_is_unsupported_and_not_not_found() {
+async fn control_without_a_scheduler_is_unsupported() {
     let (_, seams, poor) = poor();
     let engine = Engine::builder(poor, seams).build().await.unwrap();
     let error = engine.cancel(&"a".into()).await.unwrap_err();
@@ -153,7 +149,7 @@ async fn without_anyone_who_can_list_the_answer_is_unsupported_and_not_not_found
 }
 
 #[tokio::test]
-async fn bad_sends_are_refused_one_by_one_and_lose_nothing() {
+async fn invalid_sends_fail_separately() {
     let world = World::new().await;
     world.handle(orders(), |_, _| Verdict::ACK).await;
     let mut reserved = order("reserved");
@@ -182,11 +178,11 @@ async fn bad_sends_are_refused_one_by_one_and_lose_nothing() {
         [invalid, None, invalid, invalid, Some(ErrorKind::TooLarge), Some(ErrorKind::NotFound), None]
     );
     world.idle().await;
-    assert_eq!(world.ids(), ["a", "b"], "a past time is at once");
+    assert_eq!(world.ids(), ["a", "b"], "a past due time is immediate");
 }
 
 #[tokio::test]
-async fn settings_that_cannot_work_are_refused_by_name() {
+async fn invalid_settings_are_refused_by_name() {
     let world = World::new().await;
     type Change = fn(&mut SubscriptionSettings);
     let table: [(&str, Change); 16] = [

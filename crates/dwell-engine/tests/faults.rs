@@ -1,4 +1,4 @@
-//! What happens when the broker does not do what it should.
+//! Tests of the engine with failing brokers.
 
 mod common;
 use common::{
@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// A world on a poor transport, with another memory as its store.
+/// A world on a poor transport, with another memory transport as its store.
 async fn poor_world() -> (World, Poor, Arc<Memory>) {
     let clock = VirtualClock::new();
     let seams = Seams::virtual_time(clock.clone(), 1);
@@ -39,7 +39,7 @@ async fn rich_world() -> (World, Poor) {
 }
 
 #[tokio::test]
-async fn a_poor_transport_defers_retries_and_releases_by_way_of_copies_and_a_store() {
+async fn deferrals_retries_and_releases_use_copies_and_a_store() {
     let (world, ..) = poor_world().await;
     let pump = world
         .handle(orders(), |_, run| match run {
@@ -55,12 +55,12 @@ async fn a_poor_transport_defers_retries_and_releases_by_way_of_copies_and_a_sto
     assert_eq!(world.times(), [10.0, 40.0, 45.0, 46.0, 46.0]);
     let attempts: Vec<_> =
         world.ran().iter().map(|ran| (ran.attempts.handled, ran.attempts.failed)).collect();
-    assert_eq!(attempts, [(0, 0), (1, 0), (2, 1), (2, 1), (3, 1)], "both counts survive every hop");
+    assert_eq!(attempts, [(0, 0), (1, 0), (2, 1), (2, 1), (3, 1)], "both counts are kept");
     assert_eq!(pump.counts().handled, 1);
 }
 
 #[tokio::test]
-async fn the_producer_for_copies_is_opened_on_first_use_alone() {
+async fn the_producer_for_copies_is_opened_on_first_use() {
     let (world, poor, _) = poor_world().await;
     world
         .handle(orders(), |_, run| if run == 1 { Verdict::defer(Duration::ZERO) } else { Verdict::ACK })
@@ -76,7 +76,7 @@ async fn the_producer_for_copies_is_opened_on_first_use_alone() {
 }
 
 #[tokio::test]
-async fn a_failed_settlement_is_tried_again_and_never_acked_in_its_place() {
+async fn a_failed_settlement_is_retried() {
     let (world, rich) = rich_world().await;
     let pump =
         world.handle(orders(), |_, run| if run == 0 { Verdict::defer(SECOND) } else { Verdict::ACK }).await;
@@ -89,7 +89,7 @@ async fn a_failed_settlement_is_tried_again_and_never_acked_in_its_place() {
 }
 
 #[tokio::test]
-async fn a_settlement_that_fails_is_retried_after_pauses_that_double_whatever_is_settled_meanwhile() {
+async fn a_failing_settlement_has_its_own_doubling_pauses() {
     let (world, rich) = rich_world().await;
     let pump = world.handle(orders(), |_, _| Verdict::ACK).await;
     rich.faults.settles.store(4, Ordering::SeqCst);
@@ -98,14 +98,14 @@ async fn a_settlement_that_fails_is_retried_after_pauses_that_double_whatever_is
     for half in 0..20 {
         world.idle().await;
         failed.push(pump.counts().settlements_failed);
-        // One that succeeds at once must not take the failed one along before its time.
+        // Settlements that succeed meanwhile must not shorten the pause of the failed one.
         let left = rich.faults.settles.swap(0, Ordering::SeqCst);
         world.send(order(&half.to_string())).await;
         world.idle().await;
         rich.faults.settles.store(left, Ordering::SeqCst);
         world.advance(SECOND / 2).await;
     }
-    // Tried at 0, 1, 3, 7 and 15 s.
+    // Tried after 0, 1, 3, 7 and 15 s.
     let expected = [vec![1; 2], vec![2; 4], vec![3; 8], vec![4; 6]].concat();
     assert_eq!(failed, expected);
     world.advance(SECOND * 10).await;
@@ -113,7 +113,7 @@ async fn a_settlement_that_fails_is_retried_after_pauses_that_double_whatever_is
 }
 
 #[tokio::test]
-async fn what_has_outlived_its_lease_while_it_waited_is_not_run() {
+async fn a_message_with_an_expired_lease_is_not_run() {
     let (world, rich) = rich_world().await;
     let settings = SubscriptionSettings { handler_timeout: SECOND * 1000, ..orders() };
     let (at, clock) = (world.clone(), world.clock.clone());
@@ -127,19 +127,19 @@ async fn what_has_outlived_its_lease_while_it_waited_is_not_run() {
         }
     }));
     let pump = world.engine.subscribe(settings, slow).await.unwrap();
-    // No renewal is answered for as long as the first one runs, and so both lose their leases of 30 s.
+    // No renewal returns while the first message runs, so both leases of 30 s are lost.
     rich.faults.hanging_renewals.store(3, Ordering::SeqCst);
     world.engine.send(&[order("slow"), order("waits")]).await;
     world.advance(SECOND * 40).await;
-    assert_eq!(pump.counts().lost, 2, "the one that ran, and the one that waited behind it");
+    assert_eq!(pump.counts().lost, 2, "the running message and the waiting one");
     world.advance(SECOND * 500).await;
     let runs = world.ids().iter().filter(|id| *id == "waits").count();
-    assert_eq!(runs, 1, "once, as it was redelivered: {:?}", world.ran());
+    assert_eq!(runs, 1, "runs only after its redelivery: {:?}", world.ran());
 }
 
 #[tokio::test]
 async fn a_lost_delivery_is_not_copied() {
-    /// Says of every delivery that it is lost.
+    /// Reports every lease as lost.
     struct Lost(Arc<dyn Consumer>);
     impl Consumer for Lost {
         fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>> {
@@ -176,7 +176,7 @@ async fn a_lost_delivery_is_not_copied() {
 }
 
 #[tokio::test]
-async fn a_failed_dead_letter_send_does_not_ack_and_holds_back_nobody_else() {
+async fn a_failed_dead_letter_send_does_not_ack() {
     let (world, poor, _) = poor_world().await;
     let pump = world
         .handle(orders(), |message: &Message, _| match &*message.id.0 {
@@ -193,7 +193,7 @@ async fn a_failed_dead_letter_send_does_not_ack_and_holds_back_nobody_else() {
         world.advance(SECOND).await;
         assert_eq!(pump.counts().handled, before + 30, "{broken:?}");
         assert!(world.in_state(State::Dead).await.is_empty(), "{broken:?}");
-        assert_eq!(world.memory.held().leased, 1, "{broken:?}: the original is still ours");
+        assert_eq!(world.memory.held().leased, 1, "{broken:?}: the original is still leased");
         if broken == Broken::Hangs {
             break;
         }
@@ -207,7 +207,7 @@ async fn a_failed_dead_letter_send_does_not_ack_and_holds_back_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_settlement_that_can_never_succeed_holds_up_no_other() {
+async fn an_impossible_settlement_blocks_no_other() {
     let (world, rich) = rich_world().await;
     let settings = SubscriptionSettings { on_missing: OnMissing::Assume, ..orders() };
     let subscription = Subscription { dead_letter: None, ..settings.subscription() };
@@ -222,13 +222,13 @@ async fn a_settlement_that_can_never_succeed_holds_up_no_other() {
     world.advance(SECOND * 200).await;
     world.engine.send(&(0..30).map(|n| order(&n.to_string())).collect::<Vec<_>>()).await;
     world.idle().await;
-    assert_eq!((pump.counts().handled, world.memory.held().leased), (30, 1), "acked at once");
+    assert_eq!((pump.counts().handled, world.memory.held().leased), (30, 1), "acked immediately");
     assert!(pump.counts().settlements_failed > 3);
     drop(rich);
 }
 
 #[tokio::test]
-async fn many_dead_letters_that_nobody_confirms_do_not_stop_the_pump() {
+async fn unconfirmed_dead_letters_do_not_stop_the_pump() {
     let (world, poor, _) = poor_world().await;
     let pump = world
         .handle(orders(), |message: &Message, _| match message.id.0.starts_with("bad") {
@@ -244,7 +244,7 @@ async fn many_dead_letters_that_nobody_confirms_do_not_stop_the_pump() {
 }
 
 #[tokio::test]
-async fn a_copy_that_was_confirmed_is_not_made_again_when_the_ack_fails() {
+async fn a_failed_ack_makes_no_second_copy() {
     let (world, poor, _) = poor_world().await;
     let pump = world
         .handle(orders(), |_, run| if run == 0 { Verdict::defer(Duration::ZERO) } else { Verdict::ACK })
@@ -252,12 +252,12 @@ async fn a_copy_that_was_confirmed_is_not_made_again_when_the_ack_fails() {
     poor.faults.settles.store(3, Ordering::SeqCst);
     world.send(order("a")).await;
     world.advance(SECOND * 300).await;
-    assert_eq!(world.ids(), ["a", "a"], "one copy");
+    assert_eq!(world.ids(), ["a", "a"], "only one copy");
     assert_eq!(pump.counts().handled, 1);
 }
 
 #[tokio::test]
-async fn what_is_queued_behind_a_slow_settlement_is_settled_before_a_pump_that_cannot_wait_has_stopped() {
+async fn a_stop_settles_messages_behind_a_slow_settlement() {
     let (world, rich) = rich_world().await;
     let settings = SubscriptionSettings { concurrency: 3, shutdown_timeout: Duration::ZERO, ..orders() };
     let clock = world.clock.clone();
@@ -277,7 +277,7 @@ async fn what_is_queued_behind_a_slow_settlement_is_settled_before_a_pump_that_c
         )
         .await
         .unwrap();
-    // The second is done while the first is being settled.
+    // The second message is handled while the first is being settled.
     for (id, body) in [("a", ""), ("b", "-")] {
         world.send(Envelope::new(Address::topic("orders"), Message::new(id, "order", body))).await;
     }
@@ -285,11 +285,11 @@ async fn what_is_queued_behind_a_slow_settlement_is_settled_before_a_pump_that_c
     let stopping = tokio::spawn(async move { pump.stop().await });
     world.advance(SECOND * 20).await;
     stopping.await.unwrap();
-    assert_eq!(world.memory.ledger().unwrap().counts().await.unwrap(), [], "both were handled, and are gone");
+    assert_eq!(world.memory.ledger().unwrap().counts().await.unwrap(), [], "both were handled and acked");
 }
 
 #[tokio::test]
-async fn a_renewal_that_never_returns_costs_no_lease() {
+async fn a_hanging_renewal_loses_no_lease() {
     let (world, rich) = rich_world().await;
     rich.faults.hanging_renewals.store(1, Ordering::SeqCst);
     let settings = SubscriptionSettings { handler_timeout: SECOND * 1000, ..orders() };
@@ -311,7 +311,7 @@ async fn a_renewal_that_never_returns_costs_no_lease() {
 }
 
 #[tokio::test]
-async fn failing_receives_back_off_and_the_pump_stays_alive() {
+async fn failing_receives_back_off() {
     let (world, rich) = rich_world().await;
     *rich.faults.receives.lock().unwrap() = vec![ErrorKind::Unavailable; 4];
     let pump = world.handle(orders(), |_, _| Verdict::ACK).await;
@@ -319,14 +319,14 @@ async fn failing_receives_back_off_and_the_pump_stays_alive() {
     assert!(pump.last_error().unwrap().contains("broken on purpose"));
     world.send(order("a")).await;
     world.advance(SECOND * 14).await;
-    assert!(world.ids().is_empty(), "1 + 2 + 4 + 8 seconds of patience");
+    assert!(world.ids().is_empty(), "pauses of 1 + 2 + 4 + 8 seconds");
     world.advance(SECOND * 2).await;
     assert_eq!(world.ids(), ["a"]);
     assert_eq!((pump.counts().receives_failed, pump.last_error()), (4, None));
 }
 
 #[tokio::test]
-async fn a_closed_consumer_is_replaced_and_a_panicking_one_too() {
+async fn closed_and_panicking_consumers_are_replaced() {
     let (world, rich) = rich_world().await;
     rich.faults.receives.lock().unwrap().push(ErrorKind::Closed);
     rich.faults.panics.store(1, Ordering::SeqCst);
@@ -340,7 +340,7 @@ async fn a_closed_consumer_is_replaced_and_a_panicking_one_too() {
 }
 
 #[tokio::test]
-async fn a_target_that_is_away_holds_up_only_itself_and_everything_arrives_in_the_end() {
+async fn an_unavailable_target_delays_only_its_own_messages() {
     let (world, poor, _) = poor_world().await;
     let other =
         SubscriptionSettings { retry: orders().retry, ..SubscriptionSettings::new("invoices", "mail") };
@@ -359,11 +359,11 @@ async fn a_target_that_is_away_holds_up_only_itself_and_everything_arrives_in_th
     assert_eq!(world.ids().len(), 20);
     poor.break_topic("orders", None);
     world.advance(SECOND * 61).await;
-    assert_eq!(world.ids().len(), 40, "an absence never exhausts a forward");
+    assert_eq!(world.ids().len(), 40, "an unavailable target never exhausts a forward");
 }
 
 #[tokio::test]
-async fn a_target_that_hangs_or_has_a_long_backlog_keeps_no_other_waiting() {
+async fn a_hanging_target_delays_no_other() {
     for broken in [Broken::Hangs, Broken::Error(ErrorKind::Unavailable)] {
         let (world, poor, _) = poor_world().await;
         world.handle(orders(), |_, _| Verdict::ACK).await;
@@ -380,22 +380,22 @@ async fn a_target_that_hangs_or_has_a_long_backlog_keeps_no_other_waiting() {
 }
 
 #[tokio::test]
-async fn what_comes_due_while_a_target_is_slow_is_sent_next_and_in_order() {
+async fn messages_for_a_slow_target_are_sent_in_order() {
     let (world, poor, _) = poor_world().await;
     world.handle(orders(), |_, _| Verdict::ACK).await;
     *poor.faults.slow_send.lock().unwrap() = Some((world.clock.clone(), SECOND * 90));
-    // Sent in another order than they are due.
+    // Sent in another order than the due times.
     for n in [1, 4, 2, 5, 3] {
         world.send(order(&n.to_string()).due(Due::After(SECOND * n))).await;
     }
     world.advance(SECOND * 90).await;
-    assert!(world.ids().is_empty(), "the target has not answered, and no lease has run out");
+    assert!(world.ids().is_empty(), "the target has not answered, and no lease has expired");
     world.advance(SECOND).await;
     assert_eq!(world.ids(), ["1", "2", "3", "4", "5"]);
 }
 
 #[tokio::test]
-async fn who_shuts_down_sends_nothing_that_was_only_next_to_a_slow_target() {
+async fn a_shutdown_sends_no_queued_messages_to_a_slow_target() {
     let (world, poor, store) = poor_world().await;
     world.handle(orders(), |_, _| Verdict::ACK).await;
     *poor.faults.slow_send.lock().unwrap() = Some((world.clock.clone(), SECOND * 5));
@@ -403,24 +403,24 @@ async fn who_shuts_down_sends_nothing_that_was_only_next_to_a_slow_target() {
         world.send(order(&n.to_string()).due(Due::After(SECOND * n))).await;
     }
     world.advance(SECOND * 3).await;
-    assert_eq!(store.held().leased, 2, "one is being sent, and one is next");
+    assert_eq!(store.held().leased, 2, "one is being sent, and one is queued");
     let stopping = tokio::spawn({
         let engine = world.engine.clone();
         async move { engine.shutdown().await }
     });
     world.advance(SECOND * 20).await;
     stopping.await.unwrap().unwrap();
-    assert_eq!(poor.faults.sent.load(Ordering::SeqCst), 1, "the other goes on its way with the next start");
+    assert_eq!(poor.faults.sent.load(Ordering::SeqCst), 1, "the queued one is not sent");
 }
 
 #[tokio::test]
-async fn a_shutdown_does_not_wait_for_ever_for_a_target_that_hangs() {
+async fn a_shutdown_does_not_wait_for_a_hanging_target() {
     let (world, poor, store) = poor_world().await;
     world.handle(orders(), |_, _| Verdict::ACK).await;
     poor.break_topic("orders", Some(Broken::Hangs));
     world.send(order("a").due(Due::After(SECOND))).await;
     world.advance(SECOND * 2).await;
-    assert_eq!(store.held().leased, 1, "it is being sent");
+    assert_eq!(store.held().leased, 1, "being sent");
     let stopping = tokio::spawn({
         let engine = world.engine.clone();
         async move { engine.shutdown().await }
@@ -430,7 +430,7 @@ async fn a_shutdown_does_not_wait_for_ever_for_a_target_that_hangs() {
 }
 
 #[tokio::test]
-async fn what_can_never_be_sent_is_parked_visibly_and_can_be_replayed() {
+async fn unsendable_messages_are_parked_and_can_be_replayed() {
     let (world, poor, store) = poor_world().await;
     world.handle(orders(), |_, _| Verdict::ACK).await;
     for kind in [ErrorKind::TooLarge, ErrorKind::NotFound, ErrorKind::Unsupported] {
@@ -443,7 +443,7 @@ async fn what_can_never_be_sent_is_parked_visibly_and_can_be_replayed() {
     assert_eq!(seen.iter().filter(|seen| seen.stage == Stage::DeadLettered).count(), 3);
     let parked = monitor.get(&"TooLarge".into()).await.unwrap();
     assert_eq!(parked[0].message.headers.get_text(wire::REJECTION_REASON), Some("unroutable"));
-    assert_eq!(store.held().ready, 3, "kept where people can find it");
+    assert_eq!(store.held().ready, 3, "visible in the store");
     poor.break_topic("orders", None);
     assert_eq!(monitor.replay("TooLarge", None, "ada").await.unwrap(), Changed::Done);
     world.advance(SECOND).await;
@@ -453,7 +453,7 @@ async fn what_can_never_be_sent_is_parked_visibly_and_can_be_replayed() {
 }
 
 #[tokio::test]
-async fn refusals_and_closures_are_waited_out_and_never_park_a_message() {
+async fn refusals_of_a_target_never_park_a_message() {
     for kind in [ErrorKind::Denied, ErrorKind::Config, ErrorKind::Closed, ErrorKind::Full, ErrorKind::Timeout]
     {
         let (world, poor, _) = poor_world().await;
@@ -470,7 +470,7 @@ async fn refusals_and_closures_are_waited_out_and_never_park_a_message() {
 }
 
 #[tokio::test]
-async fn two_forwarders_on_one_store_fire_each_message_once() {
+async fn two_forwarders_on_one_store_send_each_message_once() {
     let (world, poor, store) = poor_world().await;
     let seams = Seams::virtual_time(world.clock.clone(), 2);
     let second = Engine::builder(Arc::new(poor), seams).store(store).via("poor").build().await.unwrap();
@@ -485,7 +485,7 @@ async fn two_forwarders_on_one_store_fire_each_message_once() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_slow_to_settle_makes_no_other_forwarder_send_the_same_messages_again() {
+async fn a_slow_store_causes_no_duplicates_between_forwarders() {
     let (world, poor, store) = poor_world().await;
     let store = Poor::rich(store);
     *store.faults.slow_settles.lock().unwrap() = Some((world.clock.clone(), SECOND * 100));
@@ -510,7 +510,7 @@ async fn a_store_that_is_slow_to_settle_makes_no_other_forwarder_send_the_same_m
 }
 
 #[tokio::test]
-async fn a_store_that_goes_away_in_the_middle_keeps_the_original_unsettled_until_it_is_back() {
+async fn an_unavailable_store_keeps_the_original_unsettled() {
     let clock = VirtualClock::new();
     let seams = Seams::virtual_time(clock.clone(), 1);
     let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
@@ -534,7 +534,7 @@ async fn a_store_that_goes_away_in_the_middle_keeps_the_original_unsettled_until
     assert_eq!(world.ids(), ["a", "a"]);
 }
 
-/// A store whose scheduler can be out of reach.
+/// A store whose scheduler can be unavailable.
 #[derive(Clone)]
 struct AwayStore {
     inner: Poor,
@@ -585,7 +585,7 @@ struct AwayScheduler {
 impl Scheduler for AwayScheduler {
     fn schedule(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>> {
         if self.away.load(Ordering::SeqCst) {
-            let away = |_| Err(Error::new(ErrorKind::Unavailable, "the store is away"));
+            let away = |_| Err(Error::new(ErrorKind::Unavailable, "the store is unavailable"));
             return ready(entries.into_iter().map(away).collect());
         }
         self.inner.schedule(entries)

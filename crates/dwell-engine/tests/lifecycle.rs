@@ -1,4 +1,4 @@
-//! Starting, stopping, pausing, renewing, restarting.
+//! Tests of starting, stopping, pausing, renewing and restarting.
 
 mod common;
 use common::*;
@@ -13,7 +13,7 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
-/// A handler that waits for a permit.
+/// Handler that waits for a permit.
 fn gated(world: &World, gate: &Arc<Semaphore>) -> Work {
     let (world, gate) = (world.clone(), gate.clone());
     Work::Async(Arc::new(move |message: Message, context: Context| {
@@ -27,7 +27,7 @@ fn gated(world: &World, gate: &Arc<Semaphore>) -> Work {
 }
 
 #[tokio::test]
-async fn a_handler_longer_than_its_lease_keeps_its_message() {
+async fn a_long_handler_keeps_its_lease() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let settings = SubscriptionSettings { handler_timeout: SECOND * 1000, ..orders() };
@@ -43,7 +43,7 @@ async fn a_handler_longer_than_its_lease_keeps_its_message() {
 }
 
 #[tokio::test]
-async fn what_waits_behind_a_slow_handler_keeps_its_lease_too() {
+async fn messages_behind_a_slow_handler_keep_their_leases() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let settings = SubscriptionSettings { handler_timeout: SECOND * 1000, ..orders() };
@@ -59,7 +59,7 @@ async fn what_waits_behind_a_slow_handler_keeps_its_lease_too() {
 }
 
 #[tokio::test]
-async fn a_stop_waits_for_what_runs_gives_back_the_rest_and_leaves_no_duplicate() {
+async fn a_stop_finishes_runs_and_gives_back_the_rest() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let pump = world.engine.subscribe(orders(), gated(&world, &gate)).await.unwrap();
@@ -87,7 +87,7 @@ async fn a_stop_waits_for_what_runs_gives_back_the_rest_and_leaves_no_duplicate(
 }
 
 #[tokio::test]
-async fn a_stop_does_not_wait_longer_than_its_timeout_and_loses_nothing() {
+async fn a_stop_ends_after_its_timeout_and_loses_nothing() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let settings = SubscriptionSettings { shutdown_timeout: SECOND * 4, ..orders() };
@@ -115,7 +115,7 @@ impl Drop for PanicsOnDrop {
     }
 }
 
-/// A handler that waits for a permit; those of messages `bad` panic if they are dropped meanwhile.
+/// Handler that waits for a permit. For messages `bad`, dropping it meanwhile panics.
 fn gated_with_a_bad_one(world: &World, gate: &Arc<Semaphore>) -> Work {
     let (world, gate) = (world.clone(), gate.clone());
     Work::Async(Arc::new(move |message: Message, context: Context| {
@@ -131,7 +131,7 @@ fn gated_with_a_bad_one(world: &World, gate: &Arc<Semaphore>) -> Work {
 }
 
 #[tokio::test]
-async fn a_destructor_that_panics_at_a_timeout_fails_its_own_run_alone() {
+async fn a_panicking_destructor_fails_only_its_own_run() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let retry = RetryPolicy { max_retries: 0, ..RetryPolicy::default() };
@@ -143,7 +143,7 @@ async fn a_destructor_that_panics_at_a_timeout_fails_its_own_run_alone() {
     world.advance(SECOND * 6).await;
     gate.add_permits(2);
     world.advance(SECOND * 100).await;
-    assert_eq!(world.ids(), ["bad", "a", "b"], "each ran once");
+    assert_eq!(world.ids(), ["bad", "a", "b"], "each message ran once");
     let counts = pump.counts();
     assert_eq!((counts.restarts, counts.timed_out, counts.handled), (0, 1, 2));
     let dead = world.in_state(State::Dead).await;
@@ -154,7 +154,7 @@ async fn a_destructor_that_panics_at_a_timeout_fails_its_own_run_alone() {
 }
 
 #[tokio::test]
-async fn destructors_that_panic_during_a_stop_keep_nobody_from_being_given_back() {
+async fn panicking_destructors_do_not_prevent_a_release() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let settings = SubscriptionSettings { concurrency: 4, shutdown_timeout: SECOND, ..orders() };
@@ -169,11 +169,11 @@ async fn destructors_that_panic_during_a_stop_keep_nobody_from_being_given_back(
     stopping.await.unwrap();
     assert_eq!((pump.status(), pump.counts().restarts), (vec![Status::Stopped], 0));
     let ready = world.in_state(State::Ready).await;
-    assert_eq!(ready.len(), 4, "given back at once, not when their leases run out");
+    assert_eq!(ready.len(), 4, "given back immediately");
 }
 
 #[tokio::test]
-async fn a_second_signal_stops_at_once() {
+async fn a_second_signal_stops_immediately() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let pump = world.engine.subscribe(orders(), gated(&world, &gate)).await.unwrap();
@@ -186,10 +186,10 @@ async fn a_second_signal_stops_at_once() {
     world.idle().await;
     pump.stop_now();
     stopping.await.unwrap();
-    assert_eq!(world.clock.elapsed(), Duration::ZERO, "no time has passed");
+    assert_eq!(world.clock.elapsed(), Duration::ZERO, "no virtual time has passed");
     world.handle(orders(), |_, _| Verdict::ACK).await;
     world.advance(SECOND * 31).await;
-    assert_eq!(world.ids(), ["a", "a"], "redelivered when its lease ran out");
+    assert_eq!(world.ids(), ["a", "a"], "redelivered after its lease");
 }
 
 #[tokio::test]
@@ -209,7 +209,7 @@ async fn a_paused_pump_starts_nothing_until_it_is_resumed() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_pause_hears_of_it_and_of_its_end() {
+async fn waiting_for_a_pause_and_its_end() {
     let world = World::new().await;
     let pump = world.handle(orders(), |_, _| Verdict::ACK).await;
     pump.until(|status| *status == Status::Running).await;
@@ -224,7 +224,7 @@ async fn who_waits_for_a_pause_hears_of_it_and_of_its_end() {
 }
 
 #[tokio::test]
-async fn a_paused_pump_gives_back_what_it_has_not_begun_so_that_others_take_it() {
+async fn a_paused_pump_gives_back_unstarted_messages() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let pump = world.engine.subscribe(orders(), gated(&world, &gate)).await.unwrap();
@@ -239,7 +239,7 @@ async fn a_paused_pump_gives_back_what_it_has_not_begun_so_that_others_take_it()
 }
 
 #[tokio::test]
-async fn a_pump_that_nobody_holds_any_more_stops_in_order() {
+async fn a_dropped_pump_stops_in_order() {
     let world = World::new().await;
     let memory = world.memory.clone();
     let seams = Seams::virtual_time(world.clock.clone(), 2);
@@ -255,7 +255,7 @@ async fn a_pump_that_nobody_holds_any_more_stops_in_order() {
 }
 
 #[tokio::test]
-async fn messages_of_one_key_run_one_after_the_other_and_others_beside_them() {
+async fn messages_of_one_key_run_sequentially() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let settings = SubscriptionSettings { concurrency: 10, ..orders() };
@@ -271,7 +271,7 @@ async fn messages_of_one_key_run_one_after_the_other_and_others_beside_them() {
 }
 
 #[tokio::test]
-async fn a_hot_key_that_is_stuck_stops_no_other_message() {
+async fn a_stuck_key_blocks_no_other_message() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let (recorder, wait) = (world.clone(), gate.clone());
@@ -298,7 +298,7 @@ async fn a_hot_key_that_is_stuck_stops_no_other_message() {
 }
 
 #[tokio::test]
-async fn unordered_messages_of_one_key_run_beside_each_other() {
+async fn unordered_messages_of_one_key_run_concurrently() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let settings = SubscriptionSettings { concurrency: 10, ordered: false, ..orders() };
@@ -309,7 +309,7 @@ async fn unordered_messages_of_one_key_run_beside_each_other() {
 }
 
 #[tokio::test]
-async fn concurrency_is_never_exceeded_and_performers_share() {
+async fn concurrency_is_limited_per_performer() {
     let world = World::new().await;
     let gate = Arc::new(Semaphore::new(0));
     let settings = SubscriptionSettings { concurrency: 3, performers: 2, ..orders() };
@@ -343,11 +343,11 @@ async fn a_rate_spaces_the_runs_of_a_subscription() {
 }
 
 #[tokio::test]
-async fn a_message_that_keeps_killing_its_worker_is_quarantined_as_poison() {
+async fn a_message_that_kills_workers_is_quarantined() {
     let world = World::new().await;
     world.memory.provision(&[], &[orders().subscription()], OnMissing::Create).await.unwrap();
     world.send(order("a")).await;
-    // Three workers take it and vanish.
+    // Three workers receive it and disappear.
     for _ in 0..3 {
         let consumer = world.memory.consumer(orders().subscription()).await.unwrap();
         let taken = consumer.receive(1, Duration::ZERO, Some(SECOND)).await.unwrap();
@@ -358,14 +358,14 @@ async fn a_message_that_keeps_killing_its_worker_is_quarantined_as_poison() {
     let settings = SubscriptionSettings { quarantine_after: Some(3), ..orders() };
     let pump = world.handle(settings, |_, _| Verdict::ACK).await;
     world.advance(SECOND).await;
-    assert!(world.ids().is_empty(), "it was never run again");
+    assert!(world.ids().is_empty(), "never run again");
     let dead = world.in_state(State::Dead).await;
     assert_eq!(dead[0].message.headers.get_text(wire::REJECTION_REASON), Some("poison"));
     assert_eq!((pump.counts().poison, dead[0].message.attempts), (1, Attempts::default()));
 }
 
 #[tokio::test]
-async fn a_pump_requeues_into_its_own_full_queue() {
+async fn a_pump_returns_messages_to_its_full_queue() {
     let world = World::with(MemorySettings { capacity: 2, ..MemorySettings::default() }).await;
     let gate = Arc::new(Semaphore::new(0));
     let runs = Arc::new(AtomicUsize::new(0));
@@ -392,7 +392,7 @@ async fn a_pump_requeues_into_its_own_full_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hung_blocking_handler_is_abandoned_its_thread_replaced_and_its_late_outcome_dropped() {
+async fn a_hung_blocking_handler_is_abandoned_and_replaced() {
     let seams = Seams::system("test");
     let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
     let engine = Engine::builder(memory.clone(), seams).build().await.unwrap();
@@ -403,7 +403,7 @@ async fn a_hung_blocking_handler_is_abandoned_its_thread_replaced_and_its_late_o
     let handler = move |message: Message, _: Context| {
         if &*message.id.0 == "hangs" && message.attempts.handled == 0 {
             let _ = hang.lock().unwrap().recv();
-            return Verdict::Reject("too late to say this".into());
+            return Verdict::Reject("too late".into());
         }
         signal.add_permits(1);
         Verdict::ACK
@@ -418,11 +418,7 @@ async fn a_hung_blocking_handler_is_abandoned_its_thread_replaced_and_its_late_o
     assert!(sent.iter().all(Result::is_ok));
     handled.acquire_many(2).await.unwrap().forget();
     let hung = engine.monitor().hung();
-    assert_eq!(
-        hung.iter().map(|seen| &*seen.id.0).collect::<Vec<_>>(),
-        ["hangs"],
-        "flagged until it comes back"
-    );
+    assert_eq!(hung.iter().map(|seen| &*seen.id.0).collect::<Vec<_>>(), ["hangs"], "hung until it returns");
     free.send(()).unwrap();
     engine.shutdown().await.unwrap();
     let counts = pump.counts();

@@ -1,4 +1,4 @@
-//! What people see: in flight, retrying, dead; and what they can do about it.
+//! Tests of the monitor: messages in flight, retrying and dead, and changes by people.
 
 mod common;
 use common::{declaring::Declaring, poor::Poor, *};
@@ -9,8 +9,8 @@ use dwell_engine::{
 };
 use std::sync::Arc;
 
-/// A world on a transport without a ledger, which can make messages wait so long, and then not show them; and with a store
-/// that remembers what it has forwarded, or without one.
+/// Creates a world on a transport without a ledger and without a scheduler, which can delay
+/// messages natively as given. It has a store that keeps records of forwarded messages, or none.
 async fn without_a_ledger(delay: fn(Capabilities) -> Capabilities, has_store: bool) -> World {
     let clock = VirtualClock::new();
     let seams = Seams::virtual_time(clock.clone(), 1);
@@ -40,7 +40,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<T>) -> String {
 }
 
 #[tokio::test]
-async fn every_stage_of_a_message_is_seen_with_all_its_fields() {
+async fn every_stage_is_listed_with_all_fields() {
     let world = World::new().await;
     let settings =
         SubscriptionSettings { retry: RetryPolicy { max_retries: 1, ..orders().retry }, ..orders() };
@@ -70,7 +70,7 @@ async fn every_stage_of_a_message_is_seen_with_all_its_fields() {
 }
 
 #[tokio::test]
-async fn a_dead_letter_keeps_its_payload_until_it_is_replayed_edited_or_cleared() {
+async fn dead_letters_can_be_replayed_edited_and_cleared() {
     let world = World::new().await;
     world
         .handle(orders(), |message: &Message, _| match &message.body[..] {
@@ -88,18 +88,18 @@ async fn a_dead_letter_keeps_its_payload_until_it_is_replayed_edited_or_cleared(
 
     assert_eq!(monitor.replay("a", None, "ada").await.unwrap(), Changed::Done);
     world.advance(SECOND).await;
-    assert_eq!(monitor.dead(10).await.unwrap().len(), 2, "as it was, it dies again");
+    assert_eq!(monitor.dead(10).await.unwrap().len(), 2, "dead again without a change");
     assert_eq!(monitor.replay("a", Some("43".into()), "ada").await.unwrap(), Changed::Done);
     assert_eq!(monitor.clear("b", "ada").await.unwrap(), Changed::Done);
     world.advance(SECOND).await;
     assert!(monitor.dead(10).await.unwrap().is_empty());
     assert_eq!(monitor.replay("b", None, "ada").await.unwrap(), Changed::NotFound);
     let other = world.ran().iter().filter(|ran| ran.subscription == "other").count();
-    assert_eq!(other, 2, "a replay returns to its own subscription alone");
+    assert_eq!(other, 2, "a replay returns to its own subscription only");
 }
 
 #[tokio::test]
-async fn a_run_is_seen_while_it_lasts_and_gone_on_success() {
+async fn a_run_is_listed_until_it_succeeds() {
     let world = World::new().await;
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let (recorder, wait) = (world.clone(), gate.clone());
@@ -123,16 +123,20 @@ async fn a_run_is_seen_while_it_lasts_and_gone_on_success() {
 }
 
 #[tokio::test]
-async fn where_only_the_store_has_a_ledger_nobody_is_told_that_there_are_no_dead_letters() {
+async fn dead_letters_without_a_ledger_are_unsupported() {
     let world = without_a_ledger(cannot_wait, true).await;
     let settings =
         SubscriptionSettings { retry: RetryPolicy { max_retries: 2, ..orders().retry }, ..orders() };
     world.handle(settings, |_, _| Verdict::fail("boom")).await;
     world.send(order("a").due(Due::After(SECOND))).await;
     let waiting = world.engine.monitor().get(&"a".into()).await.unwrap();
-    assert_eq!((waiting.len(), waiting[0].state), (1, State::Scheduled), "what waits in the store is there");
+    assert_eq!(
+        (waiting.len(), waiting[0].state),
+        (1, State::Scheduled),
+        "pending messages in the store are listed"
+    );
     world.advance(SECOND * 3600).await;
-    assert_eq!(world.in_state(State::Dead).await.len(), 1, "it is dead in the broker");
+    assert_eq!(world.in_state(State::Dead).await.len(), 1, "dead in the broker");
 
     let monitor = world.engine.monitor();
     for refusal in [
@@ -147,11 +151,11 @@ async fn where_only_the_store_has_a_ledger_nobody_is_told_that_there_are_no_dead
     }
     let text = refused(monitor.get(&"a".into()).await);
     assert!(text.contains("the message a") && !text.contains("dead letters"), "{text}");
-    assert_eq!(monitor.counts().await.unwrap(), [], "three times forwarded is not three times done");
+    assert_eq!(monitor.counts().await.unwrap(), [], "forwarded messages do not count as done");
 }
 
 #[tokio::test]
-async fn what_waits_in_a_store_is_counted_and_cancelled_by_a_query() {
+async fn pending_messages_in_a_store_are_counted_and_cancelled() {
     let world = without_a_ledger(cannot_wait, true).await;
     world.handle(orders(), |_, _| Verdict::ACK).await;
     for envelope in [keyed("a", "alice"), keyed("b", "bob")] {
@@ -168,7 +172,7 @@ async fn what_waits_in_a_store_is_counted_and_cancelled_by_a_query() {
 }
 
 #[tokio::test]
-async fn where_the_broker_hides_what_waits_a_query_does_not_say_that_it_has_changed_all() {
+async fn a_bulk_change_of_hidden_messages_is_unsupported() {
     let world = without_a_ledger(can_wait, true).await;
     let all = world.engine.monitor().change_all(RecordQuery::default(), Change::Cancel, "ada").await;
     let text = refused(all);
@@ -176,7 +180,7 @@ async fn where_the_broker_hides_what_waits_a_query_does_not_say_that_it_has_chan
 }
 
 #[tokio::test]
-async fn without_any_ledger_what_cannot_be_counted_is_refused_and_what_is_in_flight_is_listed() {
+async fn without_a_ledger_only_in_flight_messages_are_listed() {
     let world = without_a_ledger(can_wait, false).await;
     let monitor = world.engine.monitor();
     assert!(refused(monitor.counts().await).contains("no ledger"));
@@ -194,7 +198,7 @@ async fn without_any_ledger_what_cannot_be_counted_is_refused_and_what_is_in_fli
 }
 
 #[tokio::test]
-async fn what_a_store_has_forwarded_is_what_the_transport_says_that_it_is() {
+async fn the_transport_shows_forwarded_messages() {
     let clock = VirtualClock::new();
     let seams = Seams::virtual_time(clock.clone(), 1);
     let remembers = MemorySettings { keep_done: 100, ..MemorySettings::default() };
@@ -213,7 +217,7 @@ async fn what_a_store_has_forwarded_is_what_the_transport_says_that_it_is() {
 }
 
 #[tokio::test]
-async fn a_bulk_cancel_by_key_reaches_more_than_a_thousand_in_a_store() {
+async fn a_bulk_cancel_reaches_more_than_one_page() {
     const COUNT: usize = 1100;
     let world = without_a_ledger(cannot_wait, true).await;
     world.handle(orders(), |_, _| Verdict::ACK).await;
@@ -228,7 +232,7 @@ async fn a_bulk_cancel_by_key_reaches_more_than_a_thousand_in_a_store() {
 }
 
 #[tokio::test]
-async fn a_store_in_the_transports_own_database_shows_each_message_once() {
+async fn a_shared_database_shows_each_message_once() {
     let clock = VirtualClock::new();
     let seams = Seams::virtual_time(clock.clone(), 1);
     let memory =
@@ -245,7 +249,7 @@ async fn a_store_in_the_transports_own_database_shows_each_message_once() {
     let mut seen: Vec<_> = monitor.list(10).await.unwrap().iter().map(|seen| seen.id.to_string()).collect();
     seen.sort();
     assert_eq!(seen, ["a", "b", "c", "dead"]);
-    assert_eq!(monitor.list(2).await.unwrap().len(), 2, "short pages are filled");
+    assert_eq!(monitor.list(2).await.unwrap().len(), 2, "pages are filled up to the limit");
     assert_eq!(monitor.dead(1).await.unwrap().len(), 1);
     let waiting = RecordQuery { states: vec![State::Scheduled], ..RecordQuery::default() };
     let tally = monitor.change_all(waiting, Change::Cancel, "ada").await.unwrap();
@@ -253,7 +257,7 @@ async fn a_store_in_the_transports_own_database_shows_each_message_once() {
 }
 
 #[tokio::test]
-async fn a_bulk_cancel_counts_several_entries_of_one_id_once_each() {
+async fn a_bulk_cancel_counts_each_entry_once() {
     let world = World::with(MemorySettings { keep_done: 100, ..MemorySettings::default() }).await;
     world.handle(orders(), |_, _| Verdict::ACK).await;
     for _ in 0..3 {
@@ -278,7 +282,7 @@ async fn a_chosen_id_that_the_broker_could_hide_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn a_replacement_reaches_an_entry_that_the_transport_holds() {
+async fn a_replacement_reaches_an_entry_in_the_transport() {
     let clock = VirtualClock::new();
     let seams = Seams::virtual_time(clock.clone(), 1);
     let [memory, store] = [(); 2].map(|()| Arc::new(Memory::new(seams.clone(), MemorySettings::default())));
@@ -291,9 +295,9 @@ async fn a_replacement_reaches_an_entry_that_the_transport_holds() {
     assert_eq!(world.ids(), ["a"]);
 }
 
-/// Ready in the transport, where it is too late, and pending in the store.
+/// Ready in the transport, where it is too late to cancel, and pending in the store.
 #[tokio::test]
-async fn a_bulk_cancel_reaches_the_store_whatever_the_transport_has_of_an_id() {
+async fn a_bulk_cancel_reaches_the_store_and_the_transport() {
     let clock = VirtualClock::new();
     let seams = Seams::virtual_time(clock.clone(), 1);
     let [memory, store] = [(); 2].map(|()| Arc::new(Memory::new(seams.clone(), MemorySettings::default())));

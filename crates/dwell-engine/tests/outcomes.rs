@@ -1,4 +1,4 @@
-//! Every row of the outcome table through real pumps, async and blocking.
+//! Tests of every row of the outcome table through pumps, async and blocking.
 
 mod common;
 use common::*;
@@ -6,8 +6,8 @@ use dwell_core::*;
 use dwell_engine::*;
 use std::time::Duration;
 
-/// Runs a story on both pumps.
-macro_rules! on_both_pumps {
+/// Defines each test twice, for async and for blocking handlers.
+macro_rules! for_async_and_blocking {
     ($(async fn $name:ident($world:ident, $handle:ident) $body:block)*) => {
         mod proactor {
             use super::*;
@@ -30,7 +30,7 @@ macro_rules! on_both_pumps {
     };
 }
 
-on_both_pumps! {
+for_async_and_blocking! {
     async fn success_is_acked_and_gone(world, handle) {
         let pump = handle!(orders(), |_, _| Verdict::ACK);
         world.send(order("a")).await;
@@ -40,7 +40,7 @@ on_both_pumps! {
         assert_eq!(world.memory.ledger().unwrap().counts().await.unwrap(), []);
     }
 
-    async fn a_deferral_comes_back_after_its_own_delay_or_the_subscriptions_or_at_once(world, handle) {
+    async fn a_deferral_uses_its_own_or_the_default_delay(world, handle) {
         let settings = SubscriptionSettings { defer_delay: SECOND * 7, ..orders() };
         handle!(settings, |_, run| match run {
             0 => Verdict::defer_by_default(),
@@ -54,7 +54,7 @@ on_both_pumps! {
         assert_eq!(world.ran().last().unwrap().attempts, Attempts { handled: 3, failed: 0 });
     }
 
-    async fn failures_back_off_and_end_among_the_dead_letters(world, handle) {
+    async fn failures_back_off_and_are_dead_lettered(world, handle) {
         let settings = SubscriptionSettings { retry: RetryPolicy { max_retries: 2, ..orders().retry }, ..orders() };
         let pump = handle!(settings, |_, _| Verdict::fail("boom"));
         world.send(order("a")).await;
@@ -67,7 +67,7 @@ on_both_pumps! {
         assert_eq!((pump.counts().failed, pump.counts().exhausted, pump.counts().dead()), (2, 1, 1));
     }
 
-    async fn a_panic_is_a_failure_of_that_message_alone(world, handle) {
+    async fn a_panic_fails_only_its_own_message(world, handle) {
         handle!(orders(), |message: &Message, run| {
             assert!(&*message.id.0 != "bad" || run > 2, "planned panic");
             Verdict::ACK
@@ -78,7 +78,7 @@ on_both_pumps! {
         assert_eq!(world.ran()[2].attempts, Attempts { handled: 1, failed: 1 });
     }
 
-    async fn a_reject_is_dead_at_once_and_an_invalid_goes_to_its_own_channel(world, handle) {
+    async fn rejected_and_invalid_messages_are_not_retried(world, handle) {
         let settings = SubscriptionSettings { invalid: Some("orders.invalid".into()), ..orders() };
         handle!(settings, |message: &Message, _| match &*message.id.0 {
             "rejected" => Verdict::Reject("no".into()),
@@ -95,7 +95,7 @@ on_both_pumps! {
         assert_eq!(reasons, [("invalid".into(), "unacceptable".into()), ("rejected".into(), "delivery_error".into())]);
     }
 
-    async fn a_release_returns_uncounted_not_before_its_delay_and_holds_no_slot(world, handle) {
+    async fn a_release_is_uncounted_and_delayed(world, handle) {
         let settings = SubscriptionSettings { release_delay: SECOND * 2, ..orders() };
         handle!(settings, |message: &Message, run| match (&*message.id.0, run) {
             ("a", 0) => Verdict::Release("not now".into()),
@@ -109,7 +109,7 @@ on_both_pumps! {
         assert_eq!(world.ran()[2].attempts, Attempts::default());
     }
 
-    async fn an_unknown_type_is_invalid_or_left_alone(world, handle) {
+    async fn an_unknown_type_is_invalid_or_skipped(world, handle) {
         let settings = SubscriptionSettings { on_unknown: OnUnknown::Skip, ..orders() };
         let skipping = handle!(settings, |_, _| Verdict::Unknown);
         let strict = handle!(SubscriptionSettings::new("orders", "strict"), |_, _| Verdict::Unknown);
@@ -119,7 +119,7 @@ on_both_pumps! {
         assert_eq!(world.in_state(State::Dead).await.len(), 1);
     }
 
-    async fn discard_acks_what_is_given_up_and_the_next_message_arrives(world, handle) {
+    async fn discard_acks_rejected_messages(world, handle) {
         let settings = SubscriptionSettings { dead_letter: DeadLetter::Discard, ..orders() };
         let pump = handle!(settings, |message: &Message, _| match &*message.id.0 {
             "a" => Verdict::Reject("no".into()),
@@ -132,7 +132,7 @@ on_both_pumps! {
         assert!(world.in_state(State::Dead).await.is_empty());
     }
 
-    async fn a_misconfigured_pipeline_gives_the_message_back_and_stops_that_performer_only(world, handle) {
+    async fn a_misconfigured_pipeline_stops_only_its_performer(world, handle) {
         let broken = handle!(orders(), |_, run| match run {
             0 => Verdict::Misconfigured("no state of type App".into()),
             _ => Verdict::ACK,
@@ -142,13 +142,13 @@ on_both_pumps! {
         world.advance(SECOND * 3600).await;
         assert_eq!(broken.status(), [Status::Misconfigured("no state of type App".into())]);
         assert_eq!((broken.counts().handled, other.counts().handled), (0, 1));
-        assert_eq!(world.in_state(State::Ready).await.len(), 1, "it waits for a better configuration");
+        assert_eq!(world.in_state(State::Ready).await.len(), 1, "returned, until the configuration is fixed");
         broken.restart();
         world.advance(SECOND).await;
         assert_eq!(broken.counts().handled, 1);
     }
 
-    async fn reaching_the_unacceptable_limit_stops_the_performer_until_it_is_restarted(world, handle) {
+    async fn the_unacceptable_limit_stops_the_performer(world, handle) {
         let settings = SubscriptionSettings {
             unacceptable_message_limit: 2,
             unacceptable_message_window: Some(SECOND * 60),
@@ -159,7 +159,7 @@ on_both_pumps! {
             world.send(order(id)).await;
             world.advance(SECOND * 61).await;
         }
-        assert_eq!(pump.status(), [Status::Running], "never two within a minute");
+        assert_eq!(pump.status(), [Status::Running], "no two within a minute");
         for id in ["c", "d"] {
             world.send(order(id)).await;
             world.advance(SECOND).await;
@@ -175,7 +175,7 @@ on_both_pumps! {
 }
 
 #[tokio::test]
-async fn a_deferred_message_does_not_fan_out_to_another_subscription() {
+async fn a_deferred_message_reaches_only_its_subscription() {
     let world = World::new().await;
     world.handle(orders(), |_, run| if run == 0 { Verdict::defer(SECOND) } else { Verdict::ACK }).await;
     world.handle(SubscriptionSettings::new("orders", "stock"), |_, _| Verdict::ACK).await;
@@ -186,7 +186,7 @@ async fn a_deferred_message_does_not_fan_out_to_another_subscription() {
 }
 
 #[tokio::test]
-async fn a_hung_async_handler_is_given_up_after_its_timeout_and_flagged_meanwhile() {
+async fn a_hung_async_handler_is_listed_and_times_out() {
     let world = World::new().await;
     let settings = SubscriptionSettings { handler_timeout: SECOND * 3, ..orders() };
     let recorder = world.clone();
@@ -206,7 +206,7 @@ async fn a_hung_async_handler_is_given_up_after_its_timeout_and_flagged_meanwhil
     let seen = world.engine.monitor().in_flight();
     assert_eq!((seen.len(), seen[0].stage, seen[0].hung), (1, Stage::Processing, false));
     world.advance(SECOND * 60).await;
-    assert_eq!(world.times(), [0.0, 8.0], "three seconds of patience, then five of backoff");
+    assert_eq!(world.times(), [0.0, 8.0], "a timeout of three seconds, then a pause of five");
     assert_eq!((pump.counts().timed_out, pump.counts().handled), (1, 1));
     assert_eq!(world.ran()[1].attempts, Attempts { handled: 1, failed: 1 });
 }

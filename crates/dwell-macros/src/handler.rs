@@ -1,4 +1,5 @@
-//! `#[handler]`: a function becomes one of its name that makes the pipeline, and keeps the plain one as `name::call`.
+//! `#[handler]`: replaces a function by one with the same name that creates the pipeline, and keeps
+//! the plain one as `name::call`.
 
 use proc_macro2::{Group, Ident, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -12,7 +13,7 @@ use syn::{
 
 use crate::{all, steps};
 
-/// A function whose body is passed on unread: whatever the compiler accepts in it will do.
+/// A function with an unparsed body, so that any body that the compiler accepts is passed on.
 struct Function {
     attributes: Vec<Attribute>,
     visibility: Visibility,
@@ -38,7 +39,8 @@ impl ToTokens for Function {
     }
 }
 
-/// The handler; or what is wrong, and the plain function, so that nothing else looks wrong because of it.
+/// Expands the attribute. With an error, the plain function is kept, so that the error causes no
+/// others.
 pub(crate) fn expand(settings: TokenStream, item: TokenStream) -> TokenStream {
     let mut function = match syn::parse2::<Function>(item.clone()) {
         Ok(function) => function,
@@ -75,7 +77,7 @@ fn handler(settings: &TokenStream, attributes: &[Attribute], function: &Function
     }
 }
 
-/// The type of the message; or why no handler can be made of such a function.
+/// Returns the type of the message, or the reasons why the function cannot be a handler.
 fn message_of(signature: &Signature) -> Result<&Type> {
     all(problems(signature))?;
     match signature.inputs.first() {
@@ -110,15 +112,20 @@ fn problems(signature: &Signature) -> Vec<Error> {
     if !generics.params.is_empty() {
         refuse(
             generics,
-            format!("the handler `{name}` is generic, but it handles one type of message: name it"),
+            format!(
+                "the handler `{name}` is generic, but a handler handles one type of message: name the type"
+            ),
         );
     } else if let Some(bounds) = &generics.where_clause {
-        refuse(bounds, format!("the handler `{name}` has a `where`, but nothing generic: remove it"));
+        refuse(
+            bounds,
+            format!("the handler `{name}` has a `where` clause, but no generic parameters: remove it"),
+        );
     }
     for (n, input) in inputs.iter().enumerate() {
         let FnArg::Typed(PatType { ty, .. }) = input else {
             let text =
-                "a handler has no `self`: write it outside of the `impl`, and take what it needs as `State`";
+                "a handler has no `self`: move it out of the `impl`, and take its dependencies as `State`";
             refuse(input, text.to_owned());
             continue;
         };
@@ -129,7 +136,9 @@ fn problems(signature: &Signature) -> Vec<Error> {
             Type::Reference(_) if n == 0 => {
                 refuse(
                     ty,
-                    format!("the handler `{name}` borrows its message, but is given it: remove the `&`"),
+                    format!(
+                        "the handler `{name}` borrows its message, but receives it by value: remove the `&`"
+                    ),
                 );
             }
             _ => {}
@@ -145,24 +154,26 @@ fn generate(function: &Function, message: &Type, steps: &[steps::Step]) -> Token
     let is =
         |attribute: &&Attribute, names: &[&str]| names.iter().any(|name| attribute.path().is_ident(name));
 
-    // What removes the function removes all that is made of it. Docs are the maker's, and what is allowed is allowed
-    // to both; everything else is about the code in the function.
+    // `cfg` applies to everything that is generated. Docs belong to the pipeline function, and
+    // `allow` to both. All other attributes belong to the plain function.
     let conditions: Vec<_> = attributes.iter().filter(|attribute| is(attribute, &["cfg"])).collect();
     let of_maker = attributes.iter().filter(|attribute| is(attribute, &["cfg", "doc", "allow"]));
     let of_parts = attributes.iter().filter(|attribute| is(attribute, &["cfg", "allow"]));
     let of_function = attributes.iter().filter(|attribute| !is(attribute, &["cfg", "doc"]));
 
-    // What a lint says about the maker, as that it has no docs, is then said at the function.
+    // Lints about the pipeline function, such as missing docs, are then reported at the source
+    // function.
     let fn_token = Token![fn](signature.fn_token.span);
     let mut call = signature.clone();
     call.ident = Ident::new("call", name.span());
     let call_doc = format!("The plain function `{shown}`, without its steps.");
     let call_doc: Attribute = parse_quote!(#[doc = #call_doc]);
-    // An extractor that is none, or an answer that is none, is then reported at the function's name.
+    // Errors about extractors and return types are then reported at the function's name.
     let plain = quote_spanned!(name.span()=> #name::call);
     let steps = steps.iter().map(steps::Step::expand);
     let parts = parts(signature);
-    // A struct with braces has no value of its name, so that the function can have it, and a variable can hide that.
+    // A struct with braces does not occupy its name in the value namespace, so the function can
+    // have it and a variable can shadow it.
     quote! {
         #(#of_maker)*
         #visibility #fn_token #name() -> ::dwell::Pipeline<#message> {
@@ -186,7 +197,7 @@ fn generate(function: &Function, message: &Type, steps: &[steps::Step]) -> Token
     }
 }
 
-/// Looks at each part of a handler by itself, so that what does not fit is told where it stands.
+/// Generates a check of each part of a handler, so that an error is reported at that part.
 fn parts(signature: &Signature) -> TokenStream {
     let name = &signature.ident;
     let inputs = signature.inputs.iter().filter_map(|input| match input {
@@ -195,7 +206,7 @@ fn parts(signature: &Signature) -> TokenStream {
     });
     let inputs: Vec<_> = inputs.collect();
     let types: Vec<_> = inputs.iter().map(|input| &*input.ty).collect();
-    // What removes a parameter removes all that is said about it.
+    // A `cfg` of a parameter applies to all of its checks.
     let conditions: Vec<_> = inputs
         .iter()
         .map(|input| {
@@ -224,8 +235,8 @@ fn parts(signature: &Signature) -> TokenStream {
     }
 }
 
-/// What the handler answers, if it can be told: a function that is not `async` may return a future of its answer, unless
-/// it says `Result`; and what is `impl` has no name.
+/// Returns the return type of the handler, if it is known. A function that is not `async` may
+/// return a future, unless its return type is a `Result`. An `impl` type cannot be named.
 fn answer(signature: &Signature) -> Option<&Type> {
     let ReturnType::Type(_, ty) = &signature.output else { return None };
     let is_result = match &**ty {

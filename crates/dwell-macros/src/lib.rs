@@ -1,12 +1,16 @@
-//! What Dwell derives and generates. Use it through the crate `dwell`, which exports all of it.
+//! The derive and attribute macros of Dwell. Use them through the crate `dwell`, which exports all
+//! of them.
 //!
-//! * [`Command`] and [`Event`] make a type a message: they give it its name on the wire and its topic.
-//! * [`macro@handler`] puts steps around a handler: [`macro@defer_on_error`], [`macro@reject_on_error`],
-//!   [`macro@release_on_error`], [`macro@retry`], [`macro@retry_inline`], [`macro@timeout`], [`macro@circuit_breaker`],
-//!   [`macro@rate_limit`] and [`macro@inbox`]. Without steps, a function is a handler as it is.
+//! * [`Command`] and [`Event`] make a type a message: they define its name on the wire and its
+//!   topic.
+//! * [`macro@handler`] adds steps to a handler: [`macro@defer_on_error`],
+//!   [`macro@reject_on_error`], [`macro@release_on_error`], [`macro@retry`],
+//!   [`macro@retry_inline`], [`macro@timeout`], [`macro@circuit_breaker`], [`macro@rate_limit`] and
+//!   [`macro@inbox`]. Without steps, a function is a handler without the attribute.
 //!
-//! Nothing here decides anything at run time: what is generated can be written by hand, with `dwell::Message` and
-//! `dwell::Pipeline`. Names, durations and numbers are checked while compiling.
+//! The macros make no decisions at run time. You can write the generated code yourself, with
+//! `dwell::Message` and `dwell::Pipeline`. Names, durations and numbers are checked at compile
+//! time.
 #![forbid(unsafe_code)]
 
 mod handler;
@@ -18,7 +22,7 @@ mod value;
 use proc_macro::TokenStream;
 use syn::{DeriveInput, Error, parse_macro_input};
 
-/// Makes a type a command: sent to the one place where it is handled, by `send`.
+/// Makes a type a command, which is sent with `send` to its single handler.
 ///
 /// ```
 /// use dwell::prelude::*;
@@ -35,26 +39,28 @@ use syn::{DeriveInput, Error, parse_macro_input};
 ///
 /// # Settings
 ///
-/// `#[message(…)]` on the type takes
+/// `#[message(…)]` on the type accepts these settings:
 ///
-/// * `name`: what the type is called on the wire. Others read it, and messages that wait carry it: to change it is to
-///   send another type. Without it, the name is the package's and the type's: `OrderPlaced` in the package `shop` is
-///   `shop.order_placed`. Modules are not in it, so a type keeps its name when it moves to another file; when it is
-///   renamed, or moves to another package, give it its old name. What a name cannot contain is `_` in the package's
-///   part, and the packages `dwell` and `job` are `dwell_` and `job_` there, since their names are reserved.
-/// * `topic`: where it is sent. Without it, a topic of its own, called like the message.
-/// * `codec`: the type that writes and reads the payload. Without it, `dwell::Json`.
+/// * `name`: the name of the type on the wire. Other programs and stored messages refer to it, so a
+///   changed name is another type. The default is the name of the package and of the type:
+///   `OrderPlaced` in the package `shop` is `shop.order_placed`. Modules are not part of it, so you
+///   can move a type to another file. If you rename a type or move it to another package, set its
+///   old name. In the package part, characters that a name cannot contain are replaced by `_`. The
+///   packages `dwell` and `job` become `dwell_` and `job_`, because their names are reserved.
+/// * `topic`: the topic. The default is the name of the message.
+/// * `codec`: the type that encodes and decodes the payload. The default is `dwell::Json`.
 ///
-/// A name or topic is 1 to 120 of the characters `A-Z a-z 0-9 _ . -`. Those that start with `dwell.` or `job.`, or end
-/// in `.dlq` or `.invalid`, are reserved.
+/// A name or topic has 1 to 120 of the characters `A-Z a-z 0-9 _ . -`. Those that start with
+/// `dwell.` or `job.`, or end in `.dlq` or `.invalid`, are reserved.
 ///
-/// The type is a struct or an enum without parameters, and is `Serialize` and `Deserialize` as well.
+/// The type is a struct or an enum without generic parameters, and has to implement `Serialize` and
+/// `Deserialize`.
 #[proc_macro_derive(Command, attributes(message))]
 pub fn command(item: TokenStream) -> TokenStream {
     derive(message::Kind::Command, &parse_macro_input!(item as DeriveInput))
 }
 
-/// Makes a type an event: published to all who subscribe to it, by `publish`.
+/// Makes a type an event, which is published with `publish` to all of its subscriptions.
 ///
 /// ```
 /// use dwell::prelude::*;
@@ -79,7 +85,7 @@ fn derive(kind: message::Kind, input: &DeriveInput) -> TokenStream {
     message::expand(kind, input, package.as_deref()).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// Puts steps around a handler: the attributes below it, of which the first is the outermost.
+/// Adds steps to a handler: the attributes below this one, of which the first is the outermost.
 ///
 /// ```
 /// use dwell::{Event, State, handler};
@@ -100,7 +106,7 @@ fn derive(kind: message::Kind, input: &DeriveInput) -> TokenStream {
 ///     }
 /// }
 ///
-/// /// Tells the customer that we have the order.
+/// /// Sends a confirmation to the customer.
 /// #[handler]
 /// #[retry(max_retries = 20, base_delay = "1s", max_delay = "1h")]
 /// #[timeout("10s")]
@@ -109,14 +115,18 @@ fn derive(kind: message::Kind, input: &DeriveInput) -> TokenStream {
 /// }
 /// ```
 ///
-/// The function is `async`, or blocks. Its first parameter is the message, by value; what else it needs comes by
-/// extractors. `confirm` is then to be given to `subscribe` or `handle`, and `confirm::call(…)` is the plain function,
-/// as for a test. Both are as visible as the function was. Other attributes stay with the plain function.
+/// The function is `async` or blocking. Its first parameter is the message, by value. The other
+/// parameters are extractors.
+///
+/// Pass `confirm` to `subscribe` or `handle`. `confirm::call(…)` is the plain function, for example
+/// for a test. Both have the visibility of the function. Other attributes stay on the plain
+/// function.
 ///
 /// # Order
 ///
-/// The steps stand *below* `#[handler]`. Each can be there once. Each takes `step = n` too, a whole number: then the
-/// lowest is the outermost, however they are written. Numbers are on all the steps of a handler, or on none.
+/// The steps are written *below* `#[handler]`. Each can be used once. Each also accepts `step = n`
+/// with a whole number. The step with the lowest number is then the outermost, whatever the order
+/// of the attributes is. Either all steps of a handler have a number, or none.
 ///
 /// ```
 /// # use dwell::{Event, handler};
@@ -135,8 +145,8 @@ pub fn handler(settings: TokenStream, item: TokenStream) -> TokenStream {
 
 /// A step of a [`macro@handler`]: an error defers the message, which uses up no retry.
 ///
-/// `#[defer_on_error]` waits as long as the subscription says, `#[defer_on_error("30s")]` or
-/// `#[defer_on_error(delay = "30s")]` as long as it says itself, and `"0s"` not at all.
+/// `#[defer_on_error]` uses the delay of the subscription. `#[defer_on_error("30s")]` and
+/// `#[defer_on_error(delay = "30s")]` set the delay. `"0s"` means no delay.
 ///
 /// ```
 /// # use dwell::prelude::*;
@@ -147,7 +157,7 @@ pub fn handler(settings: TokenStream, item: TokenStream) -> TokenStream {
 /// #[handler]
 /// #[defer_on_error("30s")]
 /// async fn confirm(_: OrderPlaced) -> Result<(), std::io::Error> {
-///     Err(std::io::Error::other("the mail server is away"))
+///     Err(std::io::Error::other("the mail server is unavailable"))
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
@@ -162,7 +172,8 @@ pub fn defer_on_error(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("defer_on_error", item)
 }
 
-/// A step of a [`macro@handler`]: an error rejects the message, which goes to the dead letters at once.
+/// A step of a [`macro@handler`]: an error rejects the message, which goes to the dead letters
+/// immediately.
 ///
 /// ```
 /// # use dwell::prelude::*;
@@ -172,14 +183,14 @@ pub fn defer_on_error(_: TokenStream, item: TokenStream) -> TokenStream {
 /// #[handler]
 /// #[reject_on_error]
 /// async fn charge(_: Charge) -> Result<(), std::io::Error> {
-///     Err(std::io::Error::other("no answer: the money may be gone, or not"))
+///     Err(std::io::Error::other("no answer: the payment may have succeeded or not"))
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
 /// # let t = dwell::testing::start(Bus::builder().handle(charge)).await?;
 /// # t.send(Charge).await?;
 /// # t.run_until_idle().await;
-/// assert_eq!(t.dead::<Charge>(), 1, "for a person to look at");
+/// assert_eq!(t.dead::<Charge>(), 1, "for a person to check");
 /// # Ok(()) }
 /// ```
 #[proc_macro_attribute]
@@ -187,7 +198,8 @@ pub fn reject_on_error(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("reject_on_error", item)
 }
 
-/// A step of a [`macro@handler`]: an error releases the message, for whoever asks next.
+/// A step of a [`macro@handler`]: an error releases the message, for the next worker that receives
+/// it.
 ///
 /// ```
 /// # use dwell::prelude::*;
@@ -198,7 +210,7 @@ pub fn reject_on_error(_: TokenStream, item: TokenStream) -> TokenStream {
 /// #[handler]
 /// #[release_on_error]
 /// fn print(_: Print) -> Result<(), std::io::Error> {
-///     Err(std::io::Error::other("this printer has no paper: another may have"))
+///     Err(std::io::Error::other("this printer has no paper"))
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
@@ -213,11 +225,11 @@ pub fn release_on_error(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("release_on_error", item)
 }
 
-/// A step of a [`macro@handler`]: how often and when a failed message is tried again, by the broker.
+/// A step of a [`macro@handler`]: the retry policy for failed messages, which the broker delays.
 ///
-/// `#[retry(max_retries = 20, base_delay = "1s", max_delay = "1h", jitter = 0.15)]`, or some of these: what is not set
-/// is the subscription's. The delay starts at `base_delay`, doubles up to `max_delay`, and differs by up to the share
-/// `jitter` at random.
+/// `#[retry(max_retries = 20, base_delay = "1s", max_delay = "1h", jitter = 0.15)]`, or some of
+/// these. The subscription's settings are used for the others. The delay starts at `base_delay`,
+/// doubles up to `max_delay`, and varies at random by up to the fraction `jitter`.
 ///
 /// ```
 /// # use dwell::prelude::*;
@@ -228,7 +240,7 @@ pub fn release_on_error(_: TokenStream, item: TokenStream) -> TokenStream {
 /// #[handler]
 /// #[retry(max_retries = 20, base_delay = "1s", max_delay = "1h")]
 /// async fn confirm(_: OrderPlaced) -> Result<(), std::io::Error> {
-///     Err(std::io::Error::other("the mail server is away"))
+///     Err(std::io::Error::other("the mail server is unavailable"))
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
@@ -243,10 +255,11 @@ pub fn retry(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("retry", item)
 }
 
-/// A step of a [`macro@handler`]: what is inside is tried again at once, while the message is held.
+/// A step of a [`macro@handler`]: retries the inner part inline, while the message is leased.
 ///
-/// `#[retry_inline(max_retries = 3, base_delay = "100ms", max_delay = "1s")]`, or some of these. It is meant for what is
-/// over in a moment; for all else there is [`macro@retry`], which holds nothing.
+/// `#[retry_inline(max_retries = 3, base_delay = "100ms", max_delay = "1s")]`, or some of these.
+/// Use it for errors that last only a moment, and [`macro@retry`] for all others, because it
+/// occupies no worker.
 ///
 /// ```
 /// # use dwell::prelude::*;
@@ -275,7 +288,7 @@ pub fn retry_inline(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("retry_inline", item)
 }
 
-/// A step of a [`macro@handler`]: what is inside may take this long, and has failed after it.
+/// A step of a [`macro@handler`]: the inner part fails if it takes longer than this.
 ///
 /// `#[timeout("10s")]` or `#[timeout(after = "10s")]`.
 ///
@@ -303,7 +316,8 @@ pub fn timeout(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("timeout", item)
 }
 
-/// A step of a [`macro@handler`]: after so many failures in a row, nothing is tried for a while.
+/// A step of a [`macro@handler`]: after a number of consecutive failures, messages are deferred
+/// without a run for a while.
 ///
 /// `#[circuit_breaker(failures = 5, open_for = "30s")]`, or some of these.
 ///
@@ -315,7 +329,7 @@ pub fn timeout(_: TokenStream, item: TokenStream) -> TokenStream {
 /// #[handler]
 /// #[circuit_breaker(failures = 2, open_for = "1m")]
 /// async fn confirm(_: OrderPlaced) -> Result<(), std::io::Error> {
-///     Err(std::io::Error::other("the mail server is away"))
+///     Err(std::io::Error::other("the mail server is unavailable"))
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), dwell::Error> {
@@ -330,9 +344,10 @@ pub fn circuit_breaker(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("circuit_breaker", item)
 }
 
-/// A step of a [`macro@handler`]: what is inside runs at most this often.
+/// A step of a [`macro@handler`]: limits how often the inner part runs.
 ///
-/// `#[rate_limit(per_second = 10, burst = 5)]`; `per_second` may be a fraction, and `burst` be left out.
+/// `#[rate_limit(per_second = 10, burst = 5)]`. `per_second` may be a fraction, and `burst` is
+/// optional.
 ///
 /// ```
 /// # use dwell::prelude::*;
@@ -358,7 +373,7 @@ pub fn rate_limit(_: TokenStream, item: TokenStream) -> TokenStream {
 
 /// A step of a [`macro@handler`]: a message that was handled before is not handled again.
 ///
-/// `#[inbox]`, or `#[inbox(keep = "7d")]` to say how long a message is remembered.
+/// `#[inbox]`, or `#[inbox(keep = "7d")]` to set how long a message is remembered.
 ///
 /// ```
 /// # use dwell::{prelude::*, raw::{Address, Message}};
@@ -387,14 +402,15 @@ pub fn inbox(_: TokenStream, item: TokenStream) -> TokenStream {
     misplaced("inbox", item)
 }
 
-/// A step attribute that is expanded has no `#[handler]` above it, which would have taken it away.
+/// Returns the error for a step attribute that is expanded, because no `#[handler]` above has
+/// removed it.
 fn misplaced(name: &str, item: TokenStream) -> TokenStream {
     let mut tokens = TokenStream::from(steps::misplaced(name).into_compile_error());
     tokens.extend(item);
     tokens
 }
 
-/// All problems as one error, each reported at its own place.
+/// Combines all errors. Each keeps its own location.
 fn all(problems: impl IntoIterator<Item = Error>) -> syn::Result<()> {
     let combined = problems.into_iter().reduce(|mut all, problem| {
         all.combine(problem);

@@ -1,4 +1,4 @@
-//! `#[derive(Command)]` and `#[derive(Event)]`: what a type is called on the wire, and where it goes.
+//! `#[derive(Command)]` and `#[derive(Event)]`: the name of a type on the wire, and its topic.
 
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
@@ -11,14 +11,14 @@ use crate::settings::Keys;
 
 const KEYS: Keys<'_> = Keys { attribute: "message", known: &["name", "topic", "codec"], unnamed: None };
 
-/// What is derived: the trait of this name.
+/// The trait to derive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Command,
     Event,
 }
 
-/// `package` is the name of the package that the type is in, where it is known.
+/// Expands a derive. `package` is the name of the type's package, if known.
 pub(crate) fn expand(kind: Kind, input: &DeriveInput, package: Option<&str>) -> Result<TokenStream> {
     let ident = &input.ident;
     check_shape(input)?;
@@ -60,29 +60,32 @@ fn check_shape(input: &DeriveInput) -> Result<()> {
     let ident = &input.ident;
     if let Data::Union(data) = &input.data {
         let text =
-            format!("`{ident}` is a union, which cannot be read back: a message is a struct or an enum");
+            format!("`{ident}` is a union, which cannot be deserialised: a message is a struct or an enum");
         return Err(Error::new(data.union_token.span(), text));
     }
     if !input.generics.params.is_empty() {
         let text =
-            format!("`{ident}` is generic, but a message has one name for one type: remove the parameters");
+            format!("`{ident}` is generic, but a message is one type with one name: remove the parameters");
         return Err(Error::new_spanned(&input.generics, text));
     }
     Ok(())
 }
 
-/// Reads the value of `name` or `topic`.
+/// Parses the value of `name` or `topic`.
 fn wire_name(key: &Ident, input: ParseStream<'_>) -> Result<LitStr> {
     let wanted = format!("`{key}` takes a text, such as `{key} = \"payments.charge\"`");
     let text = input.parse::<LitStr>().map_err(|error| Error::new(error.span(), wanted))?;
     match dwell_core::check_user_topic(&text.value()) {
         Ok(()) => Ok(text),
         Err(error) if key == "topic" => Err(Error::new(text.span(), error)),
-        Err(error) => Err(Error::new(text.span(), format!("a message is named like a topic, but {error}"))),
+        Err(error) => Err(Error::new(
+            text.span(),
+            format!("the name of a message has to be valid for a topic: {error}"),
+        )),
     }
 }
 
-/// `{package}.{type}`: no module is in it, so that a type keeps its name when it moves to another file.
+/// Returns `{package}.{type}`. Modules are not part of it, so that a type can move to another file.
 fn default_name(ident: &Ident, package: Option<&str>) -> Result<LitStr> {
     let wrong = |problem: String| {
         Error::new(ident.span(), format!("{problem}\ngive `{ident}` a name: `#[message(name = \"…\")]`"))
@@ -97,18 +100,19 @@ fn default_name(ident: &Ident, package: Option<&str>) -> Result<LitStr> {
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' })
         .collect();
-    // A package called `dwell` or `job`: everything in it would be reserved.
+    // In a package with the name `dwell` or `job`, all names would be reserved.
     if dwell_core::check_user_topic(&format!("{name}.x")).is_err() {
         name.push('_');
     }
     name.push('.');
     name.push_str(&snake_case(&ident.unraw().to_string()));
     dwell_core::check_user_topic(&name)
-        .map_err(|error| wrong(format!("the default name does not fit: {error}")))?;
+        .map_err(|error| wrong(format!("the default name is invalid: {error}")))?;
     Ok(LitStr::new(&name, ident.span()))
 }
 
-/// `OrderPlaced` is `order_placed`, `HTTPError` is `http_error`, `OrderV2` is `order_v2`.
+/// Converts `OrderPlaced` to `order_placed`, `HTTPError` to `http_error` and `OrderV2` to
+/// `order_v2`.
 fn snake_case(name: &str) -> String {
     let letters: Vec<char> = name.chars().collect();
     let mut snake = String::new();

@@ -1,4 +1,5 @@
-//! What stands between the parentheses of an attribute: `key = value`, each key once, and only keys that exist.
+//! Parsing of the settings in parentheses: `key = value`, each key at most once, and only known
+//! keys.
 
 use std::fmt::Write as _;
 
@@ -7,19 +8,19 @@ use syn::{
     Attribute, Error, Lit, Meta, Result, Token, ext::IdentExt as _, parse::ParseStream, spanned::Spanned as _,
 };
 
-/// The keys that an attribute has.
+/// The settings of an attribute.
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
-    /// The attribute's name, for error texts.
+    /// Name of the attribute, for errors.
     pub(crate) attribute: &'a str,
     pub(crate) known: &'a [&'a str],
-    /// The key whose value may come first without it: `#[timeout("10s")]`.
+    /// Setting whose value may come first without a key: `#[timeout("10s")]`.
     pub(crate) unnamed: Option<&'a str>,
 }
 
 impl Keys<'_> {
-    /// Reads the settings of one attribute. `set` is called with each key, and reads the value. The keys that were set
-    /// are kept in `seen`, so that several attributes of one name can share them.
+    /// Parses the settings of one attribute. `set` is called with each key and parses the value.
+    /// `seen` collects the keys, so that several attributes with one name can share it.
     pub(crate) fn read(
         &self,
         attribute: &Attribute,
@@ -33,7 +34,7 @@ impl Keys<'_> {
             }
             Meta::NameValue(pair) => Err(Error::new(
                 pair.eq_token.span(),
-                format!("the settings of `#[{0}]` stand in parentheses: `#[{0}(…)]`", self.attribute),
+                format!("the settings of `#[{0}]` belong in parentheses: `#[{0}(…)]`", self.attribute),
             )),
         }
     }
@@ -64,7 +65,7 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// Reads `key =`.
+    /// Parses `key =`.
     fn key(&self, input: ParseStream<'_>) -> Result<Ident> {
         if !input.peek(Ident::peek_any) {
             let text =

@@ -1,4 +1,4 @@
-//! The step attributes: which there are, what each can be set to, and how it becomes a `::dwell::Step`.
+//! The step attributes, their settings, and their conversion to a `::dwell::Step`.
 
 use proc_macro2::{Literal, Span, TokenStream};
 use quote::{format_ident, quote};
@@ -13,22 +13,22 @@ use crate::{
     },
 };
 
-/// A step attribute, as there is one for each step that `::dwell::Step` makes.
+/// A step attribute. There is one for each step that `::dwell::Step` creates.
 pub(crate) struct Kind {
     name: &'static str,
     needs: Needs,
-    /// The first setting may be written without its name.
+    /// Whether the first setting may be written without its key.
     unnamed: bool,
-    /// Beside `step`, which all have. Each is a setter of the same name.
+    /// Settings in addition to `step`, which all have. Each is a setter with the same name.
     settings: &'static [(&'static str, value::Kind)],
 }
 
-/// What has to be set.
+/// Required settings.
 enum Needs {
     Nothing,
-    /// Any setting, because the attribute would do nothing without one.
+    /// At least one, because the attribute has no effect without a setting.
     Any,
-    /// The first, which the constructor takes.
+    /// The first one, which the constructor takes.
     First,
 }
 
@@ -70,7 +70,7 @@ const KINDS: [Kind; 9] = [
 ];
 
 impl Kind {
-    /// The step that an attribute of this path is, written `timeout` or `dwell::timeout`.
+    /// Returns the step for an attribute path, written `timeout` or `dwell::timeout`.
     pub(crate) fn of(path: &Path) -> Option<&'static Self> {
         let name = match path.segments.len() {
             1 => path.get_ident()?,
@@ -80,7 +80,7 @@ impl Kind {
         KINDS.iter().find(|kind| name == kind.name)
     }
 
-    /// Reads the settings of such an attribute.
+    /// Parses the settings of an attribute.
     pub(crate) fn read(&'static self, attribute: &Attribute) -> Result<Step> {
         let known: Vec<_> = self.settings.iter().map(|(name, _)| *name).chain(["step"]).collect();
         let unnamed = self.settings.first().map(|(name, _)| *name).filter(|_| self.unnamed);
@@ -98,16 +98,16 @@ impl Kind {
     }
 }
 
-/// One step attribute of a handler, as it was written.
+/// A step attribute of a handler.
 pub(crate) struct Step {
     kind: &'static Kind,
     span: Span,
     number: Option<Number>,
-    /// In the order in which they were written.
+    /// In the order of the source.
     values: Vec<(&'static str, value::Value)>,
 }
 
-/// `step = n`
+/// The setting `step = n`.
 struct Number {
     number: i32,
     span: Span,
@@ -140,7 +140,7 @@ impl Step {
             Needs::Nothing => None,
             Needs::Any => self.values.is_empty().then(|| {
                 let all: Vec<_> = settings.iter().map(|(setting, _)| format!("`{setting}`")).collect();
-                format!("`#[{name}]` sets nothing: give at least one of {}", all.join(", "))
+                format!("`#[{name}]` has no settings: set at least one of {}", all.join(", "))
             }),
             Needs::First => {
                 let first = settings[0].0;
@@ -162,14 +162,14 @@ impl Step {
             let (base, written) = (text(&base.written), text(&max.written));
             let problem = format!(
                 "`max_delay = {written}` is below `base_delay = {base}`, the delay before the first retry: \
-                 raise one or lower the other"
+                 increase one or decrease the other"
             );
             return Err(Error::new(max.written.span(), problem));
         }
         Ok(())
     }
 
-    /// The expression that makes the step.
+    /// Returns the expression that creates the step.
     pub(crate) fn expand(&self) -> TokenStream {
         let Kind { name, needs, settings, .. } = self.kind;
         let name = format_ident!("{name}");
@@ -194,7 +194,7 @@ fn text(written: &Lit) -> String {
     quote!(#written).to_string()
 }
 
-/// The steps of a handler, in the order in which they were written.
+/// Parses the steps of a handler, in the order of the source.
 pub(crate) fn read(attributes: &[Attribute]) -> Result<Vec<Step>> {
     let (mut steps, mut problems) = (Vec::new(), Vec::new());
     for attribute in attributes {
@@ -210,15 +210,14 @@ pub(crate) fn read(attributes: &[Attribute]) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// Steps that are there twice, and numbers that are.
+/// Returns errors for repeated steps and repeated numbers.
 fn repeated(steps: &[Step]) -> Vec<Error> {
     let mut problems = Vec::new();
     for (n, step) in steps.iter().enumerate() {
         let before = &steps[..n];
         let name = step.kind.name;
         if before.iter().any(|other| other.kind.name == name) {
-            let text =
-                format!("`#[{name}]` is there twice: a handler has each step once; remove one of them");
+            let text = format!("`#[{name}]` appears twice: use each step at most once");
             problems.push(Error::new(step.span, text));
         }
         let Some(Number { number, span }) = &step.number else { continue };
@@ -226,8 +225,7 @@ fn repeated(steps: &[Step]) -> Vec<Error> {
         if let Some(other) = before.iter().find(same) {
             let other = other.kind.name;
             let text = format!(
-                "`step = {number}` is the number of `#[{other}]` too, so which of them is the outer one? \
-                 Give each step a number of its own"
+                "`step = {number}` is also the number of `#[{other}]`: give each step a different number"
             );
             problems.push(Error::new(*span, text));
         }
@@ -235,7 +233,8 @@ fn repeated(steps: &[Step]) -> Vec<Error> {
     problems
 }
 
-/// Steps without a number where others have one: nothing says where they belong.
+/// Returns errors for steps without a number if other steps have one, because their position is
+/// unknown.
 fn not_numbered(steps: &[Step]) -> Vec<Error> {
     let Some(numbered) = steps.iter().find(|step| step.number.is_some()) else { return Vec::new() };
     let without = steps.iter().filter(|step| step.number.is_none());
@@ -249,7 +248,7 @@ fn not_numbered(steps: &[Step]) -> Vec<Error> {
     without.map(problem).collect()
 }
 
-/// What a step attribute says that no `#[handler]` has read.
+/// Returns the error for a step attribute without a `#[handler]` above it.
 pub(crate) fn misplaced(name: &str) -> Error {
     let text = format!("`#[{name}]` is a step of a handler: write `#[handler]` above it");
     Error::new(Span::call_site(), text)

@@ -1,4 +1,4 @@
-//! The values that settings of steps have. They are read while compiling, so they are written out: literals.
+//! Values of settings. They are checked at compile time, so they have to be literals.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use proc_macro2::{Literal, TokenStream};
 use quote::quote;
 use syn::{Error, Lit, parse::ParseStream};
 
-/// What a setting takes.
+/// Kind of a value.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
     /// A duration, zero included.
     Duration,
     /// A duration above zero.
     Positive,
-    /// A whole number from this one on.
+    /// A whole number, with its minimum.
     Count(u32),
     /// A number from 0 to 1.
     Share,
@@ -21,21 +21,21 @@ pub(crate) enum Kind {
     Rate,
 }
 
-/// A value as it was written, and as it is generated.
+/// A value: the literal, and the generated code.
 pub(crate) struct Value {
     pub(crate) written: Lit,
     pub(crate) tokens: TokenStream,
-    /// Of a duration: to compare two of them.
+    /// The duration, if it is one, for comparisons.
     pub(crate) duration: Option<Duration>,
 }
 
 impl Kind {
-    /// Reads the value of the setting `key`.
+    /// Parses the value of the setting `key`.
     pub(crate) fn read(self, key: &str, input: ParseStream<'_>) -> syn::Result<Value> {
         let wanted = self.wanted(key);
         let written = input
             .parse::<Lit>()
-            .map_err(|error| Error::new(error.span(), format!("{wanted}, written out right here")))?;
+            .map_err(|error| Error::new(error.span(), format!("{wanted}, as a literal")))?;
         let wrong = |problem: String| Error::new(written.span(), problem);
         let not_wanted = || wrong(wanted.clone());
         let (tokens, duration) = match self {
@@ -43,9 +43,9 @@ impl Kind {
                 let duration =
                     duration(key, &written).map_err(|problem| wrong(format!("{problem}\n{wanted}")))?;
                 if matches!(self, Kind::Positive) && duration.is_zero() {
-                    return Err(wrong(format!("no time at all is too short\n{wanted}")));
+                    return Err(wrong(format!("a duration of zero is not allowed here\n{wanted}")));
                 }
-                // Durations are read as whole milliseconds that fit.
+                // The parser returns whole milliseconds that fit.
                 let millis = Literal::u64_unsuffixed(duration.as_millis() as u64);
                 (quote!(::core::time::Duration::from_millis(#millis)), Some(duration))
             }
@@ -72,7 +72,7 @@ impl Kind {
         Ok(Value { written, tokens, duration })
     }
 
-    /// What to write, for error texts.
+    /// Describes the expected value, for errors.
     fn wanted(self, key: &str) -> String {
         match self {
             Kind::Duration => {
@@ -93,10 +93,10 @@ impl Kind {
 fn duration(key: &str, written: &Lit) -> Result<Duration, String> {
     let (text, suffix) = match written {
         Lit::Str(text) => (text.value(), ""),
-        // Rust reads `30s` as a number with the suffix `s`.
+        // Rust parses `30s` as a number with the suffix `s`.
         Lit::Int(number) => (number.to_string(), number.suffix()),
         Lit::Float(number) => (number.to_string(), number.suffix()),
-        _ => return Err(format!("`{key}` is no duration")),
+        _ => return Err(format!("`{key}` is not a duration")),
     };
     if !suffix.is_empty() && dwell_core::parse_duration(&text).is_ok() {
         return Err(format!("`{text}` has no quotes: write `{key} = \"{text}\"`"));

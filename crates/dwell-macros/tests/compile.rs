@@ -1,10 +1,11 @@
-//! What compiles, and what is refused with which words. Here, and not in `dwell`, because these programs are built with the
-//! features that their package asks for, and so without any transport.
+//! Programs that compile, and programs that are refused with the expected errors. They are here and
+//! not in `dwell`, because they are built with the features of their package, and therefore without
+//! any transport but memory.
 //!
-//! `TRYBUILD=overwrite cargo test -p dwell-macros --test compile` writes the words anew.
+//! `TRYBUILD=overwrite cargo test -p dwell-macros --test compile` updates the expected errors.
 
 #[test]
-fn what_is_right_compiles_and_what_is_wrong_is_refused_saying_what_to_do() {
+fn programs_compile_or_fail_as_expected() {
     let cases = trybuild::TestCases::new();
     cases.pass("tests/compile/pass/*.rs");
     cases.compile_fail("tests/compile/fail/*.rs");

@@ -46,8 +46,8 @@ async fn a_send_beyond_the_bound_is_refused_at_once_and_says_what_to_do() {
     assert_eq!((refusal.kind(), refusal.is_retryable()), (ErrorKind::Full, true));
     assert_eq!(
         refusal.to_string(),
-        "the subscription `orders/mail` holds 3 messages, as many as `capacity` allows: try again once its consumers \
-         have caught up, or raise it"
+        "the subscription `orders/mail` holds 3 messages, the maximum of `capacity`: retry once its consumers have caught \
+         up, or increase it"
     );
 }
 

@@ -342,7 +342,7 @@ async fn the_log_of_a_lost_lease_names_the_message_and_never_its_payload() {
     let bus = Bus::builder().handle(run).start_on(transport, world.seams.clone()).await.unwrap();
     bus.send(Work { how: "hang".into(), secret: SECRET.into() }).await.unwrap();
     world.clock.advance(SECOND * 11).await;
-    assert_eq!(world.checked(), lines(["lost its lease while it was held"]));
+    assert_eq!(world.checked(), lines(["lease lost"]));
 }
 
 #[tokio::test]
@@ -353,7 +353,7 @@ async fn the_log_of_a_settlement_that_failed_names_the_message_and_never_its_pay
     *faults.refuse.lock().unwrap() = Some(ErrorKind::Unavailable);
     bus.send(Work { how: "ok".into(), secret: SECRET.into() }).await.unwrap();
     world.clock.advance(SECOND * 11).await;
-    assert_eq!(world.checked(), lines(["could not settle: trying again"]));
+    assert_eq!(world.checked(), lines(["settlement failed; retrying"]));
 }
 
 #[tokio::test]

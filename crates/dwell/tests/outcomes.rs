@@ -128,7 +128,7 @@ table! {
         mail: |mail| mail.max_runs(MaxRuns::Limited(3)),
         answer: |_| defer(),
         runs: &[(0.0, 0, 0), (1.0, 1, 0), (2.0, 2, 0)],
-        end: Dead("orders.dlq", DELIVERY, "gave up after 3 runs, the last one deferred it again"),
+        end: Dead("orders.dlq", DELIVERY, "gave up after 3 runs: the last run deferred the message again"),
         ..ROW
     };
 
@@ -178,13 +178,13 @@ table! {
         message: stranger,
         mail: |mail| mail.invalid("orders.invalid"),
         runs: &[],
-        end: Dead("orders.invalid", UNACCEPTABLE, "nobody handles messages of type `orders.shipped` in orders/mail"),
+        end: Dead("orders.invalid", UNACCEPTABLE, "no handler for messages of type `orders.shipped` in orders/mail"),
         ..ROW
     };
     a_message_without_a_type_is_invalid_and_says_how_to_mend_it: Row {
         message: untyped,
         runs: &[],
-        end: Dead("orders.dlq", UNACCEPTABLE, "it has no type, by which a handler in orders/mail would be found: set the header `x-dwell-type`, or on SQLite the column `type`"),
+        end: Dead("orders.dlq", UNACCEPTABLE, "the message has no type, so no handler in orders/mail matches: set the header `x-dwell-type`, or on SQLite the column `type`"),
         ..ROW
     };
     a_type_that_nobody_handles_is_left_alone_if_told_so: Row {

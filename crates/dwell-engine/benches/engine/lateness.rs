@@ -1,4 +1,4 @@
-//! How late messages are handled that were due at a time, beside tokio's `DelayQueue`.
+//! Lateness of messages with a due time, compared with tokio's `DelayQueue`.
 
 use crate::Scale;
 use dwell_bench::Output;
@@ -19,7 +19,7 @@ const ROUNDS: usize = 3;
 
 pub(crate) async fn run(output: &Output, scale: &Scale) {
     let rate = scale.due_per_second;
-    // Interleaved, so that what else the machine does meets both.
+    // Interleaved, so that other load on the machine affects both.
     let (mut ours, mut raw) = (vec![], vec![]);
     for _ in 0..ROUNDS {
         ours.extend(steady(scale).await);
@@ -32,12 +32,12 @@ pub(crate) async fn run(output: &Output, scale: &Scale) {
     output.lateness(&format!("{} due at one instant", scale.burst), burst);
 }
 
-/// Milliseconds since the epoch, finer than our clock.
+/// Returns milliseconds since the epoch, with a higher resolution than our clock.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64() * 1000.0
 }
 
-/// Notes how late each message is.
+/// Records the lateness of each message.
 struct Late {
     seen: Mutex<Vec<f64>>,
     expected: usize,
@@ -54,7 +54,7 @@ impl Late {
     }
 
     fn note(&self, late: f64) {
-        let mut seen = self.seen.lock().expect("nobody panics here");
+        let mut seen = self.seen.lock().expect("no thread panics");
         seen.push(late);
         if seen.len() == self.expected {
             self.done.notify_one();
@@ -62,13 +62,13 @@ impl Late {
     }
 
     fn take(&self) -> Vec<f64> {
-        std::mem::take(&mut self.seen.lock().expect("nobody panics here"))
+        std::mem::take(&mut self.seen.lock().expect("no thread panics"))
     }
 }
 
 impl Handler for Late {
     fn begin(&self, _: Message, context: Context, _: &mut std::task::Context<'_>) -> Begun {
-        let due = context.due.expect("memory knows when a message was due");
+        let due = context.due.expect("memory reports due times");
         self.note(now() - due.0 as f64);
         Begun::Done(Verdict::ACK)
     }
@@ -81,7 +81,7 @@ async fn engine(subscriptions: &[(&'static str, Arc<Late>)]) -> (Engine, Seams) 
     let engine = Engine::builder(memory, seams.clone()).build().await.expect("memory needs no store");
     for (topic, late) in subscriptions {
         let settings = SubscriptionSettings { batch: 1000, ..SubscriptionSettings::new(*topic, *topic) };
-        engine.subscribe(settings, Work::Async(late.clone())).await.expect("the settings are fine");
+        engine.subscribe(settings, Work::Async(late.clone())).await.expect("the settings are valid");
     }
     (engine, seams)
 }
@@ -90,14 +90,14 @@ fn message(seams: &Seams, topic: &str, due: Due) -> Envelope {
     Envelope::new(Address::topic(topic), Message::new(seams.ids.next(), "bench.message", "x")).due(due)
 }
 
-/// Sends in batches, each result checked.
+/// Sends in batches, and checks each result.
 async fn send(engine: &Engine, batch: &[Envelope]) {
     for result in engine.send(batch).await {
-        result.expect("there is room");
+        result.expect("the queue has room");
     }
 }
 
-/// When the messages of a steady load are due: spread evenly over some seconds, starting in a while.
+/// Returns the due times of a steady load: spread evenly over some seconds, starting at `start`.
 fn dues(scale: &Scale, start: i64) -> impl Iterator<Item = Timestamp> {
     let total = scale.due_per_second * scale.seconds;
     let per_second = scale.due_per_second as i64;
@@ -132,7 +132,8 @@ async fn delay_queue(scale: &Scale) -> Vec<f64> {
     late
 }
 
-/// A great many due at one instant, and one message a millisecond on another topic meanwhile.
+/// Sends many messages that are due at one instant, and meanwhile one immediate message per
+/// millisecond to another topic.
 async fn burst(scale: &Scale) -> (Vec<f64>, Vec<f64>) {
     let many = Late::expecting(scale.burst);
     let immediate = Late::expecting(usize::MAX);

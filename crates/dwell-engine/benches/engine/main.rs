@@ -1,6 +1,8 @@
-//! The engine on the memory transport, beside the bare thing that does the same work, in the same run.
+//! The engine on the memory transport, compared with a plain implementation of the same work in the
+//! same run.
 //!
-//! `cargo xtask bench core` runs it; `--json` prints one object per line, `--smoke` only shows that it works.
+//! Run it with `cargo xtask bench core`. `--json` prints one object per line, `--smoke` is a short
+//! functional test.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod lateness;
@@ -15,7 +17,7 @@ fn main() {
     let output = Output { bench: "core", json: has("--json") };
     let scale = if has("--smoke") { Scale::SMOKE } else { Scale::FULL };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build();
-    let runtime = runtime.expect("a runtime can be started");
+    let runtime = runtime.expect("the runtime starts");
     runtime.block_on(async {
         throughput::run(&output, &scale).await;
         lateness::run(&output, &scale).await;
@@ -23,7 +25,7 @@ fn main() {
     });
 }
 
-/// How much work a run does.
+/// Amount of work in a run.
 struct Scale {
     messages: usize,
     rounds: usize,

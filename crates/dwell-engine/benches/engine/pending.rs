@@ -1,4 +1,4 @@
-//! What one schedule or cancel costs with a great many pending, and what a pending message weighs.
+//! Costs of a schedule and a cancel with many pending messages, and memory per pending message.
 
 use crate::Scale;
 use dwell_bench::{Output, process::resident};
@@ -22,8 +22,8 @@ pub(crate) async fn run(output: &Output, scale: &Scale) {
         let settings = MemorySettings { capacity: usize::MAX / 2, ..MemorySettings::default() };
         let memory = Arc::new(Memory::new(seams, settings));
         let topics = [Topic::named("bench").keep()];
-        memory.provision(&topics, &[], OnMissing::Create).await.expect("memory makes topics");
-        let scheduler = memory.scheduler().expect("memory can wait");
+        memory.provision(&topics, &[], OnMissing::Create).await.expect("memory creates topics");
+        let scheduler = memory.scheduler().expect("memory has a scheduler");
         let random = SeededRandom::new(1);
         fill(&*scheduler, &random, 0, pending).await;
         let bytes = (resident().saturating_sub(before)) as f64 / pending as f64;
@@ -41,7 +41,7 @@ pub(crate) async fn run(output: &Output, scale: &Scale) {
         let label = format!("memory transport, {pending} pending:");
         output.figure(&format!("{label} schedule"), schedule, "ns");
         output.figure(&format!("{label} cancel"), cancel, "ns");
-        // Smaller ones fit into what was freed before, and would seem to weigh nothing.
+        // Fewer messages fit into memory that was freed before, and would seem to need none.
         if Some(&pending) == scale.pending.last() {
             output.figure(&format!("{label} memory each, 16-byte id and 100-byte body"), bytes, "bytes");
         }
@@ -55,13 +55,13 @@ fn name(n: usize) -> String {
 async fn fill(scheduler: &dyn Scheduler, random: &SeededRandom, from: usize, count: usize) {
     for first in (from..from + count).step_by(BATCH) {
         let batch = (first..(first + BATCH).min(from + count)).map(|n| {
-            // Within a day, an hour from now at the earliest: nothing fires while we measure.
+            // Due from an hour to a day from now, so nothing fires during the measurement.
             let due = Duration::from_millis(3_600_000 + random.next() % 86_400_000);
             let message = Message::new(name(n), "bench.message", vec![b'x'; 100]);
             Envelope::new(Address::topic("bench"), message).due(Due::After(due))
         });
         for result in scheduler.schedule(batch.collect()).await {
-            result.expect("there is room");
+            result.expect("the queue has room");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! From send to handled, beside a bounded channel that moves the same struct between two tasks.
+//! Throughput from send to handled, compared with a bounded channel that moves the same struct
+//! between two tasks.
 
 use crate::Scale;
 use bytes::Bytes;
@@ -62,7 +63,7 @@ async fn engine(messages: usize) -> f64 {
     let engine = Engine::builder(memory, seams.clone()).build().await.expect("memory needs no store");
     let handler = Arc::new(Count { left: AtomicUsize::new(messages), done: Notify::new() });
     let settings = SubscriptionSettings { batch: 200, ..SubscriptionSettings::new("bench", "bench") };
-    engine.subscribe(settings, Work::Async(handler.clone())).await.expect("the settings are fine");
+    engine.subscribe(settings, Work::Async(handler.clone())).await.expect("the settings are valid");
     let body = Bytes::from(vec![b'x'; 100]);
     let start = Instant::now();
     let sender = tokio::spawn({
@@ -70,7 +71,7 @@ async fn engine(messages: usize) -> f64 {
         async move {
             for _ in 0..messages / BATCH {
                 let mut batch: Vec<_> = (0..BATCH).map(|_| envelope(&seams, &body)).collect();
-                // The bounded queue pushes back: what it refused is sent again.
+                // The queue is bounded, so refused messages are sent again.
                 while !batch.is_empty() {
                     let results = engine.send(&batch).await;
                     let mut results = results.into_iter();
@@ -84,7 +85,7 @@ async fn engine(messages: usize) -> f64 {
     });
     handler.done.notified().await;
     let rate = messages as f64 / start.elapsed().as_secs_f64();
-    sender.await.expect("the sender has sent");
+    sender.await.expect("the sender finishes");
     engine.shutdown().await.expect("memory closes");
     rate
 }
@@ -96,7 +97,7 @@ async fn channel(messages: usize) -> f64 {
     let start = Instant::now();
     let sender = tokio::spawn(async move {
         for _ in 0..messages {
-            send.send(envelope(&seams, &body)).await.expect("the receiver listens");
+            send.send(envelope(&seams, &body)).await.expect("the receiver exists");
         }
     });
     let mut received = 0;
@@ -105,6 +106,6 @@ async fn channel(messages: usize) -> f64 {
     }
     assert_eq!(received, messages);
     let rate = messages as f64 / start.elapsed().as_secs_f64();
-    sender.await.expect("the sender has sent");
+    sender.await.expect("the sender finishes");
     rate
 }

@@ -1,4 +1,4 @@
-//! Sending: the route of each message, and the record of ids that their users chose.
+//! Sending: the route of each message, and the record of ids that users chose.
 
 use super::Engine;
 use crate::{delay::Route, gaps::unconfirmed, observe::watch};
@@ -12,8 +12,8 @@ use std::{
 };
 
 impl Engine {
-    /// Sends what a user sends: checked, each by the way that its due time asks for. One result per envelope, in
-    /// order; items fail alone.
+    /// Validates and sends the envelopes of a user, each by the route for its due time. Returns one
+    /// result per envelope, in order. Each envelope succeeds or fails on its own.
     pub async fn send(&self, batch: &[Envelope]) -> Vec<Result<Sent>> {
         let results = self.send_all(batch).await;
         if let Some(observer) = &self.0.observer {
@@ -24,14 +24,14 @@ impl Engine {
         results
     }
 
-    /// Whether [`Engine::send_at_once`] can send this one: nobody has to be waited for.
+    /// Whether [`Engine::send_at_once`] can send this envelope, because the producer never waits.
     pub fn sends_at_once(&self, envelope: &Envelope) -> bool {
         self.immediate().is_some()
             && !self.is_recorded(envelope)
             && matches!(self.route(envelope), Ok(Route::Now | Route::Native))
     }
 
-    /// The same as [`Engine::send`] for one envelope that [`Engine::sends_at_once`] accepts.
+    /// Sends one envelope that [`Engine::sends_at_once`] accepts, like [`Engine::send`].
     pub fn send_at_once(&self, envelope: Envelope) -> Result<Sent> {
         self.check(&envelope)?;
         let Some(producer) = self.immediate() else { return Err(unconfirmed()) };
@@ -54,11 +54,11 @@ impl Engine {
             return self.send_natively(batch).await;
         }
         let routes = batch.iter().map(checked).collect();
-        // Boxed, because most sends take no room for it.
+        // Boxed, so that the future of a direct send stays small.
         Box::pin(self.send_several_ways(batch, routes)).await
     }
 
-    /// Messages that are sent at once go first and keep their order, then those that wait in the store.
+    /// Sends immediate messages first and in order, then stores the delayed ones.
     async fn send_several_ways(&self, batch: &[Envelope], routes: Vec<Result<Route>>) -> Vec<Result<Sent>> {
         let (mut results, mut sending, mut storing): (Vec<_>, Vec<_>, Vec<_>) = Default::default();
         for (route, envelope) in routes.into_iter().zip(batch) {
@@ -81,8 +81,9 @@ impl Engine {
         results.into_iter().map(|result| result.unwrap_or_else(|| Err(unconfirmed()))).collect()
     }
 
-    /// Sends in order. An id that the user chose is recorded in the store before and after: `sending`, then `sent`. If this
-    /// process dies in between, or nobody knows whether the message arrived, a repeat sends it again.
+    /// Sends in order. An id that the user chose is recorded in the store before the send as
+    /// `sending`, and after it as `sent`. If the process dies in between, or the result is unknown,
+    /// a repeated send sends the message again.
     async fn send_recorded(&self, sending: Vec<(usize, Envelope)>, results: &mut [Option<Result<Sent>>]) {
         let recorded: Vec<_> =
             sending.iter().filter(|(_, envelope)| self.is_recorded(envelope)).cloned().collect();
@@ -96,7 +97,7 @@ impl Engine {
                 match results[index].take() {
                     Some(Ok(sent)) if !sent.duplicate => {
                         match first.entry((envelope.to.clone(), envelope.message.id.clone())) {
-                            // Twice in one batch: the second is the repeat of the first.
+                            // Twice in one batch: the second is a duplicate of the first.
                             Entry::Occupied(first) if envelope.once == Some(OnConflict::Fail) => {
                                 repeats.push((index, *first.get()));
                             }
@@ -130,7 +131,7 @@ impl Engine {
         self.end_sends(wrapped, results).await;
     }
 
-    /// Records how sends ended. Where nobody knows, the record stays as it is.
+    /// Records the results of sends. If a result is unknown, its record does not change.
     async fn end_sends(&self, wrapped: Vec<(usize, Envelope)>, results: &[Option<Result<Sent>>]) {
         let Some(detour) = self.0.delay.detour() else { return };
         let ended = wrapped.into_iter().filter_map(|(index, envelope)| match &results[index] {
@@ -142,20 +143,22 @@ impl Engine {
         if !ended.is_empty()
             && let Err(error) = detour.scheduler.end_send(ended).await
         {
-            tracing::warn!(%error, "sends were not recorded in the store; repeats under their ids are sent again");
+            tracing::warn!(%error, "recording sends in the store failed; repeated sends of these ids are sent again");
         }
     }
 
-    /// Whether the store remembers the id of this one, which is not stored there.
+    /// Whether the store records the id of this envelope without storing the message.
     fn is_recorded(&self, envelope: &Envelope) -> bool {
         self.0.stores_ids && !self.0.outbox && envelope.once.is_some()
     }
 
-    /// Remembering an id in the store does not change the route, so messages of one key keep their order whether their ids
-    /// were chosen or not. There are two exceptions:
+    /// Returns the route of an envelope. Recording an id in the store does not change the route, so
+    /// messages with the same key keep their order whether their ids were chosen or not. There are
+    /// two exceptions:
     ///
-    /// * A replacement goes to the store if the entry that it replaces is there, so that both are one step.
-    /// * A delayed message under a chosen id waits in the store if the broker could delay it, but not list or cancel it.
+    /// A replacement goes to the store if the replaced entry is there, so that both are one step.
+    /// A delayed message with a chosen id goes to the store if the broker could delay it, but not
+    /// list or cancel it.
     pub(super) fn route(&self, envelope: &Envelope) -> Result<Route> {
         let inner = &self.0;
         if inner.outbox {
@@ -182,7 +185,7 @@ impl Engine {
         results
     }
 
-    /// The transport's one producer, asked for until it is there.
+    /// Returns the producer of the transport, and opens it first if necessary.
     async fn producer(&self) -> Result<&Arc<dyn Producer>> {
         match self.0.producer.get() {
             Some(producer) => Ok(producer),
@@ -193,11 +196,11 @@ impl Engine {
         }
     }
 
-    /// What no user may send, and what no broker behind us would take: found out now, not when it is due.
+    /// Refuses invalid messages now, not when they are due.
     fn check(&self, envelope: &Envelope) -> Result<()> {
         if self.0.is_closed.load(Ordering::Acquire) {
             let text = format!(
-                "message {} was not sent to {}: this bus has stopped; send by one that runs",
+                "message {} was not sent to {}: this bus has stopped; use a running one",
                 envelope.message.id, envelope.to
             );
             return Err(Error::new(ErrorKind::Closed, text));
@@ -206,14 +209,13 @@ impl Engine {
         let topic = envelope.to.topic_name();
         check_topic(topic)?;
         if is_own_topic(topic) {
-            let text = format!(
-                "the topic `{topic}` is for Dwell itself: names that start with `dwell.` are reserved"
-            );
+            let text =
+                format!("the topic `{topic}` is reserved: names that start with `dwell.` are Dwell's own");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         check_id(&message.id.0)?;
         if is_job_topic(topic) && message.headers.get(wire::MAX_RETRIES).is_some() {
-            // A job's own limit is the one header of ours that comes with a send.
+            // The retry limit of a job is the only reserved header that a send may have.
             let mut others = message.headers.clone();
             others.take(wire::MAX_RETRIES);
             others.check()?;
@@ -222,7 +224,7 @@ impl Engine {
         }
         if message.body.len() > self.0.capabilities.max_body {
             let text = format!(
-                "the message {} for {} has a body of {} bytes, and this transport carries at most {}",
+                "the message {} for {} has a body of {} bytes, but the maximum of this transport is {}",
                 message.id,
                 envelope.to,
                 message.body.len(),
@@ -234,7 +236,8 @@ impl Engine {
     }
 }
 
-/// Whether the message was certainly not sent. A transport that is unavailable may have received it.
+/// Whether the message was certainly not sent. A transport that is unavailable may have received
+/// it.
 fn is_refusal(error: &Error) -> bool {
     !error.is_retryable() || matches!(error.kind(), ErrorKind::Full | ErrorKind::StorageFull)
 }

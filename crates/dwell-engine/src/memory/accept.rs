@@ -1,5 +1,5 @@
-//! Taking in what users and copies send: every check comes before the first change, so that what is refused has changed
-//! nothing.
+//! Acceptance of sends and copies. All checks come before the first change, so a refused message
+//! changes nothing.
 
 use super::{
     hashed::HashedId,
@@ -15,21 +15,22 @@ use dwell_core::{
 };
 use std::borrow::Cow;
 
-/// Where an envelope waits.
+/// The entry for a pending envelope.
 pub(super) struct Slot {
-    /// Its name.
+    /// Name of the entry.
     pub(super) id: HashedId,
-    /// The entry that has this name now.
+    /// Existing entry with this name.
     pub(super) replaces: Option<Key>,
 }
 
-/// The hash of what a user sends under an id of the user's own. It reads the whole body, so not under the lock.
+/// Returns the content hash of a user's send with a chosen id. It reads the whole body, so call it
+/// without the lock.
 pub(super) fn content(envelope: &Envelope) -> Option<u128> {
     envelope.once.map(|_| envelope.message.content_hash(envelope.to.topic_name()))
 }
 
 impl State {
-    /// Takes in one envelope; `content` is its [`content`].
+    /// Accepts one envelope. `content` is its [`content`].
     pub(super) fn accept(
         &mut self,
         envelope: Cow<'_, Envelope>,
@@ -80,7 +81,8 @@ impl State {
         Ok(Sent { due: waits.then_some(due), duplicate: false })
     }
 
-    /// Records that an envelope is about to be sent to another broker. `content` is its [`content`].
+    /// Records that an envelope is about to be sent to another broker. `content` is its
+    /// [`content`].
     pub(super) fn begin_send(&mut self, envelope: &Envelope, content: u128) -> Result<Sent> {
         let topic = self.target(&envelope.to)?.topic();
         let Slot { id, .. } = self.slot(topic, ScheduleId::of(envelope));
@@ -93,7 +95,7 @@ impl State {
         Ok(Sent::default())
     }
 
-    /// Records how such a send ended.
+    /// Records the result of such a send.
     pub(super) fn end_send(&mut self, envelope: &Envelope, content: u128, sent: Option<Sent>) -> Result<()> {
         let topic = self.target(&envelope.to)?.topic();
         let Slot { id, .. } = self.slot(topic, ScheduleId::of(envelope));
@@ -109,14 +111,15 @@ impl State {
         Ok(())
     }
 
-    /// Slot of this name. Its current entry, if any, is replaced.
+    /// Returns the slot with this name. An existing entry is replaced.
     fn slot(&self, topic: TopicAt, name: ScheduleId) -> Slot {
         let id = self.hasher.of(&name.0);
         Slot { replaces: self.topics[topic.0].waiting.find(&id), id }
     }
 
-    /// Slot for a copy or a moved message. An earlier copy of the same name and content is replaced, because it is the
-    /// same message: the settlement that made it is repeated. Every other entry stays.
+    /// Returns the slot for a copy or a moved message. An earlier copy with the same name and
+    /// content is replaced, because it is the same message: the settlement that made it is
+    /// repeated. Every other entry stays.
     pub(super) fn slot_of_copy(&mut self, topic: TopicAt, envelope: &Envelope) -> Slot {
         let own = self.slot(topic, ScheduleId::of(envelope));
         if own.replaces.is_none() || self.is_earlier_copy(topic, &own, &envelope.message) {
@@ -135,7 +138,7 @@ impl State {
         entry.is_some_and(|(_, entry)| entry.is_copy && is_same_content(&entry.item.message, message))
     }
 
-    /// Slot without an entry.
+    /// Returns a slot without an existing entry.
     fn free_slot(&mut self, topic: TopicAt, envelope: &Envelope) -> Slot {
         let mut slot = self.slot(topic, ScheduleId::of(envelope));
         while slot.replaces.is_some() {
@@ -153,14 +156,15 @@ impl State {
         Err(Error::new(
             ErrorKind::TooLarge,
             format!(
-                "the body of `{}` has {size} bytes, and this memory transport takes at most {most}: \
-                 send less, or raise `max_body`",
+                "the body of `{}` has {size} bytes, but the maximum of this memory transport is {most}: \
+                     send a smaller body, or increase `max_body`",
                 message.id
             ),
         ))
     }
 
-    /// Whether this is a second send under an id that is known: what became of the first, or a conflict.
+    /// Returns the result of the first send if the id is known with the same content, or a
+    /// `Conflict` if it is known with other content. `None` if the id is not known.
     fn sent_before(
         &self,
         topic: TopicAt,
@@ -186,14 +190,14 @@ impl State {
         Err(Error::new(
             ErrorKind::Conflict,
             format!(
-                "`{}` was sent to `{}` before, with other content: choose another id, or ask to replace it",
+                "`{}` was sent to `{}` before with other content: choose another id, or send with `Replace`",
                 message.id,
                 wire::final_destination(envelope)
             ),
         ))
     }
 
-    /// Whether all that would hold the message have room for it. What it replaces makes room.
+    /// Checks that all queues for the message have room. A replaced entry frees its place.
     fn check_room(&self, target: Target, waits: bool, replaced: Option<Key>, is_copy: bool) -> Result<()> {
         let of = &self.topics[target.topic().0];
         let most = self.settings.capacity;
@@ -215,7 +219,7 @@ impl State {
                 if held < most || is_copy {
                     return Ok(());
                 }
-                Err(full(format!("{held} publishes wait in the topic `{}`", of.name)))
+                Err(full(format!("the topic `{}` holds {held} pending publishes", of.name)))
             }
             Target::Topic(_) if of.subscribed.is_empty() => match of.kept {
                 Some(kept) if of.unclaimed == Unclaimed::Keep => check(kept),
@@ -227,11 +231,11 @@ impl State {
 }
 
 fn full(what: String) -> Error {
-    let remedy = "as many as `capacity` allows: try again once its consumers have caught up, or raise it";
+    let remedy = "the maximum of `capacity`: retry once its consumers have caught up, or increase it";
     Error::new(ErrorKind::Full, format!("{what}, {remedy}"))
 }
 
-/// The same content as [`Message::content_hash`] sees, in one topic.
+/// Whether two messages in one topic have the same content, as in [`Message::content_hash`].
 pub(super) fn is_same_content(a: &Message, b: &Message) -> bool {
     (&a.kind, &a.key, &a.content_type, &a.body) == (&b.kind, &b.key, &b.content_type, &b.body)
 }

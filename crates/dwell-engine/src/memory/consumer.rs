@@ -1,4 +1,4 @@
-//! The end that hands messages out.
+//! The consumer of a memory transport.
 
 use super::{
     flow::CHUNK,
@@ -24,13 +24,13 @@ use std::{
     time::Duration,
 };
 
-/// The most that one `receive` hands out.
+/// Maximum number of deliveries per `receive`.
 const MOST: usize = 10 * CHUNK;
 
-/// A queue with this much ready takes in no more of what is due than it hands out.
+/// A queue with this many ready messages promotes no more due messages than it delivers.
 const BACKLOG: usize = 4 * CHUNK;
 
-/// A receiver that waits looks again at least this often, whatever it was told.
+/// Interval at which a waiting receiver checks its queue again without a signal.
 const SAFETY_TICK: Duration = Duration::from_secs(1);
 
 pub(super) struct MemoryConsumer {
@@ -38,24 +38,24 @@ pub(super) struct MemoryConsumer {
     of: Subscription,
     queue: QueueAt,
     receivers: Arc<Receivers>,
-    /// Its number: never given to another.
+    /// Unique number of this consumer.
     number: u64,
     is_closed: AtomicBool,
 }
 
-/// What a receiver that found nothing waits for.
+/// Result of a look at the queue.
 enum Look {
     Found(Vec<Delivery>),
-    /// There is more to do than fits one hold of the lock.
+    /// More work remains than is allowed under one hold of the lock.
     Again,
-    /// Nothing: not before something is due, or a lease runs out.
+    /// No message is ready. Times of the next due message and the next expiring lease.
     Nothing {
         due: Option<Timestamp>,
         expiry: Option<Duration>,
     },
 }
 
-/// Who receives, and how much.
+/// A request of a receiver.
 struct Ask {
     queue: QueueAt,
     consumer: u64,
@@ -74,7 +74,7 @@ impl MemoryConsumer {
                 return Err(Error::new(
                     ErrorKind::NotFound,
                     format!(
-                        "what `{}` kept for itself was adopted by its subscription `{}`: consume that one",
+                        "the messages that `{}` kept without a subscription were adopted by its subscription `{}`: consume from that one",
                         of.topic, found.name
                     ),
                 ));
@@ -89,7 +89,7 @@ impl MemoryConsumer {
         let Receive { max, wait, lease, worker } = receive;
         let lease = lease.unwrap_or(self.of.lease);
         let ask = Ask { queue: self.queue, consumer: self.number, worker, max: max.min(MOST), lease };
-        // Most find something at once, and need nothing that follows.
+        // Most requests find messages immediately and need nothing that follows.
         match self.look(&ask)? {
             Look::Found(deliveries) => return Ok(deliveries),
             Look::Nothing { .. } if wait.is_zero() => return Ok(Vec::new()),
@@ -98,7 +98,7 @@ impl MemoryConsumer {
         let clock = &self.shared.seams.clock;
         let deadline = clock.elapsed().saturating_add(wait);
         loop {
-            // Made before looking: what came before the look is found, and what comes after it is heard.
+            // Created before the look, so that a message after the look causes a signal.
             let wait = self.receivers.wait();
             let mut told = pin!(wait.told());
             let (due, expiry) = match self.look(&ask)? {
@@ -140,7 +140,7 @@ impl MemoryConsumer {
             }
             if self.is_closed.load(Ordering::SeqCst) {
                 let name = self.of.address();
-                let text = format!("this consumer of `{name}` was closed: open another");
+                let text = format!("this consumer of `{name}` is closed: open another one");
                 return Err(Error::new(ErrorKind::Closed, text));
             }
             Ok(state.look(ask, now, elapsed))
@@ -149,7 +149,7 @@ impl MemoryConsumer {
 }
 
 impl State {
-    /// Hands out what is ready, having made ready what is due and what was lost.
+    /// Returns ready messages, after promoting due messages and expired leases.
     fn look(&mut self, ask: &Ask, now: Timestamp, elapsed: Duration) -> Look {
         let at = ask.queue;
         let topic = self.queues[at.0].topic;
@@ -168,7 +168,7 @@ impl State {
             return Look::Found(deliveries);
         }
         if steps == 0 {
-            // What this one has not come to yet, another may have to take: it may not come back.
+            // This receiver may not return, so another one has to handle the rest.
             self.signal(at, Signal::One);
         }
         if ask.max > 0 && (is_more_due || steps == 0) {
@@ -212,7 +212,8 @@ impl State {
         deliveries
     }
 
-    /// A lease of this queue runs out then: those who wait may have to look earlier than they meant to.
+    /// Records when a lease of this queue expires. Wakes the receivers if their timers are too
+    /// late.
     fn expect_expiry(&mut self, at: QueueAt, until: Duration) {
         if self.queues[at.0].leases.expect(until) {
             self.signal(self.adopter(at), Signal::All);
@@ -229,7 +230,7 @@ impl Consumer for MemoryConsumer {
         Box::pin(async move {
             let now = self.shared.moment();
             let mut failed = Vec::new();
-            // Dropped only at the end, as the batch is.
+            // Dropped only after the lock is released, like the batch.
             let _gone = self.shared.with(|state| {
                 let mut released = Released::default();
                 for (index, settle) in batch.iter().enumerate() {
@@ -242,7 +243,7 @@ impl Consumer for MemoryConsumer {
                 state.put_back(self.queue, released);
                 state.finished.take_gone()
             });
-            // The batch is dropped only here: its messages are the last of their kind, and freeing them takes time.
+            // The batch is dropped here, because freeing its messages takes time.
             if failed.is_empty() {
                 return Vec::new();
             }

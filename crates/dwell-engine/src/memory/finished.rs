@@ -1,4 +1,4 @@
-//! The records of messages that are gone, as many as the settings keep.
+//! Records of finished messages, up to the configured numbers.
 
 use super::{
     hashed::{HashedId, IdHasher, IdMap},
@@ -8,32 +8,33 @@ use super::{
 use dwell_core::{Count, Headers, MessageId, Record, State, Timestamp, is_job_topic, wire};
 use std::collections::VecDeque;
 
-/// So many that had to go are dropped later, outside of the lock.
+/// Maximum number of evicted records that are dropped later, without the lock.
 const MOST_GONE: usize = 4096;
 
-/// Done, discarded and cancelled messages. Jobs are kept apart, because people ask for them when they are over.
+/// Records of done, discarded and cancelled messages. Jobs are kept separately, because clients ask
+/// for finished jobs.
 pub(super) struct Finished {
     others: Kept,
     jobs: Kept,
     tally: Tally,
-    /// Had to go, and are not dropped yet: that takes time.
+    /// Evicted records that are not dropped yet, because dropping takes time.
     gone: Vec<Entry>,
 }
 
-/// Whether people ask for it as a job. A job that waited for a forwarder is one unless it was forwarded: then it is another
-/// broker's.
+/// Whether the record belongs to a job. A job that was pending for a forwarder counts, unless it
+/// was forwarded and is now in another broker.
 fn is_job(topic: &str, headers: &Headers, state: State) -> bool {
     is_job_topic(topic) || state != State::Done && wire::is_job(topic, headers)
 }
 
-/// One of them, without its history.
+/// A record without its history.
 pub(super) struct Entry {
     serial: u64,
     id: HashedId,
-    /// The number of an older record of the same message.
+    /// Number of the previous record of the same message.
     older: Option<u64>,
     record: Record,
-    /// When its last run started, if that is known.
+    /// Start of the last run, if known.
     started: Option<Timestamp>,
 }
 
@@ -48,21 +49,22 @@ impl Finished {
         Self { others: Kept::new(others), jobs: Kept::new(jobs), tally: Tally::default(), gone: Vec::new() }
     }
 
-    /// Whether one like this is kept: making a record for nobody costs too much.
+    /// Whether such a record would be kept. Otherwise it need not be created.
     pub(super) fn keeps(&self, topic: &str, headers: &Headers, state: State) -> bool {
         let kept = if is_job(topic, headers, state) { &self.jobs } else { &self.others };
         kept.capacity > 0
     }
 
-    /// Adds a record. Returns the record of a job that had to go, if no other of that id is left: its id must go, too, or
-    /// a repeat would be the duplicate of a job that does not exist.
+    /// Adds a record. Returns the evicted record of a job if it was the last one of its id. The id
+    /// must then be removed, too, so that a repeated send is not a duplicate of a job that does not
+    /// exist.
     pub(super) fn push(&mut self, entry: Entry) -> Option<&Record> {
         let record = &entry.record;
         let is_job = is_job(&record.topic, &record.message.headers, record.state);
         let kept = if is_job { &mut self.jobs } else { &mut self.others };
         let oldest = kept.make_room();
         let place = |record: &Record| (record.topic.clone(), record.subscription.clone(), record.state);
-        // Mostly one goes for another of its kind.
+        // Usually, the new and the evicted record have the same topic, subscription and state.
         let is_same = oldest.as_ref().is_some_and(|(oldest, _)| {
             let (new, old) = (record, &oldest.record);
             new.state == old.state && new.topic == old.topic && new.subscription == old.subscription
@@ -84,18 +86,18 @@ impl Finished {
         self.gone.last().filter(|_| is_job && is_last).map(|gone| &gone.record)
     }
 
-    /// What had to go since this was last asked, to be dropped by somebody who has time.
+    /// Takes the records that were evicted since the last call, to be dropped without the lock.
     pub(super) fn take_gone(&mut self) -> Vec<Entry> {
         std::mem::take(&mut self.gone)
     }
 
-    /// All of them, without their history.
+    /// Iterates over all records, without their history.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Record)> {
         let entries = self.others.entries.iter().chain(&self.jobs.entries);
         entries.map(|entry| (entry.serial, &entry.record))
     }
 
-    /// Those of one message, with their history, the youngest first.
+    /// Returns the records of one message with their history, newest first.
     pub(super) fn of(&self, id: &MessageId, hasher: &IdHasher) -> Vec<(u64, Record)> {
         let id = hasher.of_message(id);
         let entries = self.others.of(&id).chain(self.jobs.of(&id));
@@ -113,13 +115,13 @@ impl Finished {
     }
 }
 
-/// So many records, oldest first.
+/// A bounded list of records, oldest first.
 struct Kept {
     capacity: usize,
     entries: VecDeque<Entry>,
-    /// How many have gone: the number of the first.
+    /// Number of evicted records, which is the number of the first one.
     gone: u64,
-    /// The number of the youngest record of each message.
+    /// Number of the newest record of each message.
     youngest: IdMap<u64>,
 }
 
@@ -128,7 +130,8 @@ impl Kept {
         Self { capacity, entries: VecDeque::new(), gone: 0, youngest: IdMap::default() }
     }
 
-    /// Takes out the oldest if there is no room for one more. Also returns whether no other of its message is left.
+    /// Evicts the oldest record if the list is full. Also returns whether it was the last one of
+    /// its message.
     fn make_room(&mut self) -> Option<(Entry, bool)> {
         if self.entries.len() < self.capacity {
             return None;

@@ -1,4 +1,4 @@
-//! How messages flow: into queues at once, or into the wheel and out of it when they are due.
+//! Flow of messages: to queues, and into the wheel until they are due.
 
 use super::{
     hashed::HashedId,
@@ -13,11 +13,12 @@ use super::{
 use crate::planted::{Bug, planted};
 use dwell_core::{MessageId, ScheduleId, State as MessageState, Text, Timestamp, Unclaimed, wheel::Key};
 
-/// How much work is done under one hold of the lock, in messages: a million due at one instant do not keep others out.
+/// Maximum work under one hold of the lock, in messages. A million messages that are due at once do
+/// not block other callers.
 pub(super) const CHUNK: usize = 1000;
 
 impl State {
-    /// Makes a message ready, for one subscription or for all that there are.
+    /// Makes a message ready, for one subscription or for all existing ones.
     pub(super) fn deliver(&mut self, target: Target, mut item: Item, now: Timestamp) {
         let topic = match target {
             Target::Queue(_, queue) => return self.push(queue, item),
@@ -83,7 +84,7 @@ impl State {
         }
     }
 
-    /// What waits will never fire.
+    /// Removes a pending entry, which then never fires.
     pub(super) fn unhold(&mut self, at: TopicAt, key: Key) -> Option<Waiting> {
         let waiting = self.topics[at.0].waiting.remove(key, &self.hasher)?;
         self.unheld(at, &waiting);
@@ -91,7 +92,7 @@ impl State {
     }
 
     fn unheld(&mut self, at: TopicAt, waiting: &Waiting) {
-        // What waited for a queue that was adopted is counted, and goes, with the adopter.
+        // An entry for an adopted queue is counted for the adopter.
         let queue = waiting.queue.map(|queue| self.adopter(queue));
         self.left(at, queue, &waiting.item.message);
         match queue {
@@ -100,7 +101,7 @@ impl State {
         }
     }
 
-    /// What waits is due then, because somebody said so.
+    /// Gives a pending entry a new due time, on behalf of `by`.
     pub(super) fn reschedule(&mut self, at: TopicAt, key: Key, due: Timestamp, now: Timestamp, by: Text) {
         let topic = &mut self.topics[at.0];
         topic.waiting.reschedule(key, due, now, by);
@@ -109,7 +110,7 @@ impl State {
         }
     }
 
-    /// Makes what is due ready, up to about `limit` messages. Returns whether there is more.
+    /// Makes due messages ready, up to about `limit`. Returns whether more are due.
     pub(super) fn promote(&mut self, at: TopicAt, now: Timestamp, limit: usize) -> bool {
         let now = if planted(Bug::LookAhead) { Timestamp(now.0 + 1000) } else { now };
         let topic = &mut self.topics[at.0];
@@ -123,21 +124,21 @@ impl State {
         self.is_due(at, now)
     }
 
-    /// Makes some of what is due ready, in any topic. Returns whether there was any.
+    /// Makes some due messages ready, in any topic. Returns whether there were any.
     pub(super) fn promote_any(&mut self, now: Timestamp) -> bool {
         let due = (0..self.topics.len()).map(TopicAt).find(|at| self.is_due(*at, now));
         due.inspect(|at| _ = self.promote(*at, now, CHUNK)).is_some()
     }
 
-    /// Makes some of what is due ready, in the topics that are about to get a new subscription. Returns whether there
-    /// was any.
+    /// Makes some due messages ready, in the topics that the plan adds subscriptions to. Returns
+    /// whether there were any.
     pub(super) fn promote_before(&mut self, plan: &Plan, now: Timestamp) -> bool {
         let topics: Vec<_> = plan.subscribes_to().filter_map(|name| self.topic(name).ok()).collect();
         let due = topics.into_iter().find(|at| self.is_due(*at, now));
         due.inspect(|at| _ = self.promote(*at, now, CHUNK)).is_some()
     }
 
-    /// Whether anything waits in this topic that need not.
+    /// Whether a pending message in this topic is due.
     pub(super) fn is_due(&mut self, at: TopicAt, now: Timestamp) -> bool {
         self.topics[at.0].waiting.next_due().is_some_and(|due| due <= now)
     }
@@ -154,8 +155,8 @@ impl State {
         self.deliver(target, item, now);
     }
 
-    /// Remembers a name, and the message id for by-id calls. The name of a plain publish is found from the message id, see
-    /// [`State::is_known`].
+    /// Remembers a name, and the message id for calls by id. The name of a plain publish is derived
+    /// from the message id: see [`State::is_known`].
     pub(super) fn remember(&mut self, at: TopicAt, message: &MessageId, name: HashedId, known: Known) {
         if ScheduleId::published(&name.id, &self.topics[at.0].name) != Some(&*message.0) {
             let id = self.hasher.of_all_entries(message);
@@ -164,7 +165,7 @@ impl State {
         self.ids.remember(at, name, known);
     }
 
-    /// Whether this message was sent to this topic, and fired.
+    /// Whether this message was sent to this topic and has fired.
     pub(super) fn is_known(&self, at: TopicAt, message: &MessageId) -> bool {
         let publish = || self.hasher.of(&ScheduleId::of_publish(&message.0, &self.topics[at.0].name).0);
         self.ids.get(at, &self.hasher.of_all_entries(message)).is_some()

@@ -1,7 +1,8 @@
-//! Ids that know their hash, and maps of them that never stop to think.
+//! Hashed ids, and maps by id without long pauses.
 //!
-//! An id is hashed once, when its message comes in, and then goes through several maps. A map that grew at a million ids
-//! would move all of them at once, under the lock; many small ones, each moving its own share, are never felt.
+//! An id is hashed once, when its message arrives, and is then used in several maps. A single map
+//! that grows at a million ids would move all of them at once, under the lock. Many small maps move
+//! their shares at different times.
 
 use dwell_core::{MessageId, Text};
 use std::{
@@ -13,7 +14,7 @@ use std::{
     sync::Arc,
 };
 
-/// Hashes ids. Its keys are random: ids are chosen by people, and some choose them to collide.
+/// Hashes ids. Its keys are random, because clients might choose colliding ids.
 #[derive(Default)]
 pub(super) struct IdHasher(RandomState);
 
@@ -26,8 +27,8 @@ impl IdHasher {
         self.of(&Text::from(&id.0))
     }
 
-    /// What all entries of a message have in common. No entry has it as its name, whatever the id contains: a name ends
-    /// in a destination.
+    /// Returns a key for all entries of a message. No entry has it as its name, whatever the id
+    /// contains, because a name ends in a destination.
     pub(super) fn of_all_entries(&self, id: &MessageId) -> HashedId {
         self.of(&[&*id.0, "@"].concat().into())
     }
@@ -41,7 +42,7 @@ pub(super) struct HashedId {
 
 impl PartialEq for HashedId {
     fn eq(&self, other: &Self) -> bool {
-        // Mostly it is the very same text, and need not be fetched from far away to be compared.
+        // Usually both share one text, which then need not be loaded for the comparison.
         self.hash == other.hash && (Arc::ptr_eq(&self.id, &other.id) || self.id == other.id)
     }
 }
@@ -54,7 +55,7 @@ impl Hash for HashedId {
     }
 }
 
-/// Takes the hash that is there.
+/// Uses the hash of a [`HashedId`].
 #[derive(Default)]
 pub(super) struct GivenHash(u64);
 
@@ -74,7 +75,7 @@ impl Hasher for GivenHash {
 
 const SHARDS: usize = 64;
 
-/// A map by id. Its order is random, so there is no way to see it.
+/// A map by id. It is not iterable, because its order is random.
 pub(super) struct IdMap<V>([HashMap<HashedId, V, BuildHasherDefault<GivenHash>>; SHARDS]);
 
 impl<V> IdMap<V> {
@@ -90,7 +91,7 @@ impl<V> IdMap<V> {
         self.0[shard(&id)].insert(id, value)
     }
 
-    /// Takes it out if it is the one that is meant.
+    /// Removes the value if `is_it` accepts it.
     pub(super) fn remove_if(&mut self, id: HashedId, is_it: impl FnOnce(&V) -> bool) -> Option<V> {
         match self.0[shard(&id)].entry(id) {
             Entry::Occupied(entry) if is_it(entry.get()) => Some(entry.remove()),
@@ -109,7 +110,7 @@ impl<V> Default for IdMap<V> {
     }
 }
 
-/// By bits in the middle: a map uses those at both ends.
+/// Uses bits in the middle, because a map uses those at both ends.
 fn shard(id: &HashedId) -> usize {
     (id.hash >> 40) as usize % SHARDS
 }

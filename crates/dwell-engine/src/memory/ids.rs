@@ -1,4 +1,4 @@
-//! The ids that are remembered, oldest forgotten first.
+//! Remembered ids. The oldest expire first.
 
 use super::{
     hashed::{HashedId, IdMap},
@@ -7,14 +7,14 @@ use super::{
 use dwell_core::Timestamp;
 use std::collections::VecDeque;
 
-/// What is known about an id of a topic.
+/// What is known about an id in a topic.
 #[derive(Clone, Copy)]
 pub(super) struct Known {
-    /// The hash of the content, if the sender chose the id.
+    /// Content hash, if the sender chose the id.
     pub(super) content: Option<u128>,
-    /// When it was due, if it waited.
+    /// Due time, if the message was pending.
     pub(super) due: Option<Timestamp>,
-    /// Whether it is being sent to another broker, and nobody knows yet whether that succeeded.
+    /// Whether the message is being sent to another broker, and the result is unknown.
     pub(super) is_sending: bool,
 }
 
@@ -24,14 +24,15 @@ impl Known {
     }
 }
 
-/// A bounded memory of ids that went on their way. What still waits is not here: it is never forgotten.
+/// A bounded record of the ids of messages that have fired. Pending entries are not part of it, and
+/// never expire.
 pub(super) struct Ids {
     capacity: usize,
-    /// By topic.
+    /// Ids by topic.
     known: Vec<IdMap<(u64, Known)>>,
-    /// How many are in `known`.
+    /// Number of ids in `known`.
     len: usize,
-    /// From old to new. One whose generation is not that in `known` was remembered again since.
+    /// Ids from old to new. An entry is obsolete if its generation differs from that in `known`.
     order: VecDeque<(u64, TopicAt, HashedId)>,
     generation: u64,
 }
@@ -45,7 +46,7 @@ impl Ids {
         self.known.get(topic.0)?.get(id).map(|(_, known)| *known)
     }
 
-    /// Remembers an id. What the content was is not forgotten by one who does not know.
+    /// Remembers an id. A known content hash is kept if the new one is missing.
     pub(super) fn remember(&mut self, topic: TopicAt, id: HashedId, known: Known) {
         if self.capacity == 0 {
             return;
@@ -68,7 +69,7 @@ impl Ids {
         self.forget();
     }
 
-    /// Forgets one id before its time.
+    /// Removes one id before it expires.
     pub(super) fn remove(&mut self, topic: TopicAt, id: HashedId) {
         let Some(known) = self.known.get_mut(topic.0) else { return };
         self.len -= usize::from(known.remove_if(id, |_| true).is_some());
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_forgotten_first_and_remembering_again_makes_young() {
+    fn the_oldest_ids_expire_first() {
         let mut ids = Remembered::new(2);
         ids.remember("a", Some(1));
         ids.remember("b", Some(2));
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn remembering_one_id_for_ever_forgets_no_other_and_takes_no_room() {
+    fn remembering_one_id_repeatedly_expires_no_other() {
         let mut ids = Remembered::new(2);
         ids.remember("a", Some(1));
         for n in 0..1000 {
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_content_of_a_chosen_id_outlives_a_firing_under_the_same_id() {
+    fn a_chosen_id_keeps_its_content_after_firing() {
         let mut ids = Remembered::new(2);
         ids.remember("a", Some(1));
         ids.remember("a", None);
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn topics_do_not_share_ids_and_a_memory_of_none_remembers_none() {
+    fn topics_do_not_share_ids() {
         let mut ids = Remembered::new(2);
         ids.remember("a", Some(1));
         assert_eq!(ids.content(TopicAt(1), "a"), None);

@@ -1,4 +1,4 @@
-//! Effects once, on the clock.
+//! The inbox of a memory transport.
 
 use dwell_core::{
     BoxFuture, Claim, Clock, Inbox, MessageId, Result, Text, Timestamp,
@@ -10,11 +10,12 @@ use std::{
     time::Duration,
 };
 
-/// How many that have run out each call forgets at most: memory is given back as fast as it is taken.
+/// Maximum number of expired entries that each call removes. Memory is released as fast as it is
+/// used.
 const FORGOTTEN: usize = 16;
 
-/// Remembers in memory which messages a subscription has handled; it forgets them when the process ends. It runs on
-/// monotonic time, so that setting the wall clock neither loses a claim nor repeats an effect.
+/// Records in memory which messages a subscription has handled, until the process ends. It uses
+/// monotonic time, so setting the wall clock neither loses a claim nor repeats an effect.
 pub struct MemoryInbox {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
@@ -25,36 +26,36 @@ type Of = (Text, MessageId);
 #[derive(Default)]
 struct State {
     entries: HashMap<Of, Entry>,
-    /// When each entry runs out, in monotonic milliseconds, rounded up.
+    /// Expiry of each entry, in monotonic milliseconds, rounded up.
     ends: Wheel<Of>,
 }
 
 struct Entry {
-    /// Who claims it; `None` if it is done.
+    /// Fence of the claim. `None` if the message is done.
     fence: Option<u64>,
     end: Key,
 }
 
 impl MemoryInbox {
-    /// An empty one.
+    /// Creates an empty inbox.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, state: Mutex::default() }
     }
 
-    /// How many claims and done messages it remembers.
+    /// Returns the number of claims and records.
     pub fn len(&self) -> usize {
         self.lock().0.entries.len()
     }
 
-    /// Whether it remembers none.
+    /// Whether there are no claims and records.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The state, and what time it is in it. Nothing in it has run out that the caller could meet.
+    /// Locks the state and removes expired entries. Returns it with the current time.
     fn lock(&self) -> (MutexGuard<'_, State>, Timestamp) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Rounded down, while ends are rounded up: nothing ends early.
+        // Rounded down, while expiry is rounded up, so that nothing expires early.
         let now = Timestamp(i64::try_from(self.clock.elapsed().as_millis()).unwrap_or(i64::MAX));
         let mut ended = Vec::new();
         state.ends.pop_due(now, FORGOTTEN, &mut ended);
@@ -66,7 +67,7 @@ impl MemoryInbox {
 }
 
 impl State {
-    /// The entry, unless it has run out.
+    /// Returns the entry, unless it has expired.
     fn get(&self, of: &Of, now: Timestamp) -> Option<&Entry> {
         self.entries.get(of).filter(|entry| self.ends.get(entry.end).is_some_and(|(end, _)| end > now))
     }

@@ -1,34 +1,38 @@
-//! Order per key between competing consumers: a key that one consumer holds is not handed to another.
+//! Order per key between competing consumers: a key that one consumer holds is not delivered to
+//! another.
 //!
-//! A key is *held* while a message with it is in a consumer's hands. What the others meet of it meanwhile is put
-//! *aside*, in order. A *turn* in the ready queue stands for what lies aside: whoever comes to it takes from there, if
-//! the key is free or already theirs. So every message is set aside at most once, however often its key changes hands.
+//! A key is *held* while a message with it is leased. If other consumers find messages with this
+//! key meanwhile, they set them *aside*, in order. A *turn* in the ready queue represents the
+//! messages that are set aside: a consumer that finds the turn takes the next one, if the key is
+//! free or its own. Every message is set aside at most once, however often its key changes
+//! consumers.
 //!
-//! * What lies aside of a key was in the queue before all of that key which is still ready.
-//! * A key that is free, and has something aside, has a turn in the ready queue, before all of that key.
+//! * Messages of a key that are set aside were queued before all ready messages of this key.
+//! * A free key with messages set aside has a turn in the ready queue, before all messages of this
+//!   key.
 
 use super::item::Item;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque, btree_map::Entry};
 
-/// No consumer has this number.
+/// Number that no consumer has.
 const NOBODY: u64 = 0;
 
 #[derive(Default)]
 pub(super) struct Keys(BTreeMap<Bytes, Key>);
 
 struct Key {
-    /// Who holds it, or held it last.
+    /// Consumer that holds the key, or held it last.
     consumer: u64,
-    /// How many messages with it are in that one's hands.
+    /// Number of leased messages with this key.
     held: usize,
     aside: VecDeque<Item>,
-    /// Whether there is a turn of it in the ready queue.
+    /// Whether the ready queue contains a turn of the key.
     has_turn: bool,
 }
 
 impl Key {
-    /// The next message for `consumer`, which takes the key.
+    /// Takes the next message, and the key, for `consumer`.
     fn take(&mut self, consumer: u64) -> Option<Item> {
         let item = self.aside.pop_front()?;
         self.consumer = consumer;
@@ -41,16 +45,17 @@ impl Key {
     }
 }
 
-/// What became of a turn.
+/// Result of a turn.
 pub(super) struct Turn {
     pub(super) item: Option<Item>,
-    /// Something is still aside for the same consumer: the turn goes back to the front.
+    /// Whether more messages are set aside for the same consumer. The turn then returns to the
+    /// front.
     pub(super) goes_on: bool,
 }
 
 impl Keys {
-    /// A message with this key was leased while no order was kept. If several consumers have one, the key is free for none
-    /// of them until all are settled.
+    /// Records a message with this key that was leased while the queue kept no order. If several
+    /// consumers have one, the key is not free for any of them until all messages are settled.
     pub(super) fn hold(&mut self, key: Bytes, consumer: u64) {
         let state = self.0.entry(key).or_insert_with(|| Key {
             consumer,
@@ -64,7 +69,8 @@ impl Keys {
         }
     }
 
-    /// A message came up: it is returned if `consumer` may have it, or what lay aside before it; else it is put aside.
+    /// Admits a ready message. Returns it, or an earlier message that was set aside, if `consumer`
+    /// may take the key. Otherwise the message is set aside.
     pub(super) fn admit(&mut self, key: Bytes, item: Item, consumer: u64) -> Option<Item> {
         match self.0.entry(key) {
             Entry::Vacant(entry) => {
@@ -84,7 +90,7 @@ impl Keys {
         }
     }
 
-    /// The turn of a key came up.
+    /// Processes the turn of a key.
     pub(super) fn turn(&mut self, key: &Bytes, consumer: u64) -> Turn {
         let Some(state) = self.0.get_mut(key) else { return Turn { item: None, goes_on: false } };
         state.has_turn = false;
@@ -100,7 +106,8 @@ impl Keys {
         Turn { item, goes_on }
     }
 
-    /// A message with this key left its consumer's hands for good. Returns whether the key needs a turn.
+    /// Records that a message with this key is not leased any more. Returns whether the key needs a
+    /// turn.
     pub(super) fn leave(&mut self, key: &Bytes) -> bool {
         let Some(state) = self.0.get_mut(key) else { return false };
         state.held = state.held.saturating_sub(1);
@@ -115,7 +122,7 @@ impl Keys {
         true
     }
 
-    /// A message came back from its consumer's hands. Returns whether the key needs a turn.
+    /// Returns a leased message to its key. Returns whether the key needs a turn.
     pub(super) fn give_back(&mut self, key: &Bytes, item: Item) -> bool {
         if let Some(state) = self.0.get_mut(key) {
             state.held = state.held.saturating_sub(1);
@@ -123,7 +130,7 @@ impl Keys {
         self.put_aside(key, item)
     }
 
-    /// Puts a message aside, in its place. Returns whether the key needs a turn.
+    /// Sets a message aside, in its position. Returns whether the key needs a turn.
     pub(super) fn put_aside(&mut self, key: &Bytes, item: Item) -> bool {
         let state = self.0.entry(key.clone()).or_insert_with(|| Key {
             consumer: NOBODY,
@@ -136,12 +143,12 @@ impl Keys {
         !std::mem::replace(&mut state.has_turn, true)
     }
 
-    /// What lies aside, key by key.
+    /// Iterates over the messages that are set aside, by key.
     pub(super) fn aside(&self) -> impl Iterator<Item = &Item> {
         self.0.values().flat_map(|key| &key.aside)
     }
 
-    /// Takes out all that lies aside, and forgets the turns.
+    /// Takes all messages that are set aside, and removes the turns.
     pub(super) fn drain(&mut self) -> Vec<Item> {
         let mut items = Vec::new();
         self.0.retain(|_, key| {
@@ -152,7 +159,7 @@ impl Keys {
         items
     }
 
-    /// Takes one message out of those aside.
+    /// Removes one of the messages that are set aside.
     pub(super) fn remove(&mut self, serial: u64) -> Option<Item> {
         self.0.values_mut().find_map(|key| {
             let index = key.aside.iter().position(|item| item.serial == serial)?;

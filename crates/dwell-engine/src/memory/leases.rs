@@ -1,29 +1,30 @@
-//! What is in consumers' hands, and until when.
+//! Leased messages, and the expiry of their leases.
 
 use super::item::Item;
 use crate::planted::{Bug, planted};
 use dwell_core::{LeaseId, Text};
 use std::time::Duration;
 
-/// One message in a consumer's hands.
+/// A leased message.
 pub(super) struct Lease {
-    /// Never the same twice: a receipt of an earlier delivery does not match.
+    /// Unique number. The receipt of an earlier delivery does not match.
     fence: u64,
-    /// When it runs out, in monotonic time: setting the wall clock does not lose a lease.
+    /// Expiry in monotonic time, so that setting the wall clock does not end a lease.
     pub(super) until: Duration,
     pub(super) consumer: u64,
-    /// Name that the caller of `receive` gave.
+    /// Worker name from the caller of `receive`.
     pub(super) worker: Option<Text>,
     pub(super) item: Item,
 }
 
-/// A slab: the position of a lease is its index, and nothing is looked up in a map.
+/// A slab of leases. The position of a lease is its index, so no map is needed.
 #[derive(Default)]
 pub(super) struct Leases {
     slots: Vec<Option<Lease>>,
     free: Vec<usize>,
-    /// No lease runs out before this; `None` if none was given out since all had run out. A bound, and not exact, so
-    /// that settling a lease costs nothing here. Receivers that wait know of it: see [`Leases::put`].
+    /// Lower bound for the expiry of all leases. `None` if there was no lease since all had
+    /// expired. It is not exact, so that settling a lease costs nothing here. Waiting receivers
+    /// know it: see [`Leases::expect`].
     earliest: Option<Duration>,
 }
 
@@ -54,7 +55,8 @@ impl Leases {
         }
     }
 
-    /// A lease runs out at `until`. Returns whether that is earlier than all who wait have been told.
+    /// Records that a lease expires at `until`. Returns whether that is earlier than the waiting
+    /// receivers know.
     pub(super) fn expect(&mut self, until: Duration) -> bool {
         let is_earlier = self.earliest.is_none_or(|earliest| until < earliest);
         if is_earlier {
@@ -63,18 +65,18 @@ impl Leases {
         is_earlier
     }
 
-    /// Before this, none runs out.
+    /// Returns a time before which no lease expires.
     pub(super) fn earliest(&self) -> Option<Duration> {
         self.earliest
     }
 
-    /// The lease of this receipt, unless it was lost.
+    /// Returns the lease of this receipt, unless it was lost.
     pub(super) fn get_mut(&mut self, id: LeaseId) -> Option<&mut Lease> {
         let slot = self.slots.get_mut(usize::try_from(id.position).ok()?)?;
         slot.as_mut().filter(|lease| lease.fence == id.fence || planted(Bug::StaleReceiptAccepted))
     }
 
-    /// Takes the message of this receipt back, unless it was lost.
+    /// Takes the message of this receipt, unless its lease was lost.
     pub(super) fn take(&mut self, id: LeaseId) -> Option<Item> {
         self.get_mut(id)?;
         let index = id.position as usize;
@@ -82,8 +84,8 @@ impl Leases {
         self.slots[index].take().map(|lease| lease.item)
     }
 
-    /// Takes back what has run out by `elapsed`, in the order in which it was handed out. Looks through all leases,
-    /// but only when the bound has passed: about once per lease time.
+    /// Takes the messages whose leases have expired by `elapsed`, in the order of delivery. Visits
+    /// all leases, but only after the lower bound, which is about once per lease time.
     pub(super) fn take_expired(&mut self, elapsed: Duration) -> Vec<Item> {
         if self.earliest.is_none_or(|earliest| elapsed < earliest) {
             return Vec::new();
@@ -97,7 +99,7 @@ impl Leases {
         expired
     }
 
-    /// Takes back what this consumer holds, in the order in which it was handed out.
+    /// Takes the messages that this consumer has leased, in the order of delivery.
     pub(super) fn take_from(&mut self, consumer: u64) -> Vec<Item> {
         self.take_where(|lease| lease.consumer == consumer)
     }

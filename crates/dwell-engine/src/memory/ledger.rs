@@ -1,4 +1,4 @@
-//! Every message that is held, and what people may do about it.
+//! The ledger of a memory transport.
 
 use super::{
     accept::is_same_content,
@@ -17,9 +17,9 @@ use std::{sync::Arc, time::Duration};
 
 /// The ledger of a memory transport.
 ///
-/// There is no index of what is ready or in somebody's hands, because every message would pay for it: to find one by its
-/// id, or to make a page, is to look at all of them. What waits is found by its id at once. Of the past it keeps only
-/// how each message came to be what it is.
+/// Ready and leased messages have no index, because every message would pay for it: a lookup by id,
+/// or a page, visits all of them. Pending messages have an index by id. The history contains only
+/// the last run and the current state.
 pub(super) struct MemoryLedger(pub(super) Arc<Shared>);
 
 impl Ledger for MemoryLedger {
@@ -67,7 +67,7 @@ impl Ledger for MemoryLedger {
     }
 }
 
-/// One record that a change is asked of.
+/// A record that a change selects.
 struct Found {
     topic: TopicAt,
     queue: Option<QueueAt>,
@@ -83,7 +83,7 @@ struct Found {
 enum Spot {
     Waiting(Key),
     Ready,
-    /// In somebody's hands, on its way there, or gone: nothing can be done about it.
+    /// Leased, about to be leased, or finished: it cannot be changed.
     Away,
 }
 
@@ -103,7 +103,7 @@ impl State {
         records.into_iter().map(|(_, record)| record).collect()
     }
 
-    /// All that is held of this message; with its key, what waits.
+    /// Returns all stored records of this message. A pending one has its key.
     fn held_of(&self, id: &MessageId) -> Vec<(Option<Key>, Held<'_>)> {
         let waiting = self.topics.iter().enumerate().flat_map(|(index, topic)| {
             let keys = topic.waiting.of_message(id, &self.hasher).into_iter();
@@ -140,7 +140,7 @@ impl State {
         counts
     }
 
-    /// Looks at what is ready alone, however much waits.
+    /// Visits ready messages only, however many are pending.
     fn oldest_ready(&self) -> Vec<Oldest> {
         let topics = self.topics.iter().filter(|topic| !topic.is_dead);
         let queues =
@@ -169,8 +169,9 @@ impl State {
             _ => vec![None; found.len()],
         };
         let mut answers = Vec::new();
-        // Where several read the dead letters, each has a copy of its own: it is still one record. Under an id that was
-        // sent again with other content, it is not.
+        // Several subscriptions of a dead-letter topic have copies of a dead letter, which count as
+        // one record. Another message that was sent under this id with other content is a separate
+        // record.
         let mut answered: Vec<((Text, Option<Text>), Message)> = Vec::new();
         for (found, target) in found.into_iter().zip(targets) {
             let is_dead = found.state == MessageState::Dead;
@@ -183,7 +184,7 @@ impl State {
                     self.cancel(found.topic, key, now, by.clone());
                     true
                 }
-                // A job is called back as long as nobody has it.
+                // A job can be cancelled until it is leased.
                 (Change::Cancel, Spot::Ready)
                     if !is_dead && wire::is_job(&found.home.0, &found.message.headers) =>
                 {
@@ -224,7 +225,7 @@ impl State {
         Ok(answers)
     }
 
-    /// These records of the message; first those that can be changed.
+    /// Returns the selected records of the message. Those that can be changed come first.
     fn found(&self, id: &MessageId, of: &Of, now: Timestamp) -> Vec<Found> {
         let held = self.held_of(id).into_iter().map(|(key, held)| Found {
             topic: held.topic,
@@ -256,7 +257,8 @@ impl State {
         found
     }
 
-    /// Where each dead record goes back to; an error if one has nowhere to go, before any has gone.
+    /// Returns the target of each dead record. Returns an error if one has none, before any record
+    /// is changed.
     fn replay_targets(
         &mut self,
         id: &MessageId,
@@ -280,7 +282,7 @@ impl State {
         found.iter().map(&mut target).collect()
     }
 
-    /// Takes a message that is in nobody's hands out of where it is.
+    /// Removes a message that is not leased from its place.
     fn take_out(&mut self, found: &Found) -> Option<Item> {
         match (found.spot, found.queue) {
             (Spot::Waiting(key), _) => self.unhold(found.topic, key).map(|waiting| waiting.item),
@@ -293,7 +295,7 @@ impl State {
         }
     }
 
-    /// Starts a dead message anew.
+    /// Delivers a dead letter as a new message.
     fn replay(&mut self, target: Target, item: Item, body: Option<Bytes>, now: Timestamp) {
         let mut anew = new_item(item.message.anew(body), item.serial, now, now);
         anew.created_at = item.created_at;
@@ -301,7 +303,7 @@ impl State {
         self.deliver(target, anew, now);
     }
 
-    /// What waits will never fire, and is remembered as cancelled.
+    /// Cancels a pending entry, and keeps its record.
     pub(super) fn cancel(&mut self, at: TopicAt, key: Key, now: Timestamp, by: Text) {
         let due = self.topics[at.0].waiting.get(key).map(|(due, _)| due);
         if let Some((due, mut waiting)) = due.zip(self.unhold(at, key)) {
@@ -313,7 +315,7 @@ impl State {
     }
 }
 
-/// The cursor behind a record.
+/// Returns the cursor behind a record.
 pub(super) fn cursor(record: &Record, serial: u64) -> Cursor {
     let place = format!("{serial:016x}").into();
     Cursor { created_at: record.created_at, id: record.message.id.clone(), place }

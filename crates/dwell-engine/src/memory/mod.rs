@@ -1,5 +1,6 @@
-//! The memory transport: the model of all the others. Whatever the contract of a transport asks for, this one does
-//! exactly; it is fast, it loses everything when the process ends, and it runs on virtual time as well as on real time.
+//! The memory transport, which is the model for all other transports: it implements the contract
+//! exactly. It is fast, loses everything when the process ends, and runs on virtual time as well as
+//! on real time.
 //!
 //! ```text
 //!                    ┌────────────────────────── one lock ──────────────────────────┐
@@ -12,35 +13,43 @@
 //!                    └──────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A message is in exactly one place: it waits in its topic's wheel, it is ready in a subscription's queue, or it is in
-//! a consumer's hands. One lock guards all places, so that every settlement is one step, wherever it moves a message.
-//! The lock is taken once per batch, is never held over an await, and what is done under it is bounded: at most about a
-//! thousand messages become ready at a time, however many are due; and who takes it over and over lets others in between.
-//! Receivers are woken, and warnings written, when it is free again.
+//! A message is in exactly one place: pending in the wheel of its topic, ready in the queue of a
+//! subscription, or leased by a consumer. One lock protects all places, so every settlement is one
+//! step, wherever it moves a message.
 //!
-//! What holds at all times, between two holds of the lock:
+//! The lock is taken once per batch and is never held over an await. The work under it is bounded:
+//! at most about a thousand messages become ready at a time, however many are due. A caller that
+//! takes the lock repeatedly lets others take it in between. Receivers are woken, and warnings are
+//! logged, after the lock is released.
 //!
-//! * **Never early.** A message leaves the wheel only once the wall clock has reached its due time. It is resolved once,
-//!   when it comes in. Setting the clock back delays what waits; setting it forward skips nothing.
-//! * **Never lost.** A delivery leaves its consumer's hands by a receipt whose fence matches, by `close`, or when its
-//!   lease runs out, which monotonic time decides; then it is in front of its queue. A fence is never given twice.
-//!   A message is leased in the same poll that returns it, so a dropped `receive` has leased nothing.
-//! * **Nobody sleeps through anything.** A receiver that waits has a timer for the next due time of its topic and for
-//!   the first lease of its subscription that may run out. What becomes ready wakes one receiver of each subscription,
-//!   who wakes the next if it leaves something; whatever makes a timer earlier wakes all whom it concerns; a signal
-//!   that its receiver cannot use is passed on. A slow tick is there for what nobody thought of.
-//! * **A publish that waits is one entry**, and fans out when it is due, to those subscribed then. What is due becomes
-//!   ready when anybody receives from its topic, subscribes to it or looks at the ledger, so nobody can tell the
-//!   difference.
-//! * **What waits has one entry per id and topic**: whatever replaces it takes it out first, in the same step.
-//! * **Bounds are for users.** A user's send into a full subscription is `Full`, and if one of several subscriptions is
-//!   full, none gets it. What is already on its way is never refused.
+//! These invariants hold whenever the lock is free:
 //!
-//! What nobody subscribed to is dropped and counted, or kept in a subscription of the topic's own name, which needs no
-//! provisioning as long as it is the only one. The first one that is declared adopts what it holds: what is ready and
-//! what waits at once, and what is in somebody's hands when it comes back. Then it gets no more.
+//! * **Never early.** A message leaves the wheel only once the wall clock has reached its due time.
+//!   The due time is resolved once, when the message arrives. Setting the clock back delays pending
+//!   messages; setting it forward skips nothing.
+//! * **Never lost.** A lease ends by a receipt with a matching fence, by `close`, or when it
+//!   expires by monotonic time. An expired message returns to the front of its queue. A fence is
+//!   never reused. A message is leased in the same poll that returns it, so a dropped `receive` has
+//!   leased nothing.
+//! * **No lost wake-ups.** A waiting receiver has timers for the next due time of its topic and for
+//!   the first lease of its subscription that may expire. A message that becomes ready wakes one
+//!   receiver of each subscription, which wakes the next one if it leaves messages. A change that
+//!   makes a timer earlier wakes all receivers that it concerns. A signal that its receiver cannot
+//!   use is passed on. As a safeguard, a slow tick wakes all receivers.
+//! * **A pending publish is one entry.** It is delivered to the subscriptions that exist when it is
+//!   due. Due messages become ready when a client receives from the topic, subscribes to it or
+//!   reads the ledger, so clients cannot observe the difference.
+//! * **One entry per schedule id and topic.** An entry that replaces another one removes it first,
+//!   in the same step.
+//! * **Limits apply to users only.** A user's send to a full subscription is `Full`. If one of
+//!   several subscriptions is full, none receives the message. Moves and copies are never refused.
 //!
-//! A consumer that is dropped without `close` has crashed: its leases run out.
+//! Messages to a topic without subscriptions are dropped and counted, or kept in a subscription
+//! with the topic's name, which needs no provisioning as long as it is the only one. The first
+//! declared subscription adopts its messages: ready and pending ones immediately, leased ones when
+//! they come back. After that, the kept subscription receives no more messages.
+//!
+//! A consumer that is dropped without `close` counts as crashed: its leases expire.
 
 mod accept;
 mod consumer;
@@ -84,7 +93,7 @@ use scheduler::MemoryScheduler;
 use shared::{Shared, closed};
 use std::{fmt, sync::Arc, time::Duration};
 
-/// A broker in memory. A clone is the same broker.
+/// A broker in memory. All clones are the same broker.
 ///
 /// ```
 /// use dwell_core::{Address, Envelope, Message, OnMissing, Seams, Subscription, Transport};
@@ -110,38 +119,41 @@ pub struct Memory {
     inbox: Arc<MemoryInbox>,
 }
 
-/// How many messages a memory transport holds, one for each subscription that has it.
+/// Numbers of messages in a memory transport. A message counts once for each subscription that has
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Not yet due; a publish that waits counts once.
+    /// Pending messages. A pending publish counts once.
     pub waiting: usize,
-    /// Due, and in nobody's hands.
+    /// Due messages that are not leased.
     pub ready: usize,
-    /// In a consumer's hands.
+    /// Leased messages.
     pub leased: usize,
 }
 
 impl Held {
-    /// Whether it is nothing.
+    /// Whether there are no messages.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
 impl Memory {
-    /// An empty broker.
+    /// Creates an empty broker.
     pub fn new(seams: Seams, settings: MemorySettings) -> Self {
         let inbox = Arc::new(MemoryInbox::new(seams.clock.clone()));
         let shared = Arc::new(Shared::new(seams, settings));
         Self { producer: Arc::new(MemoryProducer(shared.clone())), shared, inbox }
     }
 
-    /// What it holds now: what `close` would drop. What is due counts as waiting until somebody looks at its topic.
+    /// Returns the numbers of messages that `close` would drop. A due message counts as pending
+    /// until a client accesses its topic.
     pub fn held(&self) -> Held {
         self.shared.with(|state| state.held_now())
     }
 
-    /// How many messages to this topic were dropped because nobody had subscribed to it.
+    /// Returns the number of messages to this topic that were dropped because it had no
+    /// subscription.
     pub fn unclaimed(&self, topic: &str) -> u64 {
         self.shared.with(|state| state.topic(topic).map_or(0, |at| state.topics[at.0].discarded))
     }
@@ -186,7 +198,7 @@ impl Transport for Memory {
                         }
                         OnMissing::Create => state.plan(topics, subscriptions, on_missing)?,
                     };
-                    // Whoever subscribes now does not get what was due before.
+                    // A new subscription does not receive messages that were due before.
                     let is_ready = !state.promote_before(&plan, now);
                     Ok(is_ready.then(|| state.make(plan)))
                 })??;
@@ -219,7 +231,7 @@ impl Transport for Memory {
         Some(self.inbox.clone())
     }
 
-    /// Drops all that it holds, and says in the log how much that was.
+    /// Drops all messages, and logs their number.
     fn close(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.shared.close();

@@ -1,16 +1,17 @@
-//! Pages of records, in the order in which they came to be.
+//! Pages of records, in the order of their creation.
 
 use super::{ledger::cursor, records::Held, shared::Shared, state::State};
 use dwell_core::{Cursor, Error, ErrorKind, MessageId, Page, Record, RecordQuery, Result, Text, Timestamp};
 use std::{collections::BinaryHeap, time::Duration};
 
-/// How many records are looked through for a text at a time: bodies may be long, so not under the lock.
+/// Number of records that are searched for a text at a time. Bodies may be long, so the search runs
+/// without the lock.
 const SEARCHED: usize = 10_000;
 
-/// One page. Each look at the records is one hold of the lock, over all of them.
+/// Returns one page. Each pass over all records holds the lock once.
 pub(super) fn list(shared: &Shared, query: &RecordQuery) -> Result<Page<Record>> {
     let mut after = query.after.as_ref().map(Rank::of_cursor).transpose()?;
-    // One more than asked for tells whether this page is the last.
+    // One more record than requested shows whether this page is the last one.
     let wanted = query.limit.saturating_add(1);
     let batch = if query.text.is_some() { wanted.max(SEARCHED) } else { wanted };
     let mut items: Vec<(u64, Record)> = Vec::new();
@@ -41,7 +42,7 @@ fn has_text(record: &Record, text: Option<&Text>) -> bool {
     })
 }
 
-/// Where a record stands in the order of all.
+/// Position of a record in the order of all records.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     created_at: Timestamp,
@@ -56,7 +57,7 @@ impl Rank {
 
     fn of_cursor(cursor: &Cursor) -> Result<Self> {
         let serial = u64::from_str_radix(&cursor.place, 16).map_err(|_| {
-            let text = "this cursor is not one that this memory transport gave: start from the first page";
+            let text = "this cursor is not from this memory transport: start from the first page";
             Error::new(ErrorKind::Invalid, text)
         })?;
         Ok(Self { created_at: cursor.created_at, id: cursor.id.clone(), serial })
@@ -70,7 +71,7 @@ enum Source<'a> {
 }
 
 impl State {
-    /// The first records behind `after` that match all of the query but its text.
+    /// Returns the first records after `after` that match the query, apart from its text.
     fn page(
         &self,
         query: &RecordQuery,
@@ -87,7 +88,7 @@ impl State {
             ((record.created_at, &record.message.id, serial), Source::Finished(record))
         });
         let after = after.map(|after| (after.created_at, &after.id, after.serial));
-        // The best so far, the last of them on top.
+        // The first records so far, with the last one on top.
         let mut best: BinaryHeap<Candidate<'_>> = BinaryHeap::new();
         for (rank, source) in held.chain(finished) {
             let is_full = best.len() >= limit;

@@ -1,4 +1,4 @@
-//! The end that takes messages in.
+//! The producer of a memory transport.
 
 use super::{
     accept::content,
@@ -24,7 +24,7 @@ impl Producer for MemoryProducer {
 impl SendAtOnce for MemoryProducer {
     fn send_at_once(&self, envelope: Envelope) -> Result<Sent> {
         let (content, now) = (content(&envelope), self.0.moment());
-        // What is spent is dropped when the lock is free.
+        // The spent message is dropped after the lock is released.
         let (sent, _spent) = self.0.with(|state| match state.is_closed {
             true => (Err(closed()), None),
             false => (state.accept(Cow::Owned(envelope), content, now), state.spent.pop()),
@@ -33,7 +33,7 @@ impl SendAtOnce for MemoryProducer {
     }
 }
 
-/// Takes in a batch, a chunk at a time.
+/// Accepts a batch, one chunk at a time.
 pub(super) async fn accept(shared: &Shared, batch: &[Envelope]) -> Vec<Result<Sent>> {
     take_turns().await;
     let mut results = Vec::with_capacity(batch.len());

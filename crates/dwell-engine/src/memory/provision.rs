@@ -1,4 +1,5 @@
-//! Making topics and subscriptions: all that is asked for is checked before anything is made.
+//! Provisioning of topics and subscriptions. The whole request is checked before anything is
+//! created.
 
 use super::{
     item::Item,
@@ -12,7 +13,8 @@ use dwell_core::{
 };
 use std::collections::BTreeMap;
 
-/// What is to be made, by name. Made in the order of the names, so that the same request gives the same transport.
+/// The changes of a request, by name. They are made in the order of the names, so that equal
+/// requests create equal transports.
 #[derive(Default)]
 pub(super) struct Plan {
     topics: BTreeMap<Text, Claim>,
@@ -22,13 +24,13 @@ pub(super) struct Plan {
     changes: Vec<SettingChanges>,
 }
 
-/// What a topic does with messages that nobody subscribed to.
+/// Setting of a topic for messages without a subscription.
 #[derive(Clone, Copy)]
 struct Claim {
     unclaimed: Unclaimed,
-    /// The topic exists, and only takes this setting.
+    /// Whether the topic exists, and only takes this setting.
     is_there: bool,
-    /// It is part of this request.
+    /// Whether the topic is part of this request.
     is_planned: bool,
 }
 
@@ -39,12 +41,12 @@ impl Plan {
         planned.find(|planned| planned.topic == *topic && planned.name == *name)
     }
 
-    /// The topics that get a new subscription.
+    /// Iterates over the topics that get a new subscription.
     pub(super) fn subscribes_to(&self) -> impl Iterator<Item = &Text> {
         self.subscriptions.iter().map(|subscription| &subscription.topic)
     }
 
-    /// An error that names all that is missing, if anything is.
+    /// Returns an error that names everything that is missing.
     pub(super) fn is_all_there(&self) -> Result<()> {
         let topics = self.topics.iter().filter(|(_, claim)| !claim.is_there);
         let topics = topics.map(|(name, _)| format!("the topic `{name}`"));
@@ -56,13 +58,16 @@ impl Plan {
         }
         Err(Error::new(
             ErrorKind::NotFound,
-            format!("not in this memory transport: {}; set `on_missing = \"create\"`", missing.join(", ")),
+            format!(
+                "missing in this memory transport: {}; set `on_missing = \"create\"`",
+                missing.join(", ")
+            ),
         ))
     }
 }
 
 impl State {
-    /// All that these need and that does not exist, or has other settings. `Conflict` if these cannot be changed.
+    /// Returns what a request has to create or change. `Conflict` if settings may not be changed.
     pub(super) fn plan(
         &self,
         topics: &[DeclaredTopic],
@@ -138,7 +143,7 @@ impl State {
         Ok(())
     }
 
-    /// What a topic that is there, or planned, does with what nobody subscribed to.
+    /// Returns the setting of an existing or planned topic for messages without a subscription.
     fn unclaimed(&self, plan: &Plan, name: &Text) -> Option<Claim> {
         let there = self.names.get(name).map(|at| &self.topics[at.0]);
         let there =
@@ -146,13 +151,13 @@ impl State {
         plan.topics.get(name).copied().or(there)
     }
 
-    /// The settings of a subscription that exists.
+    /// Returns the settings of an existing subscription.
     fn queue_named(&self, topic: &Text, name: &Text) -> Option<(QueueAt, &Subscription)> {
         let queue = self.names.get(topic).and_then(|at| self.topics[at.0].names.get(name))?;
         Some((*queue, self.queues[queue.0].declared.as_ref()?))
     }
 
-    /// Makes what was planned, and returns the settings that it changed.
+    /// Carries out the plan. Returns the settings that were changed.
     pub(super) fn make(&mut self, plan: Plan) -> Vec<SettingChanges> {
         for (name, Claim { unclaimed, .. }) in plan.topics {
             if let Some(at) = self.names.get(&name) {
@@ -179,7 +184,7 @@ impl State {
         let is_first = self.topics[at.0].subscribed.is_empty();
         let kept = self.topics[at.0].kept.filter(|_| is_first);
         let queue = match kept.filter(|_| name == self.topics[at.0].name) {
-            // It is the queue of what nobody wanted that somebody wants.
+            // The subscription is the kept one, which is now declared.
             Some(kept) => {
                 self.topics[at.0].kept = None;
                 self.queues[kept.0].declare(subscription);
@@ -199,8 +204,8 @@ impl State {
         topic.names.insert(name, queue);
     }
 
-    /// The first subscription takes over what was kept for it: what is ready now, what waits, and what is in somebody's
-    /// hands if it comes back.
+    /// Lets the first subscription adopt the kept messages: ready and pending ones now, leased ones
+    /// when they come back.
     fn adopt_all(&mut self, from: QueueAt, to: QueueAt) {
         let topic = self.queues[from.0].topic;
         if self.topics[topic.0].is_dead {
@@ -220,7 +225,7 @@ impl State {
         self.adopt(from, to, ready);
     }
 
-    /// Puts messages of a queue that was adopted in front of its adopter.
+    /// Puts messages of an adopted queue in front of its adopter.
     pub(super) fn adopt(&mut self, from: QueueAt, to: QueueAt, items: Vec<Item>) {
         let topic = self.queues[from.0].topic;
         for item in &items {

@@ -1,4 +1,4 @@
-//! One subscription: what is ready, and what is in its consumers' hands.
+//! A subscription with its ready and leased messages.
 
 use super::{
     item::Item,
@@ -12,40 +12,40 @@ use bytes::Bytes;
 use dwell_core::{Subscription, Text};
 use std::{collections::VecDeque, sync::Arc};
 
-/// Whom to tell once the lock is free.
+/// Receivers to wake after the lock is released.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Signal {
     Nobody,
-    /// Something is ready: one receiver, which tells the next if it leaves something.
+    /// A message is ready: wakes one receiver, which wakes the next one if it leaves messages.
     One,
-    /// Something will happen earlier than was said: everyone that waits.
+    /// A timer is too late: wakes all waiting receivers.
     All,
 }
 
 enum Slot {
     Item(Item),
-    /// Stands for what lies aside of this key.
+    /// Represents the messages of this key that are set aside.
     Turn(Bytes),
 }
 
 pub(super) struct Queue {
     pub(super) topic: TopicAt,
     pub(super) name: Text,
-    /// `None` for what a topic keeps by itself, as long as nobody subscribed to it.
+    /// Declared settings. `None` for the kept messages of a topic without subscriptions.
     pub(super) declared: Option<Subscription>,
-    /// The first named subscription took over what this one held; all that comes back goes there.
+    /// Subscription that adopted this one. Returned messages go there.
     pub(super) adopted_by: Option<QueueAt>,
-    /// The one that this one took over: its leases come back here.
+    /// Subscription that this one adopted. Its leases come back here.
     pub(super) adopted: Option<QueueAt>,
     ready: VecDeque<Slot>,
-    /// Messages in `ready` and aside.
+    /// Number of messages in `ready` and set aside.
     ready_messages: usize,
-    /// The orders given out, to the back and to the front.
+    /// Next `order` at the back, and last one at the front.
     back: u64,
     front: u64,
     keys: Keys,
     pub(super) leases: Leases,
-    /// What waits for this subscription alone.
+    /// Pending messages for this subscription only.
     pub(super) waits: Waits,
     pub(super) signal: Signal,
     pub(super) receivers: Arc<Receivers>,
@@ -71,7 +71,8 @@ impl Queue {
         }
     }
 
-    /// Takes these settings. If the order of keys changes with them, it starts from the current leases.
+    /// Takes these settings. If the subscription becomes ordered, the order starts with the current
+    /// leases.
     pub(super) fn declare(&mut self, subscription: Subscription) {
         let was_ordered = self.is_ordered();
         self.declared = Some(subscription);
@@ -91,22 +92,22 @@ impl Queue {
         self.adopt(items);
     }
 
-    /// What was never declared keeps order: nobody said that it need not.
+    /// A subscription that was never declared keeps the order.
     fn is_ordered(&self) -> bool {
         self.declared.as_ref().is_none_or(|subscription| subscription.ordered)
     }
 
-    /// All that is held for this subscription: what its capacity bounds.
+    /// Returns the number of messages for this subscription, which `capacity` limits.
     pub(super) fn len(&self) -> usize {
         self.ready_messages + self.leases.len() + self.waits.total()
     }
 
-    /// Due, and in nobody's hands.
+    /// Returns the number of ready messages.
     pub(super) fn ready(&self) -> usize {
         self.ready_messages
     }
 
-    /// Behind all that is ready.
+    /// Adds a message at the back.
     pub(super) fn push(&mut self, mut item: Item) {
         item.order = self.back;
         self.back += 1;
@@ -114,7 +115,7 @@ impl Queue {
         self.ready_messages += 1;
     }
 
-    /// The next message that `consumer` may have. `steps` bounds how many others are put aside on the way.
+    /// Returns the next message that `consumer` may take. Sets at most `steps` others aside.
     pub(super) fn pop(&mut self, consumer: u64, steps: &mut usize) -> Option<Item> {
         let ordered = self.is_ordered();
         while *steps > 0 {
@@ -142,12 +143,13 @@ impl Queue {
         None
     }
 
-    /// Whether there is anything to pop, for someone.
+    /// Whether any consumer may find a message.
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// A message left its consumer's hands for good. Returns whether others of its key can be had now.
+    /// Records that a message is not leased any more. Returns whether other messages of its key are
+    /// available now.
     pub(super) fn left(&mut self, item: &Item) -> bool {
         let Some(key) = item.message.key.as_ref().filter(|_| self.is_ordered()) else { return false };
         let has_turn = self.keys.leave(key);
@@ -157,12 +159,12 @@ impl Queue {
         has_turn
     }
 
-    /// Puts back what came from consumers' hands: before all that is ready, and in this order.
+    /// Returns leased messages to the front, in this order.
     pub(super) fn give_back(&mut self, items: Vec<Item>) {
         self.put_front(items, Keys::give_back);
     }
 
-    /// Takes over what another queue held: before all that is ready, and in this order.
+    /// Takes over messages of another queue at the front, in this order.
     pub(super) fn adopt(&mut self, mut items: Vec<Item>) {
         self.front -= items.len() as u64;
         (self.front..).zip(&mut items).for_each(|(order, item)| item.order = order);
@@ -188,7 +190,7 @@ impl Queue {
         }
     }
 
-    /// Takes out all that is ready, in order.
+    /// Takes all ready messages, in order.
     pub(super) fn drain(&mut self) -> Vec<Item> {
         let mut items = self.keys.drain();
         items.extend(self.ready.drain(..).filter_map(|slot| match slot {
@@ -200,7 +202,7 @@ impl Queue {
         items
     }
 
-    /// All that is ready, in no order.
+    /// Iterates over the ready messages, in no particular order.
     pub(super) fn iter_ready(&self) -> impl Iterator<Item = &Item> {
         let ready = self.ready.iter().filter_map(|slot| match slot {
             Slot::Item(item) => Some(item),
@@ -209,7 +211,7 @@ impl Queue {
         ready.chain(self.keys.aside())
     }
 
-    /// Takes one message out of those that are ready.
+    /// Removes one ready message.
     pub(super) fn remove(&mut self, serial: u64) -> Option<Item> {
         let index = self.ready.iter().position(|slot| match slot {
             Slot::Item(item) => item.serial == serial,

@@ -1,44 +1,45 @@
-//! Those who wait for a message of one subscription.
+//! Waiting receivers of a subscription.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{Notify, futures::Notified};
 
-/// Those who wait for a message of one subscription. Counted, so that a busy subscription pays for no signals.
+/// Waiting receivers of a subscription. They are counted, so that a busy subscription sends no
+/// signals.
 #[derive(Default)]
 pub(super) struct Receivers {
     told: Notify,
     waiting: AtomicUsize,
 }
 
-/// One who waits, until dropped.
+/// A waiting receiver, until it is dropped.
 pub(super) struct Wait<'a>(&'a Receivers);
 
 impl Receivers {
-    /// From now on one more waits. To be asked for *before* the look that finds nothing: both are under the lock that
-    /// whoever signals holds, so that no message falls in between.
+    /// Registers a waiting receiver. Call it *before* the look that finds nothing. Looks and
+    /// signals both happen under the lock, so no message is missed.
     pub(super) fn wait(&self) -> Wait<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Wait(self)
     }
 
-    /// Whether anybody waits.
+    /// Whether any receiver waits.
     pub(super) fn any(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Wakes one, who wakes the next if it leaves something.
+    /// Wakes one receiver, which wakes the next one if it leaves messages.
     pub(super) fn tell_one(&self) {
         self.told.notify_one();
     }
 
-    /// Wakes everyone.
+    /// Wakes all receivers.
     pub(super) fn tell_all(&self) {
         self.told.notify_waiters();
     }
 }
 
 impl<'a> Wait<'a> {
-    /// Completes when told. A signal that came and was not needed is passed on when this is dropped.
+    /// Completes with a signal. If this is dropped, an unused signal is passed on.
     pub(super) fn told(&self) -> Notified<'a> {
         self.0.told.notified()
     }

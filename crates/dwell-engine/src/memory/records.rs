@@ -1,4 +1,4 @@
-//! What the ledger shows: every message that is held, as a record.
+//! Records of stored messages, for the ledger.
 
 use super::{
     finished::Entry,
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use dwell_core::{Record, ScheduleId, State as MessageState, Text, Timestamp, Transition};
 use std::time::Duration;
 
-/// Where a held message is.
+/// Place of a stored message.
 #[derive(Clone, Copy)]
 pub(super) enum Place<'a> {
     Waiting(Timestamp, &'a Waiting),
@@ -19,11 +19,11 @@ pub(super) enum Place<'a> {
     Leased(&'a Lease),
 }
 
-/// One message that is held, before it is made a record.
+/// A stored message, before it is converted to a record.
 #[derive(Clone, Copy)]
 pub(super) struct Held<'a> {
     pub(super) topic: TopicAt,
-    /// `None` for a publish that waits.
+    /// `None` for a pending publish.
     pub(super) queue: Option<QueueAt>,
     pub(super) place: Place<'a>,
 }
@@ -37,7 +37,7 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Who said last when it is due, if somebody has changed that.
+    /// Returns who rescheduled the message last.
     pub(super) fn rescheduled_by(&self) -> Option<&'a Text> {
         match self.place {
             Place::Waiting(_, waiting) => waiting.rescheduled_by.as_deref(),
@@ -54,7 +54,7 @@ impl<'a> Held<'a> {
     }
 }
 
-/// How a message ended.
+/// How a message was finished.
 pub(super) struct Ending {
     pub(super) state: MessageState,
     pub(super) at: Timestamp,
@@ -70,7 +70,7 @@ impl Ending {
 }
 
 impl State {
-    /// All that is held, in no order.
+    /// Iterates over all stored messages, in no particular order.
     pub(super) fn held(&self) -> impl Iterator<Item = Held<'_>> {
         let waiting = self.topics.iter().enumerate().flat_map(move |(index, topic)| {
             topic.waiting.iter().map(move |(due, waiting)| self.waiting(TopicAt(index), due, waiting))
@@ -78,7 +78,7 @@ impl State {
         waiting.chain(self.held_by_queues())
     }
 
-    /// What is ready or in a consumer's hands, in no order.
+    /// Iterates over all ready and leased messages, in no particular order.
     pub(super) fn held_by_queues(&self) -> impl Iterator<Item = Held<'_>> {
         self.queues.iter().enumerate().flat_map(|(index, queue)| {
             let ready = queue.iter_ready().map(Place::Ready);
@@ -101,7 +101,8 @@ impl State {
         }
     }
 
-    /// The record of what is held, without its history. `now` and `elapsed` tell the end of its lease in wall time.
+    /// Returns the record of a stored message, without its history. `now` and `elapsed` convert the
+    /// end of its lease to wall time.
     pub(super) fn record(&self, held: &Held<'_>, now: Timestamp, elapsed: Duration) -> Record {
         let item = held.item();
         let (topic, subscription) = self.home(held.topic, held.queue, &item.message);
@@ -131,7 +132,7 @@ impl State {
         }
     }
 
-    /// A message is gone: its record is kept if the settings say so.
+    /// Finishes a message. Keeps its record if the settings request it.
     pub(super) fn finish(&mut self, topic: TopicAt, queue: Option<QueueAt>, item: Item, ending: Ending) {
         let of = &self.topics[topic.0];
         if !of.is_dead && !self.finished.keeps(&of.name, &item.message.headers, ending.state) {
@@ -141,7 +142,7 @@ impl State {
         if !self.finished.keeps(&topic, &item.message.headers, ending.state) {
             return;
         }
-        // What is done was handed out when it last changed.
+        // A done message was last changed when it was delivered.
         let is_done = ending.state == MessageState::Done;
         let started = is_done.then_some(item.updated_at);
         let last_run = item.last_run;
@@ -171,8 +172,7 @@ impl State {
     }
 }
 
-/// The history that a memory transport keeps: its last run, how the message came to be what it is now, and nothing
-/// before.
+/// Returns the history in a memory transport: the last run and the current state.
 pub(super) fn history(record: &Record, started: Option<Timestamp>) -> Vec<Transition> {
     let run = started.map(|started| Transition {
         at: started,
@@ -181,7 +181,7 @@ pub(super) fn history(record: &Record, started: Option<Timestamp>) -> Vec<Transi
         error: None,
         attempts: record.message.attempts,
     });
-    // The last error is known for as long as the message; it belongs to what it led to.
+    // The last error is kept with the message, but is shown only for the states that it caused.
     let led_to = [MessageState::Retrying, MessageState::Deferred, MessageState::Dead];
     let present = Transition {
         at: record.updated_at,

@@ -1,4 +1,4 @@
-//! Control over what waits.
+//! The scheduler of a memory transport.
 
 use super::{
     accept::content,
@@ -67,11 +67,11 @@ impl Scheduler for MemoryScheduler {
 }
 
 fn no_chosen_id() -> Error {
-    Error::new(ErrorKind::Invalid, "only a send under an id that its user chose is recorded")
+    Error::new(ErrorKind::Invalid, "only sends with a chosen id can be recorded: set `once`")
 }
 
 impl State {
-    /// Changes these pending entries, and returns the best answer.
+    /// Changes these pending entries, and returns the combined result.
     fn change_waiting(
         &mut self,
         entries: &Entries,
@@ -89,7 +89,7 @@ impl State {
                         change(self, at, key);
                         is_changed = true;
                     }
-                    // Due, but not promoted yet; or a dead letter.
+                    // Due and not promoted yet, or a dead letter.
                     _ => is_late = true,
                 }
             }
@@ -102,8 +102,9 @@ impl State {
         }
     }
 
-    /// One page of what waits. Looks at every entry, unless it is asked for one message: with a million of them that
-    /// is some ten milliseconds, most of them left out by their due time alone.
+    /// Returns a page of pending entries. Visits all entries unless the query has a message id.
+    /// With a million entries that takes about ten milliseconds, because most are excluded by their
+    /// due time.
     fn pending(&self, query: &Query, now: Timestamp) -> Vec<Pending> {
         let mut page = Page { query, now, best: BinaryHeap::new() };
         for (index, topic) in self.topics.iter().enumerate() {
@@ -145,7 +146,7 @@ impl State {
     }
 }
 
-/// The first entries of a page that were found so far; the last of them is on top.
+/// The first entries of a page so far, with the last one on top.
 struct Page<'a> {
     query: &'a Query,
     now: Timestamp,
@@ -159,7 +160,7 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Two topics may hold one id; then the older topic comes first.
+    /// Two topics may contain one id. The older topic then comes first.
     fn rank(&self) -> (Timestamp, &Text, usize) {
         (self.due, &self.waiting.id.id, self.topic.0)
     }

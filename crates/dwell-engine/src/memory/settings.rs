@@ -1,12 +1,12 @@
-//! What a memory transport may hold, and how a URL says so.
+//! Settings of a memory transport, and its URL.
 
 use super::Memory;
 use dwell_core::{Error, ErrorKind, Result, Seams, TransportUrl};
 
-/// The largest number that a URL may give: no machine holds more.
+/// Maximum number in a URL.
 const MOST: usize = 1_000_000_000;
 
-/// The bounds of a memory transport.
+/// Limits of a memory transport.
 ///
 /// ```
 /// use dwell_engine::memory::MemorySettings;
@@ -16,20 +16,22 @@ const MOST: usize = 1_000_000_000;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemorySettings {
-    /// How many messages one subscription may hold (ready, in a worker's hands, and waiting for it alone) before a
-    /// user's send is `Full`; and how many publishes may wait in one topic. Moves and copies are never refused: a pump
-    /// that could not put a message back into its own full queue would stand still for ever. 100 000 by default.
+    /// Maximum number of messages in one subscription (ready, leased, and pending for it only), and
+    /// of pending publishes in one topic. Beyond it, a user's send is `Full`. Moves and copies are
+    /// never refused, because a subscription that could not return a message to its own full queue
+    /// would be blocked permanently. 100 000 by default.
     pub capacity: usize,
-    /// How many ids are remembered: those that a sender chose, and those under which something waited and fired. The
-    /// oldest are forgotten first; what still waits is always known. 100 000 by default.
+    /// Maximum number of remembered ids: those that senders chose, and those of pending messages
+    /// that have fired. The oldest expire first. Pending messages are always known. 100 000 by
+    /// default.
     pub ids: usize,
-    /// The largest body, in bytes. 16 MiB by default: enough for any message, too little for a film.
+    /// Maximum size of a body, in bytes. 16 MiB by default.
     pub max_body: usize,
-    /// How many records of finished messages (done, discarded, cancelled) the ledger keeps, with their results; the
-    /// oldest go first. None by default.
+    /// Maximum number of records of finished messages (done, discarded, cancelled) in the ledger,
+    /// with their results. The oldest are removed first. None by default.
     pub keep_done: usize,
-    /// How many records of finished jobs (messages on `job.…`) it keeps beside them: a job's result is of no use if nobody
-    /// can ask for it. 10 000 by default.
+    /// Maximum number of additional records of finished jobs (messages in `job.…` topics), so that
+    /// clients can read the results. 10 000 by default.
     pub keep_jobs: usize,
 }
 
@@ -39,8 +41,9 @@ impl Default for MemorySettings {
     }
 }
 
-/// An empty broker in memory, with the bounds that its URL gives: `memory://?capacity=1000&ids=1000&max_body=65536`.
-/// Each connection is a broker of its own, so the URL names no host, user or path.
+/// Creates an empty broker in memory, with the limits of its URL:
+/// `memory://?capacity=1000&ids=1000&max_body=65536`. Each connection is a separate broker, so the
+/// URL contains no host, user or path.
 ///
 /// ```
 /// use dwell_core::{Seams, Transport, TransportUrl};
@@ -60,16 +63,16 @@ pub fn connect(url: &TransportUrl, seams: Seams) -> Result<Memory> {
         ("a path", !url.path().is_empty()),
     ];
     if let Some((part, _)) = parts.into_iter().find(|(_, is_there)| *is_there) {
-        let text =
-            format!("the memory:// URL has {part}, but it is in this process alone: write `memory://`");
+        let text = format!(
+            "the memory:// URL has {part}, but a memory transport exists only in this process: write `memory://`"
+        );
         return Err(Error::new(ErrorKind::Config, text));
     }
     let default = MemorySettings::default();
     let mut options = url.options();
     let mut number = |name: &'static str, default: usize| match options.number(name)? {
         Some(number) if number > MOST => {
-            let text =
-                format!("the option `{name}` of the memory:// URL is {number}: at most {MOST} is possible");
+            let text = format!("the option `{name}` of the memory:// URL is {number}: the maximum is {MOST}");
             Err(Error::new(ErrorKind::Config, text))
         }
         given => Ok(given.unwrap_or(default)),

@@ -1,4 +1,4 @@
-//! Settling what consumers hold: each settlement is one step, whatever it moves where.
+//! Settlement of deliveries. Each settlement is one step, wherever it moves the message.
 
 use super::{
     item::{Item, LastRun, new_item},
@@ -12,7 +12,7 @@ use dwell_core::{
     State as MessageState, Timestamp,
 };
 
-/// What a batch of settlements puts back. It goes back when the batch is done, so that it keeps its order.
+/// Released messages of a batch. They are returned after the batch, so that they keep their order.
 #[derive(Default)]
 pub(super) struct Released(Vec<(u64, Item)>);
 
@@ -46,7 +46,7 @@ impl State {
                 released.0.push((lease.fence, item));
             }
             Action::Move { to, due } => {
-                // Looked for first: where there is nowhere to go, nothing moves.
+                // Checked first, so that a missing target changes nothing.
                 let target = match self.queues[at.0].leases.get_mut(lease) {
                     Some(_) => self.target(to)?,
                     None => return Err(self.stale(at)),
@@ -70,14 +70,14 @@ impl State {
         Ok(())
     }
 
-    /// Puts back what a batch released, in the order in which it was handed out.
+    /// Returns the released messages of a batch, in the order of delivery.
     pub(super) fn put_back(&mut self, at: QueueAt, released: Released) {
         let mut items = released.0;
         items.sort_unstable_by_key(|(fence, _)| *fence);
         self.give_back(at, items.into_iter().map(|(_, item)| item).collect());
     }
 
-    /// Gives back all that a consumer holds, as it came.
+    /// Returns all messages that a consumer has leased, unchanged.
     pub(super) fn give_back_from(&mut self, at: QueueAt, consumer: u64, now: Timestamp) {
         let mut items = self.queues[at.0].leases.take_from(consumer);
         for item in &mut items {
@@ -87,7 +87,7 @@ impl State {
         self.give_back(at, items);
     }
 
-    /// Puts messages from consumers' hands in front of their queue, or of the one that adopted it.
+    /// Returns leased messages to the front of their queue, or of its adopter.
     pub(super) fn give_back(&mut self, at: QueueAt, items: Vec<Item>) {
         if items.is_empty() {
             return;
@@ -104,7 +104,7 @@ impl State {
         self.signal(adopter, Signal::One);
     }
 
-    /// Takes a message out of a consumer's hands for good.
+    /// Ends a lease and takes its message.
     fn take_leased(&mut self, at: QueueAt, lease: LeaseId) -> Result<Item> {
         let queue = &mut self.queues[at.0];
         let Some(item) = queue.leases.take(lease) else { return Err(self.stale(at)) };
@@ -120,8 +120,8 @@ impl State {
         Error::new(
             ErrorKind::Stale,
             format!(
-                "this delivery of `{}/{}` was settled before, given back, or its lease ran out: \
-                 drop it, the message is in other hands",
+                "this delivery of `{}/{}` was settled or returned before, or its lease has expired: \
+                     drop it, because another consumer may have the message",
                 self.topics[queue.topic.0].name, queue.name
             ),
         )
@@ -132,7 +132,8 @@ fn last_run(note: &Note, started: Timestamp) -> LastRun {
     LastRun { outcome: note.outcome, error: note.error.clone(), worker: note.worker.clone(), started }
 }
 
-/// What an acked message became; `None` if it lives on as a copy. Who acks a dead letter drops it.
+/// Returns the final state of an acked message. `None` if it lives on as a copy. An acked dead
+/// letter is discarded.
 fn end_of(outcome: Outcome, is_dead: bool) -> Option<MessageState> {
     match outcome {
         Outcome::Deferred | Outcome::Failed | Outcome::Released => None,

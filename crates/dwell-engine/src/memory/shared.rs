@@ -1,4 +1,4 @@
-//! What all handles of one memory transport share: the lock, and the clock.
+//! State shared by all handles of one memory transport: the lock and the clock.
 
 use super::{Held, MemorySettings, state::State};
 use crate::spawn::yield_now;
@@ -11,15 +11,15 @@ use std::{
     time::Duration,
 };
 
-/// After so much work under the lock, in messages, since anybody who waited for it got it, the next one is let in.
+/// Work under the lock, in messages, after which waiting threads get a turn.
 const A_LOT: usize = 500;
 
-/// How often it looks whether that one has gone. Then it goes on: it is a courtesy, and not a promise.
+/// Maximum number of yields for a waiting thread. This is best effort.
 const PATIENCE: usize = 200;
 
 pub(super) struct Shared {
     state: Mutex<State>,
-    /// How many threads wait for the lock.
+    /// Number of threads that wait for the lock.
     waiting: AtomicUsize,
     is_closed: AtomicBool,
     pub(super) seams: Seams,
@@ -43,7 +43,7 @@ impl Shared {
         state
     }
 
-    /// Works under the lock, and tells receivers and the log when it is free again.
+    /// Runs `work` under the lock, then wakes receivers and writes logs without it.
     pub(super) fn with<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
         let (result, after, is_a_lot) = {
             let mut state = self.lock();
@@ -61,8 +61,8 @@ impl Shared {
         result
     }
 
-    /// A lock goes to whoever comes at the right moment, which is mostly the one who has just had it: one that drains a
-    /// million messages, and comes back at once, would keep all others out for many turns.
+    /// Yields to waiting threads. A lock often goes to the thread that released it last. Without
+    /// the yield, a thread that processes a million messages would block all others for many turns.
     fn let_others_go_first(&self) {
         let waiting = self.waiting.load(Ordering::Relaxed);
         let mut patience = if waiting == 0 { 0 } else { PATIENCE };
@@ -72,12 +72,12 @@ impl Shared {
         }
     }
 
-    /// The same, unless the transport was closed.
+    /// Runs `work` under the lock, unless the transport is closed.
     pub(super) fn open<R>(&self, work: impl FnOnce(&mut State) -> R) -> Result<R> {
         self.with(|state| if state.is_closed { Err(closed()) } else { Ok(work(state)) })
     }
 
-    /// Whether it was closed, without the lock: what matters is asked again under it.
+    /// Whether the transport is closed, without the lock. Operations check again under the lock.
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
     }
@@ -94,17 +94,17 @@ impl Shared {
         self.seams.clock.elapsed()
     }
 
-    /// Drops all that is held, and wakes everybody to hear of it. Idempotent.
+    /// Drops all messages, and wakes all receivers. Idempotent.
     pub(super) fn close(&self) {
         let held = self.with(State::close);
         self.is_closed.store(true, Ordering::Relaxed);
-        // Not under the lock: freeing a million messages takes time.
+        // Without the lock, because freeing a million messages takes time.
         held.wake_all();
         report(held.held_now());
     }
 
-    /// Makes ready all that is due by now, a chunk at a time, so that what is looked at afterwards is as it should be
-    /// even where no consumer is there to care.
+    /// Makes all due messages ready, one chunk at a time, so that the following read is correct
+    /// even without consumers.
     pub(super) async fn promote_all(&self) -> Result<()> {
         let now = self.now();
         while self.open(|state| state.promote_any(now))? {
@@ -122,15 +122,10 @@ impl Drop for Shared {
 
 fn report(Held { waiting, ready, leased }: Held) {
     if waiting + ready + leased > 0 {
-        tracing::warn!(
-            waiting,
-            ready,
-            leased,
-            "a memory transport was closed with messages in it: they are lost; use a durable one to keep them"
-        );
+        tracing::warn!(waiting, ready, leased, "memory transport closed with messages; they are lost");
     }
 }
 
 pub(super) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "this memory transport was closed: connect again")
+    Error::new(ErrorKind::Closed, "this memory transport is closed: connect again")
 }

@@ -1,19 +1,20 @@
-//! Messages that were handled, until their memory is used again.
+//! Handled messages, until their memory is reused.
 
 use bytes::Bytes;
 use dwell_core::Message;
 use std::collections::VecDeque;
 
-/// No more than these are kept.
+/// Maximum number of messages.
 const MOST: usize = 512;
 
-/// Nor any that has more bytes of its own: an idle transport holds on to little. That these are not parts of larger
-/// buffers, which nobody can see here, is up to who sends: the bus encodes each message by itself, and copies what is small
-/// and posted raw.
+/// Maximum size of a message in bytes, so that an idle transport uses little memory. A body may be
+/// a part of a larger buffer, which is not visible here. The bus avoids that: it encodes each
+/// message separately, and copies small raw bodies.
 const LARGEST: usize = 1024;
 
-/// Messages that were handled. They are dropped by whoever sends next: memory that goes back to the thread that it came
-/// from, and is written to again at once, costs neither a lock of the allocator nor a look into the other core's cache.
+/// Handled messages, which the next sender drops. Memory that returns to the thread that allocated
+/// it, and is reused immediately, costs neither a lock of the allocator nor a cache miss in another
+/// core.
 #[derive(Default)]
 pub(super) struct Spent(VecDeque<Message>);
 
@@ -24,7 +25,7 @@ impl Spent {
         }
     }
 
-    /// The one that was handled longest ago: nobody else has it any more.
+    /// Returns the message that was handled first. It has no other clones.
     pub(super) fn pop(&mut self) -> Option<Message> {
         self.0.pop_front()
     }
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_handled_first_is_dropped_first_and_neither_many_nor_large_ones_are_kept() {
+    fn only_few_small_messages_are_kept_in_order() {
         let mut spent = Spent::default();
         let large = vec![0; LARGEST];
         spent.push(Message::new("large", "t", vec![0; LARGEST + 1]));

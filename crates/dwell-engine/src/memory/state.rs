@@ -1,4 +1,4 @@
-//! All that a memory transport holds, behind its one lock.
+//! The state of a memory transport, behind its lock.
 
 use super::{
     Held, MemorySettings,
@@ -15,20 +15,20 @@ use super::{
 use dwell_core::{Address, Error, ErrorKind, Message, Result, State as MessageState, Text, Timestamp, wire};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Which topic. Topics are never removed.
+/// Index of a topic. Topics are never removed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct TopicAt(pub(super) usize);
 
-/// Which subscription. Subscriptions are never removed.
+/// Index of a subscription. Subscriptions are never removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct QueueAt(pub(super) usize);
 
-/// Where a message goes, once it was found to exist.
+/// An existing destination.
 #[derive(Clone, Copy)]
 pub(super) enum Target {
-    /// To all that are subscribed when it is due.
+    /// All subscriptions that exist when the message is due.
     Topic(TopicAt),
-    /// To this one alone.
+    /// One subscription.
     Queue(TopicAt, QueueAt),
 }
 
@@ -49,34 +49,34 @@ impl Target {
 
 pub(super) struct State {
     pub(super) settings: MemorySettings,
-    /// The name that records give to whoever holds a message.
+    /// Prefix of consumer names in records.
     pub(super) instance: Text,
     pub(super) is_closed: bool,
-    /// How many messages were dealt with since somebody who had waited for the lock got it.
+    /// Number of processed messages since a waiting thread got the lock.
     pub(super) done: usize,
     pub(super) topics: Vec<Topic>,
     pub(super) names: BTreeMap<Text, TopicAt>,
     pub(super) queues: Vec<Queue>,
     pub(super) hasher: IdHasher,
     pub(super) ids: Ids,
-    /// The dead, by where they came from.
+    /// Dead letters, by their origin.
     pub(super) dead: Tally,
     pub(super) finished: Finished,
     next: u64,
     signals: Vec<QueueAt>,
-    /// Topics that dropped a message for the first time.
+    /// Topics that have dropped a message for the first time.
     pub(super) warnings: Vec<Text>,
-    /// What was handled, for senders to drop.
+    /// Handled messages, for senders to drop.
     pub(super) spent: Spent,
-    /// Room for what is due, kept from one promotion to the next.
+    /// Buffer for due messages, reused by each promotion.
     pub(super) due: Vec<(Timestamp, Waiting)>,
 }
 
-/// What to do once the lock is free.
+/// Actions after the lock is released.
 #[must_use]
 #[derive(Default)]
 pub(super) struct After {
-    /// Most have one signal, and pay for no list.
+    /// The first signal. Usually there is only one, which then needs no list.
     signal: Option<(Signal, Arc<Receivers>)>,
     more_signals: Vec<(Signal, Arc<Receivers>)>,
     warnings: Vec<Text>,
@@ -94,7 +94,7 @@ impl After {
         for topic in self.warnings {
             tracing::warn!(
                 %topic,
-                "a message was discarded, because nobody subscribed to its topic; this is said once per topic"
+                "message discarded because its topic has no subscription; logged once per topic"
             );
         }
     }
@@ -122,7 +122,7 @@ impl State {
         }
     }
 
-    /// How much is held.
+    /// Returns the numbers of stored messages.
     pub(super) fn held_now(&self) -> Held {
         let queues = || self.queues.iter();
         Held {
@@ -132,18 +132,18 @@ impl State {
         }
     }
 
-    /// Gives up all that is held, and returns it. Everything after this is `Closed`.
+    /// Returns the whole state and replaces it by a closed one.
     pub(super) fn close(&mut self) -> Self {
         let closed = Self { is_closed: true, ..Self::new(self.settings, self.instance.clone()) };
         std::mem::replace(self, closed)
     }
 
-    /// Wakes every receiver, to look again.
+    /// Wakes all receivers.
     pub(super) fn wake_all(&self) {
         self.queues.iter().for_each(|queue| queue.receivers.tell_all());
     }
 
-    /// A number that was never given before: serial, fence or consumer.
+    /// Returns a unique number, for a serial, a fence or a consumer.
     pub(super) fn next(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -154,14 +154,15 @@ impl State {
             Error::new(
                 ErrorKind::NotFound,
                 format!(
-                    "there is no topic `{name}` in this memory transport: handle it here, or set `on_missing = \"create\"`"
+                    "there is no topic `{name}` in this memory transport: add a handler for it, or set `on_missing = \"create\"`"
                 ),
             )
         })
     }
 
-    /// The subscription of this name. That of the topic's own name is made on first use, where the topic keeps what
-    /// nobody subscribed to; once it was adopted, its adopter answers to its name.
+    /// Returns the subscription with this name. If the topic keeps messages without a subscription,
+    /// the one with the topic's name is created on first use. After its adoption, the name refers
+    /// to the adopter.
     pub(super) fn queue(&mut self, topic: TopicAt, name: &str) -> Result<QueueAt> {
         let of = &self.topics[topic.0];
         if let Some(queue) = of.names.get(name) {
@@ -176,13 +177,13 @@ impl State {
         Err(Error::new(
             ErrorKind::NotFound,
             format!(
-                "there is no subscription `{name}` of the topic `{}`: handle it here, or set `on_missing = \"create\"`",
+                "there is no subscription `{name}` of the topic `{}`: add a handler for it, or set `on_missing = \"create\"`",
                 of.name
             ),
         ))
     }
 
-    /// The queue of what nobody subscribed to.
+    /// Returns the queue of messages without a subscription.
     pub(super) fn kept(&mut self, topic: TopicAt) -> QueueAt {
         let of = &mut self.topics[topic.0];
         *of.kept.get_or_insert_with(|| {
@@ -191,7 +192,7 @@ impl State {
         })
     }
 
-    /// Who has taken over this queue, if anybody has; else itself.
+    /// Returns the adopter of this queue, or the queue itself.
     pub(super) fn adopter(&self, queue: QueueAt) -> QueueAt {
         self.queues[queue.0].adopted_by.unwrap_or(queue)
     }
@@ -204,13 +205,13 @@ impl State {
         })
     }
 
-    /// All queues of a topic.
+    /// Iterates over all queues of a topic.
     pub(super) fn queues_of(&self, topic: TopicAt) -> impl Iterator<Item = QueueAt> + use<'_> {
         let of = &self.topics[topic.0];
         of.subscribed.iter().copied().chain(of.kept)
     }
 
-    /// Tells receivers of this queue, once the lock is free.
+    /// Wakes receivers of this queue after the lock is released.
     pub(super) fn signal(&mut self, at: QueueAt, signal: Signal) {
         let queue = &mut self.queues[at.0];
         if !queue.receivers.any() {
@@ -222,13 +223,13 @@ impl State {
         queue.signal = queue.signal.max(signal);
     }
 
-    /// Tells all receivers of this topic, once the lock is free.
+    /// Wakes all receivers of this topic after the lock is released.
     pub(super) fn signal_topic(&mut self, topic: TopicAt) {
         let queues: Vec<_> = self.queues_of(topic).collect();
         queues.into_iter().for_each(|queue| self.signal(queue, Signal::All));
     }
 
-    /// What is to be done once the lock is free.
+    /// Returns the actions for after the lock is released.
     pub(super) fn after(&mut self) -> After {
         if self.signals.is_empty() && self.warnings.is_empty() {
             return After::default();
@@ -245,7 +246,8 @@ impl State {
         }
     }
 
-    /// Where a record belongs: to the queue it is in, or, for what is dead, to where it came from.
+    /// Returns topic and subscription of a record: those of its queue, or for a dead letter those
+    /// of its origin.
     pub(super) fn home(
         &self,
         topic: TopicAt,
@@ -260,7 +262,7 @@ impl State {
         }
     }
 
-    /// A message came into the custody of a queue, or of a topic as a publish that waits.
+    /// Counts a dead letter that was added to a queue, or to a topic as a pending publish.
     pub(super) fn entered(&mut self, topic: TopicAt, queue: Option<QueueAt>, message: &Message) {
         if self.topics[topic.0].is_dead {
             let (topic, subscription) = self.home(topic, queue, message);
@@ -268,7 +270,7 @@ impl State {
         }
     }
 
-    /// It left that custody.
+    /// Counts a dead letter that was removed.
     pub(super) fn left(&mut self, topic: TopicAt, queue: Option<QueueAt>, message: &Message) {
         if self.topics[topic.0].is_dead {
             let (topic, subscription) = self.home(topic, queue, message);

@@ -1,4 +1,4 @@
-//! Counts of records by topic, subscription and state.
+//! Numbers of records by topic, subscription and state.
 
 use dwell_core::{Count, State, Text};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! One topic: who subscribed to it, and what waits in it.
+//! A topic with its subscriptions and pending messages.
 
 use super::{
     state::QueueAt,
@@ -10,19 +10,20 @@ use std::collections::BTreeMap;
 pub(super) struct Topic {
     pub(super) name: Text,
     pub(super) unclaimed: Unclaimed,
-    /// What lies here was given up.
+    /// Whether this is a dead-letter or invalid channel.
     pub(super) is_dead: bool,
-    /// The subscriptions that somebody asked for, in the order in which they came.
+    /// Declared subscriptions, in the order of their creation.
     pub(super) subscribed: Vec<QueueAt>,
     pub(super) names: BTreeMap<Text, QueueAt>,
-    /// Keeps what nobody subscribed to, until the first subscription comes.
+    /// Queue of messages without a subscription, until the first one is declared.
     pub(super) kept: Option<QueueAt>,
     pub(super) waiting: Waitlist,
-    /// The publishes among what waits.
+    /// Numbers of pending publishes.
     pub(super) publishes: Waits,
-    /// Every receiver that waits on this topic wakes up by this time, or was told to look again; `None` is never.
+    /// Time by which every waiting receiver of this topic wakes up, or was already woken. `None`
+    /// means never.
     pub(super) told: Option<Timestamp>,
-    /// How many messages nobody wanted.
+    /// Number of dropped messages.
     pub(super) discarded: u64,
 }
 
@@ -42,12 +43,13 @@ impl Topic {
         }
     }
 
-    /// Whether the subscription of the topic's own name is there without anybody having asked for it.
+    /// Whether this is the kept subscription with the topic's name.
     pub(super) fn keeps(&self, subscription: &str) -> bool {
         self.unclaimed == Unclaimed::Keep && self.subscribed.is_empty() && *self.name == *subscription
     }
 
-    /// Something is due at `due`. Returns whether that is earlier than all who wait have been told.
+    /// Records that a message is due at `due`. Returns whether that is earlier than the waiting
+    /// receivers know.
     pub(super) fn expect(&mut self, due: Timestamp) -> bool {
         let is_earlier = self.told.is_none_or(|told| due < told);
         if is_earlier {

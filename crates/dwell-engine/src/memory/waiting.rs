@@ -1,4 +1,4 @@
-//! What waits in one topic, by due time and by id.
+//! Pending messages of a topic, by due time and by id.
 
 use super::{
     hashed::{HashedId, IdHasher, IdMap},
@@ -11,33 +11,34 @@ use dwell_core::{
     wheel::{Key, Wheel},
 };
 
-/// A message that waits.
+/// A pending message.
 pub(super) struct Waiting {
-    /// Its schedule id.
+    /// Schedule id.
     pub(super) id: HashedId,
-    /// The subscription that it is for alone; `None` fans out, when due, to those subscribed then.
+    /// Subscription of the message. `None` for a publish, which is delivered to the subscriptions
+    /// that exist when it is due.
     pub(super) queue: Option<QueueAt>,
-    /// For a user's send under an id of the user's own.
+    /// For a user's send with a chosen id.
     pub(super) chosen: Option<Box<Chosen>>,
     /// Whether it was sent as a copy, which a repeated settlement sends again.
     pub(super) is_copy: bool,
-    /// What it waits for.
+    /// State in the ledger: `Scheduled`, `Deferred` or `Retrying`.
     pub(super) state: State,
-    /// Who said last when it is due, if somebody has changed that. Boxed, because hardly any message has one.
+    /// Who rescheduled it last. Boxed, because few messages are rescheduled.
     pub(super) rescheduled_by: Option<Box<Text>>,
     pub(super) item: Item,
 }
 
-/// What a user said about an id of the user's own.
+/// Options of a send with a chosen id.
 #[derive(Clone, Copy)]
 pub(super) struct Chosen {
-    /// What to do if it is known.
+    /// What to do if the id is known.
     pub(super) on_conflict: OnConflict,
-    /// The hash of the content.
+    /// Content hash.
     pub(super) content: u128,
 }
 
-/// How many wait, by what they wait for.
+/// Numbers of pending messages, by state.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Waits {
     scheduled: usize,
@@ -62,7 +63,7 @@ impl Waits {
         *self.of(state) -= 1;
     }
 
-    /// Takes over the counts of another.
+    /// Adds the numbers of another queue.
     pub(super) fn absorb(&mut self, other: Self) {
         self.scheduled += other.scheduled;
         self.deferred += other.deferred;
@@ -82,17 +83,18 @@ impl Waits {
     }
 }
 
-/// What waits in one topic.
+/// Pending messages of one topic.
 ///
-/// Every entry of the wheel is in the index under its id, and nothing else is: what replaces an entry takes it out of
-/// both first. The wheel's key is the entry's generation, so nothing that happens to one entry can touch its successor.
+/// The index contains exactly the entries of the wheel: an entry that replaces another one removes
+/// it from both first. The key of the wheel has a generation, so an operation on one entry never
+/// affects its successor.
 pub(super) struct Waitlist {
-    /// The name of the topic.
+    /// Name of the topic.
     topic: Text,
     wheel: Wheel<Waiting>,
     ids: IdMap<Key>,
-    /// All but plain publishes, by message. The name of a publish is found from its message and the topic: most entries
-    /// are publishes, and one index is enough for them.
+    /// All entries except plain publishes, by message. The name of a publish is derived from its
+    /// message and the topic. Most entries are publishes, so they need only one index.
     others: IdMap<Vec<Key>>,
 }
 
@@ -105,7 +107,7 @@ impl Waitlist {
         self.wheel.len()
     }
 
-    /// Nothing may wait under the same id: see [`Waitlist::find`].
+    /// Adds an entry. No entry with the same id may exist: see [`Waitlist::find`].
     pub(super) fn insert(&mut self, due: Timestamp, waiting: Waiting, hasher: &IdHasher) {
         let due = if planted(Bug::WholeSeconds) { Timestamp(due.0 / 1000 * 1000) } else { due };
         let (id, other) = (waiting.id.clone(), self.other(&waiting, hasher));
@@ -120,12 +122,12 @@ impl Waitlist {
         }
     }
 
-    /// What waits under this schedule id.
+    /// Returns the entry with this schedule id.
     pub(super) fn find(&self, id: &HashedId) -> Option<Key> {
         self.ids.get(id).copied()
     }
 
-    /// All entries of this message.
+    /// Returns all entries of this message.
     pub(super) fn of_message(&self, message: &MessageId, hasher: &IdHasher) -> Vec<Key> {
         let publish = self.find(&hasher.of(&ScheduleId::of_publish(&message.0, &self.topic).0));
         let others = self.others.get(&hasher.of_message(message)).into_iter().flatten().copied();
@@ -154,7 +156,7 @@ impl Waitlist {
         self.wheel.next_due()
     }
 
-    /// Takes out up to `max` that are due, in order of their due times.
+    /// Takes up to `max` due entries, in order of their due times.
     pub(super) fn pop_due(
         &mut self,
         now: Timestamp,
@@ -169,12 +171,12 @@ impl Waitlist {
         }
     }
 
-    /// In no order.
+    /// Iterates over all entries, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Timestamp, &Waiting)> {
         self.wheel.iter().map(|(_, due, waiting)| (due, waiting))
     }
 
-    /// Takes what has left the wheel out of the index.
+    /// Removes an entry, which has left the wheel, from the index.
     fn forget(&mut self, waiting: &Waiting, hasher: &IdHasher) {
         self.ids.remove(&waiting.id);
         let Some(message) = self.other(waiting, hasher) else { return };
@@ -186,7 +188,7 @@ impl Waitlist {
         }
     }
 
-    /// The message of an entry that is no plain publish.
+    /// Returns the message of an entry that is not a plain publish.
     fn other(&self, waiting: &Waiting, hasher: &IdHasher) -> Option<HashedId> {
         let message = &waiting.item.message.id;
         let is_publish = ScheduleId::published(&waiting.id.id, &self.topic) == Some(&*message.0);
@@ -200,7 +202,7 @@ mod tests {
     use dwell_core::Message;
 
     #[test]
-    fn what_has_left_is_in_no_index() {
+    fn removed_entries_are_not_indexed() {
         let (mut list, hasher) = (Waitlist::new("orders".into()), IdHasher::default());
         let ids = ["a@orders", "a@orders/mail#1", "a@orders/stock#1"];
         for id in ids {

@@ -1,8 +1,8 @@
-//! Which questions about messages can be answered.
+//! Which queries the ledgers can answer.
 //!
-//! A store knows which messages wait or were parked in it, and that it has forwarded the rest. It does not know what became
-//! of those. Where the transport keeps no ledger itself, such a question is refused, and never answered by "there is
-//! nothing".
+//! A store knows which messages are pending or parked in it, and that it has forwarded the others.
+//! It does not know what happened to those. If the transport has no ledger, such a query is refused
+//! rather than answered with an empty result.
 
 use super::combined::CombinedLedger;
 use dwell_core::{
@@ -13,7 +13,7 @@ use dwell_core::{
 #[derive(Default)]
 pub(crate) struct Books {
     pub(crate) ledger: CombinedLedger,
-    /// The transport holds messages that are not yet due, and cannot list them.
+    /// Whether the transport holds pending messages that it cannot list.
     pub(crate) hides_what_waits: bool,
 }
 
@@ -35,8 +35,8 @@ impl Books {
         let records = self.ledger.get(id).await?;
         if records.is_empty() && self.ledger.transport.is_none() {
             return Err(unsupported(format!(
-                "this transport keeps no ledger, so nobody can say what became of the message {id}: only what is in \
-                 flight here, and what waits in a store, can be looked up"
+                "this transport has no ledger, so the state of the message {id} is unknown: only messages in flight in \
+                 this process and pending messages in a store can be looked up"
             )));
         }
         Ok(records)
@@ -57,7 +57,7 @@ impl Books {
         self.list(RecordQuery { states: vec![State::Dead], limit, ..RecordQuery::default() }).await
     }
 
-    /// Replays or drops a dead letter, also one that was parked in the store.
+    /// Replays or drops a dead letter, which may be parked in the store.
     pub(super) async fn change(&self, id: &MessageId, change: Change, by: &str) -> Result<Changed> {
         let answers = self.ledger.change(id, Of::All, change, by).await?;
         match best(answers.into_iter().map(|answer| answer.changed)) {
@@ -66,7 +66,7 @@ impl Books {
         }
     }
 
-    /// Whether all that such a change is for can be found.
+    /// Checks whether all messages for such a change can be found.
     pub(super) fn check(&self, change: &Change) -> Result<()> {
         match change {
             Change::Replay(_) | Change::Discard => self.check_dead(),
@@ -84,9 +84,9 @@ impl Books {
             return Ok(());
         }
         Err(unsupported(
-            "this transport keeps no ledger, so its dead letters cannot be listed, replayed or cleared here: read them \
-             where they lie, in `{topic}.dlq` unless the subscription says otherwise, with any client of the broker; the \
-             page of the transport in `docs/transports` says how one is handled again",
+            "this transport has no ledger, so its dead letters cannot be listed, replayed or cleared here: read them from \
+             their topic (`{topic}.dlq` unless the subscription has another one) with a client of the broker; the page of \
+             the transport in `docs/transports` describes how to handle one again",
         ))
     }
 
@@ -95,13 +95,13 @@ impl Books {
             return Ok(());
         }
         Err(unsupported(
-            "this transport keeps no ledger, and there is no store that does: what it holds cannot be counted or looked \
-             through, save by the broker's own tools",
+            "this transport has no ledger, and there is no store with one: use the broker's own tools to count or search \
+             its messages",
         ))
     }
 }
 
-/// Of several answers about one message, the one that tells most.
+/// Returns the most informative of several results for one message.
 pub(crate) fn best(answers: impl IntoIterator<Item = Changed>) -> Changed {
     answers.into_iter().fold(Changed::NotFound, |best, answer| match (best, answer) {
         (Changed::Done, _) | (_, Changed::Done) => Changed::Done,
@@ -110,11 +110,11 @@ pub(crate) fn best(answers: impl IntoIterator<Item = Changed>) -> Changed {
     })
 }
 
-/// The transport holds what is asked for, and cannot find it.
+/// Returns the error for pending messages that the transport cannot find.
 pub(crate) fn hidden() -> Error {
     unsupported(
-        "this transport cannot list or change what waits inside it: set `delay = \"scheduler\"` and `[scheduler] url` to \
-         a store that can",
+        "this transport cannot list or change its pending messages: set `delay = \"scheduler\"` and `[scheduler] url` \
+         to a store that can",
     )
 }
 

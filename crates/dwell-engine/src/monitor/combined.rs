@@ -1,11 +1,12 @@
-//! One ledger over two: that of the transport, and that of the store behind it.
+//! One ledger that combines those of the transport and the store.
 //!
-//! A message that waits in the store is shown under its final destination, as if the transport itself held it. A message
-//! that is due there and not yet forwarded is `ready`. A message that was forwarded is shown by the transport.
+//! A pending message in the store is shown under its final destination, as if the transport held
+//! it. A message that is due in the store and not forwarded yet is `ready`. A forwarded message is
+//! shown by the transport.
 //!
-//! Messages move between the two while records are read: from the store to the transport when they are due, and back when a
-//! handler defers them. Both are therefore asked in the direction of the first move, and once more before the answer is
-//! that there is nothing.
+//! Messages move between the two while records are read: from the store to the transport when they
+//! are due, and back when a handler defers them. Both are therefore read in the order of the first
+//! move, and a second time before the result is empty.
 
 use crate::delay::{forward_topic, is_forward_topic};
 use dwell_core::{
@@ -14,24 +15,25 @@ use dwell_core::{
 };
 use std::sync::Arc;
 
-/// How often both ledgers are asked before the answer is that neither knows a message.
+/// Number of passes over both ledgers before a message counts as unknown.
 const PASSES: usize = 2;
-/// Before the place of a cursor of the store's ledger.
+/// Prefix of `place` in a cursor of the store's ledger.
 const IN_STORE: &str = "store:";
 
 #[derive(Clone, Default)]
 pub(crate) struct CombinedLedger {
     pub(crate) transport: Option<Arc<dyn Ledger>>,
     pub(crate) store: Option<StoreLedger>,
-    /// There is a store. It may be the transport's own database; records for forwarders are then shown by the store.
+    /// Whether there is a store. It may be the transport's own database. The store then shows the
+    /// records for forwarders.
     pub(crate) has_store: bool,
 }
 
-/// The part of a store's ledger that is about one broker.
+/// The records for one broker in a store's ledger.
 #[derive(Clone)]
 pub(crate) struct StoreLedger {
     pub(crate) ledger: Arc<dyn Ledger>,
-    /// The name of the broker in the store.
+    /// Name of the broker in the store.
     pub(crate) via: Text,
 }
 
@@ -40,24 +42,24 @@ impl StoreLedger {
         *topic == *forward_topic(&self.via) && subscription == Some(&self.via)
     }
 
-    /// The records of a message for this broker, as the store has them.
+    /// Returns the records of a message for this broker, as the store has them.
     async fn get(&self, id: &MessageId) -> Result<Vec<Record>> {
         let mut records = self.ledger.get(id).await?;
         records.retain(|record| self.holds(&record.topic, record.subscription.as_deref()));
         Ok(records)
     }
 
-    /// One page of the records that a query about final destinations finds.
+    /// Returns a page of the records that a query about final destinations finds.
     ///
-    /// The ledger of a store does not index final destinations. A query for one topic therefore reads every record for this
-    /// broker, page by page.
+    /// The ledger of a store does not index final destinations. A query for one topic therefore
+    /// reads every record for this broker, page by page.
     async fn list(&self, query: &RecordQuery, after: Option<Cursor>, limit: usize) -> Result<Page<Record>> {
         let states = stored_states(&query.states);
         if states.is_empty() {
             return Ok(Page { items: vec![], next: None });
         }
         let (topic, subscription) = (Some(forward_topic(&self.via)), Some(self.via.clone()));
-        // The destination and the error are headers here, which a store does not filter by.
+        // Destination and error are headers here, which a store does not filter by.
         let asked = RecordQuery { topic, subscription, error: None, states, after, limit, ..query.clone() };
         let Page { items, next } = self.ledger.list(asked).await?;
         let fits = |record: &Record| {
@@ -71,7 +73,7 @@ impl StoreLedger {
         Ok(Page { items: items.into_iter().map(shown).filter(fits).collect(), next })
     }
 
-    /// Changes the records of a message that are asked for.
+    /// Changes the selected records of a message.
     async fn change(&self, id: &MessageId, of: &Of, change: &Change, by: &str) -> Result<Vec<Answer>> {
         let mut wanted: Vec<(Of, Option<Text>)> = vec![];
         let is_control = matches!(change, Change::Cancel | Change::Reschedule(_));
@@ -81,7 +83,8 @@ impl StoreLedger {
             let record = shown(record);
             let is_asked = of.has(&record.topic, record.subscription.as_deref(), &record.message);
             if is_asked && is_control && wire::is_dead_letter_topic(&record.topic) {
-                // A dead letter that waits for its next run: as where the transport holds it.
+                // A dead letter that is scheduled for its next run: the same result as from the
+                // transport.
                 answers.push(Answer { subscription: record.subscription, changed: Changed::TooLate });
             } else if is_asked && !wanted.iter().any(|(of, _)| *of == stored) {
                 wanted.push((stored, record.subscription));
@@ -101,14 +104,14 @@ impl CombinedLedger {
         self.transport.is_none() && self.store.is_none()
     }
 
-    /// The ledgers one by one: each has a clock of its own.
+    /// Returns the two ledgers separately, because each has its own clock.
     pub(crate) fn parts(&self) -> impl Iterator<Item = Self> {
         let of_transport = Self { store: None, ..self.clone() };
         let of_store = Self { transport: None, ..self.clone() };
         [of_transport, of_store].into_iter().filter(|part| !part.is_empty())
     }
 
-    /// Whether anything but a cancelled message of this id exists or is remembered, in whatever state.
+    /// Whether a message with this id is known in any state except `Cancelled`.
     pub(crate) async fn knows(&self, id: &MessageId) -> Result<bool> {
         let is_known = |records: &[Record]| records.iter().any(|record| record.state != State::Cancelled);
         for _ in 0..PASSES {
@@ -133,7 +136,7 @@ impl CombinedLedger {
         !self.has_store || !is_forward_topic(topic)
     }
 
-    /// Reads one page of one ledger. Returns the records that are shown, and where to continue.
+    /// Reads one page of one ledger. Returns the visible records, and where to continue.
     async fn page(
         &self,
         source: Source,
@@ -186,8 +189,8 @@ impl Ledger for CombinedLedger {
         })
     }
 
-    /// The records of the transport come first, then those of the store. A page may be shorter than the limit
-    /// before the end, because records are left out after they were read.
+    /// Returns the records of the transport before those of the store. A page that is not the last
+    /// may be shorter than the limit, because some records are filtered out after they are read.
     fn list(&self, query: RecordQuery) -> BoxFuture<'_, Result<Page<Record>>> {
         Box::pin(async move {
             let mut items = vec![];
@@ -205,7 +208,7 @@ impl Ledger for CombinedLedger {
         })
     }
 
-    /// Messages in the store are counted for its forwarder, whatever their destination.
+    /// Counts messages in the store for its forwarder, whatever their destination is.
     fn counts(&self) -> BoxFuture<'_, Result<Vec<Count>>> {
         Box::pin(async move {
             let mut counts = vec![];
@@ -264,12 +267,14 @@ impl Ledger for CombinedLedger {
     }
 }
 
-/// A store is done with a message that it has forwarded. The message is not: the transport has it.
+/// Whether the store has forwarded the message. The record is final in the store, but the message
+/// is now in the transport.
 fn is_forwarded(record: &Record) -> bool {
     is_forward_topic(&record.topic) && record.state == State::Done
 }
 
-/// Whether a message that the store is forwarding is already in the transport: the store has not been told yet.
+/// Whether a message that the store is forwarding has reached the transport, and only its
+/// settlement in the store is missing.
 fn has_arrived(stored: &Record, arrived: &Record) -> bool {
     let is_on_its_way = matches!(stored.state, State::Ready | State::Processing);
     is_on_its_way
@@ -279,7 +284,7 @@ fn has_arrived(stored: &Record, arrived: &Record) -> bool {
         && stored.message.sent_at == arrived.message.sent_at
 }
 
-/// A record as people see it, whichever of the two holds the message.
+/// Converts a record to its visible form, which does not depend on the ledger.
 fn shown(mut record: Record) -> Record {
     if record.error.is_none() {
         record.error = record.message.headers.get_text(wire::LAST_ERROR).map(Text::from);
@@ -291,28 +296,29 @@ fn shown(mut record: Record) -> Record {
     record.topic = to.topic_name().clone();
     record.subscription = to.subscription_name().cloned();
     if let State::Ready | State::Processing = record.state {
-        // The forwarder is not the one who handles it.
+        // The forwarder is not the worker that handles the message.
         (record.state, record.worker, record.lease_until, record.deliveries) = (State::Ready, None, None, 0);
     }
     record.history.retain(|past| past.state != State::Processing);
     record
 }
 
-/// The states in the store of messages that are shown in one of `wanted`; empty means none, as `wanted` means any if empty.
+/// Returns the states in the store of messages that are shown in one of `wanted`. An empty result
+/// means none, while an empty `wanted` means all.
 fn stored_states(wanted: &[State]) -> Vec<State> {
     let is_wanted = |state: &State| match state {
         // Forwarded.
         State::Done => false,
-        // On its way.
+        // Being forwarded.
         State::Processing => wanted.is_empty() || wanted.contains(&State::Ready),
         state => wanted.is_empty() || wanted.contains(state),
     };
     State::ALL.into_iter().filter(is_wanted).collect()
 }
 
-/// The order of the records of one message in one place: the last one tells where it stands. For a moment, a message that
-/// is being copied from one ledger to the other is in both.
-/// Times are compared within one ledger only, because each has its own clock.
+/// Sort key for the records of one message in one place: the last record is the current one. A
+/// message that is copied from one ledger to the other is in both for a moment. Times are compared
+/// within one ledger only, because each has its own clock.
 fn newness(in_store: bool, record: &Record) -> (u8, bool, Timestamp) {
     let unfinished = |rank| (rank, false, Timestamp(0));
     match record.state {
@@ -323,7 +329,7 @@ fn newness(in_store: bool, record: &Record) -> (u8, bool, Timestamp) {
     }
 }
 
-/// The ledger that the next page comes from, and the end of the previous page there.
+/// The ledger that contains the next page, and the end of the previous page there.
 #[derive(PartialEq)]
 enum Source {
     Transport(Option<Cursor>),
@@ -340,14 +346,14 @@ impl Source {
         }
     }
 
-    /// The reverse of [`Self::of`].
+    /// Reverses [`Self::of`].
     fn into_cursor(self) -> Option<Cursor> {
         match self {
             Self::Transport(after) => after,
             Self::Store(Some(after)) => {
                 Some(Cursor { place: format!("{IN_STORE}{}", after.place).into(), ..after })
             }
-            // Before the first record.
+            // Start of the store's ledger.
             Self::Store(None) => {
                 Some(Cursor { created_at: Timestamp(i64::MIN), id: "".into(), place: IN_STORE.into() })
             }
@@ -381,9 +387,9 @@ mod tests {
         (Settle { delivery, action: Action::ACK, note }, consumer)
     }
 
-    /// The forwarder has sent the message, and died before it settled.
+    /// The forwarder sent the message, and died before it settled.
     #[tokio::test]
-    async fn a_message_that_is_done_is_not_shown_as_ready_while_the_store_has_not_been_told() {
+    async fn a_done_message_is_not_shown_as_ready_in_the_store() {
         let seams = Seams::virtual_time(VirtualClock::new(), 1);
         let settings = MemorySettings { keep_done: 10, ..MemorySettings::default() };
         let [transport, store] = [(); 2].map(|()| Memory::new(seams.clone(), settings));

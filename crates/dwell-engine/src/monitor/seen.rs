@@ -1,41 +1,33 @@
-//! One message as people see it: in a pump's hands, or in a ledger.
+//! A message in the monitor, from a pump or a ledger.
 
 use crate::pump::{PumpShared, slots::Slot};
 use dwell_core::{MessageId, Record, State, Text, Timestamp, TypeName, wire};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Where a message stands, in four words.
+/// Stage of a message: a coarser form of [`State`].
 ///
 /// ```
 /// use dwell_core::State;
 /// use dwell_engine::Stage;
 ///
-/// assert_eq!(Stage::of(State::Deferred), Some(Stage::Enqueued), "a deferral is no failure");
+/// assert_eq!(Stage::of(State::Deferred), Some(Stage::Enqueued), "a deferral is not a failure");
 /// assert_eq!(Stage::of(State::Retrying), Some(Stage::Retrying));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Stage {
-    /// It waits for its turn, or for its time.
+    /// It is ready, scheduled or deferred.
     Enqueued,
     /// Its handler runs.
     Processing,
-    /// It failed, and waits to be tried again.
+    /// It failed, and will be retried.
     Retrying,
     /// It was given up.
     DeadLettered,
 }
 
 impl Stage {
-    /// The stage of a state; `None` for those that are over.
-    ///
-    /// ```
-    /// use dwell_core::State;
-    /// use dwell_engine::Stage;
-    ///
-    /// assert_eq!(Stage::of(State::Dead), Some(Stage::DeadLettered));
-    /// assert_eq!(Stage::of(State::Done), None);
-    /// ```
+    /// Returns the stage of a state. `None` for final states.
     pub fn of(state: State) -> Option<Self> {
         match state {
             State::Scheduled | State::Deferred | State::Ready => Some(Self::Enqueued),
@@ -47,7 +39,7 @@ impl Stage {
     }
 }
 
-/// One message, as people see it.
+/// A message in the monitor.
 ///
 /// ```
 /// # use dwell_core::{Address, Envelope, Message, Seams, VirtualClock};
@@ -58,7 +50,7 @@ impl Stage {
 /// # let seams = Seams::virtual_time(clock.clone(), 1);
 /// # let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
 /// # let engine = Engine::builder(memory, seams).build().await?;
-/// # let handler = |_: Message, _: Context| async { Verdict::fail("the bank is closed") };
+/// # let handler = |_: Message, _: Context| async { Verdict::fail("connection refused") };
 /// # engine.subscribe(SubscriptionSettings::new("payments", "cashier"), Work::Async(Arc::new(handler))).await?;
 /// # let charge = Message::new("charge-42", "payments.charge", "{}");
 /// # engine.send(&[Envelope::new(Address::topic("payments"), charge)]).await.remove(0)?;
@@ -67,39 +59,39 @@ impl Stage {
 /// for seen in monitor.list(100).await? {
 ///     println!("{:?} {} after {} retries: {:?}", seen.stage, seen.id, seen.retry_count, seen.last_error);
 /// #     assert_eq!((seen.stage, seen.retry_count), (dwell_engine::Stage::Retrying, 1));
-/// #     assert_eq!(seen.last_error.as_deref(), Some("the bank is closed"));
+/// #     assert_eq!(seen.last_error.as_deref(), Some("connection refused"));
 /// }
 /// # engine.stop_now();
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Seen {
-    /// The message.
+    /// Message id.
     pub id: MessageId,
-    /// Its type.
+    /// Message type.
     pub kind: TypeName,
-    /// Its topic.
+    /// Topic.
     pub topic: Text,
-    /// Its subscription; `None` for a publish that waits.
+    /// Subscription. `None` for a pending publish.
     pub subscription: Option<Text>,
-    /// Where it stands.
+    /// Stage.
     pub stage: Stage,
-    /// How often it was tried again.
+    /// Number of retries.
     pub retry_count: u32,
-    /// Why it last failed.
+    /// Last error.
     pub last_error: Option<Text>,
-    /// When it is due next, if it waits.
+    /// Next due time, if the message is pending.
     pub next_retry_at: Option<Timestamp>,
-    /// When it came here.
+    /// When the message became due or was sent.
     pub enqueued_at: Timestamp,
-    /// When its handler was started.
+    /// When its handler started.
     pub processing_started_at: Option<Timestamp>,
-    /// It has been processing for longer than its timeout.
+    /// Whether the run has exceeded its timeout.
     pub hung: bool,
 }
 
 impl Seen {
-    /// In a pump's hands.
+    /// Creates the entry of a message in a pump.
     pub(super) fn live(pump: &PumpShared, slot: &Slot, now: Timestamp, elapsed: Duration) -> Self {
         let wall =
             |at: Duration| Timestamp(now.0.saturating_sub(elapsed.saturating_sub(at).as_millis() as i64));
@@ -118,7 +110,7 @@ impl Seen {
         }
     }
 
-    /// In a ledger; `None` if it is over.
+    /// Creates the entry of a message in a ledger. `None` for final states.
     pub(super) fn recorded(record: Record) -> Option<Self> {
         Some(Self {
             stage: Stage::of(record.state)?,

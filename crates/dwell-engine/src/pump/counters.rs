@@ -1,4 +1,4 @@
-//! What a pump has done, in numbers: raised once per batch, read by anyone.
+//! Numbers of events in a pump. They are increased once per batch.
 
 use dwell_core::Outcome;
 use serde::Serialize;
@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a subscription's pump has done since it was started.
+        /// Numbers of events in a pump since its start.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
         pub struct Counts {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// The same, shared.
+        /// Shared counters.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $($name: AtomicU64,)*
         }
 
         impl Counters {
-            /// Adds a batch's numbers.
+            /// Adds the numbers of a batch.
             pub(crate) fn add(&self, counts: &Counts) {
                 $(if counts.$name > 0 {
                     self.$name.fetch_add(counts.$name, Relaxed);
@@ -36,40 +36,40 @@ macro_rules! counts {
 counts! {
     /// Deliveries received.
     received,
-    /// Handled with success.
+    /// Messages handled successfully.
     handled,
-    /// Deferred by a handler.
+    /// Messages deferred by a handler.
     deferred,
-    /// Failed, to be tried again.
+    /// Failed runs that are retried.
     failed,
-    /// Given back as they came.
+    /// Messages returned unchanged.
     released,
-    /// Rejected on purpose.
+    /// Messages rejected by a handler.
     rejected,
-    /// Unreadable, or of a type that nobody handles.
+    /// Messages that are unreadable or without a handler for their type.
     invalid,
-    /// Given up after their budget.
+    /// Messages given up because their budget was used up.
     exhausted,
-    /// Given up because they took their worker down.
+    /// Messages given up because they took down their worker.
     poison,
-    /// Left alone, being of a type that nobody handles.
+    /// Messages skipped because no handler exists for their type.
     skipped,
-    /// Given up with nowhere to go, because `discard` was asked for.
+    /// Messages given up and discarded, because the settings request it.
     discarded,
-    /// Lost to another worker before they were settled.
+    /// Messages lost to another worker before they were settled.
     lost,
     /// Runs that exceeded their timeout.
     timed_out,
-    /// Settlements that failed and were tried again.
+    /// Settlements that failed and are retried.
     settlements_failed,
     /// Receives that failed.
     receives_failed,
-    /// Performers that ended unexpectedly and were started again.
+    /// Restarts of performers after a failure.
     restarts,
 }
 
 impl Counts {
-    /// All that were given up for good.
+    /// Returns the number of messages that were given up.
     pub fn dead(&self) -> u64 {
         self.rejected + self.invalid + self.exhausted + self.poison
     }

@@ -1,4 +1,4 @@
-//! Where handlers run: the only difference between the two pumps.
+//! Execution of handlers: the only difference between async and blocking work.
 
 use super::{
     slots::{Abandoned, Slot},
@@ -19,21 +19,21 @@ use std::{
     task::{Context as TaskContext, Poll},
 };
 
-/// What a pump runs its messages with.
+/// The handlers of a pump.
 #[derive(Clone)]
 pub enum Work {
-    /// The proactor: async handlers, polled by the performer itself.
+    /// Async handlers, polled by the performer.
     Async(Arc<dyn Handler>),
-    /// The reactor: blocking handlers on threads of their own.
+    /// Blocking handlers on separate threads.
     Blocking(Arc<dyn BlockingHandler>),
-    /// The reactor with async steps around its handlers: the steps are polled by the performer, so that a pause in one
-    /// of them holds no thread.
+    /// Blocking handlers on separate threads, with async steps around them. The performer polls the
+    /// steps, so that a pause in one of them occupies no thread.
     Surrounded(Arc<dyn Surround>, Arc<dyn BlockingHandler>),
-    /// Blocking handlers run where they stand, for simulations that allow only one thread.
+    /// Blocking handlers that run inline, for simulations with a single thread.
     Inline(Arc<dyn BlockingHandler>),
 }
 
-/// One performer's way to run handlers.
+/// Runs the handlers of one performer.
 pub(super) enum Executor {
     Async(Arc<dyn Handler>),
     Threads(Threads),
@@ -61,8 +61,8 @@ impl Executor {
         }
     }
 
-    /// Begins one run; one that waits is to be polled by [`poll_run`]. Dropping its future abandons it; `slot` is what
-    /// people then see. A panic is a failure, also one that comes before there is a future.
+    /// Starts a run. A run that waits is polled by [`poll_run`]. Dropping its future abandons it,
+    /// and the monitor then shows `slot`. A panic is a failure, even before the future exists.
     pub(super) fn begin(
         &self,
         message: Message,
@@ -88,7 +88,7 @@ impl Executor {
         catch_unwind(AssertUnwindSafe(begin)).unwrap_or_else(|panic| Begun::Done(or_panic(Err(panic))))
     }
 
-    /// How many more runs may be started now.
+    /// Returns how many more runs may start now.
     pub(super) fn room(&self) -> usize {
         match self {
             Self::Threads(threads) => threads.room(),
@@ -97,7 +97,7 @@ impl Executor {
         }
     }
 
-    /// Completes when there may be more room than before.
+    /// Completes when more runs may start than before.
     pub(super) async fn more_room(&self) {
         match self {
             Self::Threads(threads) => threads.more_room().await,
@@ -107,7 +107,7 @@ impl Executor {
     }
 }
 
-/// The blocking run that async steps surround.
+/// The blocking run inside async steps.
 pub struct BlockingRun {
     threads: Arc<Threads>,
     message: Message,
@@ -117,12 +117,13 @@ pub struct BlockingRun {
 }
 
 impl BlockingRun {
-    /// Runs the handler on a thread, once more at each call. A panic is a failure. Dropping the future abandons the run.
+    /// Runs the handler on a thread, again with each call. A panic is a failure. Dropping the
+    /// future abandons the run.
     pub fn run(&self) -> BoxFuture<'static, Verdict> {
         self.threads.run(self.message.clone(), self.context.clone(), self.slot.clone(), self.at_work.clone())
     }
 
-    /// Whether a run has been started and has not come back, be it abandoned or not.
+    /// Whether a run has started and has not returned, even if it was abandoned.
     pub fn is_at_work(&self) -> bool {
         Arc::strong_count(&self.at_work) > 1
     }
@@ -144,12 +145,13 @@ pub(super) fn run_blocking(handler: &dyn BlockingHandler, message: Message, cont
     or_panic(catch_unwind(AssertUnwindSafe(|| handler.handle(message, context))))
 }
 
-/// The verdict of a run that may have panicked.
+/// Returns the verdict of a run that may have panicked.
 pub fn or_panic(run: std::thread::Result<Verdict>) -> Verdict {
     run.unwrap_or_else(|panic| Verdict::fail(format!("the handler panicked: {}", panic_text(&*panic))))
 }
 
-/// Drops the run of a handler that was given up. Returns the text of a panic in its destructor: it concerns this run alone.
+/// Drops the run of a handler that was abandoned. Returns the message of a panic in its destructor,
+/// so that it does not affect other runs.
 pub fn drop_caught(run: BoxFuture<'static, Verdict>) -> Option<String> {
     catch_unwind(AssertUnwindSafe(|| drop(run))).err().map(|panic| panic_text(&*panic).to_owned())
 }

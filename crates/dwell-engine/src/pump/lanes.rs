@@ -1,4 +1,5 @@
-//! Settlements on their way to the broker: those of one lane go together, one batch at a time.
+//! Settlements on their way to the broker. Settlements of one lane are batched, with one batch in
+//! flight.
 
 use crate::{
     backoff::Backoff,
@@ -9,17 +10,18 @@ use dwell_core::{Action, BoxFuture, Error, ErrorKind, LeaseId, Settle};
 use futures_util::{StreamExt, poll, stream::FuturesUnordered};
 use std::{collections::BTreeMap, sync::Arc, task::Poll, time::Duration};
 
-/// The longest pause before a settlement that failed is tried again.
+/// Maximum pause before a failed settlement is retried.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Settlements, and what is known about each. They are large: from here to the transport they are not copied.
+/// Settlements with their metadata. Settlements are large, so they are not copied on their way to
+/// the transport.
 #[derive(Default)]
 struct Settling {
     settles: Vec<Settle>,
     about: Vec<About>,
 }
 
-/// The slot that a settlement frees, and how often it failed by itself.
+/// Slot that a settlement frees, and its own backoff.
 struct About {
     lease: LeaseId,
     slot: usize,
@@ -40,13 +42,13 @@ impl Settling {
         self.about.is_empty()
     }
 
-    /// Takes out all, and keeps as much room for more.
+    /// Takes all settlements, and keeps the capacity for more.
     fn take(&mut self) -> Self {
         let room = Self { settles: Vec::with_capacity(self.len()), about: Vec::with_capacity(self.len()) };
         std::mem::replace(self, room)
     }
 
-    /// Takes out those that may be tried now.
+    /// Takes the settlements that may be retried now.
     fn take_free(&mut self, now: Duration) -> Self {
         let all = std::mem::take(self);
         let mut free = Self::default();
@@ -63,16 +65,16 @@ impl Settling {
     }
 }
 
-/// What a batch came to.
+/// Result of a batch.
 #[derive(Default)]
 pub(super) struct Settled {
     /// Slots that are free again.
     pub(super) slots: Vec<usize>,
-    /// Of those, deliveries that were somebody else's by then.
+    /// Number of these slots whose lease was lost.
     pub(super) lost: u64,
-    /// The slots of settlements that failed and will be tried again.
+    /// Slots of failed settlements, which will be retried.
     pub(super) failed: Vec<usize>,
-    /// Why, for one of them.
+    /// Error of one of the failed settlements.
     pub(super) error: Option<Error>,
 }
 
@@ -84,9 +86,9 @@ struct Batch {
 
 #[derive(Default)]
 struct LaneState {
-    /// Never tried.
+    /// Settlements that were not tried yet.
     fresh: Settling,
-    /// They failed, and wait until they may be tried again.
+    /// Failed settlements, until they may be retried.
     failed: Settling,
     in_flight: usize,
 }
@@ -97,9 +99,10 @@ impl LaneState {
     }
 }
 
-/// Every lane that was ever used: there are few, one for each topic that copies go to.
+/// All lanes that were used. There are few: one for each topic that receives copies, and two
+/// others.
 ///
-/// Each settlement that fails waits by itself before it is tried again: one that can never succeed holds up no other.
+/// Each failed settlement has its own pause, so that one that can never succeed delays no other.
 pub(super) struct Lanes {
     gaps: Arc<Gaps>,
     first_pause: Duration,
@@ -118,7 +121,7 @@ impl Lanes {
         self.lanes.entry(lane).or_default().fresh.push(settle, slot, backoff);
     }
 
-    /// Sends off what may be tried now, in every lane that is free.
+    /// Sends the settlements that may be tried now, in every lane without a batch in flight.
     pub(super) async fn flush(&mut self, now: Duration) -> Settled {
         let mut settled = Settled::default();
         let mut done = vec![];
@@ -138,7 +141,7 @@ impl Lanes {
             }
             state.in_flight = batch.len();
             let mut sending = settle_batch(self.gaps.clone(), lane.clone(), batch);
-            // Most transports in this process answer at once.
+            // Transports in this process usually answer immediately.
             match poll!(&mut sending) {
                 Poll::Ready(batch) => done.push(batch),
                 Poll::Pending => self.flying.push(sending),
@@ -150,7 +153,7 @@ impl Lanes {
         settled
     }
 
-    /// The next batch that comes back; pending while nothing is on its way.
+    /// Returns the next finished batch. Pending while none is in flight.
     pub(super) async fn next(&mut self) -> BatchDone {
         match self.flying.next().await {
             Some(batch) => BatchDone(batch),
@@ -189,8 +192,8 @@ impl Lanes {
         settled.slots.extend(sent.iter().map(|sent| sent.slot));
     }
 
-    /// Settlements that wait because they failed, and all that are copied: a channel that is slow or broken is worth no
-    /// slot of those who can go on.
+    /// Returns the number of settlements that failed or need a copy. They take no capacity from the
+    /// other messages, because their channel may be slow or unavailable.
     pub(super) fn aside(&self) -> usize {
         let aside = |(lane, state): (&Lane, &LaneState)| match lane {
             Lane::Native => state.failed.len(),
@@ -199,12 +202,12 @@ impl Lanes {
         self.lanes.iter().map(aside).sum()
     }
 
-    /// Whether nothing is left to settle.
+    /// Whether no settlement is left.
     pub(super) fn is_empty(&self) -> bool {
         self.flying.is_empty() && self.lanes.values().all(LaneState::is_empty)
     }
 
-    /// How long until something that failed may be tried again.
+    /// Returns the time until a failed settlement may be retried.
     pub(super) fn wake_in(&self, now: Duration) -> Option<Duration> {
         if planted(Bug::FailedSettlementForgotten) {
             return None;
@@ -216,7 +219,7 @@ impl Lanes {
     }
 }
 
-/// A batch that came back, opaque: only [`Lanes::settled`] knows what to do with it.
+/// A finished batch, for [`Lanes::settled`].
 pub(super) struct BatchDone(Batch);
 
 fn settle_batch(gaps: Arc<Gaps>, lane: Lane, batch: Settling) -> BoxFuture<'static, Batch> {

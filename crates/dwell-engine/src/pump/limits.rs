@@ -1,4 +1,4 @@
-//! Two limits of a subscription: how many messages may be unacceptable, and how many runs may start per second.
+//! Limits of a subscription: unacceptable messages, and started runs per second.
 
 use crate::settings::LONGEST_INTERVAL;
 use std::{
@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-/// A timer may wake this much too late: so much is caught up with.
+/// Maximum lateness of a timer for which a rate compensates.
 const CATCH_UP: Duration = Duration::from_millis(5);
 
 /// Counts messages that were rejected, invalid or released.
@@ -23,7 +23,7 @@ impl Unacceptable {
         Self { limit: limit as usize, window, seen: VecDeque::new() }
     }
 
-    /// Counts one; says whether the limit is reached.
+    /// Counts a message. Returns whether the limit is reached.
     pub(super) fn count(&mut self, now: Duration) -> bool {
         if self.limit == 0 {
             return false;
@@ -52,14 +52,15 @@ impl Rate {
         Self { interval, next: Mutex::new(Duration::ZERO) }
     }
 
-    /// `None` if a run may start now, which is then taken; else how long until one may.
+    /// Takes the next start, and returns `None` if it is now. Otherwise returns the time until the
+    /// next start.
     pub(super) fn take(&self, now: Duration) -> Option<Duration> {
         let interval = self.interval?;
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         if now < *next {
             return Some(*next - now);
         }
-        // What was not used does not pile up into a burst, beyond what a coarse timer needs to keep up.
+        // Unused starts do not add up to a burst, except for the lateness of a coarse timer.
         *next = (*next).max(now.saturating_sub(CATCH_UP)) + interval;
         None
     }
@@ -72,7 +73,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn the_limit_counts_only_what_lies_within_the_window() {
+    fn the_limit_counts_only_within_the_window() {
         let mut limit = Unacceptable::new(3, Some(SECOND * 10));
         assert_eq!([0, 1, 11, 12, 13].map(|at| limit.count(SECOND * at)), [false, false, false, false, true]);
         let mut unbounded = Unacceptable::new(2, None);
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_spaces_runs_evenly_and_saves_up_no_burst() {
+    fn a_rate_spaces_runs_evenly_without_bursts() {
         let rate = Rate::new(Some(4.0));
         assert_eq!(rate.take(SECOND), None);
         assert_eq!(rate.take(SECOND), Some(SECOND / 4 - CATCH_UP));

@@ -1,8 +1,8 @@
-//! The pumps: from a broker to a handler and back.
+//! Pumps: from a broker to a handler and back.
 //!
-//! A pump is all that one process does for one subscription: some performers, each a consumer and a loop, under a
-//! supervisor each. The proactor (async handlers) and the reactor (blocking ones on threads of their own) are the same
-//! loop over the same rule book; they differ in their [`Work`] alone.
+//! A pump is the work of one process for one subscription. It has performers, each with a consumer,
+//! a loop and a supervisor. Async handlers and blocking handlers, which have their own threads, use
+//! the same loop and the same rules. They differ only in their [`Work`].
 
 mod counters;
 mod executor;
@@ -29,38 +29,38 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// What a pump is told to do.
+/// Requested state of a pump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
     Run,
-    /// Finish what runs, start and receive nothing.
+    /// Finish running handlers, and receive and start nothing more.
     Pause,
     /// Stop in order.
     Drain,
-    /// Stop at once.
+    /// Stop immediately.
     StopNow,
 }
 
-/// How a performer is doing.
+/// State of a performer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It is being started.
+    /// It is starting.
     Starting,
-    /// It receives and runs.
+    /// It receives and runs messages.
     Running,
-    /// It was paused.
+    /// It is paused.
     Paused,
-    /// It stopped because too many messages were unacceptable. [`Pump::restart`] starts it again.
+    /// It stopped because too many messages were unacceptable. [`Pump::restart`] restarts it.
     LimitExceeded,
-    /// It stopped because its pipeline cannot work. It is not started again by itself.
+    /// It stopped because its pipeline cannot work. Only [`Pump::restart`] restarts it.
     Misconfigured(Text),
-    /// It ended unexpectedly, and is started again after a pause.
+    /// It failed, and restarts after a pause.
     Restarting(Text),
     /// It was stopped.
     Stopped,
 }
 
-/// What the performers of one pump share.
+/// State that the performers of a pump share.
 pub(crate) struct PumpShared {
     pub(crate) settings: SubscriptionSettings,
     pub(crate) transport: Arc<dyn Transport>,
@@ -77,7 +77,7 @@ pub(crate) struct PumpShared {
     error: Mutex<Option<String>>,
 }
 
-/// The place of one performer: who sits there may change, its slots and status stay.
+/// State of one performer that survives its restarts.
 pub(crate) struct Seat {
     pub(crate) slots: Arc<Slots>,
     pub(crate) abandoned: Arc<Abandoned>,
@@ -85,7 +85,7 @@ pub(crate) struct Seat {
 }
 
 impl PumpShared {
-    /// Remembers why receiving fails, or that it no longer does.
+    /// Stores why receiving fails, or that it succeeds again.
     fn set_error(&self, error: Option<String>) {
         let mut last = self.error();
         if *last != error {
@@ -102,7 +102,7 @@ impl PumpShared {
     }
 }
 
-/// A subscription being worked on. Dropping it stops nothing: the engine holds it, too.
+/// A running subscription. Dropping the value stops nothing, because the engine has a clone.
 #[derive(Clone)]
 pub struct Pump {
     pub(crate) shared: Arc<PumpShared>,
@@ -111,7 +111,7 @@ pub struct Pump {
 }
 
 impl Pump {
-    /// Starts the performers. Topics and queues must be there.
+    /// Starts the performers. Topics and queues must exist.
     pub(crate) fn start(
         settings: SubscriptionSettings,
         transport: Arc<dyn Transport>,
@@ -158,22 +158,22 @@ impl Pump {
         Ok(pump)
     }
 
-    /// The subscription.
+    /// Returns the address of the subscription.
     pub fn address(&self) -> Address {
         Address::subscription(self.shared.settings.topic.clone(), self.shared.settings.name.clone())
     }
 
-    /// Its settings.
+    /// Returns the settings.
     pub fn settings(&self) -> &SubscriptionSettings {
         &self.shared.settings
     }
 
-    /// What it has done so far.
+    /// Returns the numbers of events so far.
     pub fn counts(&self) -> Counts {
         self.shared.counters.read()
     }
 
-    /// How each performer is doing.
+    /// Returns the state of each performer.
     pub fn status(&self) -> Vec<Status> {
         let paused = *self.control.borrow() == Control::Pause;
         let shown =
@@ -181,17 +181,17 @@ impl Pump {
         self.shared.performers.iter().map(|seat| shown(seat.status.borrow().clone())).collect()
     }
 
-    /// Why receiving fails at the moment, if it does.
+    /// Returns why receiving fails currently, if it does.
     pub fn last_error(&self) -> Option<String> {
         self.shared.error().clone()
     }
 
-    /// Receives and starts nothing more, until [`Pump::resume`]. What runs, ends.
+    /// Stops receiving and starting messages until [`Pump::resume`]. Running handlers finish.
     pub fn pause(&self) {
         self.set(Control::Run, Control::Pause);
     }
 
-    /// Goes on after [`Pump::pause`].
+    /// Continues after [`Pump::pause`].
     pub fn resume(&self) {
         self.set(Control::Pause, Control::Run);
     }
@@ -206,13 +206,13 @@ impl Pump {
         });
     }
 
-    /// Starts performers again that stopped by themselves (`LimitExceeded`, `Misconfigured`).
+    /// Restarts performers that have stopped with `LimitExceeded` or `Misconfigured`.
     pub fn restart(&self) {
         self.restart.send_modify(|count| *count += 1);
     }
 
-    /// Stops in order: receives nothing more, lets what runs end within `shutdown_timeout`, gives back the rest,
-    /// settles, closes. Completes when that is done.
+    /// Stops in order: receives nothing more, lets handlers finish within `shutdown_timeout`, gives
+    /// back the other messages, settles and closes. Completes when all performers have stopped.
     pub async fn stop(&self) {
         self.control.send_if_modified(|control| {
             let fits = *control != Control::StopNow && *control != Control::Drain;
@@ -224,7 +224,7 @@ impl Pump {
         self.stopped().await;
     }
 
-    /// Stops at once: what runs is dropped, and redelivered by the broker.
+    /// Stops immediately. Running handlers are dropped, and the broker redelivers their messages.
     pub fn stop_now(&self) {
         self.control.send_replace(Control::StopNow);
     }
@@ -241,13 +241,13 @@ impl Pump {
         }
     }
 
-    /// Completes when a performer has a status that `is` accepts, as [`Pump::status`] shows it.
+    /// Completes when the state of a performer, as in [`Pump::status`], satisfies `is`.
     pub async fn until(&self, is: impl Fn(&Status) -> bool) {
         let mut control = self.control.subscribe();
         let mut statuses: Vec<_> =
             self.shared.performers.iter().map(|seat| seat.status.subscribe()).collect();
         loop {
-            // Seen before they are looked at: what changes afterwards is heard.
+            // Marked as seen before they are read, so that later changes are noticed.
             control.borrow_and_update();
             statuses.iter_mut().for_each(|status| _ = status.borrow_and_update());
             if self.status().iter().any(&is) {

@@ -1,8 +1,9 @@
-//! Keeps what a performer holds: everything, running or waiting, in one batch each third of a lease.
+//! Renewal of the leases of a performer: all of them, whether the message runs or waits, in one
+//! batch every third of a lease.
 //!
-//! Where leases are sessions there is nothing to renew, but the broker says what was lost. A task of its own, so that a
-//! handler which keeps the performer busy does not cost it its leases. A call that hangs is given up for a new one: it
-//! would cost us all that we get meanwhile.
+//! If leases are sessions, there is nothing to renew, but the broker returns the lost ones. This is
+//! a separate task, so that a handler that blocks the performer does not cost it its leases. A call
+//! that hangs is abandoned and repeated.
 
 use super::slots::Slots;
 use crate::planted::{Bug, planted};
@@ -27,13 +28,14 @@ pub(super) async fn renew(
         if leases.is_empty() || planted(Bug::LeaseNotRenewed) {
             continue;
         }
-        // Counted from before the call: the broker cannot have started the new lease earlier.
+        // Counted from before the call, because the broker cannot have started the new lease
+        // earlier.
         let now = clock.elapsed();
         let extending = pin!(consumer.extend(leases.clone(), None));
         let extended = match select(extending, clock.sleep(lease / 3)).await {
             Either::Left((extended, _)) => extended,
             Either::Right(_) => {
-                tracing::warn!(%topic, %subscription, "the broker does not answer to renew leases: asking again");
+                tracing::warn!(%topic, %subscription, "lease renewal timed out; retrying");
                 is_late = true;
                 continue;
             }
@@ -49,7 +51,7 @@ pub(super) async fn renew(
                         any_lost = true;
                         tracing::warn!(
                             id = %slot.message.id, kind = %slot.message.kind, %topic, %subscription,
-                            attempt = slot.message.attempts.handled.saturating_add(1), "lost its lease while it was held"
+                            attempt = slot.message.attempts.handled.saturating_add(1), "lease lost"
                         );
                     } else {
                         slot.renewed = now;
@@ -60,7 +62,7 @@ pub(super) async fn renew(
                     slots.set_any_lost();
                 }
             }
-            Err(error) => tracing::warn!(%topic, %subscription, %error, "could not renew leases"),
+            Err(error) => tracing::warn!(%topic, %subscription, %error, "lease renewal failed; retrying"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One run of a handler, with its timeout.
+//! A run of a handler, with its timeout.
 
 use super::executor::{drop_caught, poll_run};
 use crate::{
@@ -12,17 +12,17 @@ use std::{
     time::Duration,
 };
 
-/// A delivery and its place in the table of slots.
+/// A delivery and its slot.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) slot: usize,
     pub(super) delivery: Delivery,
 }
 
-/// A handler that has to wait. One that is done at once never comes to be here, nor pays for a timer.
+/// A run that waits. A handler that finishes immediately creates none, and needs no timer.
 pub(super) struct Run {
     pub(super) held: Option<Held>,
-    /// `None` once it has been dropped.
+    /// `None` after the drop.
     pub(super) handler: Option<BoxFuture<'static, Verdict>>,
     pub(super) started: Duration,
     pub(super) late: Option<Duration>,
@@ -30,10 +30,10 @@ pub(super) struct Run {
     pub(super) timer: BoxFuture<'static, ()>,
 }
 
-/// A handler that is done, or was given up.
+/// A run that has ended or timed out.
 pub(super) struct Finished {
     pub(super) held: Held,
-    /// When it was started, in elapsed time, and how late that was; `None` if it never ran.
+    /// Start in elapsed time, and lateness. `None` if the handler did not run.
     pub(super) ran: Option<(Duration, Option<Duration>)>,
     pub(super) verdict: Verdict,
     pub(super) timed_out: bool,
@@ -47,7 +47,7 @@ impl Future for Run {
         let handler = this.handler.as_mut().expect("a run is not polled after it has finished");
         let (verdict, timed_out) = match poll_run(handler, cx) {
             Poll::Ready(verdict) => {
-                // A panic of its destructor is logged; it does not change the outcome.
+                // A panic of the destructor is logged and does not change the outcome.
                 this.drop_handler();
                 (verdict, false)
             }
@@ -70,7 +70,8 @@ impl Future for Run {
 }
 
 impl Run {
-    /// Drops the handler. Returns the text of a panic in its destructor, which must not reach the other runs.
+    /// Drops the handler. Returns the message of a panic in its destructor, which must not reach
+    /// other runs.
     fn drop_handler(&mut self) -> Option<String> {
         let handler = self.handler.take()?;
         let panic = drop_caught(handler)?;
@@ -78,7 +79,7 @@ impl Run {
             let message = &delivery.message;
             tracing::error!(
                 id = %message.id, kind = %message.kind, attempt = message.attempts.handled.saturating_add(1), panic,
-                "the handler panicked while it was dropped"
+                "handler panicked while it was dropped"
             );
         }
         Some(panic)

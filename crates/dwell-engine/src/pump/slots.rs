@@ -1,4 +1,4 @@
-//! What a performer holds. The same table is the live part of the monitor and the list of leases to renew.
+//! The deliveries that a performer holds. The monitor and the lease renewal read the same table.
 
 use dwell_core::{Delivery, LeaseId, Message, Timestamp};
 use std::{
@@ -11,20 +11,21 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// One delivery in a performer's hands: no more than people want to see, because every message pays for it.
+/// A delivery that a performer holds. It contains only what the monitor shows, because every
+/// message pays for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
     pub(crate) message: Message,
     pub(crate) lease: LeaseId,
-    /// When it became due, or was sent, where that is known.
+    /// When the message became due or was sent, if known.
     pub(crate) enqueued: Option<Timestamp>,
-    /// When it was received, in elapsed time.
+    /// When the message was received, in elapsed time.
     pub(crate) received: Duration,
-    /// When the lease was last known to be ours, in elapsed time.
+    /// When the lease was last confirmed, in elapsed time.
     pub(crate) renewed: Duration,
-    /// When its handler was started, and how long it may run.
+    /// Start and maximum duration of the run.
     pub(crate) started: Option<Started>,
-    /// The lease is known to be lost: somebody else has it, or soon will.
+    /// Whether the lease is lost. Another worker has the message, or will soon receive it.
     pub(crate) lost: bool,
 }
 
@@ -49,7 +50,8 @@ pub(crate) struct Started {
     pub(crate) timeout: Duration,
 }
 
-/// Runs of blocking handlers that were given up and have not come back. People see them until they do.
+/// Abandoned runs of blocking handlers that have not returned. The monitor shows them until they
+/// do.
 #[derive(Debug, Default)]
 pub(crate) struct Abandoned {
     runs: Mutex<BTreeMap<u64, Slot>>,
@@ -61,18 +63,18 @@ impl Abandoned {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number for a run, never given to another: this table outlives the performer.
+    /// Returns a unique number for a run. This table outlives the performer.
     pub(crate) fn next(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// The slots of one performer: locked once per batch, by the performer, the renewal and whoever looks.
+/// The slots of one performer. The performer, the renewal and the monitor lock them once per batch.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     table: Mutex<Table>,
     filled: Notify,
-    /// A lease was lost: worth a look for each message, which is otherwise spared.
+    /// Whether any lease was lost. Spares the check of each slot otherwise.
     any_lost: AtomicBool,
 }
 
@@ -87,22 +89,22 @@ impl Slots {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that a lease was lost.
+    /// Records that a lease was lost.
     pub(crate) fn set_any_lost(&self) {
         self.any_lost.store(true, Ordering::Release);
     }
 
-    /// Whether the lease in this slot is known to be lost.
+    /// Whether the lease in this slot is lost.
     pub(crate) fn is_lost(&self, slot: usize) -> bool {
         self.any_lost.load(Ordering::Acquire) && self.lock().get_mut(slot).is_some_and(|slot| slot.lost)
     }
 
-    /// Says that something was put in.
+    /// Notifies the renewal that a slot was filled.
     pub(crate) fn filled(&self) {
         self.filled.notify_one();
     }
 
-    /// Completes once there is something to renew.
+    /// Completes once there is a lease to renew.
     pub(crate) async fn until_filled(&self) {
         while self.lock().iter().next().is_none() {
             self.filled.notified().await;

@@ -1,4 +1,4 @@
-//! Keeps one performer going: a consumer that fails is replaced, a loop that dies is started again.
+//! Supervision of a performer: replaces its consumer and restarts its loop after a failure.
 
 use super::{
     Control, PumpShared, Status,
@@ -12,7 +12,8 @@ use futures_util::FutureExt;
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinHandle};
 
-/// A performer that ran so long is healthy: the next failure is a new story.
+/// Duration after which a performer counts as healthy. A later failure starts with the shortest
+/// pause.
 const HEALTHY: Duration = Duration::from_secs(60);
 
 pub(super) async fn supervise_performer(
@@ -41,20 +42,20 @@ pub(super) async fn supervise_performer(
                     topic,
                     subscription,
                     limit = pump.settings.unacceptable_message_limit,
-                    "stopped: too many unacceptable messages"
+                    "performer stopped: too many unacceptable messages"
                 );
                 stay_down(place, Status::LimitExceeded, &mut control, &mut restart).await;
                 continue;
             }
             Ok(Ended::Misconfigured(error)) => {
-                tracing::error!(topic, subscription, %error, "stopped: its configuration cannot work");
+                tracing::error!(topic, subscription, %error, "performer stopped: its configuration cannot work");
                 stay_down(place, Status::Misconfigured(error), &mut control, &mut restart).await;
                 continue;
             }
             Ok(Ended::Failed(error)) => error.to_string(),
             Err(panic) => format!("panicked: {panic}"),
         };
-        tracing::error!(topic, subscription, error = %text, "a performer ended unexpectedly: starting it again");
+        tracing::error!(topic, subscription, error = %text, "performer failed; restarting");
         pump.counters.add(&Counts { restarts: 1, ..Counts::default() });
         place.status.send_replace(Status::Restarting(text.into()));
         let now = clock.elapsed();
@@ -67,7 +68,7 @@ pub(super) async fn supervise_performer(
     place.status.send_replace(Status::Stopped);
 }
 
-/// One life of a performer.
+/// Runs a performer once.
 async fn perform(
     pump: &Arc<PumpShared>,
     seat: usize,
@@ -87,14 +88,14 @@ async fn perform(
     let clock = &pump.seams.clock;
     let renewal = renew(place.slots.clone(), consumer.clone(), clock.clone(), subscription.clone());
     let _renewal = AbortOnDrop(spawn(&**clock, renewal));
-    // A name that was used before would defeat the search for orphans.
+    // Unique, because a reused name would hide orphaned deliveries.
     let worker =
         format!("{}-{}-{}.{seat}.{start}", pump.seams.instance, pump.seams.incarnation, subscription.name);
     let performer = Performer::new(pump.clone(), seat, consumer, worker.into(), control.clone());
     AssertUnwindSafe(performer.run()).catch_unwind().await.map_err(|panic| panic_text(&*panic).to_owned())
 }
 
-/// A consumer, unless we are stopped first.
+/// Opens a consumer, unless the pump is stopped first.
 async fn connect(pump: &PumpShared, control: &watch::Receiver<Control>) -> Option<Result<Arc<dyn Consumer>>> {
     let mut control = control.clone();
     tokio::select! {
@@ -108,7 +109,7 @@ fn is_stopping(control: &watch::Receiver<Control>) -> bool {
     matches!(*control.borrow(), Control::Drain | Control::StopNow) || control.has_changed().is_err()
 }
 
-/// Stays down until it is restarted by hand, or stopped.
+/// Waits until the performer is restarted by a person, or stopped.
 async fn stay_down(
     place: &super::Seat,
     status: Status,

@@ -1,9 +1,10 @@
 //! Threads for blocking handlers.
 //!
-//! Each performer has as many threads as its concurrency, started when first needed. A run that is abandoned (its
-//! future was dropped: it overran its timeout) leaves its thread stuck; a new one takes its place, as long as no more
-//! than another concurrency's worth of threads is stuck. Beyond that the performer waits for one to come back: threads
-//! without end would only move the failure elsewhere.
+//! Each performer has up to `concurrency` threads, which are started when they are needed. A run
+//! that exceeds its timeout is abandoned (its future is dropped) and leaves its thread stuck. A new
+//! thread replaces it, as long as at most another `concurrency` threads are stuck. Beyond that, the
+//! performer waits for a thread to return, because an unlimited number of threads would only move
+//! the failure elsewhere.
 
 use super::{
     executor::run_blocking,
@@ -39,20 +40,21 @@ struct Shared {
 #[derive(Default)]
 struct State {
     queue: VecDeque<Job>,
-    /// Runs whose outcome is still awaited, in the queue or on a thread. A virtual clock stands still for them; one that
-    /// was abandoned no longer holds up time.
+    /// Runs whose outcome is awaited, queued or on a thread. A virtual clock stands still for them,
+    /// but not for abandoned runs.
     open: BTreeMap<u64, Busy>,
-    /// Threads that take part, stuck ones not included.
+    /// Threads in use, without stuck ones.
     threads: usize,
-    /// Of those, threads that wait for work.
+    /// Those of `threads` that wait for work.
     idle: usize,
-    /// Threads whose run was abandoned and has not come back.
+    /// Threads whose run was abandoned and has not returned.
     stuck: usize,
     closed: bool,
 }
 
 impl State {
-    /// How many threads may take part: no more than another concurrency's worth may be stuck beside them.
+    /// Returns the maximum number of threads in use. At most another `concurrency` threads may be
+    /// stuck.
     fn allowed(&self, concurrency: usize) -> usize {
         concurrency.min(concurrency.saturating_mul(2).saturating_sub(self.stuck))
     }
@@ -63,9 +65,9 @@ struct Job {
     message: Message,
     context: Context,
     outcome: oneshot::Sender<Verdict>,
-    /// Whoever asked for the run can tell that it has not come back.
+    /// Lets the caller detect that the run has not returned.
     at_work: Arc<()>,
-    /// Where it was asked for: what the handler says on its thread belongs there.
+    /// Span of the caller. The logs of the handler on its thread belong to it.
     span: Span,
 }
 
@@ -90,7 +92,8 @@ impl Threads {
         Self { shared: Arc::new(shared), clock, concurrency, name: name.to_owned() }
     }
 
-    /// Runs the handler. A clone of `at_work` is held until it has come back, abandoned or not.
+    /// Runs the handler. Holds a clone of `at_work` until the handler has returned, even if the run
+    /// is abandoned.
     pub(super) fn run(
         &self,
         message: Message,
@@ -116,11 +119,11 @@ impl Threads {
         Box::pin(async move {
             let verdict = result.await;
             drop(abandon);
-            verdict.unwrap_or_else(|_| Verdict::fail("the handler's thread is gone"))
+            verdict.unwrap_or_else(|_| Verdict::fail("the thread of the handler has ended"))
         })
     }
 
-    /// How many more runs find a thread.
+    /// Returns how many more runs find a thread.
     pub(super) fn room(&self) -> usize {
         let state = self.shared.lock();
         state.allowed(self.concurrency).saturating_sub(state.open.len())
@@ -135,7 +138,7 @@ impl Threads {
         let started = thread::Builder::new().name(self.name.clone()).spawn(move || shared.work());
         match started {
             Ok(_) => state.threads += 1,
-            Err(error) => tracing::error!(%error, "could not start a thread for a blocking handler"),
+            Err(error) => tracing::error!(%error, "starting a thread for a blocking handler failed"),
         }
     }
 }
@@ -168,18 +171,19 @@ impl Shared {
             let inside = self.runs.enter();
             let verdict = job.span.in_scope(|| run_blocking(&*self.handler, job.message, job.context));
             drop(inside);
-            // They must not outlive the run: whoever gets the outcome may look at once.
+            // Dropped before the outcome is sent, because its receiver may check them immediately.
             drop((job.span, job.at_work));
             state = self.lock();
             if let Some(busy) = state.open.remove(&job.id) {
                 drop(state);
-                // Nobody listens any more if the performer is gone: that is fine.
+                // The receiver is gone if the performer has ended.
                 let _ = job.outcome.send(verdict);
                 drop(busy);
                 state = self.lock();
                 continue;
             }
-            // Abandoned: another thread has taken this one's place, unless too many were stuck.
+            // The run was abandoned. Another thread has replaced this one, unless too many were
+            // stuck.
             state.stuck -= 1;
             self.abandoned.lock().remove(&job.id);
             self.room.notify_one();
@@ -191,7 +195,8 @@ impl Shared {
     }
 }
 
-/// A run that is dropped before its outcome has come: taken back if it never started, else its thread is stuck.
+/// Abandons a run whose future is dropped before its outcome. A queued run is removed, otherwise
+/// its thread is stuck.
 struct Abandon {
     shared: Arc<Shared>,
     id: u64,
@@ -207,7 +212,7 @@ impl Drop for Abandon {
         if job.is_none() {
             state.stuck += 1;
             state.threads -= 1;
-            // Under the same lock that the thread takes before it looks for it here.
+            // Under the lock that the thread takes before it removes this entry.
             let slot = self.slot.take();
             self.shared.abandoned.lock().extend(slot.map(|slot| (self.id, slot)));
         }

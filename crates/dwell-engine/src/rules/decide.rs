@@ -1,4 +1,4 @@
-//! One decision for each row of the outcome table.
+//! The decision for each row of the outcome table.
 
 use super::{
     Rejection, Verdict,
@@ -17,26 +17,26 @@ use std::time::Duration;
 /// What `decide` needs to know about a subscription.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Where it is, and where its failures go.
+    /// Address and channels of the subscription.
     pub subscription: Subscription,
-    /// How often a message may run in all.
+    /// Maximum number of runs of a message.
     pub max_runs: MaxRuns,
-    /// How long a deferral waits that does not say.
+    /// Delay of a deferral that sets none.
     pub defer_delay: Duration,
-    /// When failures are tried again.
+    /// Retry policies.
     pub retry: RetryPolicies,
-    /// What becomes of types that nobody here handles.
+    /// What happens to messages of a type without a handler.
     pub on_unknown: OnUnknown,
-    /// What is given up goes nowhere, because a setting says so.
+    /// Whether messages that are given up are discarded.
     pub discard: bool,
-    /// How long a message waits that a worker lost, before it runs again.
+    /// Delay before a message that a worker lost runs again.
     pub recovery_delay: Duration,
-    /// Who runs it, for the record.
+    /// Name of the worker, for the record.
     pub worker: Text,
 }
 
 impl Rules {
-    /// The rules of a subscription, run by `worker`.
+    /// Creates the rules of a subscription that `worker` runs.
     pub fn new(settings: &SubscriptionSettings, worker: impl Into<Text>) -> Self {
         Self {
             subscription: settings.subscription(),
@@ -50,10 +50,11 @@ impl Rules {
         }
     }
 
-    /// What is to become of a delivery before it is run: nothing, unless workers lost it without an outcome. Crashes are
-    /// counted apart from failures; so many of them as `quarantine` says are too many.
+    /// Returns the verdict on a delivery that must not run now, because workers lost it without an
+    /// outcome. `None` if it may run. Crashes are counted separately from failures, and
+    /// `quarantine` is their maximum number.
     pub fn before_run(&self, delivery: &Delivery, quarantine: Option<u32>) -> Option<Verdict> {
-        // Most are handed out for the first time.
+        // Most messages are delivered for the first time.
         if delivery.deliveries.unwrap_or(1) <= 1 {
             return None;
         }
@@ -63,7 +64,8 @@ impl Rules {
         (!self.recovery_delay.is_zero()).then_some(Verdict::Lost)
     }
 
-    /// The policy for a message: its own limit over its type's over the subscription's.
+    /// Returns the retry policy of a message. The limit of the message overrides that of its type,
+    /// which overrides that of the subscription.
     fn policy(&self, delivery: &Delivery) -> RetryPolicy {
         let policy = self.retry.of(&delivery.message.kind);
         let own = delivery.message.headers.get_text(wire::MAX_RETRIES).and_then(|limit| limit.parse().ok());
@@ -71,23 +73,23 @@ impl Rules {
     }
 }
 
-/// What is to be done with a delivery.
+/// What is done with a delivery.
 #[derive(Debug)]
 pub struct Decision {
-    /// For the transport.
+    /// Settlement for the transport.
     pub settle: Settle,
-    /// It was given up for good: worth a line at error level.
+    /// Whether the message is given up, which is logged at level error.
     pub dead: bool,
-    /// It was given up with nowhere to go, because `discard` was asked for.
+    /// Whether the message is given up and discarded, because the settings request it.
     pub discarded: bool,
-    /// Counts toward the subscription's `unacceptable_message_limit`.
+    /// Whether it counts towards the subscription's `unacceptable_message_limit`.
     pub unacceptable: bool,
 }
 
-/// Decides. `jitter` is a number in `-1.0 ..= 1.0`.
+/// Decides what is done with a delivery. `jitter` is a number from -1 to 1.
 ///
-/// Both counts only ever go up here. Nothing is acknowledged because nobody caught it: an `Ack` is a success, a type
-/// that was left alone on purpose, or a discard that a setting asked for.
+/// Both counts only grow here. A message is acked in three cases only: after a success, if its
+/// unknown type is skipped, or if the settings discard it.
 pub fn decide(delivery: Delivery, verdict: Verdict, rules: &Rules, now: Timestamp, jitter: f64) -> Decision {
     let mut case = Case { delivery, rules, now };
     if planted(Bug::ReleaseCountedAsRun) && matches!(verdict, Verdict::Release(_)) {
@@ -114,16 +116,16 @@ pub fn decide(delivery: Delivery, verdict: Verdict, rules: &Rules, now: Timestam
             let (kind, of) = (&case.delivery.message.kind, rules.subscription.address());
             let text = match kind.is_empty() {
                 true => format!(
-                    "it has no type, by which a handler in {of} would be found: set the header `{}`, or on SQLite the column `type`",
+                    "the message has no type, so no handler in {of} matches: set the header `{}`, or on SQLite the column `type`",
                     wire::TYPE
                 ),
-                false => format!("nobody handles messages of type `{kind}` in {of}"),
+                false => format!("no handler for messages of type `{kind}` in {of}"),
             };
             case.unacceptable(|case| case.give_up(Rejection::Unacceptable, Outcome::Invalid, text.into()))
         }
         Verdict::Poison => {
             let text = format!(
-                "handed out {} times without an outcome: its worker crashed or lost it each time",
+                "delivered {} times without an outcome: each time, the worker crashed or lost the lease",
                 lost(&case.delivery)
             );
             case.give_up(Rejection::Poison, Outcome::Poison, text.into())
@@ -132,8 +134,8 @@ pub fn decide(delivery: Delivery, verdict: Verdict, rules: &Rules, now: Timestam
     }
 }
 
-/// How often a message was handed out without an outcome, this time not included: since it was put where it is, and
-/// before it waited because of it.
+/// Returns the number of earlier deliveries without an outcome: those since the message was stored,
+/// and those before it was delayed because of them.
 fn lost(delivery: &Delivery) -> u32 {
     let before = delivery.message.headers.get_text(wire::LOST_COUNT).and_then(|count| count.parse().ok());
     delivery.deliveries.unwrap_or(1).saturating_sub(1).saturating_add(before.unwrap_or(0))
@@ -156,13 +158,13 @@ impl Case<'_> {
         Decision { unacceptable: true, ..decide(self) }
     }
 
-    /// Again, after a run that came to an outcome. Its deliveries start anew there, and so does the count of those before.
+    /// Runs the message again after an outcome. This resets the number of losses.
     fn again(mut self, due: Due, outcome: Outcome, error: Option<Text>) -> Decision {
         self.delivery.message.headers.take(wire::LOST_COUNT);
         self.back(due, outcome, error)
     }
 
-    /// Back to this subscription alone.
+    /// Moves the message to this subscription only.
     fn back(self, due: Due, outcome: Outcome, error: Option<Text>) -> Decision {
         let mut to = self.rules.subscription.address();
         if planted(Bug::DeferralFansOut) && outcome == Outcome::Deferred {
@@ -176,7 +178,7 @@ impl Case<'_> {
         self.delivery.message.attempts.failed += u32::from(planted(Bug::DeferralCountedAsFailure));
         if self.rules.max_runs.is_reached(handled) {
             let why = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-            let text = format!("gave up after {handled} runs, the last one deferred it again{why}");
+            let text = format!("gave up after {handled} runs: the last run deferred the message again{why}");
             return self.give_up(Rejection::DeliveryError, Outcome::Exhausted, text.into());
         }
         let due = due.unwrap_or(Due::After(self.rules.defer_delay));
@@ -197,15 +199,16 @@ impl Case<'_> {
         self.again(Due::After(delay), Outcome::Failed, Some(error))
     }
 
-    /// Again after a while: what took one worker down may take down the next. It uses up neither runs nor retries; its end
-    /// is the quarantine.
+    /// Runs the message again after a delay, because it may take down the next worker, too. This
+    /// uses up neither runs nor retries; the quarantine limits it.
     fn lost(mut self, jitter: f64) -> Decision {
         let times = lost(&self.delivery);
         let policy =
             RetryPolicy { base_delay: self.rules.recovery_delay, ..self.rules.policy(&self.delivery) };
         self.delivery.message.headers.set(wire::LOST_COUNT, times.to_string());
-        let text = format!("handed out {times} times without an outcome: its worker crashed or lost it");
-        // It may wait in a store, whose record of it begins there.
+        let text =
+            format!("delivered {times} times without an outcome: the worker crashed or lost the lease");
+        // The message may be delayed in a store, which has no record of its past.
         stamp_error(&mut self.delivery.message, &text);
         let delay = policy.delay(times.saturating_sub(1), jitter);
         self.back(Due::After(delay), Outcome::Released, Some(text.into()))
@@ -217,8 +220,8 @@ impl Case<'_> {
         attempts.handled
     }
 
-    /// To the channel for it. A dead-letter channel's own consumer has none: it tries again, at the longest delay, unless
-    /// it is to discard.
+    /// Moves the message to its channel. A consumer of a dead-letter channel has none, so the
+    /// message runs again after the maximum delay, unless the settings discard it.
     fn give_up(mut self, reason: Rejection, outcome: Outcome, description: Text) -> Decision {
         let subscription = &self.rules.subscription;
         let channel = match reason {

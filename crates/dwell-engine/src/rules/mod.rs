@@ -1,5 +1,5 @@
-//! The rule book: from what a handler said to what happens to the message. Pure, so that it is the same for both
-//! pumps, every transport and every test.
+//! The rules: from the verdict of a handler to the action on its message. They are pure functions,
+//! so they are the same for async and blocking handlers, all transports and all tests.
 
 mod decide;
 mod reject;

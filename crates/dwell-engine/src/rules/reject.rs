@@ -1,28 +1,28 @@
-//! What is written on a message that is given up, and how it comes back.
+//! The headers of dead letters, and replay.
 
 use bytes::Bytes;
 use dwell_core::{
     Action, Address, Delivery, Due, Error, Message, Note, Outcome, Result, Settle, Text, Timestamp, wire,
 };
 
-/// Texts in headers are cut here, in bytes.
+/// Maximum length of a text in a header, in bytes.
 const LONGEST: usize = 1024;
 
-/// Why a message was given up, in the one word that other programs read.
+/// Why a message was given up. Other programs read the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// A handler gave up, or the budget ran out.
+    /// The handler gave up, or the budget was used up.
     DeliveryError,
-    /// It could not be read, or must not be handled.
+    /// The message is unreadable, or must not be handled.
     Unacceptable,
-    /// It took its worker down too often.
+    /// The message took down its worker too often.
     Poison,
-    /// It could never be sent to where it was for.
+    /// The message can never be sent to its destination.
     Unroutable,
 }
 
 impl Rejection {
-    /// The word in `x-rejection-reason`.
+    /// Returns the word in `x-rejection-reason`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::DeliveryError => "delivery_error",
@@ -33,7 +33,7 @@ impl Rejection {
     }
 }
 
-/// Writes the stamps. Body and other headers stay as they are.
+/// Adds the headers of a rejection. Body and other headers do not change.
 pub(crate) fn stamp(
     message: &mut Message,
     reason: Rejection,
@@ -55,7 +55,7 @@ pub(crate) fn stamp(
     }
 }
 
-/// Remembers the last error on the message itself, for whoever cannot ask a ledger.
+/// Stores the last error in the message, for programs without a ledger.
 pub(crate) fn stamp_error(message: &mut Message, error: &str) {
     message.headers.set(wire::LAST_ERROR, short(error));
 }
@@ -65,9 +65,9 @@ fn short(text: &str) -> String {
     text[..end].to_owned()
 }
 
-/// Sends a dead letter back to the subscription that gave it up, and to no other: edited if there is a `body`, with
-/// both counts at zero, because a person asked. Works on any delivery read from a dead-letter or invalid channel; one
-/// that is no dead letter comes back with the error.
+/// Returns a dead letter to the subscription that gave it up, and to no other. `body` replaces its
+/// body. Both counts are reset. Works for any delivery from a dead-letter or invalid channel. A
+/// delivery that is not a dead letter is returned with the error.
 pub fn replay(
     mut delivery: Delivery,
     body: Option<Bytes>,

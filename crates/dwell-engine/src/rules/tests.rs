@@ -1,4 +1,4 @@
-//! Every row of the outcome table.
+//! Tests of every row of the outcome table.
 
 use super::*;
 use crate::settings::{DeadLetter, MaxRuns, OnUnknown, SubscriptionSettings};
@@ -53,7 +53,7 @@ fn success_is_acked_with_its_result() {
 }
 
 #[test]
-fn a_deferral_counts_a_run_but_no_failure_and_no_delay_is_not_zero_delay() {
+fn a_deferral_counts_a_run_but_no_failure() {
     let settings = SubscriptionSettings { defer_delay: SECOND * 7, ..settings() };
     let default = decided(&settings, delivery(0, 0), Verdict::defer_by_default());
     assert_eq!((default.settle.action.clone(), counts(&default)), (again(Due::After(SECOND * 7)), (1, 0)));
@@ -65,7 +65,7 @@ fn a_deferral_counts_a_run_but_no_failure_and_no_delay_is_not_zero_delay() {
 }
 
 #[test]
-fn a_deferral_beyond_max_runs_is_rejected_as_a_delivery_error() {
+fn a_deferral_beyond_max_runs_is_dead_lettered() {
     let settings = SubscriptionSettings { max_runs: MaxRuns::Limited(3), ..settings() };
     assert_eq!(
         decided(&settings, delivery(1, 0), Verdict::defer(SECOND)).settle.action,
@@ -80,7 +80,7 @@ fn a_deferral_beyond_max_runs_is_rejected_as_a_delivery_error() {
 }
 
 #[test]
-fn a_failure_is_retried_with_backoff_from_the_base_delay_and_then_dead_lettered() {
+fn a_failure_is_retried_with_backoff_then_dead_lettered() {
     let first = decided(&settings(), delivery(0, 0), Verdict::fail("boom"));
     assert_eq!((first.settle.action.clone(), counts(&first)), (again(Due::After(SECOND * 5)), (1, 1)));
     let second = decided(&settings(), delivery(1, 1), Verdict::fail("boom"));
@@ -101,7 +101,7 @@ fn deferrals_do_not_use_up_retries() {
 }
 
 #[test]
-fn a_messages_own_limit_beats_its_types_which_beats_the_subscriptions() {
+fn retry_limits_follow_message_then_type_then_subscription() {
     let special = RetryOverride { max_retries: Some(9), ..RetryOverride::default() };
     let settings =
         SubscriptionSettings { overrides: [("orders.placed".to_owned(), special)].into(), ..settings() };
@@ -112,7 +112,7 @@ fn a_messages_own_limit_beats_its_types_which_beats_the_subscriptions() {
 }
 
 #[test]
-fn a_reject_goes_to_the_dead_letters_with_every_stamp_and_nothing_else_touched() {
+fn a_rejected_message_is_dead_lettered_with_all_headers() {
     let decision = decided(&settings(), delivery(2, 1), Verdict::Reject("card declined".into()));
     assert_eq!(decision.settle.action, to("orders.dlq"));
     assert!(decision.unacceptable && decision.dead);
@@ -144,7 +144,7 @@ fn the_last_error_survives_a_rejection_for_another_reason() {
 }
 
 #[test]
-fn invalid_goes_to_its_own_channel_else_to_the_dead_letters_and_is_never_retried() {
+fn invalid_messages_go_to_the_invalid_channel_if_there_is_one() {
     let with = SubscriptionSettings { invalid: Some("orders.invalid".into()), ..settings() };
     let decision = decided(&with, delivery(0, 0), Verdict::Invalid("no json".into()));
     assert_eq!(decision.settle.action, to("orders.invalid"));
@@ -157,7 +157,7 @@ fn invalid_goes_to_its_own_channel_else_to_the_dead_letters_and_is_never_retried
 }
 
 #[test]
-fn discard_acks_and_says_so() {
+fn discard_acks_and_is_reported() {
     let settings = SubscriptionSettings { dead_letter: DeadLetter::Discard, ..settings() };
     for verdict in [Verdict::Reject("no".into()), Verdict::Invalid("no".into()), Verdict::Poison] {
         let decision = decided(&settings, delivery(0, 0), verdict);
@@ -181,7 +181,7 @@ fn an_unknown_type_is_invalid_or_skipped() {
 }
 
 #[test]
-fn a_release_counts_nothing_but_is_unacceptable() {
+fn a_release_changes_no_count_but_is_unacceptable() {
     let decision = decided(&settings(), delivery(2, 1), Verdict::Release("not now".into()));
     assert_eq!((decision.settle.action.clone(), counts(&decision)), (Action::Release, (2, 1)));
     assert!(decision.unacceptable && !decision.dead);
@@ -191,14 +191,14 @@ fn a_release_counts_nothing_but_is_unacceptable() {
 }
 
 #[test]
-fn poison_goes_to_the_dead_letters_with_its_own_reason_and_no_budget_used() {
+fn poison_is_dead_lettered_and_changes_no_count() {
     let decision = decided(&settings(), delivery(1, 1), Verdict::Poison);
     assert_eq!((decision.settle.action.clone(), counts(&decision)), (to("orders.dlq"), (1, 1)));
     assert_eq!(header(&decision, wire::REJECTION_REASON), Some("poison"));
 }
 
 #[test]
-fn what_a_worker_lost_waits_longer_each_time_by_a_count_of_its_own_and_not_for_ever() {
+fn lost_messages_wait_longer_each_time_until_quarantine() {
     let settings =
         SubscriptionSettings { recovery_delay: SECOND, max_runs: MaxRuns::Limited(1), ..settings() };
     let rules = Rules::new(&settings, "worker");
@@ -209,16 +209,16 @@ fn what_a_worker_lost_waits_longer_each_time_by_a_count_of_its_own_and_not_for_e
         let decision = decided(&settings, next, verdict);
         assert_eq!(decision.settle.action, again(Due::After(SECOND * wait)));
         assert_eq!(header(&decision, wire::LOST_COUNT), Some(lost));
-        assert_eq!(counts(&decision), (0, 0), "a crash is neither a run nor a failure");
+        assert_eq!(counts(&decision), (0, 0), "a crash counts as neither a run nor a failure");
         next = Delivery { deliveries: Some(2), ..decision.settle.delivery };
     }
-    assert_eq!(rules.before_run(&next, Some(4)), Some(Verdict::Poison), "it crashed four times in all");
+    assert_eq!(rules.before_run(&next, Some(4)), Some(Verdict::Poison), "four losses in total");
     next.deliveries = Some(1);
-    assert_eq!(rules.before_run(&next, Some(4)), None, "after its wait, it runs");
+    assert_eq!(rules.before_run(&next, Some(4)), None, "runs after the delay");
 }
 
 #[test]
-fn an_outcome_starts_the_count_of_losses_anew() {
+fn an_outcome_resets_the_number_of_losses() {
     let settings = SubscriptionSettings { recovery_delay: SECOND, ..settings() };
     let rules = Rules::new(&settings, "worker");
     for verdict in [Verdict::defer(SECOND), Verdict::fail("boom")] {
@@ -227,12 +227,12 @@ fn an_outcome_starts_the_count_of_losses_anew() {
         let decision = decided(&settings, Delivery { deliveries: Some(1), ..lost }, verdict);
         assert_eq!(header(&decision, wire::LOST_COUNT), None);
         let next = Delivery { deliveries: Some(2), ..decision.settle.delivery };
-        assert_eq!(rules.before_run(&next, Some(3)), Some(Verdict::Lost), "once since it ran");
+        assert_eq!(rules.before_run(&next, Some(3)), Some(Verdict::Lost), "one loss since the last run");
     }
 }
 
 #[test]
-fn without_a_recovery_delay_what_was_lost_runs_at_once() {
+fn without_a_recovery_delay_lost_messages_run_immediately() {
     let rules = Rules::new(&settings(), "worker");
     let lost = Delivery { deliveries: Some(3), ..delivery(0, 0) };
     assert_eq!(rules.before_run(&lost, Some(3)), None);
@@ -240,7 +240,7 @@ fn without_a_recovery_delay_what_was_lost_runs_at_once() {
 }
 
 #[test]
-fn a_consumer_of_dead_letters_has_none_of_its_own_and_tries_again_at_the_longest_delay() {
+fn a_dead_letter_consumer_retries_at_the_maximum_delay() {
     let settings = SubscriptionSettings {
         max_runs: MaxRuns::Limited(1),
         ..SubscriptionSettings::new("orders.dlq", "triage")
@@ -251,12 +251,12 @@ fn a_consumer_of_dead_letters_has_none_of_its_own_and_tries_again_at_the_longest
             Action::Move { to: Address::subscription("orders.dlq", "triage"), due: Due::After(SECOND * 60) };
         assert_eq!((decision.settle.action.clone(), decision.dead), (expected, false));
         assert_eq!(counts(&decision).0, 8);
-        assert_eq!(header(&decision, wire::REJECTION_REASON), None, "stamped once, by the first");
+        assert_eq!(header(&decision, wire::REJECTION_REASON), None, "only the first rejection adds headers");
     }
 }
 
 #[test]
-fn a_consumer_of_dead_letters_discards_where_it_is_told_to() {
+fn a_dead_letter_consumer_discards_if_configured() {
     let settings = SubscriptionSettings {
         max_runs: MaxRuns::Limited(1),
         dead_letter: DeadLetter::Discard,
@@ -269,7 +269,7 @@ fn a_consumer_of_dead_letters_discards_where_it_is_told_to() {
 }
 
 #[test]
-fn a_replay_returns_to_its_own_subscription_with_its_counts_anew_and_no_trace() {
+fn a_replay_returns_to_its_subscription_with_reset_counts() {
     let dead = decided(&settings(), delivery(3, 2), Verdict::fail("boom")).settle.delivery;
     let settle = replay(dead, Some("43".into()), "ada").unwrap();
     assert_eq!(settle.action, again(Due::NOW));
@@ -281,7 +281,7 @@ fn a_replay_returns_to_its_own_subscription_with_its_counts_anew_and_no_trace() 
 }
 
 #[test]
-fn long_errors_are_cut_in_headers_without_breaking_a_character() {
+fn long_errors_are_truncated_at_a_character_boundary() {
     let decision = decided(&settings(), delivery(0, 0), Verdict::Reject("ü".repeat(4000).into()));
     let text = header(&decision, wire::REJECTION_MESSAGE).unwrap();
     assert_eq!(text.len(), 1024);

@@ -1,57 +1,57 @@
-//! What a run of a handler came to.
+//! The result of a run.
 
 use bytes::Bytes;
 use dwell_core::{Due, Text};
 use std::time::Duration;
 
-/// What a run of a handler came to: one row of the outcome table each.
+/// The result of a run. Each variant is a row of the outcome table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Handled.
+    /// Handled successfully.
     Ack {
-        /// Kept with the record; only on transports with a ledger.
+        /// Result, stored with the record. Only on transports with a ledger.
         result: Option<Bytes>,
     },
-    /// Again later, to this subscription alone. Counts as handled, uses up no retry.
+    /// Run again later, in this subscription only. Counts as a run, but uses up no retry.
     Defer {
-        /// `None` is the subscription's `defer_delay`; zero is at once. Two different things.
+        /// Due time. `None` is the subscription's `defer_delay`, which differs from a zero delay.
         due: Option<Due>,
-        /// Why, for the record.
+        /// Reason, for the record.
         reason: Option<Text>,
     },
-    /// It failed: any error, a panic, a timeout. The retry policy decides.
+    /// Failed: an error, a panic or a timeout. The retry policy decides what happens.
     Fail(Text),
-    /// Back as it came, not counted as handled.
+    /// Return the message unchanged, without counting a run.
     Release(Text),
-    /// Given up on purpose.
+    /// Give up the message.
     Reject(Text),
-    /// Unreadable, or must not be handled. Never retried.
+    /// The message is unreadable, or must not be handled. Never retried.
     Invalid(Text),
-    /// Of a type that nobody here handles.
+    /// No handler exists for the type of the message.
     Unknown,
-    /// Took its worker down too often to be tried again.
+    /// The message took down its worker too often.
     Poison,
-    /// A worker lost it without an outcome: its next run waits a while. Uses up no retry.
+    /// A worker lost the message without an outcome. The next run is delayed. Uses up no retry.
     Lost,
-    /// The pipeline itself cannot work: the message goes back, and this performer stops.
+    /// The pipeline cannot work: the message is returned, and this performer stops.
     Misconfigured(Text),
 }
 
 impl Verdict {
-    /// Handled, without a result.
+    /// Handled successfully, without a result.
     pub const ACK: Self = Self::Ack { result: None };
 
-    /// Again after this long; zero is at once.
+    /// Run again after this delay. Zero is immediately.
     pub fn defer(after: Duration) -> Self {
         Self::Defer { due: Some(Due::After(after)), reason: None }
     }
 
-    /// Again after the subscription's `defer_delay`.
+    /// Run again after the subscription's `defer_delay`.
     pub fn defer_by_default() -> Self {
         Self::Defer { due: None, reason: None }
     }
 
-    /// It failed for this reason.
+    /// Failed for this reason.
     pub fn fail(error: impl Into<Text>) -> Self {
         Self::Fail(error.into())
     }

@@ -1,9 +1,10 @@
-//! A transport that declares something else than it is.
+//! A transport that declares changed capabilities.
 
 use dwell_core::*;
 use std::sync::Arc;
 
-/// The transport inside, with its capabilities changed. It offers no control: declare none.
+/// Wraps a transport and changes its capabilities. It has no scheduler and no ledger, so declare
+/// none.
 pub struct Declaring(pub Arc<dyn Transport>, pub fn(Capabilities) -> Capabilities);
 
 impl Transport for Declaring {

@@ -1,4 +1,4 @@
-//! A small world for the tests of the engine: memory, virtual time, and a record of what handlers saw.
+//! Test environment of the engine: memory, virtual time and recorded runs.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 pub mod declaring;
@@ -20,7 +20,7 @@ use std::{
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// One run of a handler.
+/// A run of a handler.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ran {
     pub id: String,
@@ -50,14 +50,14 @@ impl World {
         Self { clock, memory, engine, ran: Arc::default() }
     }
 
-    /// An engine on any transport, on the same clock.
+    /// Creates an engine on any transport, on the same clock.
     pub async fn on(transport: Arc<dyn Transport>, memory: Arc<Memory>, clock: VirtualClock) -> Self {
         let seams = Seams::virtual_time(clock.clone(), 2);
         let engine = Engine::builder(transport, seams).build().await.unwrap();
         Self { clock, memory, engine, ran: Arc::default() }
     }
 
-    /// Subscribes with a verdict for each run, recorded.
+    /// Subscribes with a function that returns the verdict of each run. Runs are recorded.
     pub async fn handle(
         &self,
         settings: SubscriptionSettings,
@@ -75,7 +75,7 @@ impl World {
         }))
     }
 
-    /// The same, on threads of their own.
+    /// Like `handle`, with a blocking handler.
     pub async fn handle_blocking(
         &self,
         settings: SubscriptionSettings,
@@ -114,7 +114,7 @@ impl World {
         self.ran.lock().unwrap().clone()
     }
 
-    /// When each run started, in seconds.
+    /// Returns the start of each run, in seconds.
     pub fn times(&self) -> Vec<f64> {
         self.ran().iter().map(|ran| ran.at.as_secs_f64()).collect()
     }
@@ -123,7 +123,7 @@ impl World {
         self.ran().into_iter().map(|ran| ran.id).collect()
     }
 
-    /// What lies in a state, by message id.
+    /// Returns the records in a state, ordered by message id.
     pub async fn in_state(&self, state: State) -> Vec<Record> {
         let query = RecordQuery { states: vec![state], limit: 1000, ..RecordQuery::default() };
         self.memory.ledger().unwrap().list(query).await.unwrap().items

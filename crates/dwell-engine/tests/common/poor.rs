@@ -1,4 +1,4 @@
-//! A poor transport: memory that can only append and ack, and breaks on demand.
+//! A transport that supports only appends and acks, and fails on demand.
 
 use dwell_core::*;
 use dwell_engine::memory::Memory;
@@ -11,36 +11,36 @@ use std::{
     time::Duration,
 };
 
-/// How sends to a topic go wrong.
+/// How sends to a topic fail.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Broken {
-    /// With an error of this kind.
+    /// They return an error of this kind.
     Error(ErrorKind),
-    /// With no answer at all for any item.
+    /// They return no result for any item.
     NoAnswer,
-    /// Never.
+    /// They never return.
     Hangs,
 }
 
 #[derive(Default)]
 pub struct Faults {
-    /// Sends to these topics go wrong.
+    /// Topics to which sends fail.
     pub sends: Mutex<BTreeMap<String, Broken>>,
-    /// So many settlements fail.
+    /// Number of settlements that will fail.
     pub settles: AtomicUsize,
-    /// So many receives fail, with this kind.
+    /// Kinds of errors for the next receives.
     pub receives: Mutex<Vec<ErrorKind>>,
-    /// So many receives panic.
+    /// Number of receives that will panic.
     pub panics: AtomicUsize,
-    /// So many renewals never return.
+    /// Number of renewals that will never return.
     pub hanging_renewals: AtomicUsize,
-    /// The next send takes so long.
+    /// Duration of the next send.
     pub slow_send: Mutex<Option<(VirtualClock, Duration)>>,
-    /// Settlements take so long.
+    /// Duration of settlements.
     pub slow_settles: Mutex<Option<(VirtualClock, Duration)>>,
-    /// Messages that were to be sent, whatever became of them.
+    /// Number of messages passed to `send`, whatever their result.
     pub sent: AtomicUsize,
-    /// Producers opened.
+    /// Number of opened producers.
     pub producers: AtomicUsize,
 }
 
@@ -56,7 +56,7 @@ impl Poor {
         Self { inner, faults: Arc::default(), rich: false }
     }
 
-    /// Everything that memory can do, with faults.
+    /// Creates a transport with all capabilities of memory, and faults.
     pub fn rich(inner: Arc<Memory>) -> Self {
         Self { rich: true, ..Self::new(inner) }
     }
@@ -74,7 +74,7 @@ fn takes(counter: &AtomicUsize) -> bool {
     counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
-fn away(kind: ErrorKind) -> Error {
+fn planned_error(kind: ErrorKind) -> Error {
     Error::new(kind, "broken on purpose")
 }
 
@@ -137,7 +137,7 @@ impl Producer for PoorProducer {
                 let broken = self.faults.sends.lock().unwrap().get(&**envelope.to.topic_name()).copied();
                 match broken {
                     None => results.extend(self.inner.send(std::slice::from_ref(envelope)).await),
-                    Some(Broken::Error(kind)) => results.push(Err(away(kind))),
+                    Some(Broken::Error(kind)) => results.push(Err(planned_error(kind))),
                     Some(Broken::NoAnswer) => return vec![],
                     Some(Broken::Hangs) => std::future::pending().await,
                 }
@@ -155,10 +155,10 @@ struct PoorConsumer {
 
 impl Consumer for PoorConsumer {
     fn receive_with(&self, receive: Receive) -> BoxFuture<'_, Result<Vec<Delivery>>> {
-        assert!(!takes(&self.faults.panics), "a consumer that panics");
+        assert!(!takes(&self.faults.panics), "planned panic of a consumer");
         let fault = self.faults.receives.lock().unwrap().pop();
         match fault {
-            Some(kind) => ready(Err(away(kind))),
+            Some(kind) => ready(Err(planned_error(kind))),
             None => self.inner.receive_with(receive),
         }
     }
@@ -171,9 +171,9 @@ impl Consumer for PoorConsumer {
             let (mut fine, mut unsettled) = (vec![], vec![]);
             for settle in batch {
                 if takes(&self.faults.settles) {
-                    unsettled.push(Unsettled { settle, error: away(ErrorKind::Unavailable) });
+                    unsettled.push(Unsettled { settle, error: planned_error(ErrorKind::Unavailable) });
                 } else if !self.rich && !matches!(settle.action, Action::Ack { result: None }) {
-                    unsettled.push(Unsettled { settle, error: away(ErrorKind::Unsupported) });
+                    unsettled.push(Unsettled { settle, error: planned_error(ErrorKind::Unsupported) });
                 } else {
                     fine.push(settle);
                 }

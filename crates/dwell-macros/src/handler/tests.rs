@@ -6,19 +6,19 @@ fn expanded(item: TokenStream) -> TokenStream {
     expand(TokenStream::new(), item)
 }
 
-/// What is wrong, and what is left of the item.
+/// Returns the errors, and the rest of the item.
 fn refused(settings: TokenStream, item: TokenStream) -> (Vec<String>, String) {
     let file: File = syn::parse2(expand(settings, item)).expect("should be items");
     let (errors, others): (Vec<_>, Vec<_>) =
         file.items.into_iter().partition(|item| matches!(item, Item::Macro(_)));
     let texts = errors.into_iter().map(|error| match error {
-        Item::Macro(error) => error.mac.parse_body::<LitStr>().expect("a text").value(),
-        _ => unreachable!("only macros are here"),
+        Item::Macro(error) => error.mac.parse_body::<LitStr>().expect("a string literal").value(),
+        _ => unreachable!("only macros are expected"),
     });
     (texts.collect(), quote!(#(#others)*).to_string())
 }
 
-/// What is wrong, where the function alone has to be left.
+/// Returns the errors, and checks that only the function is left.
 fn refusals(item: TokenStream) -> Vec<String> {
     let (texts, rest) = refused(TokenStream::new(), item.clone());
     assert_eq!(rest, item.to_string());
@@ -26,7 +26,7 @@ fn refusals(item: TokenStream) -> Vec<String> {
 }
 
 #[test]
-fn a_function_becomes_one_that_puts_its_steps_around_it() {
+fn a_function_becomes_a_pipeline_with_its_steps() {
     let handler = expanded(quote! {
         /// Tells the customer.
         #[defer_on_error(delay = "30s")]
@@ -96,7 +96,7 @@ fn a_blocking_function_needs_no_steps() {
 }
 
 #[test]
-fn the_visibility_is_that_of_the_function() {
+fn the_visibility_of_the_function_is_kept() {
     let handler = expanded(quote!(
         pub(in crate::shop) fn count(_: OrderPlaced) {}
     ))
@@ -113,7 +113,7 @@ fn the_visibility_is_that_of_the_function() {
 }
 
 #[test]
-fn attributes_go_where_they_matter() {
+fn attributes_are_distributed() {
     let handler = expanded(quote! {
         #[cfg(feature = "mail")]
         #[allow(unused)]
@@ -141,13 +141,13 @@ fn a_raw_name_is_shown_without_its_prefix() {
 }
 
 #[test]
-fn the_body_is_passed_on_unread() {
+fn the_body_is_not_parsed() {
     let handler = expanded(quote!(fn count(_: OrderPlaced) { some syntax to come })).to_string();
     assert!(handler.contains("some syntax to come"), "{handler}");
 }
 
 #[test]
-fn functions_that_cannot_be_handlers_are_refused_and_left_as_they_are() {
+fn invalid_functions_are_refused_and_kept() {
     for (item, problem) in [
         (
             quote!(
@@ -237,7 +237,7 @@ fn functions_that_cannot_be_handlers_are_refused_and_left_as_they_are() {
 }
 
 #[test]
-fn problems_of_the_function_and_of_its_steps_are_reported_together() {
+fn errors_of_function_and_steps_are_reported_together() {
     let (texts, rest) = refused(
         TokenStream::new(),
         quote! {
@@ -259,7 +259,7 @@ fn problems_of_the_function_and_of_its_steps_are_reported_together() {
 }
 
 #[test]
-fn settings_of_the_handler_itself_are_refused() {
+fn settings_of_the_handler_are_refused() {
     let (texts, _) = refused(
         quote!(step = 1),
         quote!(
@@ -270,7 +270,7 @@ fn settings_of_the_handler_itself_are_refused() {
 }
 
 #[test]
-fn what_is_no_function_is_refused() {
+fn other_items_are_refused() {
     for item in [
         quote!(
             struct Confirm;

@@ -18,7 +18,7 @@ fn default(ident: &str, package: &str) -> std::result::Result<String, String> {
 }
 
 #[test]
-fn a_command_has_the_name_the_topic_and_the_codec_that_it_is_given() {
+fn a_command_has_the_given_name_topic_and_codec() {
     let input = parse_quote! {
         #[message(name = "payments.charge", topic = "payments", codec = codecs::Avro<1, 2>)]
         struct Charge { order: u64 }
@@ -38,7 +38,7 @@ fn a_command_has_the_name_the_topic_and_the_codec_that_it_is_given() {
 }
 
 #[test]
-fn an_event_is_called_like_its_package_and_its_type_and_goes_to_a_topic_of_that_name() {
+fn the_default_name_and_topic_are_package_and_type() {
     let input = parse_quote!(
         enum OrderPlaced {
             Online,
@@ -59,7 +59,7 @@ fn an_event_is_called_like_its_package_and_its_type_and_goes_to_a_topic_of_that_
 }
 
 #[test]
-fn settings_may_be_in_several_attributes() {
+fn settings_can_be_in_several_attributes() {
     let input = parse_quote! {
         #[serde(transparent)]
         #[message(topic = "orders")]
@@ -72,7 +72,7 @@ fn settings_may_be_in_several_attributes() {
 }
 
 #[test]
-fn words_of_a_type_are_joined_by_underscores() {
+fn type_names_become_snake_case() {
     for (ident, expected) in [
         ("OrderPlaced", "order_placed"),
         ("Order", "order"),
@@ -90,7 +90,7 @@ fn words_of_a_type_are_joined_by_underscores() {
 }
 
 #[test]
-fn the_name_of_a_package_is_made_to_fit() {
+fn package_names_are_converted() {
     for (package, expected) in [
         ("shop-api", "shop-api.order"),
         ("shop_api", "shop_api.order"),
@@ -105,7 +105,7 @@ fn the_name_of_a_package_is_made_to_fit() {
 }
 
 #[test]
-fn a_default_name_that_does_not_fit_is_refused_asking_for_one() {
+fn an_invalid_default_name_is_refused() {
     for (ident, problem) in [
         ("Dlq", "end in `.dlq`"),
         ("Invalid", "end in `.invalid`"),
@@ -124,7 +124,7 @@ fn a_default_name_that_does_not_fit_is_refused_asking_for_one() {
 }
 
 #[test]
-fn without_a_package_a_message_needs_a_name() {
+fn a_name_is_required_without_a_package() {
     let error = expand(
         Kind::Event,
         &parse_quote!(
@@ -138,14 +138,14 @@ fn without_a_package_a_message_needs_a_name() {
 }
 
 #[test]
-fn names_and_topics_that_cannot_be_are_refused() {
+fn invalid_names_and_topics_are_refused() {
     for (input, problem) in [
         (
             parse_quote!(
                 #[message(name = "a/b")]
                 struct A;
             ),
-            "a message is named like a topic, but",
+            "the name of a message has to be valid for a topic",
         ),
         (
             parse_quote!(
@@ -210,7 +210,7 @@ fn names_and_topics_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn settings_that_do_not_exist_or_are_there_twice_are_refused() {
+fn unknown_and_repeated_settings_are_refused() {
     for (input, problem) in [
         (
             parse_quote!(
@@ -253,7 +253,7 @@ fn settings_that_do_not_exist_or_are_there_twice_are_refused() {
                 #[message = "a"]
                 struct A;
             ),
-            "stand in parentheses: `#[message(…)]`",
+            "belong in parentheses: `#[message(…)]`",
         ),
     ] {
         let text = refusal(&input);
@@ -262,7 +262,7 @@ fn settings_that_do_not_exist_or_are_there_twice_are_refused() {
 }
 
 #[test]
-fn generic_types_and_unions_are_no_messages() {
+fn generic_types_and_unions_are_refused() {
     for input in [
         parse_quote!(
             struct Changed<T>(T);

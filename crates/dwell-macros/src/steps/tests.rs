@@ -2,7 +2,7 @@ use syn::parse_quote;
 
 use super::*;
 
-/// The expression that an attribute becomes, without spaces; or what is wrong with it.
+/// Returns the expression for an attribute without spaces, or its error.
 fn expanded(attribute: &Attribute) -> std::result::Result<String, String> {
     let kind = Kind::of(attribute.path()).expect("a step attribute");
     match kind.read(attribute) {
@@ -26,7 +26,7 @@ fn problems(attributes: &[Attribute]) -> Vec<String> {
 }
 
 #[test]
-fn every_step_is_made_with_all_its_settings() {
+fn every_step_supports_all_its_settings() {
     let cases: [(Attribute, &str); 9] = [
         (parse_quote!(#[defer_on_error(delay = "30s")]), "defer_on_error().delay(ms(30000))"),
         (parse_quote!(#[reject_on_error(step = 3)]), "reject_on_error().number(3)"),
@@ -53,7 +53,7 @@ fn every_step_is_made_with_all_its_settings() {
 }
 
 #[test]
-fn what_is_not_set_is_not_generated() {
+fn missing_settings_generate_nothing() {
     for (attribute, expected) in [
         (parse_quote!(#[defer_on_error]), "defer_on_error()"),
         (parse_quote!(#[defer_on_error()]), "defer_on_error()"),
@@ -70,13 +70,13 @@ fn what_is_not_set_is_not_generated() {
 }
 
 #[test]
-fn a_delay_of_zero_is_generated_and_so_differs_from_none() {
+fn a_zero_delay_differs_from_none() {
     assert_eq!(expansion(&parse_quote!(#[defer_on_error("0s")])), "defer_on_error().delay(ms(0))");
     assert_eq!(expansion(&parse_quote!(#[retry(base_delay = "0s")])), "retry().base_delay(ms(0))");
 }
 
 #[test]
-fn one_setting_can_go_without_its_name_where_it_is_clear_which() {
+fn the_first_setting_may_have_no_key() {
     assert_eq!(
         expansion(&parse_quote!(#[timeout("1m 30s")])),
         expansion(&parse_quote!(#[timeout(after = "90s",)]))
@@ -91,7 +91,7 @@ fn one_setting_can_go_without_its_name_where_it_is_clear_which() {
 }
 
 #[test]
-fn a_step_is_known_by_its_name_alone_or_with_the_crate() {
+fn a_step_is_found_with_or_without_the_crate_name() {
     for path in [parse_quote!(timeout), parse_quote!(dwell::timeout), parse_quote!(::dwell::timeout)] {
         assert_eq!(Kind::of(&path).map(|kind| kind.name), Some("timeout"));
     }
@@ -101,7 +101,7 @@ fn a_step_is_known_by_its_name_alone_or_with_the_crate() {
 }
 
 #[test]
-fn a_delay_that_cannot_be_read_is_quoted_beside_the_forms() {
+fn an_invalid_delay_is_quoted_with_examples() {
     let forms = "`250ms` `90s` `15m` `1h30m` `5d` `2w`";
     for (attribute, problem) in [
         (parse_quote!(#[timeout("half an hour")]), "`half an hour` has `h` where a number belongs"),
@@ -115,8 +115,8 @@ fn a_delay_that_cannot_be_read_is_quoted_beside_the_forms() {
         (parse_quote!(#[timeout(after = 10s)]), "`10s` has no quotes: write `after = \"10s\"`"),
         (parse_quote!(#[timeout(after = 1h30m)]), "`1h30m` has no quotes: write `after = \"1h30m\"`"),
         (parse_quote!(#[timeout(after = 10u32)]), "`10u32`"),
-        (parse_quote!(#[timeout(after = true)]), "`after` is no duration"),
-        (parse_quote!(#[timeout(after = PATIENCE)]), "written out right here"),
+        (parse_quote!(#[timeout(after = true)]), "`after` is not a duration"),
+        (parse_quote!(#[timeout(after = PATIENCE)]), "as a literal"),
         (parse_quote!(#[timeout("0s")]), "above zero"),
     ] {
         let text = refusal(&attribute);
@@ -125,7 +125,7 @@ fn a_delay_that_cannot_be_read_is_quoted_beside_the_forms() {
 }
 
 #[test]
-fn delays_that_have_to_be_above_zero_are_refused_at_zero() {
+fn zero_is_refused_where_a_positive_delay_is_needed() {
     for attribute in [
         parse_quote!(#[timeout(after = "0ms")]),
         parse_quote!(#[circuit_breaker(open_for = "0s")]),
@@ -136,13 +136,13 @@ fn delays_that_have_to_be_above_zero_are_refused_at_zero() {
 }
 
 #[test]
-fn numbers_out_of_range_are_refused_naming_the_range() {
+fn numbers_out_of_range_are_refused() {
     for (attribute, wanted) in [
         (parse_quote!(#[retry(max_retries = -1)]), "`max_retries` takes a whole number from 0 to 4294967295"),
         (parse_quote!(#[retry(max_retries = 4294967296)]), "`max_retries` takes a whole number from 0"),
         (parse_quote!(#[retry(max_retries = 1.5)]), "`max_retries` takes a whole number from 0"),
         (parse_quote!(#[retry(max_retries = "3")]), "`max_retries` takes a whole number from 0"),
-        (parse_quote!(#[retry(max_retries = MAX)]), "written out right here"),
+        (parse_quote!(#[retry(max_retries = MAX)]), "as a literal"),
         (parse_quote!(#[retry(jitter = 1.5)]), "`jitter` takes a number from 0 to 1"),
         (parse_quote!(#[retry(jitter = -0.1)]), "`jitter` takes a number from 0 to 1"),
         (parse_quote!(#[circuit_breaker(failures = 0)]), "`failures` takes a whole number from 1"),
@@ -164,7 +164,7 @@ fn numbers_out_of_range_are_refused_naming_the_range() {
 }
 
 #[test]
-fn a_longest_delay_below_the_first_is_refused() {
+fn a_maximum_delay_below_the_base_delay_is_refused() {
     for attribute in [
         parse_quote!(#[retry(base_delay = "10s", max_delay = "9999ms")]),
         parse_quote!(#[retry_inline(max_delay = "9999ms", base_delay = "10s")]),
@@ -176,7 +176,7 @@ fn a_longest_delay_below_the_first_is_refused() {
 }
 
 #[test]
-fn settings_that_a_step_does_not_have_are_refused_with_a_suggestion() {
+fn unknown_settings_are_refused_with_a_suggestion() {
     let text = refusal(&parse_quote!(#[retry(max_retrys = 3)]));
     assert!(
         text.starts_with("`#[retry]` has no setting `max_retrys`: did you mean `max_retries`?"),
@@ -189,12 +189,12 @@ fn settings_that_a_step_does_not_have_are_refused_with_a_suggestion() {
 }
 
 #[test]
-fn a_setting_is_there_once_and_has_a_value() {
+fn settings_are_unique_and_have_values() {
     for (attribute, problem) in [
         (parse_quote!(#[timeout("10s", after = "10s")]), "`after` of `#[timeout]` is set twice"),
         (parse_quote!(#[inbox(step = 1, step = 1)]), "`step` of `#[inbox]` is set twice"),
         (parse_quote!(#[inbox(keep)]), "`keep` of `#[inbox]` has no value: write `keep = …`"),
-        (parse_quote!(#[timeout = "10s"]), "stand in parentheses: `#[timeout(…)]`"),
+        (parse_quote!(#[timeout = "10s"]), "belong in parentheses: `#[timeout(…)]`"),
         (parse_quote!(#[timeout("10s" step = 1)]), "expected `,`"),
     ] {
         let text = refusal(&attribute);
@@ -203,7 +203,7 @@ fn a_setting_is_there_once_and_has_a_value() {
 }
 
 #[test]
-fn a_step_that_would_do_nothing_is_refused_saying_what_it_needs() {
+fn missing_required_settings_are_refused() {
     let all = "`max_retries`, `base_delay`, `max_delay`, `jitter`";
     assert!(refusal(&parse_quote!(#[retry])).ends_with(all));
     assert!(refusal(&parse_quote!(#[retry(step = 1)])).ends_with(all));
@@ -214,28 +214,28 @@ fn a_step_that_would_do_nothing_is_refused_saying_what_it_needs() {
 }
 
 #[test]
-fn a_handler_has_each_step_once() {
+fn repeated_steps_are_refused() {
     let problems = problems(&[
         parse_quote!(#[timeout("10s")]),
         parse_quote!(#[inbox]),
         parse_quote!(#[dwell::timeout("5s")]),
     ]);
-    assert_eq!(problems, ["`#[timeout]` is there twice: a handler has each step once; remove one of them"]);
+    assert_eq!(problems, ["`#[timeout]` appears twice: use each step at most once"]);
 }
 
 #[test]
-fn step_numbers_differ() {
+fn repeated_step_numbers_are_refused() {
     let problems = problems(&[
         parse_quote!(#[timeout("10s", step = 1)]),
         parse_quote!(#[inbox(step = 2)]),
         parse_quote!(#[reject_on_error(step = 1)]),
     ]);
     let [problem] = &problems[..] else { panic!("{problems:?}") };
-    assert!(problem.starts_with("`step = 1` is the number of `#[timeout]` too"), "{problem}");
+    assert!(problem.starts_with("`step = 1` is also the number of `#[timeout]`"), "{problem}");
 }
 
 #[test]
-fn step_numbers_are_on_all_or_on_none() {
+fn all_steps_have_a_number_or_none() {
     let problems = problems(&[
         parse_quote!(#[retry_inline]),
         parse_quote!(#[timeout("10s", step = 1)]),
@@ -247,7 +247,7 @@ fn step_numbers_are_on_all_or_on_none() {
 }
 
 #[test]
-fn numbered_steps_stay_in_the_order_in_which_they_are_written() {
+fn numbered_steps_keep_their_source_order() {
     let attributes: [Attribute; 2] =
         [parse_quote!(#[timeout("10s", step = 2)]), parse_quote!(#[inbox(step = -1)])];
     let steps = read(&attributes).unwrap();
@@ -256,7 +256,7 @@ fn numbered_steps_stay_in_the_order_in_which_they_are_written() {
 }
 
 #[test]
-fn all_problems_are_reported_at_once() {
+fn all_errors_are_reported_together() {
     let problems = problems(&[
         parse_quote!(#[timeout]),
         parse_quote!(#[retry(max_retrys = 3)]),
@@ -267,7 +267,7 @@ fn all_problems_are_reported_at_once() {
 }
 
 #[test]
-fn a_misplaced_step_says_where_it_belongs() {
+fn a_misplaced_step_is_refused() {
     let text = misplaced("timeout").to_string();
     assert_eq!(text, "`#[timeout]` is a step of a handler: write `#[handler]` above it");
 }

@@ -10,7 +10,7 @@ fn names(pending: &[Pending]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn cancel_is_exact_until_the_due_time() {
+async fn cancel_works_until_the_due_time() {
     let broker = Broker::new().await;
     let scheduler = broker.memory.scheduler().unwrap();
     let [a, b, c]: [Entries; 3] = ["a", "b", "c"].map(Into::into);
@@ -21,7 +21,7 @@ async fn cancel_is_exact_until_the_due_time() {
     assert_eq!(scheduler.cancel(&a).await.unwrap(), Changed::Done);
     assert_eq!(scheduler.cancel(&a).await.unwrap(), Changed::NotFound);
     broker.clock.advance(MILLI).await;
-    assert_eq!(scheduler.cancel(&b).await.unwrap(), Changed::TooLate, "due, though nobody has looked");
+    assert_eq!(scheduler.cancel(&b).await.unwrap(), Changed::TooLate, "due, but not promoted");
     assert_eq!(scheduler.reschedule(&b, after(SECOND)).await.unwrap(), Changed::TooLate);
     assert_eq!(seen(&broker.mail).await, ["b"]);
     assert_eq!(scheduler.cancel(&b).await.unwrap(), Changed::TooLate, "fired");
@@ -30,7 +30,7 @@ async fn cancel_is_exact_until_the_due_time() {
 }
 
 #[tokio::test]
-async fn all_topics_are_asked_and_the_best_answer_is_given() {
+async fn cancel_combines_the_results_of_all_topics() {
     let broker = Broker::new().await;
     let invoices = broker.subscribe(Subscription::new("invoices", "mail")).await;
     let scheduler = broker.memory.scheduler().unwrap();
@@ -47,7 +47,7 @@ async fn all_topics_are_asked_and_the_best_answer_is_given() {
 }
 
 #[tokio::test]
-async fn rescheduling_moves_earlier_and_later() {
+async fn reschedule_moves_a_message_earlier_or_later() {
     let broker = Broker::new().await;
     let scheduler = broker.memory.scheduler().unwrap();
     for id in ["a", "b", "c"] {
@@ -67,7 +67,7 @@ async fn rescheduling_moves_earlier_and_later() {
 }
 
 #[tokio::test]
-async fn scheduling_is_sending_and_what_is_due_goes_at_once() {
+async fn schedule_delivers_due_messages_immediately() {
     let broker = Broker::new().await;
     let scheduler = broker.memory.scheduler().unwrap();
     let nowhere = Envelope { to: Address::topic("nowhere"), ..order("c") };
@@ -80,7 +80,7 @@ async fn scheduling_is_sending_and_what_is_due_goes_at_once() {
 }
 
 #[tokio::test]
-async fn pending_lists_by_due_time_and_id_with_resolved_due_times() {
+async fn pending_is_ordered_by_due_time_and_id() {
     let broker = Broker::new().await;
     let scheduler = broker.memory.scheduler().unwrap();
     for (id, seconds) in [("c", 2), ("b", 1), ("a", 2), ("past", 0)] {
@@ -93,14 +93,14 @@ async fn pending_lists_by_due_time_and_id_with_resolved_due_times() {
     assert_eq!(
         names(&page(&scheduler, Query::default()).await),
         ["a@orders", "c@orders"],
-        "what is due waits no more"
+        "due messages are not pending"
     );
     let none = Query { limit: 0, ..Query::default() };
-    assert!(scheduler.pending(none).await.unwrap().is_empty(), "at most none");
+    assert!(scheduler.pending(none).await.unwrap().is_empty(), "limit 0");
 }
 
 #[tokio::test]
-async fn pages_are_stable_while_others_insert() {
+async fn pages_are_stable_during_inserts() {
     let broker = Broker::new().await;
     let scheduler = broker.memory.scheduler().unwrap();
     for n in 0..10 {

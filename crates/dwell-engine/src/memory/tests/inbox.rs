@@ -7,28 +7,28 @@ fn inbox() -> (MemoryInbox, VirtualClock, MessageId) {
 }
 
 #[tokio::test]
-async fn a_claim_is_exclusive_until_it_is_abandoned_and_its_own_fence_may_claim_again() {
+async fn a_claim_is_exclusive_until_it_is_abandoned() {
     let (inbox, _, id) = inbox();
     let claim = async |subscription, fence| inbox.claim(subscription, &id, fence, LEASE).await.unwrap();
     assert_eq!(claim("mail", 1).await, Claim::New);
     assert_eq!(claim("mail", 1).await, Claim::New);
     assert_eq!(claim("mail", 2).await, Claim::Busy);
-    assert_eq!(claim("stock", 2).await, Claim::New, "subscriptions share nothing");
+    assert_eq!(claim("stock", 2).await, Claim::New, "subscriptions are independent");
     inbox.abandon("mail", &id, 2).await.unwrap();
-    assert_eq!(claim("mail", 2).await, Claim::Busy, "it was not theirs to abandon");
+    assert_eq!(claim("mail", 2).await, Claim::Busy, "another fence cannot abandon the claim");
     inbox.abandon("mail", &id, 1).await.unwrap();
     assert_eq!(claim("mail", 2).await, Claim::New);
 }
 
 #[tokio::test]
-async fn a_claim_ends_with_its_lease_and_not_when_the_wall_clock_is_set() {
+async fn a_claim_ends_with_its_lease_in_monotonic_time() {
     let (inbox, clock, id) = inbox();
     let claim = async |fence| inbox.claim("mail", &id, fence, LEASE).await.unwrap();
     assert_eq!(claim(1).await, Claim::New);
     clock.advance(LEASE - MILLI).await;
     clock.step_wall(3_600_000);
     assert_eq!(claim(2).await, Claim::Busy);
-    assert_eq!(claim(1).await, Claim::New, "which renews it");
+    assert_eq!(claim(1).await, Claim::New, "the same fence renews its claim");
     clock.advance(LEASE - MILLI).await;
     assert_eq!(claim(2).await, Claim::Busy);
     clock.advance(MILLI).await;
@@ -36,7 +36,7 @@ async fn a_claim_ends_with_its_lease_and_not_when_the_wall_clock_is_set() {
 }
 
 #[tokio::test]
-async fn what_is_done_stays_done_for_as_long_as_it_is_kept_and_is_then_forgotten() {
+async fn done_records_expire() {
     let (inbox, clock, id) = inbox();
     inbox.claim("mail", &id, 1, LEASE).await.unwrap();
     inbox.done("mail", &id, SECOND * 60).await.unwrap();
@@ -53,7 +53,7 @@ async fn what_is_done_stays_done_for_as_long_as_it_is_kept_and_is_then_forgotten
 }
 
 #[tokio::test]
-async fn memory_is_given_back_as_fast_as_it_is_taken() {
+async fn expired_entries_are_removed_during_calls() {
     let (inbox, clock, _) = inbox();
     for n in 0..1000 {
         let id = MessageId::from(n.to_string());
@@ -65,7 +65,7 @@ async fn memory_is_given_back_as_fast_as_it_is_taken() {
 }
 
 #[tokio::test]
-async fn the_transport_has_one_inbox() {
+async fn the_transport_returns_one_inbox() {
     let broker = Broker::new().await;
     let id = MessageId::from("a");
     broker.memory.inbox().unwrap().done("mail", &id, LEASE).await.unwrap();

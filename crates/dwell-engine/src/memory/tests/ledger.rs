@@ -14,7 +14,7 @@ async fn list(broker: &Broker, query: RecordQuery) -> Vec<Record> {
     page.items
 }
 
-/// `id@topic/subscription: state` for each.
+/// Returns `id@topic/subscription: state` for each record.
 async fn states(broker: &Broker, query: RecordQuery) -> Vec<String> {
     let place = |record: &Record| match &record.subscription {
         Some(subscription) => format!("{}/{subscription}", record.topic),
@@ -61,8 +61,8 @@ async fn note(
     assert!(consumer.settle(vec![settle]).await.is_empty());
 }
 
-/// Gives up what `mail` holds, as the rule book does.
-async fn bury(broker: &Broker, mut delivery: Delivery) {
+/// Dead-letters a delivery of `mail`, as the rules do.
+async fn dead_letter(broker: &Broker, mut delivery: Delivery) {
     let headers = &mut delivery.message.headers;
     headers.append(wire::ORIGINAL_TOPIC, "orders");
     headers.append(wire::SUBSCRIPTION, "mail");
@@ -73,7 +73,7 @@ async fn bury(broker: &Broker, mut delivery: Delivery) {
 }
 
 #[tokio::test]
-async fn every_state_of_a_message_is_seen_and_counted() {
+async fn every_state_is_listed_and_counted() {
     let broker = Broker::new().await;
     broker.send(order("scheduled").due(after(SECOND * 100))).await.unwrap();
     let to_mail = |id| Envelope { to: Address::subscription("orders", "mail"), ..order(id) };
@@ -87,7 +87,7 @@ async fn every_state_of_a_message_is_seen_and_counted() {
     note(&broker.mail, deferred, later(SECOND), Outcome::Deferred, "").await;
     retrying.message.attempts = Attempts { handled: 1, failed: 1 };
     note(&broker.mail, retrying, later(SECOND * 2), Outcome::Failed, "timed out").await;
-    bury(&broker, dead).await;
+    dead_letter(&broker, dead).await;
 
     let expected = [
         "dead@orders/mail: dead",
@@ -112,13 +112,13 @@ async fn every_state_of_a_message_is_seen_and_counted() {
     assert_eq!(
         states(&broker, of("deferred")).await,
         ["deferred@orders/mail: ready"],
-        "though nobody has looked"
+        "due, without a receive"
     );
     assert!(counts(&broker).await.contains(&"orders/mail: 2 ready".to_owned()));
 }
 
 #[tokio::test]
-async fn a_record_tells_who_has_it_until_when_and_what_went_wrong() {
+async fn a_record_has_worker_lease_and_error() {
     let broker = Broker::new().await;
     let start = broker.now();
     broker.send(order("a")).await.unwrap();
@@ -151,7 +151,7 @@ async fn a_record_tells_who_has_it_until_when_and_what_went_wrong() {
 }
 
 #[tokio::test]
-async fn every_filter_filters() {
+async fn every_filter_is_applied() {
     let broker = Broker::new().await;
     broker.subscribe(Subscription::new("invoices", "print")).await;
     broker.send(keyed("a", "k").due(after(SECOND))).await.unwrap();
@@ -181,9 +181,9 @@ async fn every_filter_filters() {
 }
 
 #[tokio::test]
-async fn what_matches_throughout_is_on_exactly_one_page_whatever_happens_meanwhile() {
+async fn matching_records_appear_on_exactly_one_page() {
     let broker = Broker::new().await;
-    // The same id and the same moment, over and over: only their places tell them apart.
+    // The same id and time for all, so only `place` distinguishes them.
     for _ in 0..4 {
         broker.send(order("same")).await.unwrap();
     }
@@ -208,7 +208,7 @@ async fn what_matches_throughout_is_on_exactly_one_page_whatever_happens_meanwhi
 }
 
 #[tokio::test]
-async fn what_waits_can_be_cancelled_and_rescheduled_and_what_does_not_cannot() {
+async fn only_pending_messages_can_be_cancelled_or_rescheduled() {
     let broker = Broker::new().await;
     broker.send(order("a").due(after(SECOND))).await.unwrap();
     assert_eq!(change(&broker, "a", Change::Reschedule(after(SECOND * 2))).await, [(None, Changed::Done)]);
@@ -216,7 +216,7 @@ async fn what_waits_can_be_cancelled_and_rescheduled_and_what_does_not_cannot() 
     assert!(seen(&broker.mail).await.is_empty());
     assert_eq!(change(&broker, "a", Change::Replay(None)).await, [(None, Changed::TooLate)]);
     assert_eq!(change(&broker, "a", Change::Cancel).await, [(None, Changed::Done)]);
-    assert!(change(&broker, "a", Change::Cancel).await.is_empty(), "there is no record of it");
+    assert!(change(&broker, "a", Change::Cancel).await.is_empty(), "there is no record of the message");
 
     broker.send(order("b")).await.unwrap();
     let delivery = one(&broker.mail).await;
@@ -236,13 +236,13 @@ async fn what_waits_can_be_cancelled_and_rescheduled_and_what_does_not_cannot() 
 }
 
 #[tokio::test]
-async fn a_replay_returns_to_its_own_subscription_with_counts_anew_and_no_stamps() {
+async fn a_replay_returns_to_its_subscription_with_reset_counts() {
     let broker = Broker::new().await;
     let mut envelope = order("a");
     envelope.message.headers.append("x", "y");
     broker.send(envelope.clone()).await.unwrap();
     let delivery = one(&broker.mail).await;
-    bury(&broker, delivery).await;
+    dead_letter(&broker, delivery).await;
     let records = list(&broker, RecordQuery { states: vec![State::Dead], ..RecordQuery::default() }).await;
     assert_eq!((records[0].error.as_deref(), records[0].topic.as_ref()), (Some("no route"), "orders"));
     ack(&broker.stock, one(&broker.stock).await).await;
@@ -253,13 +253,13 @@ async fn a_replay_returns_to_its_own_subscription_with_counts_anew_and_no_stamps
     assert_eq!((&replayed.message, replayed.deliveries), (&expected, Some(1)));
     assert!(seen(&broker.stock).await.is_empty());
     assert_eq!(counts(&broker).await, ["orders/mail: 1 processing"]);
-    bury(&broker, replayed).await;
+    dead_letter(&broker, replayed).await;
     assert_eq!(change(&broker, "a", Change::Replay(None)).await, [some("mail", Changed::Done)]);
     assert_eq!(one(&broker.mail).await.message.body, "43");
 }
 
 #[tokio::test]
-async fn a_replay_that_has_nowhere_to_go_leaves_the_dead_where_it_is() {
+async fn a_replay_without_a_target_changes_nothing() {
     let broker = Broker::with(MemorySettings { max_body: 10, ..MemorySettings::default() }).await;
     let mut gone = order("gone");
     gone.to = Address::topic("orders.dlq");
@@ -269,7 +269,7 @@ async fn a_replay_that_has_nowhere_to_go_leaves_the_dead_where_it_is() {
     broker.send(Envelope { to: Address::topic("orders.dlq"), ..order("foreign") }).await.unwrap();
     broker.send(order("a")).await.unwrap();
     let delivery = one(&broker.mail).await;
-    bury(&broker, delivery).await;
+    dead_letter(&broker, delivery).await;
     let replay = async |id: &str, body: Option<&str>| {
         let body = body.map(|body| body.to_owned().into());
         kind(ledger(&broker).change(&id.into(), Of::All, Change::Replay(body), "ada").await)
@@ -282,13 +282,13 @@ async fn a_replay_that_has_nowhere_to_go_leaves_the_dead_where_it_is() {
 }
 
 #[tokio::test]
-async fn dead_letters_that_several_read_are_one_record_to_a_change_and_one_in_hand_is_too_late() {
+async fn copies_of_a_dead_letter_change_as_one_record() {
     let broker = Broker::new().await;
     let audit = broker.subscribe(Subscription::new("orders.dlq", "audit")).await;
     broker.subscribe(Subscription::new("orders.dlq", "alarm")).await;
     for id in ["a", "b"] {
         broker.send(order(id)).await.unwrap();
-        bury(&broker, one(&broker.mail).await).await;
+        dead_letter(&broker, one(&broker.mail).await).await;
     }
     assert_eq!(counts(&broker).await, ["orders/mail: 4 dead", "orders/stock: 2 ready"]);
     let mail = async |id: &str, change: Change| {
@@ -297,7 +297,7 @@ async fn dead_letters_that_several_read_are_one_record_to_a_change_and_one_in_ha
         answers.into_iter().map(|answer| answer.changed).collect::<Vec<_>>()
     };
     assert_eq!(mail("a", Change::Replay(None)).await, [Changed::Done]);
-    assert_eq!(seen(&broker.mail).await, ["a"], "once");
+    assert_eq!(seen(&broker.mail).await, ["a"], "replayed once");
     let held = one(&audit).await;
     assert_eq!(mail("b", Change::Discard).await, [Changed::Done]);
     assert_eq!(mail("b", Change::Discard).await, [Changed::TooLate]);
@@ -308,7 +308,7 @@ async fn dead_letters_that_several_read_are_one_record_to_a_change_and_one_in_ha
 }
 
 #[tokio::test]
-async fn dead_letters_are_counted_right_over_waiting_adoption_and_lost_leases() {
+async fn dead_letters_are_counted_in_every_place() {
     let broker = Broker::new().await;
     let reader = broker.memory.consumer(Subscription::new("orders.dlq", "orders.dlq")).await.unwrap();
     let dlq = |id| Envelope { to: Address::topic("orders.dlq"), ..order(id) };
@@ -336,7 +336,7 @@ async fn dead_letters_are_counted_right_over_waiting_adoption_and_lost_leases() 
 }
 
 #[tokio::test]
-async fn finished_records_are_kept_as_far_as_asked_for_with_their_results() {
+async fn finished_records_are_kept_up_to_the_limit() {
     let broker = Broker::with(MemorySettings { keep_done: 3, ..MemorySettings::default() }).await;
     let to_mail = |id| Envelope { to: Address::subscription("orders", "mail"), ..order(id) };
     for id in ["oldest", "done", "skipped"] {
@@ -364,13 +364,13 @@ async fn finished_records_are_kept_as_far_as_asked_for_with_their_results() {
 }
 
 #[tokio::test]
-async fn an_ack_that_lives_on_as_a_copy_leaves_no_record_and_a_dead_letter_read_is_discarded() {
+async fn an_ack_after_a_copy_leaves_no_record() {
     let broker = Broker::with(MemorySettings { keep_done: 9, ..MemorySettings::default() }).await;
     broker.send(Envelope { to: Address::subscription("orders", "mail"), ..order("copied") }).await.unwrap();
     note(&broker.mail, one(&broker.mail).await, Action::ACK, Outcome::Failed, "later").await;
     assert!(states(&broker, RecordQuery::default()).await.is_empty());
     broker.send(Envelope { to: Address::subscription("orders", "mail"), ..order("dead") }).await.unwrap();
-    bury(&broker, one(&broker.mail).await).await;
+    dead_letter(&broker, one(&broker.mail).await).await;
     let reader = broker.memory.consumer(Subscription::new("orders.dlq", "orders.dlq")).await.unwrap();
     ack(&reader, one(&reader).await).await;
     assert_eq!(states(&broker, RecordQuery::default()).await, ["dead@orders/mail: discarded"]);

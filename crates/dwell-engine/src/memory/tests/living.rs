@@ -6,7 +6,7 @@ use tracing::{
     span,
 };
 
-/// What is logged in this thread, while it lives.
+/// Records the logs of this thread until it is dropped.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -42,7 +42,7 @@ impl Subscriber for Log {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// Two waiting, three ready, one in hand.
+/// Sends messages: two pending, three ready, one leased.
 async fn fill(broker: &Broker) -> Delivery {
     for id in ["a", "b"] {
         broker.send(order(id)).await.unwrap();
@@ -52,7 +52,7 @@ async fn fill(broker: &Broker) -> Delivery {
 }
 
 #[tokio::test]
-async fn closing_says_how_much_it_drops_and_everything_after_is_closed() {
+async fn closing_logs_what_it_drops_and_refuses_later_calls() {
     let broker = Broker::new().await;
     let held = fill(&broker).await;
     assert_eq!(broker.memory.held(), Held { waiting: 2, ready: 3, leased: 1 });
@@ -96,14 +96,14 @@ async fn closing_says_how_much_it_drops_and_everything_after_is_closed() {
 }
 
 #[tokio::test]
-async fn dropping_the_last_handle_says_how_much_it_drops() {
+async fn dropping_the_last_handle_logs_what_it_drops() {
     let broker = Broker::new().await;
     fill(&broker).await;
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
     let memory = broker.memory.clone();
     drop(broker);
-    assert_eq!(memory.held().waiting, 2, "a clone is the same broker");
+    assert_eq!(memory.held().waiting, 2, "all clones are the same broker");
     assert!(log.lines().is_empty());
     drop(memory);
     assert!(log.lines()[0].contains("waiting=2 ready=3 leased=1"), "{:?}", log.lines());
@@ -113,7 +113,7 @@ async fn dropping_the_last_handle_says_how_much_it_drops() {
 }
 
 #[tokio::test]
-async fn what_nobody_subscribed_to_is_warned_about_once_per_topic() {
+async fn messages_without_a_subscription_are_warned_about_once() {
     let broker = Broker::new().await;
     broker.memory.provision(&[Topic::named("news")], &[], OnMissing::Create).await.unwrap();
     let log = Log::default();
@@ -126,7 +126,7 @@ async fn what_nobody_subscribed_to_is_warned_about_once_per_topic() {
 }
 
 #[tokio::test]
-async fn a_stalled_consumer_bounds_memory() {
+async fn a_stalled_consumer_limits_memory() {
     let broker = Broker::with(MemorySettings { capacity: 10, ..MemorySettings::default() }).await;
     let mut full = 0;
     for n in 0..100 {
@@ -137,14 +137,14 @@ async fn a_stalled_consumer_bounds_memory() {
 }
 
 #[tokio::test]
-async fn two_brokers_share_nothing() {
+async fn two_brokers_are_independent() {
     let (one, two) = (Broker::new().await, Broker::new().await);
     one.send(order("a")).await.unwrap();
     assert!(seen(&two.mail).await.is_empty());
 }
 
 #[test]
-fn a_url_sets_the_bounds_and_everything_else_in_it_is_refused() {
+fn a_url_sets_the_limits_and_nothing_else() {
     let seams = || Seams::virtual_time(VirtualClock::new(), 1);
     let open = |url: &str| connect(&TransportUrl::parse(url).unwrap(), seams());
     let memory = open("memory://?capacity=5&ids=6&max_body=7&keep_done=8&keep_jobs=9").unwrap();
@@ -155,7 +155,7 @@ fn a_url_sets_the_bounds_and_everything_else_in_it_is_refused() {
         ("memory://?capasity=5", "`capacity`"),
         ("memory://?capacity=many", "`capacity`"),
         ("memory://?ids=18446744073709551615", "`ids`"),
-        ("memory://?keep_jobs=1000000001", "at most 1000000000"),
+        ("memory://?keep_jobs=1000000001", "maximum is 1000000000"),
         ("memory://somewhere", "host"),
         ("memory://ada:hunter2@", "user"),
         ("memory:///path", "path"),
@@ -169,7 +169,7 @@ fn a_url_sets_the_bounds_and_everything_else_in_it_is_refused() {
 }
 
 #[tokio::test]
-async fn it_declares_what_it_has() {
+async fn memory_declares_its_capabilities() {
     let broker = Broker::new().await;
     let capabilities = broker.memory.capabilities();
     assert_eq!((capabilities.delay, capabilities.lease), (Duration::MAX, Lease::Timed { max: None }));

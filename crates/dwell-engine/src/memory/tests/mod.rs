@@ -1,4 +1,4 @@
-//! The memory transport through its traits, on virtual time.
+//! Tests of the memory transport through its traits, on virtual time.
 
 mod carrying;
 mod control;
@@ -52,7 +52,7 @@ impl Broker {
         Self { clock, memory, mail, stock }
     }
 
-    /// Another member of `mail`.
+    /// Opens another consumer of `mail`.
     async fn another(&self) -> Arc<dyn Consumer> {
         self.memory.consumer(Subscription::new("orders", "mail")).await.unwrap()
     }
@@ -70,7 +70,7 @@ impl Broker {
         self.clock.now()
     }
 
-    /// Receives in a task of its own. Says what came, and when.
+    /// Receives in a separate task. Records the result and its time.
     fn receiving(&self, consumer: &Arc<dyn Consumer>, max: usize, wait: Duration) -> Receiving {
         let (clock, consumer, seen) = (self.clock.clone(), consumer.clone(), Receiving::default());
         let into = seen.0.clone();
@@ -82,7 +82,7 @@ impl Broker {
     }
 }
 
-/// What a receiver got, and when, once it has returned.
+/// Result of a receiver and its time, once it has returned.
 #[derive(Clone, Default)]
 struct Receiving(Arc<Mutex<Option<Received>>>);
 
@@ -94,12 +94,12 @@ impl Receiving {
     }
 
     fn got(&self) -> (Duration, Vec<String>) {
-        let (at, result) = self.0.lock().unwrap().take().expect("it still waits");
+        let (at, result) = self.0.lock().unwrap().take().expect("the receiver has returned");
         (at, result.unwrap())
     }
 
     fn failed(&self) -> ErrorKind {
-        let (_, result) = self.0.lock().unwrap().take().expect("it still waits");
+        let (_, result) = self.0.lock().unwrap().take().expect("the receiver has returned");
         result.unwrap_err().kind()
     }
 }
@@ -122,7 +122,7 @@ async fn receive(consumer: &Arc<dyn Consumer>) -> Vec<Delivery> {
     consumer.receive(100, Duration::ZERO, None).await.unwrap()
 }
 
-/// The ids of what is there now.
+/// Receives what is ready now, and returns the ids.
 async fn seen(consumer: &Arc<dyn Consumer>) -> Vec<String> {
     ids(&receive(consumer).await)
 }
@@ -131,7 +131,7 @@ fn ids(deliveries: &[Delivery]) -> Vec<String> {
     deliveries.iter().map(|delivery| delivery.message.id.to_string()).collect()
 }
 
-/// The only delivery there is.
+/// Returns the only ready delivery.
 async fn one(consumer: &Arc<dyn Consumer>) -> Delivery {
     let mut deliveries = receive(consumer).await;
     assert_eq!(deliveries.len(), 1);
@@ -161,7 +161,7 @@ async fn release_all(consumer: &Arc<dyn Consumer>, deliveries: Vec<Delivery>) {
     assert!(consumer.settle(batch).await.is_empty());
 }
 
-/// Handles it once more, and puts it back to its own subscription for later.
+/// Counts a run, and moves the message to its own subscription for later.
 async fn defer(consumer: &Arc<dyn Consumer>, mut delivery: Delivery, to: &str, due: Due) {
     delivery.message.attempts.handled += 1;
     let action = Action::Move { to: Address::subscription("orders", to), due };

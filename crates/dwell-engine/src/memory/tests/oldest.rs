@@ -3,7 +3,7 @@ use dwell_core::{
     Answer, BoxFuture, Change, Count, Ledger, MessageId, Of, Oldest, Page, Record, RecordQuery, Text,
 };
 
-/// A ledger that cannot look up what is oldest: it has to be searched for.
+/// A ledger without a lookup for the oldest message, so that the default search is used.
 struct Searched(Arc<dyn Ledger>);
 
 impl Ledger for Searched {
@@ -30,7 +30,7 @@ impl Ledger for Searched {
     }
 }
 
-/// Looked up and searched for: both ways must find the same.
+/// Returns the oldest messages, after checking that lookup and search agree.
 async fn oldest(broker: &Broker) -> Vec<(String, Timestamp)> {
     let ledger = broker.memory.ledger().unwrap();
     let looked_up = ledger.oldest_ready().await.unwrap();
@@ -40,7 +40,7 @@ async fn oldest(broker: &Broker) -> Vec<(String, Timestamp)> {
 }
 
 #[tokio::test]
-async fn the_oldest_that_is_ready_is_the_one_that_was_due_first_whenever_it_was_sent() {
+async fn the_oldest_ready_message_is_the_one_due_first() {
     let broker = Broker::new().await;
     let start = broker.now();
     assert_eq!(oldest(&broker).await, []);
@@ -49,7 +49,7 @@ async fn the_oldest_that_is_ready_is_the_one_that_was_due_first_whenever_it_was_
         let to = Address::subscription("orders", "mail");
         broker.send(Envelope { to, ..order(&id) }.due(after(SECOND * seconds))).await.unwrap();
     }
-    assert_eq!(oldest(&broker).await, [], "what waits is not ready");
+    assert_eq!(oldest(&broker).await, [], "pending messages are not ready");
     broker.clock.advance(SECOND * 60).await;
     assert_eq!(oldest(&broker).await, [("orders/mail".to_owned(), start.after(SECOND * 10))]);
 
@@ -59,7 +59,7 @@ async fn the_oldest_that_is_ready_is_the_one_that_was_due_first_whenever_it_was_
         ("orders/mail".to_owned(), start.after(SECOND * 20)),
         ("orders/stock".to_owned(), start.after(SECOND * 60)),
     ];
-    assert_eq!(oldest(&broker).await, both, "what is in somebody's hands is not ready");
+    assert_eq!(oldest(&broker).await, both, "leased messages are not ready");
     release_all(&broker.mail, taken).await;
     assert_eq!(oldest(&broker).await[0].1, start.after(SECOND * 10));
 }

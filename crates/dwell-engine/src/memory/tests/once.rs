@@ -14,7 +14,7 @@ async fn waiting(broker: &Broker) -> Vec<(String, Timestamp, String)> {
 }
 
 #[tokio::test]
-async fn the_same_send_again_is_a_duplicate_and_other_content_is_a_conflict() {
+async fn a_repeated_send_is_a_duplicate_or_a_conflict() {
     let broker = Broker::new().await;
     let first = broker.send(order("a").once(Fail)).await.unwrap();
     assert_eq!(first, Sent { due: None, duplicate: false });
@@ -25,17 +25,17 @@ async fn the_same_send_again_is_a_duplicate_and_other_content_is_a_conflict() {
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert!(error.to_string().contains("`a`"), "{error}");
     ack(&broker.mail, one(&broker.mail).await).await;
-    assert!(broker.send(order("a").once(Fail)).await.unwrap().duplicate, "also when it was handled");
+    assert!(broker.send(order("a").once(Fail)).await.unwrap().duplicate, "even after it was handled");
     assert!(seen(&broker.mail).await.is_empty());
 }
 
-/// The same twice, each on a broker of its own: sent in a batch, and at once.
+/// Sends the same messages to two brokers, in a batch and with `send_at_once`.
 #[tokio::test]
-async fn what_is_sent_at_once_gets_the_answers_of_a_batch_and_goes_the_same_way() {
+async fn send_at_once_gives_the_results_of_a_batch() {
     let settings = MemorySettings { capacity: 3, max_body: 10, ..MemorySettings::default() };
     let (batches, singly) = (Broker::with(settings).await, Broker::with(settings).await);
     let producer = singly.memory.producer().await.unwrap();
-    let at_once = producer.at_once().expect("memory never has to wait");
+    let at_once = producer.at_once().expect("memory never waits");
     let large = order("large").message.with(|message| message.body = "x".repeat(11).into());
     let to = |topic, message| Envelope::new(Address::topic(topic), message);
     let sends = [
@@ -70,7 +70,7 @@ async fn what_is_sent_at_once_gets_the_answers_of_a_batch_and_goes_the_same_way(
 }
 
 #[tokio::test]
-async fn a_duplicate_of_what_waits_tells_the_due_time_of_the_first() {
+async fn a_duplicate_returns_the_due_time_of_the_first_send() {
     let broker = Broker::new().await;
     let due = broker.send(order("a").once(Fail).due(after(SECOND * 5))).await.unwrap().due;
     broker.clock.advance(SECOND).await;
@@ -81,7 +81,7 @@ async fn a_duplicate_of_what_waits_tells_the_due_time_of_the_first() {
     assert_eq!(
         broker.send(order("a").once(Fail)).await.unwrap(),
         Sent { due, duplicate: true },
-        "due, unseen"
+        "due, not promoted"
     );
     assert_eq!(seen(&broker.mail).await, ["a"]);
     assert_eq!(broker.send(order("a").once(Fail)).await.unwrap(), Sent { due, duplicate: true }, "fired");
@@ -98,7 +98,7 @@ async fn ids_are_known_by_topic() {
 }
 
 #[tokio::test]
-async fn replace_replaces_what_waits_and_the_old_one_never_fires() {
+async fn replace_replaces_a_pending_message() {
     let broker = Broker::new().await;
     broker.send(order("a").once(Fail).due(after(SECOND))).await.unwrap();
     let sent = broker.send(other(order("a")).once(Replace).due(after(SECOND * 3))).await.unwrap();
@@ -106,24 +106,27 @@ async fn replace_replaces_what_waits_and_the_old_one_never_fires() {
     broker.clock.advance(SECOND * 2).await;
     assert!(seen(&broker.mail).await.is_empty());
     broker.send(order("a").once(Replace)).await.unwrap();
-    assert_eq!(one(&broker.mail).await.message.body, "42", "replaced by one that goes at once");
+    assert_eq!(one(&broker.mail).await.message.body, "42", "replaced by an immediate message");
     broker.clock.advance(SECOND * 9).await;
     assert_eq!(seen(&broker.stock).await, ["a"]);
 }
 
 #[tokio::test]
-async fn replace_sends_anew_what_has_fired() {
+async fn replace_sends_a_new_message_after_firing() {
     let broker = Broker::new().await;
     broker.send(order("a").once(Fail)).await.unwrap();
     assert!(!broker.send(other(order("a")).once(Replace).due(after(SECOND))).await.unwrap().duplicate);
     assert_eq!(seen(&broker.mail).await, ["a"]);
     broker.clock.advance(SECOND).await;
     assert_eq!(one(&broker.mail).await.message.body, "43");
-    assert!(broker.send(other(order("a")).once(Fail)).await.unwrap().duplicate, "the newest content counts");
+    assert!(
+        broker.send(other(order("a")).once(Fail)).await.unwrap().duplicate,
+        "compared with the newest content"
+    );
 }
 
 #[tokio::test]
-async fn replacing_needs_no_room_of_its_own() {
+async fn replacing_works_in_a_full_queue() {
     let broker = Broker::with(MemorySettings { capacity: 1, ..MemorySettings::default() }).await;
     let to = [Address::subscription("orders", "mail"), Address::topic("orders")];
     for to in to {
@@ -137,7 +140,7 @@ async fn replacing_needs_no_room_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_copy_replaces_itself_while_it_waits_and_is_never_deduplicated() {
+async fn a_copy_replaces_its_pending_self() {
     let broker = Broker::new().await;
     let mut copy = Envelope { copy: true, ..order("a").due(after(SECOND)) };
     copy.message.attempts = Attempts { handled: 1, failed: 0 };
@@ -146,11 +149,7 @@ async fn a_copy_replaces_itself_while_it_waits_and_is_never_deduplicated() {
     let due = broker.now().after(SECOND * 2);
     assert_eq!(waiting(&broker).await, [("a@orders#1".into(), due, "42".into())]);
     broker.send(other(copy).due(after(SECOND * 3))).await.unwrap();
-    assert_eq!(
-        waiting(&broker).await.len(),
-        2,
-        "what was sent anew under an id does not push out what is on its way"
-    );
+    assert_eq!(waiting(&broker).await.len(), 2, "a new send under an id does not replace a copy");
     for _ in 0..2 {
         assert!(!broker.send(order("b")).await.unwrap().duplicate);
     }
@@ -158,7 +157,7 @@ async fn a_copy_replaces_itself_while_it_waits_and_is_never_deduplicated() {
 }
 
 #[tokio::test]
-async fn a_repeated_move_replaces_itself() {
+async fn a_repeated_move_replaces_its_pending_copy() {
     let broker = Broker::new().await;
     let mut copy = Envelope { to: Address::subscription("orders", "mail"), copy: true, ..order("a") };
     copy.message.attempts.handled = 1;
@@ -169,9 +168,9 @@ async fn a_repeated_move_replaces_itself() {
     assert_eq!(waiting(&broker).await, [("a@orders/mail#1".into(), broker.now().after(SECOND), "42".into())]);
 }
 
-/// Sent to be replaced, and too late for that: there are two messages then, as there are of sends without an id of their own.
+/// The replacement came too late, so there are two messages, as with sends without a chosen id.
 #[tokio::test]
-async fn messages_of_one_id_and_content_are_each_tried_again() {
+async fn messages_with_one_id_are_retried_separately() {
     let broker = Broker::new().await;
     let order = || Envelope { to: Address::subscription("orders", "mail"), ..order("a") };
     for envelope in [order(), order(), order().once(Replace), other(order()), other(order())] {
@@ -187,26 +186,26 @@ async fn messages_of_one_id_and_content_are_each_tried_again() {
         }
         let names: std::collections::BTreeSet<_> =
             waiting(&broker).await.into_iter().map(|(name, ..)| name).collect();
-        assert_eq!(names.len(), 5, "each has a name of its own: {names:?}");
+        assert_eq!(names.len(), 5, "each has its own name: {names:?}");
         broker.clock.advance(SECOND).await;
     }
 }
 
 #[tokio::test]
-async fn the_oldest_ids_are_forgotten_but_never_those_that_wait() {
+async fn the_oldest_ids_expire_but_not_pending_ones() {
     let broker = Broker::with(MemorySettings { ids: 2, ..MemorySettings::default() }).await;
     broker.send(order("waits").once(Fail).due(after(SECOND))).await.unwrap();
     for id in ["a", "b", "c"] {
         broker.send(order(id).once(Fail)).await.unwrap();
     }
-    assert!(!broker.send(order("a").once(Fail)).await.unwrap().duplicate, "forgotten");
+    assert!(!broker.send(order("a").once(Fail)).await.unwrap().duplicate, "expired");
     for id in ["waits", "c", "a"] {
         assert!(broker.send(order(id).once(Fail)).await.unwrap().duplicate, "{id}");
     }
 }
 
 #[tokio::test]
-async fn a_cancelled_id_is_free_again() {
+async fn a_cancelled_id_can_be_reused() {
     let broker = Broker::new().await;
     let id: Entries = "a".into();
     broker.send(order("a").once(Fail).due(after(SECOND))).await.unwrap();

@@ -13,13 +13,13 @@ async fn take(consumer: &Arc<dyn Consumer>, max: usize) -> Vec<Delivery> {
 }
 
 #[tokio::test]
-async fn a_key_in_one_consumers_hands_is_not_handed_to_another() {
+async fn a_held_key_is_not_delivered_to_another_consumer() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     send_all(&broker, &["a1:a", "a2:a", "b1:b", "a3:a", "b2:b"]).await;
     let a1 = take(&broker.mail, 1).await.remove(0);
     let b = take(&another, 10).await;
-    assert_eq!(ids(&b), ["b1", "b2"], "one consumer may hold several of a key");
+    assert_eq!(ids(&b), ["b1", "b2"], "one consumer may hold several messages of a key");
     assert!(take(&another, 10).await.is_empty());
     ack(&broker.mail, a1).await;
     assert_eq!(ids(&take(&another, 10).await), ["a2", "a3"]);
@@ -27,33 +27,29 @@ async fn a_key_in_one_consumers_hands_is_not_handed_to_another() {
 }
 
 #[tokio::test]
-async fn the_holder_of_a_key_gets_what_others_put_aside_before_what_came_later() {
+async fn the_key_holder_gets_set_aside_messages_first() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     send_all(&broker, &["a1:a", "a2:a"]).await;
     let _a1 = take(&broker.mail, 1).await;
-    assert!(take(&another, 10).await.is_empty(), "a2 is put aside");
+    assert!(take(&another, 10).await.is_empty(), "a2 is set aside");
     send_all(&broker, &["a3:a"]).await;
     assert_eq!(ids(&take(&broker.mail, 1).await), ["a2"]);
     assert!(take(&another, 10).await.is_empty());
 }
 
 #[tokio::test]
-async fn a_hot_key_does_not_hold_up_the_others() {
+async fn a_hot_key_does_not_block_others() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     let hot: Vec<_> = (0..3000).map(|n| keyed(&n.to_string(), "hot")).collect();
     broker.memory.producer().await.unwrap().send(&hot).await;
     broker.send(keyed("cold", "cold")).await.unwrap();
     let first = take(&broker.mail, 1).await.remove(0);
-    assert_eq!(
-        ids(&take(&another, 1).await),
-        ["cold"],
-        "found behind more than one hold of the lock looks through"
-    );
+    assert_eq!(ids(&take(&another, 1).await), ["cold"], "found beyond the work of one hold of the lock");
     ack(&broker.mail, first).await;
     for n in 1..3000 {
-        // The key changes hands each time.
+        // The key changes consumers each time.
         let consumer = if n % 2 == 0 { &broker.mail } else { &another };
         let delivery = take(consumer, 1).await.remove(0);
         assert_eq!(delivery.message.id.to_string(), n.to_string());
@@ -62,7 +58,7 @@ async fn a_hot_key_does_not_hold_up_the_others() {
 }
 
 #[tokio::test]
-async fn released_and_lost_messages_come_back_in_the_order_of_their_key() {
+async fn released_and_lost_messages_keep_key_order() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     send_all(&broker, &["a1:a", "a2:a", "a3:a", "b1:b"]).await;
@@ -72,19 +68,19 @@ async fn released_and_lost_messages_come_back_in_the_order_of_their_key() {
     assert_eq!(ids(&take(&another, 10).await), ["a1", "a2", "a3"]);
     broker.clock.advance(LEASE).await;
     let mut lost = seen(&broker.mail).await;
-    assert_eq!(lost.iter().position(|id| id == "b1"), Some(0), "it was handed out first");
+    assert_eq!(lost.iter().position(|id| id == "b1"), Some(0), "delivered first");
     lost.remove(0);
     assert_eq!(lost, ["a1", "a2", "a3"]);
 }
 
 #[tokio::test]
-async fn one_released_of_several_comes_back_before_those_behind_it() {
+async fn a_released_message_comes_before_later_ones_of_its_key() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     send_all(&broker, &["a1:a", "a2:a", "a3:a"]).await;
     let [a1, a2] = take(&broker.mail, 2).await.try_into().unwrap();
     release_all(&broker.mail, vec![a1]).await;
-    assert!(take(&another, 10).await.is_empty(), "the key is still in other hands");
+    assert!(take(&another, 10).await.is_empty(), "another consumer still holds the key");
     ack(&broker.mail, a2).await;
     assert_eq!(ids(&take(&another, 10).await), ["a1", "a3"]);
 }
@@ -104,7 +100,7 @@ async fn a_waiting_consumer_is_woken_when_a_key_becomes_free() {
 }
 
 #[tokio::test]
-async fn an_unordered_subscription_hands_a_key_to_everyone() {
+async fn an_unordered_subscription_shares_a_key() {
     let broker = Broker::new().await;
     let free = Subscription { ordered: false, ..Subscription::new("orders", "free") };
     let (one, two) = (broker.subscribe(free.clone()).await, broker.subscribe(free).await);
@@ -116,7 +112,7 @@ async fn an_unordered_subscription_hands_a_key_to_everyone() {
 }
 
 #[tokio::test]
-async fn messages_without_a_key_are_not_held_up() {
+async fn messages_without_a_key_are_not_blocked() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     for id in ["1", "2"] {

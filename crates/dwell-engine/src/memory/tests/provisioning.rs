@@ -16,7 +16,7 @@ async fn send(memory: &Memory, to: Address, id: &str) -> Result<Sent> {
 }
 
 #[tokio::test]
-async fn creating_twice_is_the_same_and_channels_come_with_their_subscription() {
+async fn creating_twice_is_idempotent_and_includes_channels() {
     let (memory, _) = broker().await;
     let invalid = Some(Address::subscription("unreadable", "people"));
     let mail = Subscription { invalid, ..mail() };
@@ -30,7 +30,7 @@ async fn creating_twice_is_the_same_and_channels_come_with_their_subscription() 
 }
 
 #[tokio::test]
-async fn validate_refuses_other_settings_by_name_and_changes_nothing() {
+async fn validate_refuses_different_settings() {
     let (memory, _) = broker().await;
     memory.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
     let others = [
@@ -52,7 +52,7 @@ async fn validate_refuses_other_settings_by_name_and_changes_nothing() {
     assert_eq!(
         kind(send(&memory, Address::topic("new"), "a").await),
         ErrorKind::NotFound,
-        "not even partially"
+        "nothing of the request was created"
     );
     let twice = [
         mail(),
@@ -65,7 +65,7 @@ async fn validate_refuses_other_settings_by_name_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn validating_names_all_that_is_missing_and_makes_none() {
+async fn validate_names_everything_that_is_missing() {
     let (memory, _) = broker().await;
     let stock = Subscription::new("orders", "stock");
     memory.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
@@ -84,7 +84,7 @@ async fn validating_names_all_that_is_missing_and_makes_none() {
 }
 
 #[tokio::test]
-async fn what_nobody_subscribed_to_is_dropped_and_counted() {
+async fn messages_without_a_subscription_are_dropped_and_counted() {
     let (memory, clock) = broker().await;
     memory.provision(&[Topic::named("news")], &[], OnMissing::Create).await.unwrap();
     send(&memory, Address::topic("news"), "a").await.unwrap();
@@ -94,12 +94,12 @@ async fn what_nobody_subscribed_to_is_dropped_and_counted() {
     clock.advance(SECOND).await;
     let reader = Subscription::new("news", "reader");
     memory.provision(&[], from_ref(&reader), OnMissing::Create).await.unwrap();
-    assert_eq!(memory.unclaimed("news"), 2, "it was due before anybody subscribed");
+    assert_eq!(memory.unclaimed("news"), 2, "due before the first subscription");
     assert!(seen(&memory.consumer(reader).await.unwrap()).await.is_empty());
 }
 
 #[tokio::test]
-async fn what_is_kept_can_be_consumed_under_the_topics_own_name() {
+async fn kept_messages_are_consumed_under_the_topics_name() {
     let (memory, _) = broker().await;
     memory.provision(&[Topic::named("jobs").keep()], &[], OnMissing::Create).await.unwrap();
     send(&memory, Address::topic("jobs"), "a").await.unwrap();
@@ -114,7 +114,7 @@ async fn what_is_kept_can_be_consumed_under_the_topics_own_name() {
 }
 
 #[tokio::test]
-async fn the_first_subscription_adopts_what_was_kept_and_later_ones_get_only_what_is_new() {
+async fn only_the_first_subscription_adopts_kept_messages() {
     let (memory, clock) = broker().await;
     memory.provision(&[Topic::named("jobs").keep()], &[], OnMissing::Create).await.unwrap();
     let kept = memory.consumer(Subscription::new("jobs", "jobs")).await.unwrap();
@@ -145,14 +145,14 @@ async fn the_first_subscription_adopts_what_was_kept_and_later_ones_get_only_wha
     clock.advance(LEASE).await;
     assert!(seen(&first).await.contains(&"lost".into()));
     assert!(seen(&kept).await.is_empty());
-    send(&memory, Address::subscription("jobs", "jobs"), "by its old name").await.unwrap();
-    assert_eq!(seen(&first).await, ["by its old name"]);
+    send(&memory, Address::subscription("jobs", "jobs"), "to the old name").await.unwrap();
+    assert_eq!(seen(&first).await, ["to the old name"]);
     let error = memory.consumer(Subscription::new("jobs", "jobs")).await.map(|_| ()).unwrap_err();
     assert!(error.kind() == ErrorKind::NotFound && error.to_string().contains("`first`"), "{error}");
 }
 
 #[tokio::test]
-async fn an_adopter_that_waits_wakes_when_a_lease_of_what_it_adopted_runs_out() {
+async fn an_adopter_wakes_when_an_adopted_lease_expires() {
     let broker = Broker::new().await;
     let memory = &broker.memory;
     memory.provision(&[Topic::named("jobs").keep()], &[], OnMissing::Create).await.unwrap();
@@ -171,7 +171,7 @@ async fn an_adopter_that_waits_wakes_when_a_lease_of_what_it_adopted_runs_out() 
 }
 
 #[tokio::test]
-async fn declaring_the_kept_subscription_itself_keeps_all_that_it_holds() {
+async fn declaring_the_kept_subscription_keeps_its_messages() {
     let (memory, clock) = broker().await;
     memory.provision(&[Topic::named("jobs").keep()], &[], OnMissing::Create).await.unwrap();
     let before = memory.consumer(Subscription::new("jobs", "jobs")).await.unwrap();
@@ -182,11 +182,11 @@ async fn declaring_the_kept_subscription_itself_keeps_all_that_it_holds() {
     }
     let held = before.receive(1, Duration::ZERO, None).await.unwrap().remove(0);
     let another = memory.consumer(Subscription::new("jobs", "jobs")).await.unwrap();
-    assert_eq!(seen(&another).await, ["b"], "a2 is put aside");
+    assert_eq!(seen(&another).await, ["b"], "a2 is set aside");
     let declared = Subscription { ordered: false, ..Subscription::new("jobs", "jobs") };
     memory.provision(&[], from_ref(&declared), OnMissing::Create).await.unwrap();
     let consumer = memory.consumer(declared).await.unwrap();
-    assert_eq!(seen(&consumer).await, ["a2"], "nobody takes turns any more");
+    assert_eq!(seen(&consumer).await, ["a2"], "the subscription is unordered now");
     ack(&before, held).await;
     memory.provision(&[], &[Subscription::new("jobs", "second")], OnMissing::Create).await.unwrap();
     send(&memory, Address::topic("jobs"), "new").await.unwrap();
@@ -196,7 +196,7 @@ async fn declaring_the_kept_subscription_itself_keeps_all_that_it_holds() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_kept_for_whoever_comes_to_read_them() {
+async fn dead_letters_are_kept_for_later_consumers() {
     let (memory, _) = broker().await;
     memory.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
     assert_eq!(Topic::named("orders.dlq").unclaimed_or_default(), Unclaimed::Keep);

@@ -1,4 +1,4 @@
-//! Random lives: whatever happens in whatever order, nothing is lost, early, out of order, or miscounted.
+//! Randomised test: nothing is lost, early, out of order or miscounted.
 
 use super::*;
 use dwell_core::{Random, SeededRandom};
@@ -8,12 +8,12 @@ struct Life {
     broker: Broker,
     random: SeededRandom,
     consumers: Vec<Arc<dyn Consumer>>,
-    /// What each consumer holds.
+    /// Leased deliveries of each consumer.
     hands: Vec<Vec<Delivery>>,
     sent: BTreeMap<String, Timestamp>,
     seen: BTreeSet<String>,
     acked: BTreeSet<String>,
-    /// The last of each key that was handed out for the first time.
+    /// For each key, the last message that was delivered for the first time.
     last: BTreeMap<String, u64>,
 }
 
@@ -71,15 +71,15 @@ impl Life {
                     .flat_map(|other| &self.hands[other])
                     .filter(|held| held.message.key == message.key);
                 for held in held {
-                    // Unless its lease has run out, which only the broker knows.
+                    // Allowed only if that lease has expired, which only the broker knows.
                     let lease = held.receipt.lease();
                     let lost = self.consumers[0].extend(vec![lease], Some(LEASE)).await.unwrap();
-                    assert_eq!(lost, [lease], "{id} and {} are in two hands", held.message.id);
+                    assert_eq!(lost, [lease], "{id} and {} have one key and two consumers", held.message.id);
                 }
                 if self.seen.insert(id.clone()) {
                     let n: u64 = id.parse().unwrap();
                     let last = self.last.entry(key).or_insert(n);
-                    assert!(*last <= n, "{last} came before {n}");
+                    assert!(*last <= n, "{last} was delivered before {n}");
                     *last = n;
                 }
             }
@@ -125,7 +125,7 @@ impl Life {
         }
     }
 
-    /// All that is held, counted in two ways.
+    /// Compares the numbers of messages from three sources.
     async fn check(&self) {
         let held = self.broker.memory.held();
         let counts = self.broker.memory.ledger().unwrap().counts().await.unwrap();
@@ -151,7 +151,7 @@ impl Life {
 }
 
 #[tokio::test]
-async fn whatever_happens_nothing_is_lost_early_out_of_order_or_miscounted() {
+async fn random_operations_lose_nothing_and_keep_order() {
     for seed in 0..60 {
         let mut life = Life::new(seed).await;
         for _ in 0..300 {

@@ -3,7 +3,7 @@ use super::*;
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 #[tokio::test]
-async fn nothing_is_early_and_everything_is_there_when_it_is_due() {
+async fn messages_arrive_on_time_and_never_early() {
     let broker = Broker::new().await;
     let start = broker.now();
     for delay in [MILLI, SECOND, SECOND * 3600, YEAR * 10] {
@@ -30,7 +30,7 @@ async fn a_fraction_of_a_millisecond_is_never_early() {
 }
 
 #[tokio::test]
-async fn zero_and_the_past_are_at_once_and_the_end_of_time_is_accepted() {
+async fn zero_and_past_are_immediate_and_maximum_is_accepted() {
     let broker = Broker::new().await;
     let past = Due::At(Timestamp(0));
     for (id, due) in [("a", after(Duration::ZERO)), ("b", past), ("c", Due::At(broker.now()))] {
@@ -47,7 +47,7 @@ async fn zero_and_the_past_are_at_once_and_the_end_of_time_is_accepted() {
 }
 
 #[tokio::test]
-async fn due_order_holds_and_a_long_delay_blocks_nothing() {
+async fn messages_arrive_in_due_order_despite_long_delays() {
     let broker = Broker::new().await;
     for (id, seconds) in [("long", 3600), ("second", 2), ("first", 1), ("also first", 1)] {
         broker.send(order(id).due(after(SECOND * seconds))).await.unwrap();
@@ -59,12 +59,12 @@ async fn due_order_holds_and_a_long_delay_blocks_nothing() {
 }
 
 #[tokio::test]
-async fn a_publish_that_waits_fans_out_to_those_subscribed_when_it_is_due() {
+async fn a_pending_publish_reaches_subscriptions_at_its_due_time() {
     let broker = Broker::new().await;
     broker.send(order("early").due(after(SECOND))).await.unwrap();
     broker.send(order("late").due(after(SECOND * 3))).await.unwrap();
-    assert_eq!(broker.memory.held().waiting, 2, "one entry each");
-    // Nobody receives while `early` becomes due, and still it is not for one who came after.
+    assert_eq!(broker.memory.held().waiting, 2, "one entry per publish");
+    // Without a receive, `early` becomes due, but not for the subscription that is added later.
     broker.clock.advance(SECOND * 2).await;
     let new = broker.subscribe(Subscription::new("orders", "new")).await;
     assert!(seen(&new).await.is_empty());
@@ -74,7 +74,7 @@ async fn a_publish_that_waits_fans_out_to_those_subscribed_when_it_is_due() {
 }
 
 #[tokio::test]
-async fn what_waits_for_one_subscription_goes_to_that_one() {
+async fn a_pending_message_reaches_its_subscription_only() {
     let broker = Broker::new().await;
     let to = Address::subscription("orders", "mail");
     broker.send(Envelope { to, ..order("a") }.due(after(SECOND))).await.unwrap();
@@ -84,7 +84,7 @@ async fn what_waits_for_one_subscription_goes_to_that_one() {
 }
 
 #[tokio::test]
-async fn a_wall_clock_set_back_fires_nothing_early_and_loses_no_lease() {
+async fn setting_the_clock_back_fires_nothing_early() {
     let broker = Broker::new().await;
     broker.send(order("held")).await.unwrap();
     let held = one(&broker.mail).await;
@@ -93,7 +93,7 @@ async fn a_wall_clock_set_back_fires_nothing_early_and_loses_no_lease() {
     broker.clock.advance(SECOND * 5).await;
     broker.clock.step_wall(-3_600_000);
     broker.clock.advance(SECOND * 20).await;
-    assert!(waiting.is_waiting(), "ten seconds have gone by, but it is not that time");
+    assert!(waiting.is_waiting(), "ten seconds have passed, but the wall clock is behind");
     assert!(broker.mail.extend(vec![held.receipt.lease()], Some(YEAR)).await.unwrap().is_empty());
     broker.clock.advance(SECOND * 3600 - SECOND * 15).await;
     let (at, got) = waiting.got();
@@ -101,7 +101,7 @@ async fn a_wall_clock_set_back_fires_nothing_early_and_loses_no_lease() {
 }
 
 #[tokio::test]
-async fn a_wall_clock_set_forward_skips_nothing_and_ends_no_lease() {
+async fn setting_the_clock_forward_skips_nothing() {
     let broker = Broker::new().await;
     broker.send(order("held")).await.unwrap();
     let held = one(&broker.mail).await;
@@ -118,7 +118,7 @@ async fn a_wall_clock_set_forward_skips_nothing_and_ends_no_lease() {
 }
 
 #[tokio::test]
-async fn a_million_due_at_one_instant_become_ready_in_bounded_steps() {
+async fn a_million_due_messages_are_promoted_in_bounded_steps() {
     const COUNT: usize = 1_000_000;
     let settings = MemorySettings { capacity: COUNT, ..MemorySettings::default() };
     let broker = Broker::with(settings).await;
@@ -137,7 +137,7 @@ async fn a_million_due_at_one_instant_become_ready_in_bounded_steps() {
         let deliveries = broker.mail.receive(250, Duration::ZERO, None).await.unwrap();
         let held = broker.memory.held();
         assert!(before.waiting - held.waiting <= 1000, "{before:?} {held:?}");
-        assert!(held.ready <= 5000, "what is due is taken in as fast as it is handed out: {held:?}");
+        assert!(held.ready <= 5000, "promotion is not faster than delivery: {held:?}");
         for delivery in &deliveries {
             assert_eq!(*delivery.message.id.0, *next.to_string());
             next += 1;
@@ -149,7 +149,7 @@ async fn a_million_due_at_one_instant_become_ready_in_bounded_steps() {
 }
 
 #[tokio::test]
-async fn what_is_due_behind_more_than_one_step_for_others_is_found_without_waiting() {
+async fn a_due_message_behind_many_others_is_found_immediately() {
     let broker = Broker::new().await;
     let to = |name| Address::subscription("orders", name);
     let batch: Vec<_> =
@@ -161,7 +161,7 @@ async fn what_is_due_behind_more_than_one_step_for_others_is_found_without_waiti
 }
 
 #[tokio::test]
-async fn a_backlog_does_not_keep_what_is_due_out() {
+async fn a_backlog_does_not_block_promotion() {
     let broker = Broker::new().await;
     let batch: Vec<_> = (0..10_000).map(|n| order(&n.to_string())).collect();
     broker.memory.producer().await.unwrap().send(&batch).await;

@@ -6,7 +6,7 @@ use std::{
 };
 
 #[tokio::test]
-async fn a_receiver_waits_no_longer_than_it_was_told() {
+async fn a_receive_waits_no_longer_than_requested() {
     let broker = Broker::new().await;
     let waiting = broker.receiving(&broker.mail, 10, SECOND * 5);
     broker.clock.advance(SECOND * 5 - MILLI).await;
@@ -16,7 +16,7 @@ async fn a_receiver_waits_no_longer_than_it_was_told() {
 }
 
 #[tokio::test]
-async fn a_message_wakes_the_receiver_at_once() {
+async fn a_message_wakes_the_receiver_immediately() {
     let broker = Broker::new().await;
     let waiting = broker.receiving(&broker.mail, 10, Duration::MAX);
     broker.clock.advance(SECOND).await;
@@ -26,7 +26,7 @@ async fn a_message_wakes_the_receiver_at_once() {
 }
 
 #[tokio::test]
-async fn a_receiver_wakes_on_the_millisecond_that_something_is_due() {
+async fn a_receiver_wakes_in_the_due_millisecond() {
     let broker = Broker::new().await;
     broker.send(order("a").due(after(Duration::from_millis(12_345)))).await.unwrap();
     let (mail, stock) =
@@ -37,7 +37,7 @@ async fn a_receiver_wakes_on_the_millisecond_that_something_is_due() {
 }
 
 #[tokio::test]
-async fn an_earlier_due_time_wakes_a_receiver_that_waits_for_a_later_one() {
+async fn an_earlier_due_time_wakes_a_waiting_receiver() {
     let broker = Broker::new().await;
     let scheduler = broker.memory.scheduler().unwrap();
     broker.send(order("late").due(after(SECOND * 100))).await.unwrap();
@@ -52,14 +52,14 @@ async fn an_earlier_due_time_wakes_a_receiver_that_waits_for_a_later_one() {
     scheduler.reschedule(&id, after(SECOND)).await.unwrap();
     let third = broker.receiving(&broker.stock, 10, SECOND * 2);
     broker.clock.advance(SECOND * 5).await;
-    assert_eq!(third.got(), (SECOND * 6, vec!["early".into()]), "it was there already");
+    assert_eq!(third.got(), (SECOND * 6, vec!["early".into()]), "already ready");
     let late: Vec<_> = waiting.iter().filter_map(|waiting| waiting.0.lock().unwrap().take()).collect();
     assert_eq!(late.len(), 1);
     assert_eq!(late[0].0, SECOND * 7);
 }
 
 #[tokio::test]
-async fn a_receiver_that_waits_wakes_when_a_lease_runs_out_that_was_given_meanwhile() {
+async fn a_receiver_wakes_when_a_later_lease_expires() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     let first = broker.receiving(&broker.mail, 10, LEASE * 2);
@@ -74,7 +74,7 @@ async fn a_receiver_that_waits_wakes_when_a_lease_runs_out_that_was_given_meanwh
 }
 
 #[tokio::test]
-async fn an_extension_to_an_earlier_end_wakes_who_waits_for_it() {
+async fn a_shortened_lease_wakes_a_waiting_receiver() {
     let broker = Broker::new().await;
     broker.send(order("a")).await.unwrap();
     let held = one(&broker.mail).await;
@@ -87,9 +87,9 @@ async fn an_extension_to_an_earlier_end_wakes_who_waits_for_it() {
 }
 
 #[tokio::test]
-async fn as_many_receivers_wake_as_there_is_work_for() {
+async fn one_receiver_wakes_per_ready_message() {
     let broker = Broker::new().await;
-    // A lease that runs out first, so that no later one is worth telling.
+    // This lease expires first, so later ones cause no signal.
     broker.send(order("held")).await.unwrap();
     let _held = one(&broker.mail).await;
     broker.clock.advance(MILLI).await;
@@ -108,7 +108,7 @@ async fn as_many_receivers_wake_as_there_is_work_for() {
 }
 
 #[tokio::test]
-async fn a_receive_that_is_dropped_has_leased_nothing() {
+async fn a_dropped_receive_leases_nothing() {
     let broker = Broker::new().await;
     let mut receive = broker.mail.receive(10, SECOND * 60, None);
     let mut cx = Context::from_waker(Waker::noop());
@@ -117,14 +117,14 @@ async fn a_receive_that_is_dropped_has_leased_nothing() {
     drop(receive);
     let delivery = one(&broker.mail).await;
     assert_eq!(delivery.deliveries, Some(1));
-    // Nor one that was never polled.
+    // The same holds for a future that was never polled.
     release_all(&broker.mail, vec![delivery]).await;
     drop(broker.mail.receive(10, SECOND, None));
     assert_eq!(one(&broker.mail).await.deliveries, Some(1));
 }
 
 #[tokio::test]
-async fn the_wake_up_of_a_receive_that_is_dropped_goes_to_the_next() {
+async fn a_dropped_receive_passes_its_wake_up_on() {
     let broker = Broker::new().await;
     let consumers = [broker.another().await, broker.another().await];
     let mut dropped = consumers[0].receive(1, SECOND * 60, None);
@@ -142,7 +142,7 @@ async fn the_wake_up_of_a_receive_that_is_dropped_goes_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_receive_that_is_dropped_on_its_way_through_a_hot_key_leaves_the_rest_to_the_next() {
+async fn a_receive_dropped_within_a_hot_key_wakes_the_next() {
     let broker = Broker::new().await;
     broker.send(keyed("held", "hot")).await.unwrap();
     let _held = one(&broker.mail).await;
@@ -153,7 +153,8 @@ async fn a_receive_that_is_dropped_on_its_way_through_a_hot_key_leaves_the_rest_
     let waiting = broker.receiving(&consumers[1], 1, SECOND * 60);
     broker.clock.idle().await;
 
-    // All of them move in one step, which is one signal; it goes to the one that is dropped half-way.
+    // The messages move in one step and cause one signal, which goes to the receive that is
+    // dropped.
     let to = |name| Address::subscription("orders", name);
     let hot = (0..1500).map(|n| keyed(&n.to_string(), "hot")).chain([order("cold")]);
     let batch: Vec<_> = hot.map(|envelope| Envelope { to: to("stock"), ..envelope }).collect();
@@ -181,7 +182,7 @@ async fn a_pending_receive_blocks_neither_settle_nor_extend() {
 }
 
 #[tokio::test]
-async fn asking_for_none_leases_none() {
+async fn a_receive_of_zero_leases_nothing() {
     let broker = Broker::new().await;
     broker.send(order("a")).await.unwrap();
     assert!(broker.mail.receive(0, Duration::ZERO, None).await.unwrap().is_empty());

@@ -1,4 +1,5 @@
-//! How a performer ends: it lets go of what has not begun, waits for what runs, settles, and leaves.
+//! The end of a performer: gives back messages that have not started, waits for handlers, settles
+//! and closes.
 
 use super::{Ended, Performer};
 use crate::{
@@ -9,30 +10,32 @@ use crate::{
 use dwell_core::{Delivery, Subscription};
 use std::time::Duration;
 
-/// How long the last settlements of a performer may take, once its time is over.
+/// Maximum time for the last settlements of a performer after its timeout.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 impl Performer {
-    /// Whether it has just come to its end, so that no other message begins before it has let go of them.
+    /// Whether the performer is ending and has not drained yet. No message starts before it has.
     pub(super) fn has_to_drain(&self) -> bool {
         self.ending.is_some() && self.draining_since.is_none()
     }
 
-    /// Receives nothing more, and lets go of what has not begun.
+    /// Stops receiving, and gives back messages that have not started.
     pub(super) fn drain(&mut self) {
         if self.draining_since.is_none() {
             self.draining_since = Some(self.elapsed());
             self.receiving = None;
         }
         self.give_back_waiting();
-        // However long they were to wait: on a log, what is not settled takes with it what was settled behind it.
+        // Independent of their pause: on a log, an unsettled message also blocks the settled ones
+        // after it.
         for (_, slot, settle) in std::mem::take(&mut self.released) {
             self.lanes.push(slot, settle);
         }
     }
 
-    /// A broker that takes messages back gets at once what has not begun. One that does not would redeliver what was
-    /// settled behind them as well: there, what was received is still run.
+    /// Gives back messages that have not started, if the broker supports a release. Otherwise it
+    /// would also redeliver the messages that were settled after them, so the received messages
+    /// still run.
     pub(super) fn give_back_waiting(&mut self) {
         if !self.pump.capabilities.release || self.waiting.is_empty() && self.waiting_for_keys == 0 {
             return;
@@ -42,7 +45,7 @@ impl Performer {
             waiting.extend(behind.drain(..));
         }
         self.waiting_for_keys = 0;
-        // In the order in which they were handed out.
+        // In the order of delivery.
         waiting.sort_by_key(|held| held.delivery.receipt.lease().fence);
         for Held { slot, delivery } in waiting {
             self.release(slot, delivery, "stopping");
@@ -75,7 +78,7 @@ impl Performer {
         self.drain_ends().is_some_and(|end| self.elapsed() >= end)
     }
 
-    /// Gives up on what did not end in time, and closes.
+    /// Abandons everything that did not end in time, and closes.
     pub(super) async fn leave(mut self) -> Ended {
         if !self.is_drained() {
             let (topic, subscription) = self.place();
@@ -84,7 +87,7 @@ impl Performer {
                 subscription,
                 running = self.runs.len(),
                 unsettled = self.held,
-                "did not end within `shutdown_timeout`: the broker will redeliver them"
+                "stop timed out; the broker will redeliver the unsettled messages"
             );
             self.release_running().await;
         }
@@ -93,23 +96,25 @@ impl Performer {
         self.ending.take().unwrap_or(Ended::Stopped)
     }
 
-    /// Leaves, but does not wait for ever for a broker that never answers, nor at all for a second signal.
+    /// Closes the consumer. Does not wait indefinitely for a broker that never answers, nor after
+    /// `StopNow`.
     async fn close(&mut self) {
         let Subscription { topic, name: subscription, .. } = self.rules.subscription.clone();
         let patience = self.pump.seams.clock.sleep(LAST_WAIT * 5);
         tokio::select! {
             biased;
             closed = self.consumer.close() => if let Err(error) = closed {
-                tracing::warn!(%topic, %subscription, %error, "could not leave in order");
+                tracing::warn!(%topic, %subscription, %error, "closing the consumer failed");
             },
             _ = self.control.wait_for(|control| *control == Control::StopNow), if !self.orphaned => {}
             () = patience => {
-                tracing::warn!(%topic, %subscription, "the broker does not let us leave: left without");
+                tracing::warn!(%topic, %subscription, "closing the consumer timed out; abandoning it");
             }
         }
     }
 
-    /// Drops what still runs, gives it back where the broker takes it, and settles all that is left to settle.
+    /// Drops running handlers, gives their messages back if the broker supports a release, and
+    /// settles the rest.
     async fn release_running(&mut self) {
         let runs = std::mem::take(&mut self.runs);
         if self.pump.capabilities.release {
@@ -120,7 +125,7 @@ impl Performer {
         let clock = self.pump.seams.clock.clone();
         let mut patience = clock.sleep(LAST_WAIT);
         loop {
-            // Again after each batch: what was queued behind one that was on its way goes now.
+            // Repeated after each batch, because settlements may be queued behind one in flight.
             let settled = self.lanes.flush(clock.elapsed()).await;
             self.take_in(settled);
             if self.lanes.is_empty() {

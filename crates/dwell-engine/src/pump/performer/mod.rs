@@ -1,4 +1,4 @@
-//! One performer: one consumer, one loop.
+//! A performer: one consumer and one loop.
 //!
 //! ```text
 //!            receive            start               verdict              decide
@@ -8,11 +8,13 @@
 //!                                                                       └─ after a pause┘
 //! ```
 //!
-//! * Everything received is in one table of slots until it is settled: that is what is renewed, and what people see.
-//! * A message is run only while its lease is known to be ours; a lost one is dropped unrun.
-//! * Nothing is settled but by the rule book. A settlement that fails is tried again; it is never turned into an ack.
-//! * What waits outside the handlers (released, or stuck behind a broken channel) holds no slot of the others, up to a
-//!   bound, beyond which nothing more is received.
+//! * Every received delivery has a slot until it is settled. The renewal and the monitor read the
+//!   slots.
+//! * A message runs only while its lease is known to be valid. A message with a lost lease is
+//!   dropped without a run.
+//! * Only the rules settle messages. A failed settlement is retried, and never replaced by an ack.
+//! * Messages that are set aside (released, or behind a failing channel) take no capacity from the
+//!   others, up to a limit. Beyond it, nothing more is received.
 
 mod ending;
 
@@ -49,25 +51,26 @@ use std::{
 };
 use tokio::{sync::watch, task::unconstrained};
 
-/// How long a receive waits for its first message; the broker wakes it when there is one.
+/// Maximum time of a receive. The broker wakes it when a message is due.
 const WAIT: Duration = Duration::from_secs(24 * 3600);
-/// The longest pause between failing receives.
+/// Maximum pause between failing receives.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// What may wait outside the handlers, before nothing more is received.
+/// Maximum number of messages that are set aside, before receiving stops.
 const MOST_ASIDE: usize = 1000;
-/// If so many came at once there are probably more, and to start these takes a while: the broker may look meanwhile.
+/// Batch size from which the next receive starts before the handlers. There are probably more
+/// messages, and starting the handlers takes a while.
 const MANY: usize = 500;
 
 /// Why a performer ended.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// It was told to.
+    /// It was stopped.
     Stopped,
-    /// Too many unacceptable messages.
+    /// Too many messages were unacceptable.
     LimitExceeded,
-    /// Its pipeline cannot work.
+    /// The pipeline cannot work.
     Misconfigured(Text),
-    /// Its consumer failed for good: a new one is needed.
+    /// The consumer failed permanently, and has to be replaced.
     Failed(Error),
 }
 
@@ -82,12 +85,12 @@ pub(super) struct Performer {
     receiving: Option<BoxFuture<'static, Result<Vec<Delivery>>>>,
     receive_backoff: Backoff,
     waiting: VecDeque<Held>,
-    /// Keys that are being run, and what waits for each.
+    /// Running keys, each with the messages that wait for it.
     keys: BTreeMap<Bytes, VecDeque<Held>>,
     waiting_for_keys: usize,
     runs: FuturesUnordered<Run>,
     lanes: Lanes,
-    /// Released, with the time when they are given back.
+    /// Released messages, with the time when they are given back.
     released: VecDeque<(Duration, usize, Settle)>,
     unacceptable: Unacceptable,
     next_start: Option<Duration>,
@@ -95,7 +98,7 @@ pub(super) struct Performer {
     counts: Counts,
     ending: Option<Ended>,
     draining_since: Option<Duration>,
-    /// Nobody is left who could tell us to stop.
+    /// Whether the sender of `control` was dropped.
     orphaned: bool,
 }
 
@@ -160,7 +163,8 @@ impl Performer {
         }
     }
 
-    /// Runs until it is told to stop or cannot go on. Then nothing is held any more, and the consumer is closed.
+    /// Runs until the performer is stopped or cannot continue. At the end, it holds no message and
+    /// the consumer is closed.
     pub(super) async fn run(mut self) -> Ended {
         loop {
             let control = *self.control.borrow_and_update();
@@ -209,7 +213,7 @@ impl Performer {
         self.pump.seams.clock.elapsed()
     }
 
-    /// Waits until there is something to do, and takes in what has come.
+    /// Waits for an event, and processes it.
     async fn wait(&mut self) {
         let timer = self.wake_in().map(|pause| self.pump.seams.clock.sleep(pause));
         let timer = async {
@@ -230,8 +234,8 @@ impl Performer {
             Some(finished) = next_run(&self.pump.runs, &mut self.runs), if !self.runs.is_empty() => {
                 self.finished_and_more(finished).await;
             }
-            // Handlers may have spent the cooperative budget of this task. One that is always ready must not stop
-            // settlements and receiving.
+            // Handlers may have spent the cooperative budget of this task. A handler that is always
+            // ready must not block settlements and receiving.
             batch = unconstrained(self.lanes.next()) => {
                 let settled = self.lanes.settled(batch, self.pump.seams.clock.elapsed());
                 self.take_in(settled);
@@ -239,7 +243,8 @@ impl Performer {
             received = unconstrained(receiving) => {
                 self.receiving = None;
                 self.received(received);
-                // A broker that always has more, and handlers that are done at once, must not starve the others.
+                // Yields, because a broker that always has messages and handlers that finish
+                // immediately would starve other tasks.
                 yield_now().await;
             }
             () = timer => {}
@@ -247,7 +252,7 @@ impl Performer {
         }
     }
 
-    /// How long until something is due that nobody will wake us for.
+    /// Returns the time until the next timer that this performer has to set itself.
     fn wake_in(&self) -> Option<Duration> {
         let now = self.elapsed();
         let released = self.released.front().map(|(at, ..)| at.saturating_sub(now));
@@ -258,13 +263,14 @@ impl Performer {
         [released, start, drain, receive, self.lanes.wake_in(now)].into_iter().flatten().min()
     }
 
-    // ---- receiving -------------------------------------------------------------------------------------------------
+    // ---- receiving ----
 
-    /// Asks for more, if there is room for it.
+    /// Starts a receive if there is capacity.
     fn receive(&mut self) {
         let settings = &self.pump.settings;
         let now = self.elapsed();
-        // What waits for its key is aside, too: one slow key must not stop all others.
+        // Messages that wait for their key are set aside, too, so that one slow key does not block
+        // all others.
         let waiting = self.waiting.len();
         let aside = self.released.len() + self.waiting_for_keys + self.lanes.aside();
         let most_held = settings.batch.saturating_add(settings.concurrency).saturating_mul(2);
@@ -281,7 +287,8 @@ impl Performer {
         self.receiving = Some(Box::pin(async move { consumer.receive_with(receive).await }));
     }
 
-    /// Asks for more before what has come is started, so that the broker hears of it before it hears how those ended.
+    /// Starts the next receive before the handlers, so that the broker receives this request before
+    /// their settlements.
     async fn receive_ahead(&mut self) {
         if self.receiving.is_some() {
             return;
@@ -326,13 +333,13 @@ impl Performer {
         }
         self.receive_backoff.failed(now);
         let (topic, subscription) = self.place();
-        tracing::warn!(topic, subscription, %error, pause = ?self.receive_backoff.rest(now), "could not receive");
+        tracing::warn!(topic, subscription, %error, pause = ?self.receive_backoff.rest(now), "receive failed; retrying");
         self.pump.set_error(Some(error.to_string()));
     }
 
-    // ---- running ---------------------------------------------------------------------------------------------------
+    // ---- running ----
 
-    /// Starts as many handlers as there is room for, and takes in those that are done at once.
+    /// Starts handlers up to the concurrency, and processes those that finish immediately.
     fn start(&mut self, task: &mut TaskContext<'_>) {
         self.next_start = None;
         while !self.has_to_drain()
@@ -373,8 +380,8 @@ impl Performer {
         }
     }
 
-    /// Marks it as running, unless its lease is no longer known to be ours: lost, or run out while this process was
-    /// asleep.
+    /// Marks a message as running. Returns `false` if its lease is lost, or may have expired while
+    /// the process was suspended.
     fn set_started(&self, held: &Held, started: Started) -> bool {
         let mut table = self.slots.lock();
         let Some(slot) = table.get_mut(held.slot) else { return false };
@@ -428,22 +435,22 @@ impl Performer {
     fn finished(&mut self, mut finished: Finished) {
         self.free_key_of(&finished.held);
         if self.slots.is_lost(finished.held.slot) {
-            // Somebody else has it by now: what came out here counts for nothing.
+            // Another worker has the message, so this outcome is ignored.
             self.counts.lost += 1;
             return self.forget(finished.held.slot);
         }
         if let Verdict::Ack { result: Some(_) } = finished.verdict
             && !self.pump.capabilities.ledger
         {
-            let text = "the handler returned a result, and this transport has no ledger to keep it in";
+            let text = "the handler returned a result, but this transport has no ledger to store it";
             finished.verdict = Verdict::Misconfigured(text.into());
         }
         self.decide(finished);
     }
 
-    // ---- one after the other, per key ------------------------------------------------------------------------------
+    // ---- order per key ----
 
-    /// Takes the key of a message, or puts the message behind those that wait for it.
+    /// Claims the key of a message, or queues the message behind those that wait for the key.
     fn claim_key(&mut self, held: Held) -> Option<Held> {
         let settings = &self.pump.settings;
         if !settings.ordered || settings.concurrency == 1 {
@@ -463,11 +470,11 @@ impl Performer {
         let Some(key) = &held.delivery.message.key else { return };
         let Some(waiting) = self.keys.remove(key) else { return };
         self.waiting_for_keys -= waiting.len();
-        // In front, in order: they came before what was received later.
+        // In front and in order, because they arrived before messages that were received later.
         waiting.into_iter().rev().for_each(|held| self.waiting.push_front(held));
     }
 
-    // ---- settling --------------------------------------------------------------------------------------------------
+    // ---- settling ----
 
     fn decide(&mut self, finished: Finished) {
         let Finished { held: Held { slot, delivery }, ran, verdict, timed_out } = finished;
@@ -477,7 +484,7 @@ impl Performer {
             _ => None,
         };
         let attempt = delivery.message.attempts.handled.saturating_add(1);
-        // Success, which is most of them, needs neither time nor dice.
+        // Successes, which are most outcomes, need neither the time nor a random number.
         let succeeded = matches!(verdict, Verdict::Ack { .. });
         let (now, jitter) = if succeeded { (Timestamp(0), 0.0) } else { (clock.now(), random.symmetric()) };
         let mut decision = decide(delivery, verdict, &self.rules, now, jitter);
@@ -487,7 +494,7 @@ impl Performer {
         self.counts.timed_out += u64::from(timed_out);
         self.counts.discarded += u64::from(decision.discarded);
         self.counts.add(decision.settle.note.outcome);
-        self.tell(&decision, attempt);
+        self.log(&decision, attempt);
         self.observe(&decision, ran);
         if decision.unacceptable && self.unacceptable.count(self.elapsed()) && self.ending.is_none() {
             self.ending = Some(Ended::LimitExceeded);
@@ -508,14 +515,14 @@ impl Performer {
         }
     }
 
-    /// Why an action can never be carried out: a delay that nobody here can make a message wait. Trying it again for ever
-    /// would help nobody.
+    /// Returns why an action can never be carried out: its delay is not supported. Retrying it
+    /// would never succeed.
     fn impossible(&self, action: &Action) -> Option<Text> {
         let Action::Move { due, .. } = action else { return None };
         self.pump.delay.route(*due).err().map(|error| error.to_string().into())
     }
 
-    /// The handlers of these are done, whatever becomes of them.
+    /// Marks the handlers of these slots as finished, whatever their outcome.
     fn set_finished(&self, slots: &[usize]) {
         let mut table = self.slots.lock();
         for slot in slots {
@@ -525,14 +532,14 @@ impl Performer {
         }
     }
 
-    /// Topic and name of the subscription, for logs.
+    /// Returns topic and name of the subscription, for logs.
     fn place(&self) -> (&str, &str) {
         (&self.rules.subscription.topic, &self.rules.subscription.name)
     }
 
-    /// Says what became of a message, in the words that people search for; never its payload. `attempt` is which run of
-    /// it this was, or would have been.
-    fn tell(&self, decision: &Decision, attempt: u32) {
+    /// Logs the outcome of a message, without its payload. `attempt` is the number of this run, or
+    /// of the run that did not happen.
+    fn log(&self, decision: &Decision, attempt: u32) {
         let Settle { delivery, note, action } = &decision.settle;
         let message = &delivery.message;
         let error = note.error.as_deref().unwrap_or_default();
@@ -560,15 +567,15 @@ impl Performer {
         }
     }
 
-    /// Says of which messages the broker has not heard what became of them.
-    fn tell_unsettled(&self, slots: &[usize], error: &Error) {
+    /// Logs the messages whose settlement failed.
+    fn log_unsettled(&self, slots: &[usize], error: &Error) {
         let (topic, subscription) = self.place();
         let mut table = self.slots.lock();
         for slot in slots {
             let Some(Slot { message, .. }) = table.get_mut(*slot) else { continue };
             tracing::warn!(
                 id = %message.id, kind = %message.kind, topic, subscription,
-                attempt = message.attempts.handled.saturating_add(1), %error, "could not settle: trying again"
+                attempt = message.attempts.handled.saturating_add(1), %error, "settlement failed; retrying"
             );
         }
     }
@@ -589,7 +596,7 @@ impl Performer {
     fn give_back_released(&mut self) {
         let now = self.elapsed();
         while self.released.front().is_some_and(|(at, ..)| *at <= now) {
-            let (_, slot, settle) = self.released.pop_front().expect("there is one in front");
+            let (_, slot, settle) = self.released.pop_front().expect("the queue has a first entry");
             self.lanes.push(slot, settle);
         }
     }
@@ -597,7 +604,7 @@ impl Performer {
     fn take_in(&mut self, settled: Settled) {
         if let Some(error) = &settled.error {
             self.counts.settlements_failed += settled.failed.len() as u64;
-            self.tell_unsettled(&settled.failed, error);
+            self.log_unsettled(&settled.failed, error);
             self.set_finished(&settled.failed);
         }
         self.counts.lost += settled.lost;
@@ -615,7 +622,7 @@ impl Performer {
     }
 }
 
-/// The next run that is over.
+/// Returns the next finished run.
 fn next_run<'a>(
     of: &'a Runs,
     runs: &'a mut FuturesUnordered<Run>,

@@ -1,6 +1,6 @@
 use dwell::prelude::*;
 
-/// `#[derive(Event)]` was forgotten.
+/// Lacks `#[derive(Event)]`.
 #[derive(Serialize, Deserialize)]
 struct OrderPlaced {
     order: u64,

@@ -1,6 +1,6 @@
 use dwell::prelude::*;
 
-/// Serde's `Serialize` and `Deserialize` were forgotten.
+/// Lacks serde's `Serialize` and `Deserialize`.
 #[derive(Event)]
 struct OrderPlaced {
     order: u64,

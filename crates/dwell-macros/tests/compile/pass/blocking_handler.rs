@@ -1,4 +1,4 @@
-//! A handler may block, and needs no steps to have the attribute.
+//! A blocking function can be a handler, and the attribute needs no steps.
 #![deny(warnings)]
 
 use dwell::{Command, IntoHandler as _, handler};

@@ -1,4 +1,4 @@
-//! A handler with all steps, in the order in which they are written, and one with numbers.
+//! A handler with all steps in source order, and one with numbered steps.
 #![deny(warnings)]
 
 use std::io;
@@ -14,7 +14,7 @@ struct OrderPlaced {
 #[derive(Clone)]
 struct Shop;
 
-/// Tells the customer that we have the order.
+/// Sends a confirmation to the customer.
 #[handler]
 #[defer_on_error(delay = "30s")]
 #[reject_on_error]

@@ -1,4 +1,4 @@
-//! Whatever is a handler without `#[handler]` is one with it.
+//! Every function that is a handler without `#[handler]` is also one with it.
 #![deny(warnings)]
 
 use dwell::{Cx, Event, Failure, IntoHandler as _, State, handler};
@@ -12,7 +12,7 @@ struct OrderPlaced {
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Not `async`, but it returns a future.
+/// Not `async`, but returns a future.
 #[handler]
 #[timeout("10s")]
 fn boxed(message: OrderPlaced) -> BoxFuture<Result<(), Failure>> {
@@ -34,7 +34,7 @@ fn some_error_of_a_blocking_one(_: OrderPlaced) -> Result<(), impl Error + Send 
     Err::<(), _>(std::fmt::Error)
 }
 
-/// A parameter that is there in some builds only.
+/// With a parameter that exists in some builds only.
 #[handler]
 async fn conditional(
     _: OrderPlaced,
@@ -51,7 +51,7 @@ async fn conditional(
 #[derive(Clone)]
 struct Old;
 
-/// What is allowed in the function is allowed to all that is made of it.
+/// An `allow` of the function applies to the generated code.
 #[handler]
 #[allow(deprecated)]
 async fn old(_: OrderPlaced, _: State<Old>) {}

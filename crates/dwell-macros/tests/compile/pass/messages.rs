@@ -1,4 +1,4 @@
-//! Structs and enums are messages; the name is the package's and the type's, unless it is set.
+//! Structs and enums are messages. The default name is that of the package and the type.
 #![deny(warnings)]
 
 use dwell::{Command, Event, Json, Message};

@@ -1,4 +1,4 @@
-//! The plain function can be called beside the handler, which is a function like any other.
+//! The plain function can be called in addition to the handler, which is a normal function.
 #![deny(warnings)]
 
 use dwell::{Event, IntoHandler as _, handler};
@@ -23,7 +23,7 @@ async fn calls() -> Result<(), std::fmt::Error> {
 fn main() {
     drop(calls());
     let _ = (confirm.into_handler(), confirm());
-    // A variable may have its name.
+    // A variable may have the same name.
     let confirm = 42;
     assert_eq!(confirm, 42);
 }

@@ -1,4 +1,4 @@
-//! These programs are built without any transport but memory: a URL of another one says which feature it needs.
+//! Built without any transport but memory: the error about another URL names the missing feature.
 #![deny(warnings)]
 
 use dwell::{Bus, ErrorKind};

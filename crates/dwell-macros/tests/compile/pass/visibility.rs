@@ -1,4 +1,4 @@
-//! A handler is as visible as its function was, and keeps its attributes.
+//! A handler keeps the visibility and the attributes of its function.
 #![deny(warnings, missing_docs)]
 
 /// Messages.
@@ -9,7 +9,7 @@ pub mod messages {
     /// An order was placed.
     #[derive(Event, Serialize, Deserialize)]
     pub struct OrderPlaced {
-        /// Which.
+        /// The order.
         pub order: u64,
     }
 }
@@ -20,7 +20,7 @@ pub mod handlers {
 
     use super::messages::OrderPlaced;
 
-    /// Seen by all.
+    /// Visible everywhere.
     #[handler]
     #[reject_on_error]
     pub async fn seen(_: OrderPlaced) {}
@@ -41,7 +41,7 @@ pub mod handlers {
     async fn absent(_: AbsentMessage) {}
 
     #[handler]
-    /// Docs may stand below.
+    /// Docs may come after other attributes.
     #[expect(clippy::unused_unit)]
     #[must_use]
     #[inline]
