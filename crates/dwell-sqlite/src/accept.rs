@@ -1,5 +1,5 @@
-//! Taking in what users and copies send: every check comes before the first change, so that what is refused has changed
-//! nothing.
+//! Acceptance of messages sent by users and of copies. All checks precede the first change, so a
+//! refused message has changed nothing.
 
 use crate::{
     fault::Sql,
@@ -13,35 +13,37 @@ use dwell_core::{Envelope, ErrorKind, Message, OnConflict, ScheduleId, Sent, Sta
 use rusqlite::OptionalExtension;
 use std::fmt::Display;
 
-/// The hash of what a user sends under an id of the user's own. It reads the whole body, so not where others wait.
+/// Returns the content hash of a message whose id was chosen by the user. This reads the whole
+/// body, so it does not run on the writer thread.
 pub(crate) fn content(envelope: &Envelope) -> Option<u128> {
     envelope.once.map(|_| envelope.message.content_hash(envelope.to.topic_name()))
 }
 
-/// The same content as [`Message::content_hash`] sees, in one topic.
+/// Returns whether two messages of one topic have the same content, as defined by
+/// [`Message::content_hash`].
 pub(crate) fn is_same_content(a: &Message, b: &Message) -> bool {
     (&a.kind, &a.key, &a.content_type, &a.body) == (&b.kind, &b.key, &b.content_type, &b.body)
 }
 
-/// Where an envelope waits.
+/// Pending entry that an envelope is stored as.
 pub(crate) struct Slot {
     pub(crate) name: ScheduleId,
-    /// The entry that has this name now.
+    /// Current entry of this name.
     pub(crate) replaces: Option<Held>,
 }
 
-/// Who sends.
+/// Origin of an envelope.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By<'a> {
-    /// A user, or whoever has a copy on its way; with the [`content`] of the envelope.
+    /// A user or the sender of a copy, with the [`content`] of the envelope.
     Producer(Option<u128>),
-    /// Another program, which put it into the file; with why it cannot be read, if it cannot. Each row is a message, whatever
-    /// its id is.
+    /// Another program, which inserted it into the file, with the reason if it cannot be read. Each
+    /// row is a separate message, whatever its id.
     OtherProgram(Option<&'a str>),
 }
 
 impl Tx<'_> {
-    /// Takes in one envelope.
+    /// Accepts one envelope.
     pub(crate) fn accept(&mut self, envelope: &Envelope, by: By<'_>) -> Result<Sent, Halt> {
         let (content, problem) = match by {
             By::Producer(content) => (content, None),
@@ -101,7 +103,8 @@ impl Tx<'_> {
         Ok(Sent { due: None, duplicate: false })
     }
 
-    /// Records that an envelope is about to be sent to another broker. `content` is its [`content`].
+    /// Records that an envelope is about to be sent to another broker. `content` is its
+    /// [`content`].
     pub(crate) fn begin_send(&mut self, envelope: &Envelope, content: u128) -> Result<Sent, Halt> {
         let topic = self.target(&envelope.to)?.topic();
         let slot = self.slot(topic, ScheduleId::of(envelope))?;
@@ -116,7 +119,7 @@ impl Tx<'_> {
         Ok(Sent::default())
     }
 
-    /// Records how such a send ended.
+    /// Records the result of such a send.
     pub(crate) fn end_send(
         &mut self,
         envelope: &Envelope,
@@ -131,13 +134,14 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Slot of this name. Its current entry, if any, is replaced.
+    /// Returns the slot of this name. Its current entry, if any, is replaced.
     fn slot(&self, topic: i64, name: ScheduleId) -> Sql<Slot> {
         Ok(Slot { replaces: self.waiting(topic, &name)?, name })
     }
 
-    /// Slot for a copy or a moved message. An earlier copy of the same name and content is replaced, because it is the
-    /// same message: the settlement that made it is repeated. Every other entry stays.
+    /// Returns the slot for a copy or a moved message. An earlier copy of the same name and content
+    /// is replaced, because it is the same message, stored by an earlier attempt of the same
+    /// settlement. Every other entry stays.
     pub(crate) fn slot_of_copy(&mut self, topic: i64, envelope: &Envelope) -> Sql<Slot> {
         let own = self.slot(topic, ScheduleId::of(envelope))?;
         if own.replaces.is_none() || self.is_earlier_copy(&own, &envelope.message)? {
@@ -159,7 +163,7 @@ impl Tx<'_> {
         Ok(is_copy && self.has_content(entry, message)?)
     }
 
-    /// Slot without an entry.
+    /// Returns a slot without an entry.
     fn free_slot(&mut self, topic: i64, envelope: &Envelope) -> Sql<Slot> {
         let mut slot = self.slot(topic, ScheduleId::of(envelope))?;
         while slot.replaces.is_some() {
@@ -169,12 +173,13 @@ impl Tx<'_> {
         Ok(slot)
     }
 
-    /// The message id if `name` is that of a plain publish to this topic. Such an entry has no `schedule`.
+    /// Returns the message id if `name` is that of a plain publish to this topic. Such an entry has
+    /// no `schedule`.
     pub(crate) fn published<'a>(&self, topic: i64, name: &'a str) -> Option<&'a str> {
         ScheduleId::published(name, &self.places().topics[&topic].name)
     }
 
-    /// The entry of this name.
+    /// Returns the entry of this name.
     fn waiting(&self, topic: i64, name: &ScheduleId) -> Sql<Option<Held>> {
         self.sql(concat!(
             "SELECT ",
@@ -195,7 +200,7 @@ impl Tx<'_> {
         Ok(is_same_content(&of, message))
     }
 
-    /// Whether a body of so many bytes may come in.
+    /// Checks that a body of this size is allowed.
     pub(crate) fn check_size(&self, of: impl Display, size: usize) -> Result<(), Halt> {
         let most = self.settings.max_body;
         if size <= most {
@@ -204,13 +209,14 @@ impl Tx<'_> {
         Err(refused(
             ErrorKind::TooLarge,
             format!(
-                "the body of {of} has {size} bytes, and `{}` takes at most {most}: send less, or raise `max_body`",
+                "the body of {of} has {size} bytes, but `{}` accepts at most {most}: send a smaller body, or raise `max_body`",
                 self.file_name()
             ),
         ))
     }
 
-    /// Whether this is a second send under an id that is known: what became of the first, or a conflict.
+    /// Checks for an earlier send under the same id. Returns the result of that send, or a
+    /// conflict.
     fn sent_before(
         &self,
         topic: i64,
@@ -236,14 +242,14 @@ impl Tx<'_> {
         Err(refused(
             ErrorKind::Conflict,
             format!(
-                "`{}` was sent to `{}` before, with other content: choose another id, or ask to replace it",
+                "`{}` was already sent to `{}` with other content: use another id, or send with `OnConflict::Replace`",
                 envelope.message.id,
                 wire::final_destination(envelope)
             ),
         ))
     }
 
-    /// Makes a new message ready, for one subscription or for all that there are.
+    /// Makes a new message ready, for one subscription or for all subscriptions of its topic.
     fn deliver_new(
         &mut self,
         target: Target,
@@ -281,7 +287,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// How many rows a message is in the end.
+    /// Returns the number of rows that a message finally has.
     pub(crate) fn copies(&self, target: Target) -> usize {
         match target {
             Target::Queue(..) => 1,
@@ -289,8 +295,8 @@ impl Tx<'_> {
         }
     }
 
-    /// Where a message that is due goes: to this subscription, to all of the topic, to the one that keeps what nobody
-    /// wants, or nowhere.
+    /// Returns the destinations of a due message: one subscription, all subscriptions of the topic,
+    /// the subscription that keeps messages without a subscriber, or none.
     pub(crate) fn destinations(&mut self, target: Target) -> Sql<Vec<i64>> {
         let topic = match target {
             Target::Queue(_, place) => return Ok(vec![place]),

@@ -1,6 +1,7 @@
-//! Answering: to wake a thousand callers takes about as long as to write a third of what they asked for, so a thread of
-//! its own does that while the next group is written. As long as there is none, those who were answered are waited for: then
-//! the thread that wrote begins with it at once.
+//! Answers to callers. Waking a thousand callers takes about a third of the time of writing their
+//! messages, so a separate thread does it while the next group is written. As long as no new order
+//! arrives, the writer thread sends the answers itself, and can process the next orders of those
+//! callers at once.
 
 use crate::job::Job;
 use std::{
@@ -8,7 +9,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// So few are answered sooner by the thread that wrote than by another that must wake up first.
+/// Up to this number of answers are sent by the writer thread: waking another thread would take
+/// longer.
 const FEW: usize = 16;
 
 pub(crate) struct Answers {
@@ -25,7 +27,8 @@ impl Answers {
         Ok(Self { queue, thread })
     }
 
-    /// Answers to those whose work is committed; leaves that to the other thread as soon as there is something else to do.
+    /// Sends the answers of a committed group. Hands the rest to the other thread as soon as a new
+    /// order arrives.
     pub(crate) fn give(&self, group: Vec<Box<dyn Job>>, mut is_asked: impl FnMut() -> bool) {
         let mut group = group.into_iter();
         while group.len() > FEW {
@@ -40,10 +43,10 @@ impl Answers {
         answer(group);
     }
 
-    /// Returns when everyone has their answer.
+    /// Returns when all answers are sent.
     pub(crate) fn finish(self) {
         drop(self.queue);
-        // If it has panicked, those who wait see that nobody will answer.
+        // If the thread has panicked, the waiting callers see that their channel is closed.
         let _ = self.thread.join();
     }
 }
@@ -59,7 +62,7 @@ mod tests {
     use dwell_core::Error;
     use std::thread::ThreadId;
 
-    /// Says who answers.
+    /// Job that reports which thread answers it.
     struct Caller(usize, Sender<(usize, ThreadId)>);
 
     impl Job for Caller {
@@ -80,7 +83,8 @@ mod tests {
         }
     }
 
-    /// Who is answered by the thread that wrote, if somebody asks for more after so many looks; and who by the other.
+    /// Returns the callers answered by the writer thread and those answered by the other thread, if
+    /// an order arrives after this number of checks.
     fn give(callers: usize, looks: usize) -> (Vec<usize>, Vec<usize>) {
         let answers = Answers::start().unwrap();
         let (tell, told) = mpsc::channel();
@@ -100,10 +104,10 @@ mod tests {
     }
 
     #[test]
-    fn everyone_is_answered_once_and_in_order_by_the_thread_that_wrote_until_somebody_asks_for_more() {
+    fn writer_answers_in_order_until_an_order_arrives() {
         assert_eq!(give(100, usize::MAX), ((0..100).collect(), vec![]));
         assert_eq!(give(100, 1), (vec![], (0..100).collect()));
         assert_eq!(give(100, 31), ((0..30).collect(), (30..100).collect()));
-        assert_eq!(give(FEW, 1), ((0..FEW).collect(), vec![]), "few are not worth another thread");
+        assert_eq!(give(FEW, 1), ((0..FEW).collect(), vec![]), "a few answers do not need the other thread");
     }
 }

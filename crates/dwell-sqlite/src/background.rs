@@ -1,4 +1,4 @@
-//! What must be done now and then, also while nobody sends or receives.
+//! Periodic maintenance, which also runs while nothing is sent or received.
 
 use crate::handle::Handle;
 use dwell_core::{BoxFuture, ErrorKind, Result};
@@ -7,10 +7,10 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 const LONGEST: Duration = Duration::from_secs(60);
 const SHORTEST: Duration = Duration::from_secs(1);
 
-/// Tidies the file until it is told to stop.
+/// Tidies the file until `stop` resolves.
 pub(crate) async fn run(handle: Arc<Handle>, mut stop: BoxFuture<'static, ()>) -> Result<()> {
     let settings = &handle.file().settings;
-    // Nothing is kept for much longer than was asked for.
+    // Tidying this often keeps expired records only slightly longer than configured.
     let period = (settings.done.min(settings.ids) / 4).clamp(SHORTEST, LONGEST);
     let clock = handle.file().seams.clock.clone();
     loop {
@@ -24,8 +24,8 @@ pub(crate) async fn run(handle: Arc<Handle>, mut stop: BoxFuture<'static, ()>) -
         }
         match tidy(&handle).await {
             Err(error) if error.kind() == ErrorKind::Closed => return Ok(()),
-            // A full disk or a busy file is nothing that starting again would help.
-            Err(error) => tracing::warn!(%error, "the file could not be tidied: it is tried again later"),
+            // Restarting would not help against a full disk or a busy file.
+            Err(error) => tracing::warn!(%error, "tidying the file failed; retrying later"),
             Ok(()) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! What people do about a message: each record of it is changed within one transaction.
+//! Changes of a message by people: all its records are changed within one transaction.
 
 use crate::{
     accept::is_same_content,
@@ -11,7 +11,7 @@ use crate::{
 use bytes::Bytes;
 use dwell_core::{Address, Answer, Change, Changed, Message, MessageId, Of, State, Text, wire};
 
-/// What is asked, and by whom.
+/// Requested change, and its origin.
 pub(crate) struct Order {
     pub(crate) id: MessageId,
     pub(crate) of: Of,
@@ -19,7 +19,7 @@ pub(crate) struct Order {
     pub(crate) by: Text,
 }
 
-/// One record that a change is asked of.
+/// Record to be changed.
 struct Found {
     held: Held,
     home: (Text, Option<Text>),
@@ -34,8 +34,8 @@ impl Tx<'_> {
             _ => vec![None; found.len()],
         };
         let mut answers = Vec::new();
-        // Where several read the dead letters, each has a copy of its own: it is still one record. Under an id that was
-        // sent again with other content, it is not.
+        // With several subscriptions to the dead letters, each has a copy, but they count as one
+        // record. Under an id that was sent again with other content, they are separate records.
         let mut answered: Vec<((Text, Option<Text>), Message)> = Vec::new();
         for (found, target) in found.into_iter().zip(targets) {
             let is_dead = found.held.state == State::Dead;
@@ -56,7 +56,7 @@ impl Tx<'_> {
         Ok(answers)
     }
 
-    /// Whether it could be done.
+    /// Returns whether the change could be made.
     fn change_one(
         &mut self,
         order: &Order,
@@ -71,7 +71,7 @@ impl Tx<'_> {
         let because = Because { by: Some(&*order.by), ..Because::default() };
         match &order.change {
             Change::Cancel if waits && !is_dead => self.cancel(held, because.by)?,
-            // A job is called back as long as nobody has it.
+            // A job can be cancelled as long as no worker has it.
             Change::Cancel if is_ready && !is_dead && wire::is_job(&found.home.0, &found.message.headers) => {
                 self.end(held, State::Cancelled, because)?;
                 self.freed(held.place, held.key.as_ref())?;
@@ -95,7 +95,7 @@ impl Tx<'_> {
         Ok(true)
     }
 
-    /// The records that are asked for; first those that can be changed.
+    /// Returns the requested records; those that can be changed come first.
     fn found(&self, order: &Order) -> Sql<Vec<Found>> {
         let mut statement = self.sql(concat!(
             "SELECT ",
@@ -123,7 +123,8 @@ impl Tx<'_> {
         Ok(found)
     }
 
-    /// Where each dead record goes back to; an error if one has nowhere to go, before any has gone.
+    /// Returns the target of each dead record, or an error if one has no target, before any record
+    /// is changed.
     fn replay_targets(
         &mut self,
         id: &MessageId,

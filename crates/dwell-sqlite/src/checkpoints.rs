@@ -1,4 +1,4 @@
-//! The thread that writes what is in the log into the file, while the one that writes goes on: nobody waits for it.
+//! Checkpoint thread, which copies the log to the file while the writer thread continues.
 
 use crate::{open, readers::Gate, settings::SqliteSettings};
 use std::{
@@ -10,16 +10,16 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// The way to that thread. It has let go of the file when this is dropped.
+/// Handle to the checkpoint thread. Dropping it waits until the thread has closed its connection.
 pub(crate) struct Checkpoints {
-    /// `None` once it is to end.
+    /// `None` once the thread must end.
     queue: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Checkpoints {
     pub(crate) fn start(settings: Arc<SqliteSettings>, gate: Gate) -> io::Result<Self> {
-        // Nobody is put in a queue: who asks too early asks again after the next commit.
+        // Requests are not queued: one that comes too early is repeated after the next commit.
         let (queue, asked) = mpsc::sync_channel(0);
         let thread = thread::Builder::new()
             .name("dwell-sqlite-cp".to_owned())
@@ -27,7 +27,7 @@ impl Checkpoints {
         Ok(Self { queue: Some(queue), thread: Some(thread) })
     }
 
-    /// Has it done, unless it is being done.
+    /// Requests a checkpoint, unless one is running.
     pub(crate) fn ask(&self) {
         if let Some(queue) = &self.queue {
             let _ = queue.try_send(());
@@ -44,7 +44,8 @@ impl Drop for Checkpoints {
     }
 }
 
-/// Whatever fails is tried anew the next time; the thread that writes sees to it that the log does not grow for ever.
+/// Runs checkpoints on request. A failed one is repeated with the next request; the writer thread
+/// limits the length of the log.
 fn work(asked: &Receiver<()>, settings: &SqliteSettings, gate: &Gate) {
     let Some(path) = settings.path() else { return };
     let mut open = None;
@@ -67,7 +68,7 @@ mod tests {
     use crate::open::{Log, checkpoint, open_writer};
 
     #[test]
-    fn the_log_is_written_into_the_file_while_somebody_writes_and_the_file_is_let_go_at_the_end() {
+    fn log_is_copied_during_a_write_and_the_file_is_closed_at_the_end() {
         let directory = Directory::new();
         let path = directory.path().join("dwell.db");
         let log = std::path::PathBuf::from(format!("{}-wal", path.display()));
@@ -87,8 +88,8 @@ mod tests {
         let after = checkpoint(&writer, "PASSIVE").unwrap();
         assert_eq!(after, Log { pages: before.pages + 1, written: before.pages + 1 });
         writer.execute_batch("INSERT INTO extra VALUES (2)").unwrap();
-        assert_eq!(checkpoint(&other, "NOOP").unwrap().pages, 1, "the log starts anew");
+        assert_eq!(checkpoint(&other, "NOOP").unwrap().pages, 1, "the log restarts");
         drop((checkpoints, other, writer));
-        assert!(path.exists() && !log.exists(), "the last one to let go leaves one file");
+        assert!(path.exists() && !log.exists(), "the last connection leaves one file");
     }
 }

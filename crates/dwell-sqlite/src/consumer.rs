@@ -1,4 +1,4 @@
-//! The end that hands messages out.
+//! Consumer of one subscription.
 
 use crate::{
     fault::Sql,
@@ -25,13 +25,13 @@ use std::{
 };
 use tokio::sync::{Notify, oneshot};
 
-/// The most that one `receive` hands out, in one transaction: who asks for so many waits for the disk once.
+/// Maximum number of messages delivered by one `receive`, in one transaction.
 const MOST: usize = 5000;
 
-/// A receiver that waits looks again at least this often, whatever it was told.
+/// Maximum time between two polls of a waiting receiver, even without a wake-up.
 const SAFETY: Duration = Duration::from_secs(5);
 
-/// How many settlements or leases one job takes.
+/// Number of settlements or leases in one job.
 const BATCH: usize = 500;
 
 pub(crate) struct SqliteConsumer {
@@ -39,16 +39,16 @@ pub(crate) struct SqliteConsumer {
     of: Subscription,
     topic: i64,
     place: i64,
-    /// Its number: never given to another.
+    /// Its number, which is never reused.
     number: i64,
     worker: Text,
     receivers: Arc<Notify>,
     is_closed: AtomicBool,
-    /// As long as it is kept, this is one of our consumers.
+    /// Keeps the consumer registered with this process.
     _alive: Arc<()>,
 }
 
-/// What was handed out and is still on its way to the receiver. If that one is gone, it goes back.
+/// Deliveries on their way to the receiver. They are released if the receiver is gone.
 struct Handed {
     look: Look,
     file: Weak<File>,
@@ -64,7 +64,7 @@ impl Drop for Handed {
     fn drop(&mut self) {
         if let (Look::Found(deliveries), Some(file)) = (&self.look, self.file.upgrade()) {
             let leases: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.lease()).collect();
-            // If the file was closed, the leases run out by themselves.
+            // If the file was closed, the leases expire.
             let _ = file.writer.order(leases.len(), move |tx| tx.give_back(&leases), |()| ());
         }
     }
@@ -96,7 +96,7 @@ impl SqliteConsumer {
 
     fn file(&self) -> Result<&Arc<File>> {
         if self.is_closed.load(Ordering::SeqCst) {
-            let text = format!("this consumer of `{}` was closed: open another", self.of.address());
+            let text = format!("this consumer of `{}` is closed: open another one", self.of.address());
             return Err(Error::new(ErrorKind::Closed, text));
         }
         self.handle.open()
@@ -116,8 +116,8 @@ impl SqliteConsumer {
         let clock = self.handle.file().seams.clock.clone();
         let deadline = clock.elapsed().saturating_add(wait);
         loop {
-            // Made before looking: what came before the look is found, and what comes after it is heard. A signal that
-            // we got and do not need is passed on when this is dropped.
+            // Created before the look, so that no wake-up is missed. A wake-up that is not needed
+            // passes to another receiver when this is dropped.
             let mut told = pin!(self.receivers.notified());
             let (due, expiry) = match self.look(&ask).await? {
                 Look::Found(deliveries) => return Ok(deliveries),
@@ -174,7 +174,7 @@ fn open(tx: &mut Tx<'_>, of: &Subscription) -> Result<(i64, i64, i64, Arc<()>), 
     let found = &tx.places().queues[&place].settings.name;
     if *found != of.name {
         let text = format!(
-            "what `{}` kept for itself was adopted by its subscription `{found}`: consume that one",
+            "the kept messages of `{}` were adopted by its subscription `{found}`: consume that one",
             of.topic
         );
         return Err(refused(ErrorKind::NotFound, text));
@@ -184,7 +184,7 @@ fn open(tx: &mut Tx<'_>, of: &Subscription) -> Result<(i64, i64, i64, Arc<()>), 
     Ok((topic, place, number, alive))
 }
 
-/// About what a settlement writes, in bytes.
+/// Returns about how many bytes a settlement writes.
 fn written(settle: &Settle) -> usize {
     match &settle.action {
         Action::Move { .. } => settle.delivery.message.body.len(),
@@ -237,7 +237,7 @@ impl Consumer for SqliteConsumer {
                     }
                     Err(error) => Err(error),
                 };
-                // The job is done with it by now.
+                // The job has dropped its reference by now.
                 let mut batch: Vec<_> =
                     Arc::into_inner(batch).unwrap_or_default().into_iter().map(Some).collect();
                 let failed = failed

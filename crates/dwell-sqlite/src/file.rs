@@ -1,4 +1,5 @@
-//! One open file: its writer, its readers, and who waits for what. All handles of it share this.
+//! Open file: its writer, its readers and the signals to receivers. All handles of the file share
+//! it.
 
 use crate::{
     fault::Sql,
@@ -25,12 +26,12 @@ pub(crate) struct File {
     pub(crate) seams: Seams,
     pub(crate) signals: Arc<Signals>,
     pub(crate) writer: Writer,
-    /// None for what is in memory: it has one connection.
+    /// `None` for a database in memory, which has a single connection.
     readers: Option<Readers>,
     name: Arc<str>,
-    /// How many handles are open.
+    /// Number of open handles.
     handles: AtomicUsize,
-    /// When it was last seen whether another process has written.
+    /// Time of the last check whether another process has written.
     watched: Mutex<Duration>,
 }
 
@@ -54,7 +55,7 @@ impl File {
         })
     }
 
-    /// Has this done within a transaction, and waits for the commit. `work` may be run more than once.
+    /// Runs `work` within a transaction, and waits for the commit. `work` may run more than once.
     pub(crate) async fn write<T: Send + 'static>(
         &self,
         weight: impl Into<Weight>,
@@ -63,7 +64,7 @@ impl File {
         self.writer.submit(weight, work).await
     }
 
-    /// Looks at what was committed, all of it at one moment.
+    /// Runs `work` on one snapshot of the committed data.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         mut work: impl FnMut(&Connection) -> Sql<T> + Send + 'static,
@@ -79,7 +80,8 @@ impl File {
         };
         let read = readers.read(locked, self.name.clone()).await;
         match read.unwrap_or_else(|| Err(self.writer.closed())) {
-            // The thread that writes makes damaged rows readable, and reads for us.
+            // The writer thread makes damaged rows readable, and then reads on behalf of the
+            // caller.
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 let locked = move |tx: &mut Tx<'_>| {
                     let mut work = again.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +93,7 @@ impl File {
         }
     }
 
-    /// Sees whether another process has written, unless somebody else has just done so.
+    /// Checks whether another process has written, unless this was checked very recently.
     pub(crate) fn watch(&self) {
         if self.readers.is_none() {
             return;
@@ -120,7 +122,7 @@ impl File {
         self.handles.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// A handle was closed; with the last one, the file is.
+    /// Removes a closed handle; closes the file with the last one.
     pub(crate) async fn remove_handle(&self) {
         if self.handles.fetch_sub(1, Ordering::SeqCst) == 1 {
             if let Some(readers) = &self.readers {

@@ -1,4 +1,4 @@
-//! How messages flow: what waits becomes ready when it is due, a bounded number at a time.
+//! Promotion of pending messages: due messages become ready, a bounded number at a time.
 
 use crate::{
     fault::Sql,
@@ -12,11 +12,11 @@ use crate::{
 use dwell_core::{State, Text, Timestamp};
 use rusqlite::{OptionalExtension, Row};
 
-/// How much is done at a time, in messages: a million due at one instant do not keep others out. Who asks for more is
-/// handed out more, within bounds.
+/// Number of messages processed at a time, so that a million messages due at one instant do not
+/// block other callers. A receiver that requests more gets more, within bounds.
 pub(crate) const CHUNK: usize = 1000;
 
-/// One that is due.
+/// Due message.
 struct Due {
     held: Held,
     name: Option<Name>,
@@ -28,25 +28,25 @@ impl Due {
     }
 }
 
-/// What was made ready.
+/// Result of a promotion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Promoted {
-    /// How many messages.
+    /// Number of messages made ready.
     pub(crate) moved: usize,
-    /// Something is due for which there was no room.
+    /// Set if a due message had no room.
     pub(crate) is_stuck: bool,
-    /// That, or not all was looked at.
+    /// Set if a due message had no room, or if not all entries were scanned.
     pub(crate) is_more: bool,
 }
 
-/// The name that a message waited under, unless it was a plain publish.
+/// Name under which a message was pending, unless it was a plain publish.
 pub(crate) struct Name {
     schedule: Text,
-    /// The hash of the content, if the sender chose the id.
+    /// Hash of the content, if the sender chose the id.
     content: Option<u128>,
 }
 
-/// The columns of a [`Name`], in its order.
+/// Columns of a [`Name`], in its order.
 macro_rules! name {
     () => {
         "schedule, CASE WHEN once IS NOT NULL THEN content END"
@@ -55,10 +55,10 @@ macro_rules! name {
 pub(crate) use name;
 
 impl Name {
-    /// How many columns it has.
+    /// Number of its columns.
     pub(crate) const COLUMNS: usize = 2;
 
-    /// The name in the columns from `at` on.
+    /// Reads the name in the columns from `at` on.
     pub(crate) fn read(row: &Row<'_>, at: usize) -> Sql<Option<Self>> {
         let Some(schedule) = row.get(at)? else { return Ok(None) };
         let content: Option<[u8; 16]> = row.get(at + 1)?;
@@ -67,8 +67,9 @@ impl Name {
 }
 
 impl Tx<'_> {
-    /// Makes what is due ready, up to about `limit` messages, and as far as there is room for what goes to several
-    /// subscriptions: one for which there is none waits, and those behind it do not.
+    /// Makes due messages ready, up to about `limit`, as far as there is room for messages with
+    /// several subscriptions. A message without room stays pending and does not block those behind
+    /// it.
     pub(crate) fn promote(&mut self, topic: i64, limit: usize) -> Sql<Promoted> {
         let subscribed = self.places().topics[&topic].subscribed.len().max(1);
         let most = (limit / subscribed).max(1);
@@ -90,7 +91,7 @@ impl Tx<'_> {
         Ok(Promoted { moved, is_stuck, is_more: is_more || is_stuck })
     }
 
-    /// Where there is hardly any room: makes one ready for which there is some.
+    /// Makes a single due message ready, if there is room for it. Used with little room.
     pub(crate) fn promote_one(&mut self, topic: i64) -> Sql<bool> {
         for may_make_room in [true, false] {
             let room = self.room()?;
@@ -116,13 +117,14 @@ impl Tx<'_> {
         Ok(false)
     }
 
-    /// How many rows are made of one that waits, beside its own.
+    /// Returns the number of rows that a pending message creates besides its own.
     fn copies_of(&self, held: &Held) -> usize {
         let is_for_all = held.place == held.topic;
         if is_for_all { self.copies(Target::Topic(held.topic)) - 1 } else { 0 }
     }
 
-    /// Makes some of what is due ready, up to about `limit` messages of all topics. Returns whether there was any.
+    /// Makes due messages ready, up to about `limit` over all topics. Returns whether there were
+    /// any.
     pub(crate) fn promote_any(&mut self, limit: usize) -> Sql<bool> {
         let topics: Vec<_> = self.places().topics.keys().copied().collect();
         let mut left = limit;
@@ -135,8 +137,8 @@ impl Tx<'_> {
         Ok(left < limit)
     }
 
-    /// The first that is due and goes to one subscription alone, for which no room is needed, however much is before it. Where
-    /// the counts say that there is none, that is not looked through.
+    /// Returns the first due message with a single subscription, which needs no room, however many
+    /// messages precede it. The search is skipped if the counts show that there is none.
     fn due_for_one(&mut self, topic: i64) -> Sql<Option<Due>> {
         let mut counts =
             self.sql("SELECT 1 FROM tally WHERE home = ?1 AND state IN (0, 3, 4) AND messages > 0")?;
@@ -188,12 +190,12 @@ impl Tx<'_> {
         self.deliver(&held, target, None)
     }
 
-    /// Remembers the name of a due message. For a plain publish, its row says it.
+    /// Remembers the name of a due message. For a plain publish, the row itself keeps it.
     pub(crate) fn remember_name(&self, topic: i64, due: Timestamp, name: &Name) -> Sql<()> {
         self.remember(topic, &name.schedule, Known::new(name.content, Some(due)))
     }
 
-    /// Makes a message that is there ready, for one subscription or for all that there are.
+    /// Makes a stored message ready, for one subscription or for all subscriptions of its topic.
     pub(crate) fn deliver(&mut self, held: &Held, target: Target, by: Option<&str>) -> Sql<()> {
         let topic = target.topic();
         let places = self.destinations(target)?;
@@ -201,7 +203,8 @@ impl Tx<'_> {
             self.unclaimed(topic);
             return self.end(held, State::Discarded, Because { by, ..Because::default() });
         };
-        // What is dead belongs to where it came from, wherever it lies; everything else to the place it is in.
+        // A dead letter belongs to its origin, wherever it is stored; any other message belongs to
+        // its place.
         let is_stamped = held.home != held.place && self.places().topics[&topic].is_dead;
         let home = |place: i64| if is_stamped { held.home } else { place };
         self.make_ready(held, topic, *first, home(*first), by)?;
@@ -214,7 +217,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Puts a message from a consumer's hands back where it was.
+    /// Returns a leased message to its former position.
     pub(crate) fn put_back(&mut self, held: &Held, deliveries: u32, because: Because<'_>) -> Sql<()> {
         debug_assert_eq!(held.phase, Phase::Leased);
         let (step, shown) = (self.next(), self.shown(held.topic, State::Ready));
@@ -239,7 +242,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Gives back what has run out in this place, in any order: each has kept its rank. Returns whether there is more.
+    /// Releases the expired leases of this place in any order, since each message keeps its rank.
+    /// Returns whether there are more.
     pub(crate) fn give_back_expired(&mut self, place: i64) -> Sql<bool> {
         let expired: Vec<Held> = {
             let mut statement = self.sql(concat!(
@@ -257,7 +261,7 @@ impl Tx<'_> {
         Ok(expired.len() == CHUNK)
     }
 
-    /// When the first lease of this place runs out.
+    /// Returns the time at which the first lease of this place expires.
     pub(crate) fn next_expiry(&self, place: i64) -> Sql<Option<Timestamp>> {
         let until: Option<i64> = self
             .sql("SELECT min(lease_until) FROM message INDEXED BY message_leased WHERE place = ?1 AND phase = 3")?

@@ -1,4 +1,4 @@
-//! Why something was not done: SQLite could not, or a rule forbids it.
+//! Reason why an operation was not carried out: SQLite failed, or a rule forbids it.
 
 use crate::fault::Sql;
 use dwell_core::{Error, ErrorKind};
@@ -27,7 +27,7 @@ pub(crate) fn refused(kind: ErrorKind, text: impl Into<Box<str>>) -> Halt {
     Halt::Refused(Error::new(kind, text))
 }
 
-/// The result of one item; only what SQLite could not do ends the transaction.
+/// Returns the result of one item; only a SQLite error ends the transaction.
 pub(crate) fn item<T>(done: Result<T, Halt>) -> Sql<dwell_core::Result<T>> {
     match done {
         Ok(done) => Ok(Ok(done)),

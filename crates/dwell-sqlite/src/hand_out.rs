@@ -1,9 +1,10 @@
-//! Handing out what is ready, in order, and per key to one consumer at a time.
+//! Delivery of ready messages, in order; messages with the same key go to one consumer at a time.
 //!
-//! A key is *held* while a message with it is in a consumer's hands. What another consumer meets of it meanwhile is put
-//! *aside*, out of the index of what is ready, so that it is met once and not by everyone who looks. What lies aside of a
-//! key is handed out in its place among the others of that key. A key that is free and has something aside has at least
-//! one message in the index: whoever meets that one finds the others.
+//! A key is *held* while a consumer leases a message with it. A message of this key that another
+//! consumer finds meanwhile is put *aside*, out of the index of ready messages, so that it is found
+//! once rather than by every receiver. Messages put aside are delivered at their position among the
+//! messages of their key. A free key with messages put aside has at least one message in the index;
+//! the receiver that finds this message also finds the others.
 
 use crate::{
     fault::Sql,
@@ -18,15 +19,16 @@ use dwell_core::{Delivery, Message, Receipt, State, Text, Timestamp};
 use rusqlite::{OptionalExtension, Row};
 use std::{collections::BTreeSet, time::Duration};
 
-/// How many are handed out at a time where there is hardly any room: each is a change that takes some.
+/// Maximum number of messages delivered at a time with little room, since each delivery takes some.
 const FRUGAL: usize = 10;
 
-/// Who asks, and for how much.
+/// Request of a receiver.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) place: i64,
     pub(crate) topic: i64,
-    /// The name under which it was opened: what was kept for nobody may have been adopted by another one since.
+    /// Name under which the consumer was opened. The kept messages may have been adopted by another
+    /// subscription since.
     pub(crate) name: Text,
     pub(crate) consumer: i64,
     pub(crate) worker: Text,
@@ -34,20 +36,20 @@ pub(crate) struct Ask {
     pub(crate) lease: Duration,
 }
 
-/// What a receiver found.
+/// Answer to a receiver.
 #[derive(Debug)]
 pub(crate) enum Look {
     Found(Vec<Delivery>),
-    /// There is more to do than fits one transaction.
+    /// There is more work than fits one transaction.
     Again,
-    /// Nothing: not before something is due, or a lease runs out.
+    /// No message before `due`, or before a lease ends at `expiry`.
     Nothing {
         due: Option<Timestamp>,
         expiry: Option<Timestamp>,
     },
 }
 
-/// A message that is ready.
+/// Ready message.
 struct Ready {
     number: i64,
     step: i64,
@@ -81,17 +83,19 @@ impl Ready {
 }
 
 impl Tx<'_> {
-    /// Hands out what is ready, having made ready what is due, what was lost and what other programs have put there.
+    /// Delivers ready messages, after promoting due messages, releasing expired leases and
+    /// accepting rows of other programs.
     pub(crate) fn look(&mut self, ask: &Ask) -> Result<Look, Halt> {
         if self.is_abandoned {
-            // It may have been told of something that another one must take now.
+            // This receiver may have consumed a wake-up for messages that another one must take
+            // now.
             self.signal(ask.place, Signal::One);
             return Ok(Look::Again);
         }
         let frugal = self.is_frugal.then(|| Ask { max: ask.max.min(FRUGAL), ..ask.clone() });
         let ask = frugal.as_ref().unwrap_or(ask);
-        // What is handed out and comes back would make the log longer and longer.
-        self.check_log(self.settings.max_log.saturating_mul(2), "what is in hands is still settled")?;
+        // Deliveries that return unsettled would lengthen the log without limit.
+        self.check_log(self.settings.max_log.saturating_mul(2), "leased messages can still be settled")?;
         let is_more_to_take_in = self.take_in()?;
         let is_more_lost = self.give_back_expired(ask.place)?;
         let mut deliveries = self.hand_out_due(ask)?;
@@ -107,7 +111,7 @@ impl Tx<'_> {
             return Ok(Look::Found(deliveries));
         }
         if steps == 0 {
-            // What this one has not come to yet, another may have to take: it may not come back.
+            // Wake another receiver for the rest: this one may not return.
             self.signal(ask.place, Signal::One);
         }
         if ask.max > 0 && (is_more_due || is_more_lost || is_more_to_take_in || steps == 0) {
@@ -119,21 +123,21 @@ impl Tx<'_> {
         Ok(Look::Nothing { due, expiry })
     }
 
-    /// Makes ready what is due. Returns whether there is more. An error if there is no room for any of it, and nothing else for
-    /// who asks: what is in his hands by then must reach him.
+    /// Promotes due messages. Returns whether there are more. Returns an error if none of them has
+    /// room and there are no deliveries for this receiver; existing deliveries must reach it.
     fn promote_for(&mut self, ask: &Ask, has_nothing: bool) -> Result<bool, Halt> {
         let is_enough = self.has_ready(ask.place, ask.max)?;
         let limit = if is_enough { ask.max.clamp(1, CHUNK) } else { CHUNK };
         let promoted = self.promote(ask.topic, limit)?;
         let is_held_up = promoted.moved == 0 && promoted.is_stuck;
         if is_held_up && has_nothing && !self.has_ready(ask.place, 1)? {
-            // Where there is hardly any room, one is handled after the other.
+            // With little room, messages are processed one by one.
             return if self.promote_one(ask.topic)? { Ok(true) } else { Err(self.no_room_for_due()) };
         }
         Ok(promoted.is_more)
     }
 
-    /// Whether so many are ready in this place.
+    /// Returns whether this number of messages are ready in this place.
     pub(crate) fn has_ready(&self, place: i64, count: usize) -> Sql<bool> {
         let skip = count.clamp(1, CHUNK) as i64 - 1;
         self.sql(
@@ -178,7 +182,7 @@ impl Tx<'_> {
             }
         }
         for key in mine {
-            // The next of them can be found by its holder.
+            // The holder of the key can find its next message.
             self.bring_forward(ask.place, &key)?;
         }
         if let (false, until) = (deliveries.is_empty(), self.now.after(ask.lease)) {
@@ -201,7 +205,7 @@ impl Tx<'_> {
         ready.collect()
     }
 
-    /// Whether another consumer has a message with this key.
+    /// Returns whether another consumer leases a message with this key.
     fn is_taken(&self, ask: &Ask, key: &Bytes) -> Sql<bool> {
         self.sql(
             "SELECT 1 FROM message INDEXED BY message_held
@@ -210,7 +214,7 @@ impl Tx<'_> {
         .exists((ask.place, &**key, ask.consumer))
     }
 
-    /// Hands out what lies aside of this key, up to that rank.
+    /// Delivers the messages of this key that were put aside, up to that rank.
     fn lease_aside(
         &mut self,
         ask: &Ask,
@@ -234,7 +238,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Puts the first that lies aside of this key among what is ready.
+    /// Makes the first message of this key that was put aside ready again.
     pub(crate) fn bring_forward(&mut self, place: i64, key: &Bytes) -> Sql<bool> {
         let brought = self
             .sql(
@@ -247,7 +251,8 @@ impl Tx<'_> {
         Ok(brought > 0)
     }
 
-    /// A message with this key left the place for good: if nobody has another, what lies aside of it has its turn.
+    /// Called when a message with this key has left the place for good. If no other message of the
+    /// key is leased, the first message put aside becomes ready.
     pub(crate) fn freed(&mut self, place: i64, key: Option<&Bytes>) -> Sql<()> {
         let Some(key) = key else { return Ok(()) };
         if !self.places().queues.get(&place).is_some_and(|queue| queue.settings.ordered) {
@@ -295,7 +300,7 @@ impl Tx<'_> {
     }
 }
 
-/// All who wait from now on know this.
+/// Records the time at which every receiver that waits from now on wakes up.
 fn told(all: &mut std::collections::HashMap<i64, Timestamp>, of: i64, time: Option<Timestamp>) {
     match time {
         Some(time) => all.insert(of, time),

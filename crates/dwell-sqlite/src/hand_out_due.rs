@@ -1,8 +1,9 @@
-//! Handing out what comes due at this moment. If nothing is before it, it goes straight into the hands of who asks: its row
-//! is written once, where it would be written twice if it lay among what is ready first. What people see is the same.
+//! Direct delivery of messages that have just become due. If no ready message precedes it, a due
+//! message goes straight to the receiver: its row is written once, rather than once as ready and
+//! again as leased. Observers see the same.
 //!
-//! What was scheduled together lies together and often comes due together: rows that follow each other without a gap are
-//! written by one statement.
+//! Messages that were scheduled together are often stored in consecutive rows and come due
+//! together. Consecutive rows are written by one statement.
 
 use crate::{
     fault::Sql,
@@ -16,7 +17,7 @@ use dwell_core::{Delivery, Message, Receipt, State, Text, Timestamp};
 use rusqlite::Row;
 use std::collections::BTreeSet;
 
-/// One that is due, as its receiver gets it.
+/// Due message, with everything that its receiver gets.
 struct Whole {
     number: i64,
     part: i64,
@@ -31,7 +32,7 @@ struct Whole {
     message: Message,
 }
 
-/// The columns of [`Whole`], in its order.
+/// Columns of [`Whole`], in its order.
 macro_rules! whole {
     () => {
         concat!(
@@ -61,7 +62,7 @@ impl Whole {
     }
 }
 
-/// Rows that follow each other without a gap, and are written alike. Their fences do so as well.
+/// Consecutive rows that get the same values, with consecutive fences.
 struct Run {
     first: i64,
     last: i64,
@@ -78,20 +79,20 @@ impl Run {
 }
 
 impl Tx<'_> {
-    /// Hands out what is due, up to the first that has to take its turn in another way.
+    /// Delivers due messages, up to the first one that must be ordered by another rule.
     pub(crate) fn hand_out_due(&mut self, ask: &Ask) -> Sql<Vec<Delivery>> {
         let mut deliveries = Vec::new();
         if ask.max == 0 || !self.is_alone(ask) || self.has_ready(ask.place, 1)? {
             return Ok(deliveries);
         }
-        // Few at a time: what was read is still at hand when it is written.
+        // In small batches, so that pages just read are still cached when they are written.
         while deliveries.len() < ask.max {
             let wanted = CHUNK.min(ask.max - deliveries.len());
             let before = deliveries.len();
             let Found { due, is_more } = self.whole_due(ask.topic, wanted)?;
             let found = due.len();
             self.lease_due(ask, due, &mut deliveries)?;
-            // Where a great many are passed over, that is enough for once.
+            // After many stale entries, stop for this time.
             if !is_more || found == 0 || deliveries.len() < before + found {
                 break;
             }
@@ -127,7 +128,7 @@ impl Tx<'_> {
         run.map_or(Ok(()), |run| self.lease_run(ask, &run))
     }
 
-    /// Whether what is sent to the topic is for this subscription and no other.
+    /// Returns whether messages to the topic go to this subscription and no other.
     fn is_alone(&self, ask: &Ask) -> bool {
         let topic = &self.places().topics[&ask.topic];
         let is_its_name =
@@ -140,8 +141,8 @@ impl Tx<'_> {
         self.first_due(sql, topic, most, Whole::read)
     }
 
-    /// Writes down what a message was that is about to be written as part of a run. No topic of dead letters is handed out
-    /// in this way, so that nobody counts the bytes.
+    /// Records the history of a message that is about to be written as part of a run. Topics of
+    /// dead letters are never delivered this way, so no bytes are counted.
     fn leave_due(&mut self, ask: &Ask, whole: Whole, fence: i64) -> Sql<Delivery> {
         if let Some(name) = &whole.name {
             self.remember_name(ask.topic, whole.due, name)?;
@@ -158,8 +159,9 @@ impl Tx<'_> {
         })
     }
 
-    /// From waiting into a consumer's hands. That they were ready in between need not be written to be told. Whatever fails,
-    /// the whole transaction is rolled back: SQLite need not keep every page as it was before this statement.
+    /// Leases pending messages. The intermediate state `ready` need not be written to appear in the
+    /// history. `OR FAIL` is safe because any failure rolls back the whole transaction; it spares
+    /// SQLite a statement journal of the changed pages.
     fn lease_run(&self, ask: &Ask, run: &Run) -> Sql<()> {
         self.sql(
             "UPDATE OR FAIL message SET place = ?3, home = ?3, phase = 3, state = ?4, step = number + ?5, rank = number + ?5,

@@ -1,4 +1,5 @@
-//! One connection to a file, as its owner sees it: closed by itself, while others on the same file go on.
+//! Handle to an open file, as seen by its owner: it is closed separately from other handles of the
+//! same file.
 
 use crate::file::File;
 use dwell_core::{Error, ErrorKind, Result};
@@ -7,7 +8,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-/// What a handle leaves with when it is closed.
+/// Consumer that must be closed together with its handle.
 pub(crate) trait Member: Send + Sync {
     fn leave(&self) -> dwell_core::BoxFuture<'_, Result<()>>;
 }
@@ -24,7 +25,7 @@ impl Handle {
         Arc::new(Self { file, is_closed: AtomicBool::new(false), members: Mutex::default() })
     }
 
-    /// The file, unless this handle was closed.
+    /// Returns the file, unless this handle was closed.
     pub(crate) fn open(&self) -> Result<&Arc<File>> {
         if self.is_closed.load(Ordering::SeqCst) {
             let text =
@@ -44,7 +45,7 @@ impl Handle {
         members.push(member);
     }
 
-    /// Leaves with every member; with the last handle, closes the file.
+    /// Closes every member; closes the file with the last handle.
     pub(crate) async fn close(&self) -> Result<()> {
         if self.is_closed.swap(true, Ordering::SeqCst) {
             return Ok(());
@@ -61,7 +62,8 @@ impl Handle {
 }
 
 impl Drop for Handle {
-    /// One that is dropped without `close` has crashed, and does not keep the others from closing the file.
+    /// A handle dropped without `close` counts as crashed, and does not keep the others from
+    /// closing the file.
     fn drop(&mut self) {
         if !*self.is_closed.get_mut() {
             self.file.forget_handle();

@@ -1,4 +1,4 @@
-//! The ids that are remembered: those that a sender chose, and those under which something waited and fired.
+//! Remembered ids: ids chosen by senders, and names of pending entries that have fired.
 
 use crate::{
     fault::Sql,
@@ -9,14 +9,14 @@ use dwell_core::{ScheduleId, Text, Timestamp, is_own_topic};
 use rusqlite::{OptionalExtension, Row};
 use std::time::Duration;
 
-/// What is known about an id of a topic.
+/// Record of an id in a topic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
-    /// The hash of the content, if the sender chose the id.
+    /// Hash of the content, if the sender chose the id.
     pub(crate) content: Option<u128>,
-    /// When it was due, if it waited.
+    /// Its due time, if it was pending.
     pub(crate) due: Option<Timestamp>,
-    /// Whether it is being sent to another broker, and nobody knows yet whether that succeeded.
+    /// Set while it is being sent to another broker, and the result is unknown.
     pub(crate) is_sending: bool,
 }
 
@@ -26,7 +26,7 @@ impl Known {
     }
 }
 
-/// What a row said about the id that it had fired under.
+/// Id of a message that has fired, taken from its row.
 pub(crate) struct Fired {
     id: Text,
     topic: i64,
@@ -36,14 +36,16 @@ pub(crate) struct Fired {
 }
 
 impl Tx<'_> {
-    /// What is known about this name. A message that is not over is known however long ago it was sent.
+    /// Returns the record of this name. The name of an unfinished message is known however long ago
+    /// it was sent.
     pub(crate) fn known(&self, topic: i64, name: &str) -> Sql<Option<Known>> {
         let row = match self.published(topic, name) {
             Some(id) => self.known_by_row(topic, id)?,
             None => None,
         };
         let found = match (row, self.known_by_name(topic, self.known_name(topic, name))?) {
-            // A row that stands for it is the newer one: older ones were written down when it was sent.
+            // The row is newer than the name: older rows are recorded by name when the id is sent
+            // again.
             (Some((row, row_until)), Some((name, until))) => {
                 let known = Known { content: row.content.or(name.content), ..row };
                 Some((known, until.max(row_until)))
@@ -60,13 +62,15 @@ impl Tx<'_> {
         }
     }
 
-    /// A name as the table `known` has it: of a plain publish, its message id. The topic stands beside it.
+    /// Returns the form of a name in the table `known`: for a plain publish, its message id, since
+    /// the topic is a separate column.
     fn known_name<'a>(&self, topic: i64, name: &'a str) -> &'a str {
         self.published(topic, name).unwrap_or(name)
     }
 
-    /// The message of a name in the table `known`. The id of a plain publish may look like a name, because another program chose
-    /// it; a name in this topic has the topic in it, and is not that of a plain publish.
+    /// Returns the message of a name in the table `known`. The id of a plain publish may look like
+    /// a name if another program chose it; a real name in this topic includes the topic, and is not
+    /// that of a plain publish.
     pub(crate) fn message_of_known<'a>(&self, topic: i64, name: &'a str) -> &'a str {
         let of = &self.places().topics[&topic].name;
         match ScheduleId::split(name) {
@@ -79,7 +83,7 @@ impl Tx<'_> {
         }
     }
 
-    /// What the rows of publishes of this message say that have fired, and until when.
+    /// Returns the record kept by the rows of fired publishes of this message, and its end.
     fn known_by_row(&self, topic: i64, id: &str) -> Sql<Option<(Known, Timestamp)>> {
         let mut statement = self.sql(
             "SELECT CASE WHEN once IS NOT NULL THEN content END, due, updated_at FROM message INDEXED BY message_id
@@ -100,8 +104,8 @@ impl Tx<'_> {
             .optional()
     }
 
-    /// Whether a message of this id is not over: one that lies in this topic, came from there and was given up, or has this
-    /// content, of which the topic that it was sent to is a part.
+    /// Returns whether a message of this id is unfinished: a message in this topic, a dead letter
+    /// from it, or a message with this content, whose hash includes the original topic.
     pub(crate) fn lives(&self, topic: i64, id: &str, content: Option<u128>) -> Sql<bool> {
         self.sql(
             "SELECT 1 FROM message INDEXED BY message_id
@@ -112,7 +116,7 @@ impl Tx<'_> {
         .exists((id, topic, content.map(u128::to_be_bytes)))
     }
 
-    /// Remembers a name. The content is kept if the new one is not known.
+    /// Remembers a name. The former content is kept if the new one is unknown.
     pub(crate) fn remember(&self, topic: i64, name: &str, known: Known) -> Sql<()> {
         let until = self.now.after(self.settings.ids);
         self.sql(
@@ -131,14 +135,15 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Forgets a name before its time, if it is recorded as being sent with this content.
+    /// Removes a name early, if it is recorded as being sent with this content.
     pub(crate) fn forget_sending(&self, topic: i64, name: &str, content: u128) -> Sql<()> {
         self.sql("DELETE FROM known WHERE name = ?1 AND topic = ?2 AND sending = 1 AND content = ?3")?
             .execute((self.known_name(topic, name), topic, content.to_be_bytes()))?;
         Ok(())
     }
 
-    /// What the row of a message says about its id, if that has fired and is not over for long enough.
+    /// Returns the id kept by the row of a message, if the message has fired and the retention of
+    /// the id has not ended.
     pub(crate) fn fired(&self, held: &Held) -> Sql<Option<Fired>> {
         let since = if held.phase == Phase::Over { held.updated_at } else { self.now };
         let until = since.after(self.settings.ids);
@@ -154,7 +159,7 @@ impl Tx<'_> {
         Ok(Some(Fired { id: held.id.clone(), topic: held.topic, content, due: held.due, until }))
     }
 
-    /// That row is gone, or became another: what it said is written down.
+    /// Records the id of a row that was removed or reused.
     pub(crate) fn remember_fired(&self, fired: &Fired) -> Sql<()> {
         self.sql(
             "INSERT INTO known VALUES (?1, ?2, ?3, ?4, ?5, 0) ON CONFLICT (name, topic) DO UPDATE
@@ -165,8 +170,9 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// An id is sent again, and waits: what rows say that have fired under it is written down, and known for as long as it
-    /// would have been. When the new one fires, it alone speaks for the id, whichever of them is over first.
+    /// Prepares for sending an id again as a pending message: ids kept by rows that have fired are
+    /// recorded by name, for the rest of their retention. When the new message fires, its row alone
+    /// keeps the id.
     pub(crate) fn write_down_fired(&self, topic: i64, name: &str) -> Sql<()> {
         let Some(id) = self.published(topic, name) else { return Ok(()) };
         let rows: Vec<Held> = {
@@ -188,7 +194,7 @@ impl Tx<'_> {
         self.forget_rows(topic, name)
     }
 
-    /// An id is sent again: rows that have fired under it say no more about it.
+    /// Clears the mark of rows that have fired under this id, because the id is sent again.
     pub(crate) fn forget_rows(&self, topic: i64, name: &str) -> Sql<()> {
         let Some(id) = self.published(topic, name) else { return Ok(()) };
         self.sql(
@@ -198,7 +204,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// This message is over: from now on its id is remembered for so long, where it lies and where it was sent to.
+    /// Starts the retention of the ids of a finished message, in its current topic and in the one
+    /// it was sent to.
     pub(crate) fn remember_end(&self, held: &Held) -> Sql<()> {
         let until = self.now.after(self.settings.ids);
         // The names of a message sort between `{id}@` and `{id}A`: `A` follows `@`.
@@ -213,7 +220,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The message of this name still exists: remembers the name for another period.
+    /// Extends the retention of the name of an unfinished message.
     pub(crate) fn remember_for(&self, topic: i64, name: &str, time: Duration) -> Sql<()> {
         let until = self.now.after(time);
         self.sql("UPDATE known SET until = ?3 WHERE name = ?1 AND topic = ?2")?
@@ -226,7 +233,7 @@ fn message_of(name: &str) -> &str {
     ScheduleId::split(name).map_or(name, |(message, _)| message)
 }
 
-/// A hash as the file has it.
+/// Converts a hash from its form in the file.
 pub(crate) fn hash(bytes: Option<[u8; 16]>) -> Option<u128> {
     bytes.map(u128::from_be_bytes)
 }

@@ -1,6 +1,7 @@
-//! Effects once: what was handled, and what somebody is at.
+//! Deduplication of effects: handled messages, and current claims.
 //!
-//! Its times are wall times, because other processes must know them: if the clock is set forward, a claim ends early.
+//! Times are wall times, because other processes read them: if the clock is set forward, a claim
+//! ends early.
 
 use crate::{fault::Sql, handle::Handle, tx::Tx};
 use dwell_core::{BoxFuture, Claim, Inbox, MessageId, Result};
@@ -73,7 +74,7 @@ impl Tx<'_> {
         }
     }
 
-    /// Without a fence it is done.
+    /// Writes a claim; without a fence, it is done.
     fn write_claim(&self, subscription: &str, id: &MessageId, fence: Option<i64>, keep: Duration) -> Sql<()> {
         self.sql("INSERT OR REPLACE INTO inbox VALUES (?1, ?2, ?3, ?4)")?.execute((
             subscription,

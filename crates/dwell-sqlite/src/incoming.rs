@@ -1,4 +1,5 @@
-//! What other programs have put into the table `incoming`: it is taken in as if it were sent.
+//! Rows that other programs insert into the table `incoming`, which are accepted as if they were
+//! sent.
 
 use crate::{
     accept::By,
@@ -19,26 +20,26 @@ use rusqlite::{
 };
 use std::time::Duration;
 
-/// How many rows that were refused are tried again at a time.
+/// Number of refused rows retried at a time.
 const TRIED: usize = 100;
 
-/// A row that was not looked at yet.
+/// Row not processed yet.
 struct Open {
     number: i64,
     length: Length,
-    /// Where it goes, if that can be read.
+    /// Its destination, if that can be read.
     to: Option<Address>,
 }
 
-/// How long a row is that was not read, in bytes.
+/// Length of a row that was not read, in bytes.
 #[derive(Clone, Copy)]
 struct Length {
     body: usize,
-    /// With its headers and its key.
+    /// Including its headers and its key.
     whole: usize,
 }
 
-/// The columns of a [`Length`]. SQLite knows them without reading what is so long.
+/// Columns of a [`Length`]. SQLite knows them without reading the values.
 macro_rules! length {
     () => {
         "octet_length(body), octet_length(body) + coalesce(octet_length(headers), 0) + coalesce(octet_length(key), 0)"
@@ -86,7 +87,7 @@ fn column<T: FromSql>(row: &Row<'_>, name: &str, what: &str) -> Result<T, Error>
     row.get(name).map_err(|_| Error::new(ErrorKind::Invalid, format!("`{name}` is not {what}")))
 }
 
-/// A value as another program wrote it: what it says is text need not be UTF-8.
+/// Value as written by another program: a text value need not be UTF-8.
 enum Raw {
     Text(Vec<u8>),
     Other(Value),
@@ -111,8 +112,8 @@ impl ToSql for Raw {
 }
 
 impl Tx<'_> {
-    /// Takes in what other programs have put there, so many rows at a time: the next time it goes on behind them, and at the
-    /// end from the start again. Returns whether there is more.
+    /// Accepts rows inserted by other programs, a bounded number at a time. The next call continues
+    /// behind them, and starts over at the end. Returns whether there are more.
     pub(crate) fn take_in(&mut self) -> Sql<bool> {
         if let Some(is_more) = self.taken_in {
             return Ok(is_more);
@@ -127,12 +128,12 @@ impl Tx<'_> {
             }
             last = number;
             match item(self.take(number, length.body, to))? {
-                // It waits there until there is room, and holds up nobody for whom there is some.
+                // It stays until there is room, and does not block rows that have room.
                 Err(error) if error.kind() == ErrorKind::StorageFull => continue,
                 Ok(()) => _ = self.sql("DELETE FROM incoming WHERE number = ?1")?.execute([number])?,
-                // It stays there, with the reason, for people to see.
+                // It stays, with the reason, for people to see.
                 Err(error) => {
-                    tracing::warn!(file = %self.file_name(), number, %error, "a row in `incoming` is not taken in");
+                    tracing::warn!(file = %self.file_name(), number, %error, "row in `incoming` refused");
                     self.write_reason(number, Some(error.to_string()))?;
                 }
             }
@@ -144,7 +145,7 @@ impl Tx<'_> {
         Ok(is_more)
     }
 
-    /// Takes in one row. Whether it may come in at all is seen before it is read, because it may be of any length.
+    /// Accepts one row. Its size is checked before it is read, because it may be of any length.
     fn take(&mut self, number: i64, body: usize, to: Option<Address>) -> Result<(), Halt> {
         self.check_size(format_args!("row {number} in `incoming`"), body)?;
         if let Some(to) = to {
@@ -156,15 +157,15 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// What was refused before may have somewhere to go now: some of it is tried again, as soon as there is room for any.
-    /// What is too large stays so wherever it goes, and to write all of it again would be for nothing. Returns whether there
-    /// is more.
+    /// Retries some of the refused rows, which may have a destination now, once there is room. Rows
+    /// that are too large stay refused, since rewriting them would be useless. Returns whether
+    /// there are more.
     pub(crate) fn try_again(&mut self) -> Sql<bool> {
         let Some(from) = self.own.marks.tried_again else { return Ok(false) };
         if !self.has_room()? {
             return Ok(false);
         }
-        // By the index of those that were not refused: a row has its reason behind its body.
+        // By the index of rows without an error: the column `error` is stored behind the body.
         let rows: Vec<(i64, bool, Length)> = self
             .sql(concat!(
                 "SELECT number, NOT EXISTS (
@@ -193,7 +194,7 @@ impl Tx<'_> {
         Ok(is_more)
     }
 
-    /// The next rows; none as long as there is no room for any.
+    /// Returns the next rows, or none as long as there is no room.
     fn open_rows(&self) -> Sql<Vec<Open>> {
         let mut statement = self.sql(concat!(
             "SELECT number, topic, subscription, ",
@@ -213,8 +214,8 @@ impl Tx<'_> {
         Ok(open)
     }
 
-    /// Writes down why a row is not taken in, or that it may be. Not by an update, for which SQLite would need room for another body as large,
-    /// before it lets go of the first.
+    /// Sets or clears the reason why a row is refused. This does not use an update, for which
+    /// SQLite would need room for a second copy of the body.
     fn write_reason(&self, number: i64, reason: Option<String>) -> Sql<()> {
         const COLUMNS: usize = 12;
         let mut row: Vec<Raw> = self
@@ -230,7 +231,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// One row. What another program wrote into it is no trouble for the others.
+    /// Reads one row. An unreadable value is an error of this row alone.
     fn incoming(&self, number: i64) -> Sql<Result<Incoming, Error>> {
         self.sql(
             "SELECT number, topic, subscription, id, type, key, content_type, headers, body, due, delay FROM incoming
@@ -249,9 +250,19 @@ impl Tx<'_> {
             (Some(due), None) => Due::At(Timestamp(due)),
             (None, Some(delay)) => match u64::try_from(delay) {
                 Ok(delay) => Due::After(Duration::from_millis(delay)),
-                Err(_) => return Err(Error::new(ErrorKind::Invalid, "`delay` is negative")),
+                Err(_) => {
+                    return Err(Error::new(
+                        ErrorKind::Invalid,
+                        "`delay` is negative: use zero or a positive number",
+                    ));
+                }
             },
-            _ => return Err(Error::new(ErrorKind::Invalid, "both `due` and `delay` are given: give one")),
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    "both `due` and `delay` are set: set one of them",
+                ));
+            }
         };
         let (headers, mut unreadable) = match incoming.headers.as_deref().map(Headers::from_json) {
             None => (Headers::default(), None),
@@ -298,7 +309,7 @@ mod tests {
     use dwell_core::{OnMissing, Seams, Topic};
 
     #[tokio::test]
-    async fn rows_that_the_one_who_made_their_topic_did_not_come_to_are_tried_again_by_the_next() {
+    async fn next_process_retries_refused_rows_left_by_the_creator_of_their_topic() {
         let directory = Directory::new();
         let settings = SqliteSettings::file(directory.path().join("dwell.db"));
         let open = || File::open(settings.clone(), Seams::system("test")).unwrap();
@@ -308,7 +319,10 @@ mod tests {
         file.write(1, move |tx| tx.sql(insert)?.execute([])).await.unwrap();
         let make =
             |tx: &mut Tx<'_>| item(tx.provision(&[Topic::named("orders").keep()], &[], OnMissing::Create));
-        assert!(!file.write(1, make).await.unwrap().unwrap(), "it is made, and there is more to try");
+        assert!(
+            !file.write(1, make).await.unwrap().unwrap(),
+            "the topic exists, and there are more rows to retry"
+        );
         file.writer.close().await;
 
         let file = open();
@@ -320,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_rows_that_were_refused_are_tried_again_a_few_at_a_time() {
+    async fn large_refused_rows_are_retried_a_few_at_a_time() {
         for column in ["body", "headers", "key"] {
             let file = File::open(SqliteSettings::memory(), Seams::system("test")).unwrap();
             let insert = format!(

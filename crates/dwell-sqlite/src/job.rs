@@ -1,45 +1,46 @@
-//! What the thread that writes is asked to do.
+//! Jobs of the writer thread.
 
 use crate::{fault::Sql, tx::Tx};
 use dwell_core::{Busy, Error, Result};
 use tokio::sync::oneshot;
 
-/// What a job is about.
+/// Size of a job.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weight {
-    /// About how many messages.
+    /// Approximate number of messages.
     pub(crate) messages: usize,
-    /// About how much they bring to be written, in bytes.
+    /// Approximate number of bytes to write.
     pub(crate) bytes: usize,
-    /// Users send them: where there is little room they wait, and nothing makes way for them.
+    /// Set for new messages of users: these wait where room is scarce, and nothing is removed for
+    /// them.
     pub(crate) is_new: bool,
 }
 
 impl From<usize> for Weight {
-    /// So many messages that are there.
+    /// Returns the weight of this number of existing messages.
     fn from(messages: usize) -> Self {
         Self { messages, ..Self::default() }
     }
 }
 
-/// Something to be done within a transaction.
+/// Job to be run within a transaction.
 pub(crate) trait Job: Send {
     fn weight(&self) -> Weight;
 
-    /// Whether nobody waits for the answer any more.
+    /// Returns whether the caller no longer waits for the answer.
     fn is_abandoned(&self) -> bool;
 
     fn run(&mut self, tx: &mut Tx<'_>) -> Sql<()>;
 
-    /// Answers: with what `run` found, or with an error.
+    /// Answers with the result of `run`, or with an error.
     fn finish(self: Box<Self>, failed: Option<Error>);
 }
 
-/// A job made of a closure.
+/// Job made of a closure.
 pub(crate) struct Task<T, U, F, C> {
     weight: Weight,
     work: F,
-    /// Makes the answer of what the work found, once it is committed.
+    /// Converts the result of the work to the answer, once it is committed.
     committed: C,
     result: Option<T>,
     answer: oneshot::Sender<Result<U>>,
@@ -47,7 +48,7 @@ pub(crate) struct Task<T, U, F, C> {
 }
 
 impl<T, U, F, C> Task<T, U, F, C> {
-    /// A job, and where its answer comes.
+    /// Creates a job, and the receiver of its answer.
     pub(crate) fn new(
         weight: Weight,
         work: F,
@@ -81,10 +82,10 @@ where
 
     fn finish(self: Box<Self>, failed: Option<Error>) {
         let Task { work, committed, result, answer, busy, .. } = *self;
-        // What the work held is the caller's alone when the answer comes.
+        // Values held by the work must be the caller's alone when the answer arrives.
         drop(work);
         if let Some(answered) = failed.map(Err).or(result.map(|result| Ok(committed(result)))) {
-            // Nobody may be there to hear it: what cannot be undone by forgetting it has a drop of its own.
+            // The caller may be gone: a result that must be undone then does so when dropped.
             let _ = answer.send(answered);
         }
         drop(busy);

@@ -1,4 +1,4 @@
-//! The tables, and how a file of another version becomes one of this.
+//! Tables of the file, and the migration of a file with an older layout.
 
 use crate::{
     fault::{Sql, fault},
@@ -15,22 +15,24 @@ use std::{
     time::Duration,
 };
 
-/// `Dwel`: tells our files from those of other programs.
+/// `Dwel` in ASCII: distinguishes our files from those of other programs.
 const APPLICATION: i64 = 0x4477_656c;
 
-/// The size of a page, in bytes, of a new file. With a million messages each operation changes pages of its own, of which
-/// every byte goes to the disk twice: half of what is usual is written in half the time, and costs little where few wait.
+/// Page size of a new file, in bytes. With a million messages, each operation changes separate
+/// pages, and each changed page is written to the disk twice. Half of SQLite's default size halves
+/// the bytes and the time, and costs little with few pending messages.
 pub(crate) const PAGE: i64 = 2048;
 
-/// What SQLite calls it if space can be given back a little at a time.
+/// Value of `auto_vacuum` for a file that returns free space in small steps.
 const INCREMENTAL: i64 = 2;
 
-/// The layouts that this version of Dwell can open.
+/// Layouts that this version of Dwell can open.
 #[derive(Clone, Copy)]
 struct Layout<'a> {
-    /// How to get from each layout to the next: the first step makes an empty file one of layout 1.
+    /// Migration steps from each layout to the next. The first step creates layout 1 in an empty
+    /// file.
     steps: &'a [&'a str],
-    /// The oldest layout that is migrated.
+    /// Oldest layout that can be migrated.
     oldest: usize,
 }
 
@@ -52,19 +54,21 @@ const LAYOUT: Layout<'_> = Layout {
     oldest: 6,
 };
 
-/// Makes an empty database ours.
+/// Creates the tables in an empty database.
 pub(crate) fn create(connection: &Connection) -> Sql<()> {
     at_once(connection, || write(connection, LAYOUT.steps, 0))
 }
 
-/// Makes sure that the file is ours and of this layout: an empty one becomes so, and an older one is migrated after a copy
-/// was made, or refused if it is older than every layout that can be migrated. Another process may be doing the same; SQLite would not wait for it at every step, so we do.
+/// Checks that the file belongs to Dwell and has the current layout. An empty file gets the tables.
+/// An older layout is migrated after a copy was made, or refused if it is too old. Another process
+/// may be doing the same. SQLite does not wait for that process at every step, so this function
+/// does.
 pub(crate) fn check(connection: &Connection, path: &Path, timeout: Duration) -> Result<()> {
     let checked = patiently(timeout, || item(check_with(connection, path, LAYOUT)));
     checked.map_err(|error| fault(&path.display().to_string(), error))?
 }
 
-/// What is in a file.
+/// Content of a file before it is checked.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
@@ -72,7 +76,7 @@ enum Found {
     Ours { version: usize },
 }
 
-/// By one statement, so that all of it is of one moment.
+/// Reads everything in one statement, and thus from one snapshot.
 fn look(connection: &Connection) -> Sql<Found> {
     let sql = "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)
                FROM pragma_application_id, pragma_user_version";
@@ -90,19 +94,19 @@ fn check_with(connection: &Connection, path: &Path, layout: Layout<'_>) -> Resul
     match look(connection)? {
         Found::Foreign => Err(refused(
             ErrorKind::Config,
-            format!("`{shown}` is a SQLite database of another program: name another file"),
+            format!("`{shown}` is a SQLite database of another program: use another file"),
         )),
         Found::Ours { version } if version > known => Err(refused(
             ErrorKind::Config,
             format!(
-                "`{shown}` has layout {version}, and this version of Dwell knows layouts up to {known}: use a newer one, \
-                 or another file"
+                "`{shown}` has layout {version}, and this version of Dwell supports layouts up to {known}: use a \
+                 newer version of Dwell, or another file"
             ),
         )),
         Found::Ours { version } if version < layout.oldest => Err(refused(
             ErrorKind::Config,
             format!(
-                "`{shown}` has layout {version}, and this version of Dwell opens layouts from {} on: drain it with the \
+                "`{shown}` has layout {version}, and this version of Dwell supports layouts from {} on: drain it with the \
                  version of Dwell that wrote it, then use a new file",
                 layout.oldest
             ),
@@ -116,21 +120,21 @@ fn check_with(connection: &Connection, path: &Path, layout: Layout<'_>) -> Resul
             Ok(())
         }
         Found::Nothing => {
-            // Before the first table, or it has no effect: space is given back a little at a time.
+            // This must precede the first table: it has no effect later.
             connection.pragma_update(None, "page_size", PAGE)?;
             connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
             use_log(connection, path)?;
             at_once(connection, || match look(connection)? {
                 Found::Nothing => write(connection, layout.steps, 0),
-                // Another process was faster.
+                // Another process has created the tables meanwhile.
                 _ => Ok(()),
             })?;
             if connection.pragma_query_value(None, "auto_vacuum", |row| row.get::<_, i64>(0))? != INCREMENTAL
             {
                 tracing::warn!(
                     file = %shown,
-                    "the file was made empty by another program, and never becomes smaller: remove it while it is closed, \
-                     or run `PRAGMA auto_vacuum = 2; VACUUM` on it then"
+                    "the empty file was created by another program without auto_vacuum, so it never shrinks; while it is \
+                     closed, remove it or run `PRAGMA auto_vacuum = 2; VACUUM`"
                 );
             }
             check_with(connection, path, layout)
@@ -138,7 +142,7 @@ fn check_with(connection: &Connection, path: &Path, layout: Layout<'_>) -> Resul
     }
 }
 
-/// Without it, who reads and who writes would wait for each other.
+/// Turns on the write-ahead log. Without it, readers and the writer would block each other.
 fn use_log(connection: &Connection, path: &Path) -> Result<(), Halt> {
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     if mode == "wal" {
@@ -147,15 +151,15 @@ fn use_log(connection: &Connection, path: &Path) -> Result<(), Halt> {
     Err(refused(
         ErrorKind::Unsupported,
         format!(
-            "SQLite cannot keep a write-ahead log for `{}` (its journal mode stays `{mode}`): use a local file system, \
-             with memory that processes can share",
+            "SQLite cannot use a write-ahead log for `{}` (its journal mode stays `{mode}`): use a local file system \
+             that supports shared memory between processes",
             path.display()
         ),
     ))
 }
 
-/// From an older version to this one. Nobody else can write from before the copy until it is done, so that the copy is what
-/// was migrated, and nobody else makes one.
+/// Migrates a file from an older layout. The write lock is held from before the copy until the end,
+/// so that the copy is the state that was migrated, and no other process makes a copy too.
 fn migrate(connection: &Connection, path: &Path, steps: &[&str]) -> Result<(), Halt> {
     let mut copied = None;
     let migrated = at_once(connection, || match look(connection)? {
@@ -163,24 +167,25 @@ fn migrate(connection: &Connection, path: &Path, steps: &[&str]) -> Result<(), H
             copied = Some((copy(path, version)?, version));
             Ok(write(connection, steps, version)?)
         }
-        // Another process was faster.
+        // Another process has migrated the file meanwhile.
         _ => Ok(()),
     });
     if let Some((copy, version)) = copied {
         let (shown, kept) = (path.display(), copy.display());
         match &migrated {
             Ok(()) => {
-                tracing::info!(file = %shown, copy = %kept, version, to = steps.len(), "the file was migrated");
+                tracing::info!(file = %shown, copy = %kept, version, to = steps.len(), "file migrated to the current layout");
             }
-            // The file is as it was: who tries again and again needs no copy for each time.
+            // The file is unchanged. Remove the copy, so that repeated attempts do not fill the
+            // disk.
             Err(_) => drop(fs::remove_file(&copy)),
         }
     }
     migrated
 }
 
-/// A copy of the file beside it, as it is now, which the disk has when this returns. One that was cut short has another name,
-/// and one that is there already may be of another file: it stays.
+/// Makes a copy of the current file beside it, and returns once the disk has it. An incomplete copy
+/// has another name. An existing copy is never overwritten, since it may belong to another file.
 fn copy(path: &Path, version: usize) -> Result<PathBuf> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".layout-{version}"));
@@ -195,7 +200,7 @@ fn copy(path: &Path, version: usize) -> Result<PathBuf> {
     Ok(copy)
 }
 
-/// Why no copy could be made.
+/// Reason why a copy could not be made.
 enum NoCopy {
     Sql(rusqlite::Error),
     Io(io::Error),
@@ -216,8 +221,8 @@ impl From<io::Error> for NoCopy {
 fn no_copy(path: &Path, copy: &Path, error: NoCopy) -> Error {
     let kind = match &error {
         NoCopy::Sql(rusqlite::Error::SqliteFailure(cause, text)) => {
-            let again = rusqlite::Error::SqliteFailure(*cause, text.clone());
-            fault(&path.display().to_string(), again).kind()
+            let error = rusqlite::Error::SqliteFailure(*cause, text.clone());
+            fault(&path.display().to_string(), error).kind()
         }
         NoCopy::Sql(_) => ErrorKind::Corrupt,
         NoCopy::Io(error) => match error.kind() {
@@ -229,10 +234,10 @@ fn no_copy(path: &Path, copy: &Path, error: NoCopy) -> Error {
         },
     };
     let help = match kind {
-        ErrorKind::StorageFull => "make room there",
-        ErrorKind::Denied => "this process needs to write there",
+        ErrorKind::StorageFull => "free some space there",
+        ErrorKind::Denied => "grant this process write access there",
         ErrorKind::Corrupt => "restore the file from a backup",
-        _ => "see to the cause, and try again",
+        _ => "remove the cause, then open the file again",
     };
     let (file, copy) = (path.display(), copy.display());
     let text =
@@ -248,21 +253,22 @@ fn make_copy(path: &Path, part: &Path, copy: &Path) -> Result<(), NoCopy> {
     if part.exists() {
         fs::remove_file(part)?;
     }
-    // Not by the connection that writes: SQLite copies nothing within a transaction.
+    // The writer's connection cannot be used: SQLite does not run `VACUUM INTO` within a
+    // transaction.
     let reader = Connection::open_with_flags(as_file(path), OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     reader.execute("VACUUM INTO ?1", [as_file(part).to_string_lossy()])?;
     drop(reader);
-    // To open it for writing is what some systems ask of who has it written to the disk.
+    // Some systems require write access for `sync_all`.
     File::options().write(true).open(part)?.sync_all()?;
     fs::rename(part, copy)?;
-    // So that the name is there as well, where a directory can be opened.
+    // Makes the new name durable too, on systems where a directory can be opened.
     if let Some(Ok(directory)) = as_file(copy).parent().map(File::open) {
         directory.sync_all()?;
     }
     Ok(())
 }
 
-/// All steps from this version on.
+/// Runs all steps from this version on.
 fn write(connection: &Connection, steps: &[&str], from: usize) -> Sql<()> {
     for step in steps.iter().skip(from) {
         connection.execute_batch(step)?;
@@ -271,7 +277,7 @@ fn write(connection: &Connection, steps: &[&str], from: usize) -> Sql<()> {
     connection.pragma_update(None, "user_version", steps.len() as i64)
 }
 
-/// All of it, or nothing.
+/// Runs `work` in one transaction.
 fn at_once<E: From<rusqlite::Error>>(
     connection: &Connection,
     work: impl FnOnce() -> Result<(), E>,
@@ -304,7 +310,7 @@ mod tests {
         item(check_with(connection, path, OLD)).unwrap().unwrap_err()
     }
 
-    /// What is in the directory beside the file and its log, sorted.
+    /// Returns the sorted names of the copies beside the file.
     fn beside(directory: &Directory) -> Vec<String> {
         let there = fs::read_dir(directory.path()).unwrap();
         let there = there.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -314,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_file_is_migrated_after_a_copy_and_a_newer_one_is_refused() {
+    fn older_layout_is_copied_and_migrated_and_newer_layout_is_refused() {
         let directory = Directory::new();
         let path = directory.path().join("dwell.db");
         let connection = Connection::open(&path).unwrap();
@@ -331,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_too_old_to_be_migrated_is_refused_and_left_as_it_is() {
+    fn layout_too_old_to_migrate_is_refused_and_left_unchanged() {
         for version in 1..LAYOUT.oldest {
             let directory = Directory::new();
             let path = directory.path().join("dwell.db");
@@ -344,12 +350,12 @@ mod tests {
                 assert!(error.to_string().contains(&part), "{part}: {error}");
             }
             assert_eq!(look(&connection).unwrap(), Found::Ours { version });
-            assert!(beside(&directory).is_empty(), "nothing was copied");
+            assert!(beside(&directory).is_empty(), "no copy was made");
         }
     }
 
     #[test]
-    fn a_new_file_has_small_pages_and_one_with_larger_ones_keeps_them() {
+    fn new_file_has_small_pages_and_existing_file_keeps_its_page_size() {
         let size = |connection: &Connection| -> i64 {
             connection.pragma_query_value(None, "page_size", |row| row.get(0)).unwrap()
         };
@@ -371,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_fails_leaves_the_file_as_it_was() {
+    fn failed_migration_leaves_the_file_unchanged() {
         let directory = Directory::new();
         let path = directory.path().join("dwell.db");
         let connection = Connection::open(&path).unwrap();
@@ -382,12 +388,12 @@ mod tests {
             (text(&connection), look(&connection).unwrap()),
             ("kept".into(), Found::Ours { version: 1 })
         );
-        assert!(beside(&directory).is_empty(), "who tries for ever does not fill the disk with copies");
+        assert!(beside(&directory).is_empty(), "repeated attempts must not fill the disk with copies");
         check_with(&connection, &path, NEW).unwrap();
     }
 
     #[test]
-    fn a_copy_that_was_cut_short_is_made_anew_and_an_older_one_is_left_alone() {
+    fn incomplete_copy_is_replaced_and_existing_copy_is_kept() {
         let directory = Directory::new();
         let path = directory.path().join("dwell.db");
         let connection = Connection::open(&path).unwrap();
@@ -403,21 +409,21 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_migrated_where_no_copy_can_be_made() {
+    fn migration_stops_if_no_copy_can_be_made() {
         let directory = Directory::new();
         let path = directory.path().join("dwell.db");
         let connection = Connection::open(&path).unwrap();
         check_with(&connection, &path, OLD).unwrap();
-        // Nothing can be written under this name.
+        // Occupies the name of the incomplete copy with a directory.
         fs::create_dir(format!("{}.layout-1.part", path.display())).unwrap();
         let error = item(check_with(&connection, &path, NEW)).unwrap().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "it is not for want of room");
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "the cause is not a full disk");
         assert!(error.to_string().contains("no copy could be made"), "{error}");
         assert_eq!(look(&connection).unwrap(), Found::Ours { version: 1 });
     }
 
     #[test]
-    fn why_no_copy_can_be_made_is_said_as_it_is() {
+    fn copy_error_names_its_cause() {
         let sqlite =
             |code| NoCopy::Sql(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None));
         for (cause, kind) in [
@@ -430,12 +436,16 @@ mod tests {
         ] {
             let error = no_copy(Path::new("dwell.db"), Path::new("dwell.db.layout-1"), cause);
             assert_eq!(error.kind(), kind, "{error}");
-            assert_eq!(error.to_string().contains("make room"), kind == ErrorKind::StorageFull, "{error}");
+            assert_eq!(
+                error.to_string().contains("free some space"),
+                kind == ErrorKind::StorageFull,
+                "{error}"
+            );
         }
     }
 
     #[test]
-    fn a_file_that_many_open_while_it_is_made_is_ours_to_all_of_them() {
+    fn concurrent_opens_of_a_new_file_all_succeed() {
         for _ in 0..20 {
             let directory = Directory::new();
             let settings = crate::SqliteSettings::file(directory.path().join("dwell.db"));
@@ -450,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_can_be_no_log_it_is_said() {
+    fn missing_write_ahead_log_is_an_error() {
         let error = use_log(&Connection::open_in_memory().unwrap(), Path::new("dwell.db"));
         let error = item(error).unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
@@ -458,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn the_database_of_another_program_is_left_alone() {
+    fn database_of_another_program_is_refused_and_left_unchanged() {
         let directory = Directory::new();
         let path = directory.path().join("dwell.db");
         let connection = Connection::open(&path).unwrap();

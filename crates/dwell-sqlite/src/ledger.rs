@@ -1,4 +1,4 @@
-//! Every message that there is, and what people may do about it.
+//! Ledger of all messages, and the changes that people make to them.
 
 use crate::{
     change,
@@ -71,22 +71,22 @@ impl Ledger for SqliteLedger {
     }
 }
 
-/// Makes ready some of what is due by now, so that what is looked at afterwards is as it should be even where no consumer is
-/// there to care. A bounded number: who looks waits for one transaction, however many are due, and the rest is still shown
-/// as waiting.
+/// Promotes due messages, so that the ledger is up to date even without a consumer. The number is
+/// bounded: the caller waits for one transaction, however many messages are due, and the rest is
+/// still shown as pending.
 pub(crate) async fn promote(file: &File) -> Result<()> {
     let now = file.seams.clock.now();
     if !file.read(move |connection| is_behind(connection, now)).await? {
         return Ok(());
     }
     match file.write(CHUNK, |tx| Ok(tx.take_in()? | tx.promote_any(CHUNK)?)).await {
-        // There is no room for it: that is no reason not to look.
+        // Lack of room is no reason to refuse a read.
         Err(error) if error.kind() == ErrorKind::StorageFull => Ok(()),
         promoted => promoted.map(drop),
     }
 }
 
-/// Whether anything is due, or came from another program, and was not moved on yet.
+/// Returns whether due messages, or rows of other programs, have not been processed yet.
 fn is_behind(connection: &Connection, now: Timestamp) -> Sql<bool> {
     let mut came =
         connection.prepare_cached("SELECT 1 FROM incoming INDEXED BY incoming_open WHERE error IS NULL")?;
@@ -103,7 +103,7 @@ fn get(connection: &Connection, id: &MessageId) -> Sql<Vec<Record>> {
     found.into_iter().map(|found| found.with_history(connection)).collect()
 }
 
-/// Through the indexes of what is ready alone, which hold the due times.
+/// Reads only the indexes of ready messages, which contain the due times.
 fn oldest_ready(connection: &Connection) -> Sql<Vec<Oldest>> {
     let mut statement = connection.prepare_cached(
         "SELECT topic, subscription, min(

@@ -1,32 +1,36 @@
 //! Dwell in one SQLite file, with no server: transport, scheduler, ledger, dead letters and inbox.
 //!
 //! ```text
-//!   send ─┐                        ┌────────────── one file ──────────────┐
-//!   look ─┤   one thread           │ message  one row per subscription,   │
-//!  settle ┼─▶ that writes ── one ─▶│          or one publish that waits   │
-//!  cancel ┤   in groups    commit  │ known · inbox · tally · history      │
-//!   claim ┘       │                └──────────────────────────────────────┘
-//!                 └─▶ wakes receivers          ▲
-//!   list ───────────▶ threads that read ───────┘
+//!    send ─┐                         ┌────────────── one file ──────────────┐
+//! receive ─┤   writer thread         │ message  one row per subscription,   │
+//!  settle ─┼─▶ commits in ── one ───▶│          or one pending publish      │
+//!  cancel ─┤   groups       commit   │ known · inbox · tally · history      │
+//!   claim ─┘       │                 └──────────────────────────────────────┘
+//!                  └─▶ wakes receivers          ▲
+//!    list ───────────▶ reader threads ──────────┘
 //! ```
 //!
-//! What holds at all times, between two transactions:
+//! The following holds between any two transactions:
 //!
-//! * **Never early.** A message becomes ready only once the wall clock has reached its due time, which was resolved once,
-//!   when it came in. Setting the clock back delays what waits; setting it forward skips nothing.
-//! * **Never lost.** Nobody is answered before the commit, and every settlement is part of one transaction, wherever it
-//!   moves what. A message leaves its consumer's hands by a receipt whose fence matches, by `close`, or when its lease runs
-//!   out. A fence is never given twice, over restarts and by several processes. What was handed out to a `receive` that was
-//!   dropped meanwhile goes back at once, uncounted.
-//! * **Nobody sleeps through anything.** A receiver that waits has a timer for the next due time of its topic and for the
-//!   first lease of its subscription that may run out. What becomes ready wakes one receiver, who wakes the next if it leaves
-//!   something; whatever makes a timer earlier wakes all whom it concerns. Now and then it is seen whether another process
-//!   has written.
-//! * **A publish that waits is one row**, and fans out when it is due, to those subscribed then. What waits has one row per
-//!   name and topic.
-//! * **Everything is bounded**: what one transaction does, what is looked through at a time, the log, and the file.
+//! * **Never early.** A due time is resolved once, when the message is stored. A message becomes
+//!   ready only once the wall clock has reached that time. Setting the clock back delays pending
+//!   messages; setting it forward skips none.
+//! * **Never lost.** A call is answered only after the commit. Every settlement is part of one
+//!   transaction, including moves to another topic. A lease ends by a receipt whose fence matches,
+//!   by `close`, or when it expires. A fence number is never reused, not even after a restart or by
+//!   another process. Messages leased for a `receive` that was dropped meanwhile are released at
+//!   once, and the delivery is not counted.
+//! * **No missed wake-ups.** A waiting receiver has a timer for the next due time of its topic and
+//!   for the first lease of its subscription to expire. A message that becomes ready wakes one
+//!   receiver, which wakes the next one if messages are left. A change that makes a timer earlier
+//!   wakes every receiver concerned. Writes by other processes are detected by polling.
+//! * **A pending publish is one row.** When it is due, it fans out to the subscriptions that exist
+//!   then. Each pending entry has one row for its name and topic.
+//! * **Everything is bounded**: the work of one transaction, the rows scanned in one step, the log,
+//!   and the file.
 //!
-//! The page on SQLite in the documentation has the settings, the layout, and what to expect.
+//! The SQLite page of the documentation describes the settings, the layout and the expected
+//! performance.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -93,7 +97,7 @@ use producer::SqliteProducer;
 use scheduler::SqliteScheduler;
 use std::{fmt, sync::Arc, time::Duration};
 
-/// A connection to a SQLite file. A clone is the same connection.
+/// Connection to a SQLite file. A clone shares the connection.
 ///
 /// ```
 /// use dwell_core::{Address, Due, Envelope, Message, OnMissing, Seams, Subscription, Transport};
@@ -121,7 +125,8 @@ use std::{fmt, sync::Arc, time::Duration};
 #[derive(Clone)]
 pub struct Sqlite(Arc<Handle>);
 
-/// Opens the file that a URL names: `sqlite://path/to/file.db?synchronous=normal`, or `sqlite://:memory:`.
+/// Opens the file named by a URL: `sqlite://path/to/file.db?synchronous=normal`, or
+/// `sqlite://:memory:`.
 ///
 /// ```
 /// use dwell_core::{Seams, Transport, TransportUrl};
@@ -136,12 +141,12 @@ pub fn connect(url: &TransportUrl, seams: Seams) -> Result<Sqlite> {
 }
 
 impl Sqlite {
-    /// Opens a file, which is made if it is not there.
+    /// Opens a file, and creates it if it does not exist.
     pub fn open(settings: SqliteSettings, seams: Seams) -> Result<Self> {
         Ok(Self(Handle::new(Arc::new(File::open(settings, seams)?))))
     }
 
-    /// What a file with these settings can do.
+    /// Returns the capabilities of a file with these settings.
     pub fn declared(settings: &SqliteSettings) -> Capabilities {
         Capabilities {
             delay: Duration::MAX,
@@ -162,19 +167,21 @@ impl Sqlite {
         }
     }
 
-    /// Another connection through the same open file: it is closed by itself, and the file with the last one. What one
-    /// of them sends wakes the others at once, where another process takes [`SqliteSettings::poll`] to notice.
+    /// Returns another connection that shares the open file. Each connection is closed separately;
+    /// the file is closed with the last one. A message sent through one connection wakes receivers
+    /// of the others at once, whereas another process needs up to [`SqliteSettings::poll`] to
+    /// notice it.
     pub fn share(&self) -> Self {
         Self(Handle::new(self.0.file().clone()))
     }
 
-    /// Lets go of the file, and opens it again; for instance because a backup was put in its place. Everything that was
-    /// confirmed is there afterwards, leases included.
+    /// Closes the file and opens it again, for example after a backup was restored in its place.
+    /// Everything that was confirmed is kept, including leases.
     pub async fn reopen(&self) -> Result<()> {
         self.0.open()?.reopen().await
     }
 
-    /// How much room it takes, and how much of that are dead letters.
+    /// Returns the size of the file, and the share of dead letters in it.
     pub async fn usage(&self) -> Result<Usage> {
         self.0.open()?.read(usage::usage).await
     }
@@ -227,12 +234,12 @@ impl Transport for Sqlite {
         Some(Arc::new(SqliteInbox(self.0.clone())))
     }
 
-    /// Forgets what need not be kept, also while nothing else happens.
+    /// Removes expired records, even while nothing is sent or received.
     fn background(&self, stop: BoxFuture<'static, ()>) -> Option<BoxFuture<'static, Result<()>>> {
         Some(Box::pin(background::run(self.0.clone(), stop)))
     }
 
-    /// How much room it takes, and how much of that are dead letters.
+    /// Returns the size of the file, and the share of dead letters in it.
     fn measures(&self) -> BoxFuture<'_, Result<Vec<Measure>>> {
         Box::pin(async move { Ok(self.usage().await?.measures()) })
     }

@@ -1,4 +1,4 @@
-//! Opening a file: what it must be, and how each connection to it is set up.
+//! Opening a file: the checks on it, and the set-up of each connection.
 
 use crate::{
     fault::{Sql, fault, is_busy},
@@ -12,18 +12,18 @@ use std::{
     time::Duration,
 };
 
-/// How many prepared statements a connection keeps: more than there are.
+/// Capacity of a connection's cache of prepared statements; greater than the number of statements.
 const STATEMENTS: usize = 200;
 
-/// What a connection keeps of the file in memory at most, in KiB. More is slower for the one that writes, with a million
-/// that wait: after nearly every commit SQLite looks at each page that it keeps, and what is not kept is in the memory of the
-/// system.
+/// Maximum size of a connection's page cache, in KiB. A larger cache slows the writer down with a
+/// million pending messages: SQLite scans the cached pages after nearly every commit. Other pages
+/// stay in the page cache of the operating system.
 const CACHE: i64 = 8 * 1024;
 
-/// A log that has grown beyond this is cut back when all of it is in the file.
+/// A log longer than this is truncated once all of it has been copied to the file.
 pub(crate) const LOG_LIMIT: u64 = 64 << 20;
 
-/// The first connection: makes the file what it must be, and writes.
+/// Opens the first connection, which writes, and creates the tables in an empty file.
 pub(crate) fn open_writer(settings: &SqliteSettings) -> Result<Connection> {
     let name = settings.location.to_string();
     let Location::File(path) = &settings.location else {
@@ -34,7 +34,8 @@ pub(crate) fn open_writer(settings: &SqliteSettings) -> Result<Connection> {
     check_path(path)?;
     let opened = Connection::open_with_flags(as_file(path), flags());
     let connection = opened.map_err(|error| fault(&name, error))?;
-    // Before it is looked at: SQLite would make a log beside it that only this user may write, if anybody.
+    // This comes first: on a read-only file, SQLite would create a log that at most this user could
+    // write.
     if connection.is_readonly("main").map_err(|error| fault(&name, error))? {
         let read_only = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY);
         return Err(fault(&name, rusqlite::Error::SqliteFailure(read_only, None)));
@@ -47,7 +48,7 @@ pub(crate) fn open_writer(settings: &SqliteSettings) -> Result<Connection> {
     Ok(connection)
 }
 
-/// A further connection, that only reads.
+/// Opens a further connection, which only reads.
 pub(crate) fn open_reader(path: &Path, settings: &SqliteSettings) -> Sql<Connection> {
     let connection = Connection::open_with_flags(as_file(path), flags() - OpenFlags::SQLITE_OPEN_CREATE)?;
     connection.busy_timeout(settings.busy_timeout)?;
@@ -61,7 +62,8 @@ fn flags() -> OpenFlags {
     OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX
 }
 
-/// SQLite would take `file:…` for a URI, and `:memory:` for something else.
+/// Makes a relative path explicit. SQLite would parse `file:…` as a URI, and `:memory:` as a
+/// database in memory.
 pub(crate) fn as_file(path: &Path) -> PathBuf {
     if path.is_absolute() { path.to_owned() } else { Path::new(".").join(path) }
 }
@@ -69,18 +71,17 @@ pub(crate) fn as_file(path: &Path) -> PathBuf {
 fn check_path(path: &Path) -> Result<()> {
     let shown = path.display();
     if path.is_dir() {
-        let text =
-            format!("`{shown}` is a directory: name a file in it, such as `sqlite://{shown}/dwell.db`");
+        let text = format!("`{shown}` is a directory: use a file in it, such as `sqlite://{shown}/dwell.db`");
         return Err(Error::new(ErrorKind::Config, text));
     }
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     match directory {
         Some(directory) if !directory.is_dir() => {
             let help = match path.starts_with("~") {
-                true => "nobody replaces the `~` here, so write the whole path",
+                true => "`~` is not expanded here, so write the whole path",
                 false => "create it",
             };
-            let text = format!("the directory `{}` of `{shown}` is not there: {help}", directory.display());
+            let text = format!("the directory `{}` of `{shown}` does not exist: {help}", directory.display());
             Err(Error::new(ErrorKind::NotFound, text))
         }
         _ => Ok(()),
@@ -89,12 +90,12 @@ fn check_path(path: &Path) -> Result<()> {
 
 fn set_up(connection: &Connection, settings: &SqliteSettings) -> Sql<()> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
-    // Or else statements are planned anew for each value that they are given.
+    // Without this option, statements are prepared again for different bound values.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.pragma_update(None, "synchronous", settings.synchronous.pragma())?;
     connection.pragma_update(None, "cache_size", -CACHE)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
-    // A commit does not wait for that: a thread of its own does it.
+    // The checkpoint thread does this, so that commits do not wait for it.
     connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
     connection.pragma_update_and_check(None, "journal_size_limit", LOG_LIMIT as i64, |_| Ok(()))?;
     if let Some(size) = settings.max_size {
@@ -104,33 +105,33 @@ fn set_up(connection: &Connection, settings: &SqliteSettings) -> Sql<()> {
     Ok(())
 }
 
-/// In bytes.
+/// Returns the page size, in bytes.
 pub(crate) fn page_size(connection: &Connection) -> i64 {
     let size = connection.pragma_query_value(None, "page_size", |row| row.get(0));
-    // It is known without a look at the file.
+    // SQLite knows the size without reading the file.
     size.unwrap_or(layout::PAGE)
 }
 
-/// How much is in the log, and how much of that is in the file as well, in pages.
+/// Length of the log, and the part of it that is in the file as well, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Log {
     pub(crate) pages: i64,
     pub(crate) written: i64,
 }
 
-/// Writes what is in the log into the file, as far as this mode does.
+/// Copies the log to the file, to the extent that `mode` allows.
 pub(crate) fn checkpoint(connection: &Connection, mode: &str) -> Sql<Log> {
     let mut statement = connection.prepare_cached(&format!("PRAGMA wal_checkpoint({mode})"))?;
     statement.query_row([], |row| Ok(Log { pages: row.get(1)?, written: row.get(2)? }))
 }
 
-/// Begins to write, once no other process does.
+/// Begins a write transaction, once no other process is writing.
 pub(crate) fn begin(connection: &Connection, timeout: Duration) -> Sql<()> {
     patiently(timeout, || connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop))
 }
 
-/// Does this once no other process is in the way. Another one may take turns with us hundreds of times a second, so this
-/// looks more often than SQLite itself would.
+/// Retries `work` while another process holds the lock. Another process may alternate with this one
+/// hundreds of times a second, so this polls more often than the busy handler of SQLite.
 pub(crate) fn patiently<T>(timeout: Duration, mut work: impl FnMut() -> Sql<T>) -> Sql<T> {
     const SHORTEST: Duration = Duration::from_micros(50);
     const LONGEST: Duration = Duration::from_millis(5);
@@ -148,7 +149,7 @@ pub(crate) fn patiently<T>(timeout: Duration, mut work: impl FnMut() -> Sql<T>) 
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "the other process lives in real time, whatever our clock says"
+    reason = "the other process runs in real time, even if this one has a virtual clock"
 )]
 fn rest(pause: Duration) {
     std::thread::sleep(pause);
@@ -160,21 +161,21 @@ mod tests {
     use crate::{directory::Directory, settings::Synchronous};
 
     #[test]
-    fn a_file_is_synchronous_in_full_unless_it_was_told_otherwise() {
+    fn synchronous_is_full_by_default() {
         let directory = Directory::new();
         let mut settings = SqliteSettings::file(directory.path().join("dwell.db"));
         let mode = |settings: &SqliteSettings| -> i64 {
             let writer = open_writer(settings).unwrap();
             writer.pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap()
         };
-        assert_eq!(mode(&settings), 2, "what is confirmed survives a power cut");
+        assert_eq!(mode(&settings), 2, "confirmed messages survive a power failure");
         settings.synchronous = Synchronous::Normal;
         assert_eq!(mode(&settings), 1);
     }
 
-    /// Else it would not be compared with the same.
+    /// The benchmark compares Dwell with bare SQLite under the same settings.
     #[test]
-    fn what_the_benchmark_is_compared_with_has_the_cache_the_pages_and_the_log_that_we_have() {
+    fn benchmark_baseline_has_the_same_cache_page_and_log_sizes() {
         let bare = include_str!("../benches/sqlite/raw.rs");
         for pragma in [
             format!("cache_size = -{CACHE};"),
@@ -186,15 +187,15 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_not_there_is_said_with_what_to_do() {
-        let said = |path: &str| check_path(Path::new(path)).unwrap_err().to_string();
-        assert!(said("nowhere/dwell.db").contains("create it"));
-        let home = said("~/dwell.db");
+    fn missing_directory_error_tells_what_to_do() {
+        let error = |path: &str| check_path(Path::new(path)).unwrap_err().to_string();
+        assert!(error(" nowhere/dwell.db").contains("create it"));
+        let home = error(" ~/dwell.db");
         assert!(home.contains("write the whole path") && !home.contains("create it"), "{home}");
     }
 
     #[test]
-    fn a_statement_is_planned_once_whatever_values_it_is_given() {
+    fn statement_is_prepared_once_for_all_bound_values() {
         let directory = Directory::new();
         let settings = SqliteSettings::file(directory.path().join("dwell.db"));
         let writer = open_writer(&settings).unwrap();

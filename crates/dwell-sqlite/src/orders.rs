@@ -1,39 +1,41 @@
-//! What the thread that writes is told, one after the other.
+//! Orders to the writer thread, processed one after the other.
 
 use crate::job::{Job, Weight};
 use dwell_core::{Busy, Clock, Result};
 use std::{sync::mpsc::Receiver, time::Duration};
 use tokio::sync::oneshot;
 
-/// About how many messages one transaction takes: enough that the wait for the disk counts for little, and few enough
-/// that nobody waits for long.
+/// Approximate number of messages in one transaction: enough that the cost of the disk sync is
+/// small per message, and few enough that no caller waits for long.
 const GROUP: usize = 1000;
 
-/// About how much it writes, in bytes: large messages would make it wait for the disk for long, and the log long at once.
+/// Approximate number of bytes in one transaction: more would delay the commit and lengthen the log
+/// at once.
 pub(crate) const LARGEST: usize = 4 << 20;
 
-/// Whoever was answered may ask again at once. To wait for those is worth this part of a commit, which they then share.
+/// Callers that were just answered may send the next request at once. Waiting for them, so that
+/// they share a commit, is worth this fraction of a commit.
 const PATIENCE: u32 = 8;
 
-/// What the thread is told.
+/// Order to the writer thread.
 pub(crate) enum Order {
     Work(Box<dyn Job>),
-    /// See whether another process has written.
+    /// Check whether another process has written.
     Watch(Busy),
-    /// Let go of the file, and take it up again.
+    /// Close the file, and open it again.
     Reopen(oneshot::Sender<Result<()>>, Busy),
-    /// Nothing comes after this.
+    /// Stop: no order follows.
     Close(Busy),
 }
 
-/// Orders in the order in which they came.
+/// Queue of orders, first in, first out.
 pub(crate) struct Orders {
     queue: Receiver<Order>,
-    /// It came while a group was gathered that it is no part of, or answered.
+    /// Order that arrived while a group was gathered, and that is not part of the group.
     held_over: Option<Order>,
-    /// How many jobs the last group had.
+    /// Number of jobs in the last group.
     last: usize,
-    /// What the last commit took.
+    /// Duration of the last commit.
     commit: Duration,
 }
 
@@ -42,25 +44,25 @@ impl Orders {
         Self { queue, held_over: None, last: 0, commit: Duration::ZERO }
     }
 
-    /// The next one; `None` if nobody can ask for more.
+    /// Returns the next order, or `None` if all senders are gone.
     pub(crate) fn next(&mut self) -> Option<Order> {
         self.held_over.take().or_else(|| self.queue.recv().ok())
     }
 
-    /// Whether somebody asks for something now.
+    /// Returns whether an order is waiting.
     pub(crate) fn is_asked(&mut self) -> bool {
         self.held_over = self.held_over.take().or_else(|| self.queue.try_recv().ok());
         self.held_over.is_some()
     }
 
-    /// A group begins.
+    /// Begins a group.
     pub(crate) fn gather<'a>(&'a mut self, clock: &'a dyn Clock) -> Gather<'a> {
         let patience = self.commit / PATIENCE;
         Gather { orders: self, clock, patience, jobs: 0, messages: 0, bytes: 0 }
     }
 }
 
-/// A group while it is gathered: it grows as long as its jobs are run.
+/// Group being gathered: it grows while its jobs run.
 pub(crate) struct Gather<'a> {
     orders: &'a mut Orders,
     clock: &'a dyn Clock,
@@ -71,16 +73,17 @@ pub(crate) struct Gather<'a> {
 }
 
 impl Gather<'_> {
-    /// A job of this weight is part of the group.
+    /// Adds a job of this weight to the group.
     pub(crate) fn add(&mut self, weight: Weight) {
         self.jobs += 1;
         self.messages += weight.messages;
         self.bytes += weight.bytes;
     }
 
-    /// One more for the group, unless it is large enough, or nobody asks. As long as the group is smaller than the one
-    /// before it, those who were in that one are waited for a little: else they and the others would take turns, and each
-    /// half pay for a commit of its own.
+    /// Returns one more job for the group, unless the group is large enough or no job is waiting.
+    /// While the group is smaller than the previous one, this waits a little for the callers of
+    /// that one. Otherwise two halves of the callers would alternate, and each half would pay for a
+    /// commit.
     pub(crate) fn more(&mut self) -> Option<Box<dyn Job>> {
         if self.messages >= GROUP || self.bytes >= LARGEST || self.orders.held_over.is_some() {
             return None;
@@ -105,7 +108,7 @@ impl Gather<'_> {
         next
     }
 
-    /// The group is complete, and `commit` writes it.
+    /// Runs `commit` for the complete group, and measures it.
     pub(crate) fn commit<T, E>(self, commit: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let before = self.clock.elapsed();
         let committed = commit()?;

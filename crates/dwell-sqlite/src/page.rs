@@ -1,10 +1,11 @@
-//! Pages of records, in the order in which they came to be.
+//! Pages of records, in the order of their creation.
 //!
-//! A page is put together from one or more scans, each of which goes through an index that has its records in order, or
-//! through a small set of them. All of them look at the same part of the order at one moment, and then at the next part: a
-//! record keeps its place in the order, so one that goes from state to state meanwhile is met by one of the scans when its
-//! part is looked at. No part has more than so many rows or bytes, so that a search through millions of messages, or through
-//! large ones, does not keep the log from being emptied.
+//! A page is merged from one or more scans. Each scan uses an index that has its records in order,
+//! or a small set of records. All scans read the same part of the order in one snapshot, and then
+//! the next part. A record keeps its position in the order, so a record that changes its state
+//! meanwhile is found by one of the scans when its part is read. Each part is limited in rows and
+//! bytes, so that a search through millions of messages, or through large ones, does not stop the
+//! log from being emptied.
 
 use crate::{
     fault::Sql,
@@ -17,16 +18,16 @@ use dwell_core::{Cursor, Error, ErrorKind, MessageId, Page, Record, RecordQuery,
 use rusqlite::{Connection, OptionalExtension, Params, Row, ToSql, types::Value};
 use std::sync::Arc;
 
-/// How many rows are looked through at a time.
+/// Number of rows read in one part.
 const WINDOW: i64 = 20_000;
 
-/// So many are rather sorted than looked for among all.
+/// Up to this number, records are sorted rather than searched among all records.
 const FEW: i64 = 20_000;
 
-/// How many bytes of bodies are read at a time by each scan, and one body more.
+/// Number of bytes of bodies that each scan reads in one part, not counting the last body.
 const BYTES: i64 = 64 << 20;
 
-/// Where a record stands in the order of all.
+/// Position of a record in the order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     created_at: i64,
@@ -35,10 +36,10 @@ struct Rank {
 }
 
 impl Rank {
-    /// Before all.
+    /// Position before all records.
     const FIRST: Self = Self { created_at: i64::MIN, id: String::new(), number: i64::MIN };
 
-    /// From the columns `created_at`, `id` and `number`.
+    /// Reads the columns `created_at`, `id` and `number`.
     fn read(row: &Row<'_>) -> Sql<Self> {
         Ok(Self { created_at: row.get(0)?, id: row.get(1)?, number: row.get(2)? })
     }
@@ -53,7 +54,7 @@ impl Rank {
 
     fn of_cursor(cursor: &Cursor) -> Result<Self> {
         let number = i64::from_str_radix(&cursor.place, 16).map_err(|_| {
-            let text = "this cursor is not one that this ledger gave: start from the first page";
+            let text = "this cursor was not returned by this ledger: start from the first page";
             Error::new(ErrorKind::Invalid, text)
         })?;
         Ok(Self { created_at: cursor.created_at.0, id: cursor.id.to_string(), number })
@@ -68,7 +69,7 @@ impl Rank {
     }
 }
 
-/// What a query asks of each row.
+/// Conditions of a query on each row.
 #[derive(Default)]
 struct Filter {
     sql: String,
@@ -122,16 +123,16 @@ impl Filter {
     }
 }
 
-/// What leads to some of the records.
+/// Access path to some of the records.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Index(&'static str),
-    /// The table of what waits.
+    /// The table of pending messages.
     Waiting,
 }
 
 impl Way {
-    /// What a statement selects from.
+    /// Returns the source of a `SELECT` statement.
     fn from(self) -> String {
         match self {
             Self::Index(name) => format!("message INDEXED BY {name}"),
@@ -140,13 +141,13 @@ impl Way {
     }
 }
 
-/// One way to some of the records.
+/// One scan over some of the records.
 #[derive(Clone, Debug)]
 struct Scan {
     way: Way,
-    /// Of rows like this.
+    /// Condition on the rows.
     condition: String,
-    /// The index has them in order. Else all of them are looked at, and they are few.
+    /// Set if the index has them in order. Otherwise all of them are read, and they are few.
     is_ordered: bool,
 }
 
@@ -159,13 +160,13 @@ impl Scan {
         Self { way: Way::Waiting, condition: "phase = 0".to_owned(), is_ordered: false }
     }
 
-    /// Those in this state alone.
+    /// Restricts the scan to this state.
     fn of_state(self, code: u8) -> Self {
         Self { condition: format!("{} AND state = {code}", self.condition), ..self }
     }
 }
 
-/// Which scans find all that a query may ask for.
+/// Returns scans that together find all records of a query.
 fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
     let wanted: Vec<_> = query.states.iter().map(|state| code(*state).to_string()).collect();
     let any_state = match wanted.is_empty() {
@@ -175,7 +176,7 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
     if query.id.is_some() {
         return Ok(vec![Scan::new("message_id", any_state, false)]);
     }
-    // Of one key there may be millions, too: then it is looked for like anything else.
+    // A single key may have millions of messages; then the key is an ordinary condition.
     if let Some(key) = &query.key
         && has_few(connection, &Scan::new("message_key", "key = ?1", false), [&**key])?
     {
@@ -187,7 +188,8 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
     let (mut scans, mut rest) = (Vec::new(), Vec::new());
     for state in State::ALL.into_iter().filter(|state| query.states.contains(state)) {
         let (code, mut are_few) = (code(state), true);
-        // What is ready or in hands belongs where it lies, unless it is dead: of those there may be millions.
+        // Ready and leased messages belong to the place that stores them, except dead letters, of
+        // which there may be millions.
         let here = format!("place IN (SELECT home FROM tally WHERE state = {code} AND messages > 0)");
         let places = match state {
             State::Scheduled => vec![Scan::of_waiting()],
@@ -197,7 +199,7 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
             ],
             State::Processing => vec![Scan::new("message_leased", format!("phase = 3 AND {here}"), false)],
             State::Done => vec![Scan::new("message_over", "phase = 4", false)],
-            // Each state by itself: of the other one there may be millions.
+            // Each state separately, since the other one may have millions.
             State::Cancelled | State::Discarded => {
                 vec![Scan::new("message_dropped", format!("state BETWEEN 6 AND 7 AND state = {code}"), false)]
             }
@@ -219,7 +221,8 @@ fn scans(connection: &Connection, query: &RecordQuery) -> Sql<Vec<Scan>> {
     Ok(scans)
 }
 
-/// Whether few rows are on this way, in whatever state. The index alone is looked at, and no further than that.
+/// Returns whether a scan has few rows, whatever their state. This reads the index only, and only
+/// up to the limit.
 fn is_small(connection: &Connection, scan: &Scan) -> Sql<bool> {
     has_few(connection, scan, [])
 }
@@ -233,11 +236,11 @@ fn has_few(connection: &Connection, scan: &Scan, of: impl Params) -> Sql<bool> {
     Ok(!connection.prepare_cached(&sql)?.exists(of)?)
 }
 
-/// One page.
+/// Returns one page.
 pub(crate) async fn list(file: &File, query: RecordQuery) -> Result<Page<Record>> {
     let mut after = query.after.as_ref().map(Rank::of_cursor).transpose()?.unwrap_or(Rank::FIRST);
     let query = Arc::new(query);
-    // One more than asked for tells whether this page is the last.
+    // One more than requested tells whether this page is the last.
     let wanted = query.limit.saturating_add(1);
     let mut items: Vec<Found> = Vec::new();
     loop {
@@ -255,20 +258,21 @@ pub(crate) async fn list(file: &File, query: RecordQuery) -> Result<Page<Record>
     Ok(Page { items: items.into_iter().map(|found| found.record).collect(), next })
 }
 
-/// What was found in one part of the order, and where that ended; `None` at the end of all.
+/// Records found in one part of the order, and the end of that part; `None` at the end of the
+/// order.
 struct Seen {
     found: Vec<Found>,
     end: Option<Rank>,
 }
 
-/// A part of the order: behind one place, up to another or to the end of all.
+/// Part of the order, after one position and up to another or the end.
 struct Part<'a> {
     after: &'a Rank,
     end: Option<Rank>,
 }
 
 impl Part<'_> {
-    /// It ends there, unless it has ended before.
+    /// Moves the end forward to this position, if that is earlier.
     fn end_at(&mut self, end: Option<Rank>) {
         self.end = match (self.end.take(), end) {
             (Some(before), Some(end)) => Some(before.min(end)),
@@ -281,7 +285,7 @@ impl Part<'_> {
     }
 }
 
-/// Looks through the next part of the order by every scan, at one moment.
+/// Reads the next part of the order with every scan, in one snapshot.
 fn look(connection: &Connection, query: &RecordQuery, after: &Rank, limit: usize) -> Sql<Seen> {
     let scans = scans(connection, query)?;
     let mut part = Part { after, end: None };
@@ -305,7 +309,8 @@ fn look(connection: &Connection, query: &RecordQuery, after: &Rank, limit: usize
     Ok(Seen { found, end: part.end })
 }
 
-/// The first of what a scan finds in this part. Returns where it stopped, if that was because it has read so much.
+/// Adds the first records that a scan finds in this part. Returns where the scan stopped, if it
+/// reached the byte limit.
 fn find(
     connection: &Connection,
     filter: &Filter,
@@ -325,10 +330,11 @@ fn find(
     Ok(end)
 }
 
-/// Where a search for text has to end, because it reads the body of each row that the other filters leave; `None` if it can go
-/// on to the end of this part.
+/// Returns where a text search must stop, because it reads the body of each row that passes the
+/// other filters; `None` if it can read to the end of this part.
 fn end_by_bytes(connection: &Connection, others: &Filter, scan: &Scan, part: &Part<'_>) -> Sql<Option<Rank>> {
-    // Of one row after the other, and so of no more than are looked at. It does not take the whole body to tell its length.
+    // Looked up row by row, so only for rows in this part. SQLite knows the length without reading
+    // the body.
     let mut length = connection.prepare_cached(
         "SELECT coalesce(length(body), (SELECT length(body) FROM payload WHERE payload.message = message.number), 0)
          FROM message WHERE number = ?1",
@@ -344,7 +350,8 @@ fn end_by_bytes(connection: &Connection, others: &Filter, scan: &Scan, part: &Pa
     Ok(end)
 }
 
-/// Calls `see` with these columns of each row that a scan finds in this part, in order, until it says that it is enough.
+/// Calls `see` with these columns of each row of a scan in this part, in order, until it returns
+/// `false`.
 fn each(
     connection: &Connection,
     columns: &str,
@@ -387,7 +394,7 @@ fn each(
     Ok(())
 }
 
-/// Where so many rows end, if there are more behind them.
+/// Returns the position of the last row of a full window, if there are more rows behind it.
 fn end_by_rows(connection: &Connection, scan: &Scan, after: &Rank) -> Sql<Option<Rank>> {
     let sql = format!(
         "SELECT created_at, id, number FROM {} WHERE {}

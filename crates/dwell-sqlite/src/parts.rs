@@ -1,36 +1,38 @@
-//! The parts of what waits in a topic. Among a million, each message that is scheduled would write a page of its own, because
-//! its due time is anywhere among theirs. So there are parts, each in the order of due times, and what is scheduled goes into
-//! one of them until that is full: its pages are few, and written once for many messages. Who looks for what is due looks
-//! into each part, of which there are few as well.
+//! Parts of the pending messages of a topic. In a single order of a million due times, each
+//! scheduled message would change a separate page. Instead, entries are divided into parts, each
+//! ordered by due time, and new entries go into one part until it is full. Its pages are few, and
+//! each is written once for many messages. A search for due messages scans every part; these are
+//! few as well.
 //!
-//! A part is there as long as there are entries in it. Which one an entry is in is for its row to know, and any will do.
+//! A part exists as long as it has entries. Any part will do for an entry; the row of the message
+//! knows which.
 
 use crate::{fault::Sql, tx::Tx};
 use dwell_core::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row};
 
-/// So many entries are put into one part: with more, a commit writes more pages; with fewer, there are more parts to look at.
-/// In the tests of this crate, few are many.
+/// Maximum number of entries put into one part. With more, a commit writes more pages; with fewer,
+/// there are more parts to scan. The tests of this crate use a small number.
 const FULL: usize = if cfg!(test) { 8 } else { 1 << 17 };
 
-/// One that has no more than this, because it was left or the time of what was there has come, is filled up.
+/// A part with at most this number of entries is filled up again.
 const FEW: usize = FULL / 4;
 
-/// So many parts are looked at for one that can be filled up, beside the last.
+/// Number of parts checked for reuse, besides the last one.
 const LOOKED_AT: usize = 4;
 
-/// The part of a topic that is being filled by this process.
+/// Part of a topic that this process is filling.
 pub(crate) struct Filling {
     part: i64,
-    /// So many go into it before it is looked at again.
+    /// Number of entries it takes before a part is chosen again.
     room: usize,
 }
 
-/// A part that something is in.
+/// Part with at least one entry.
 pub(crate) struct Part {
     pub(crate) topic: i64,
     pub(crate) id: i64,
-    /// Nothing in it is due before this.
+    /// Lower bound of the due times in it.
     pub(crate) first_due: Timestamp,
 }
 
@@ -40,7 +42,8 @@ impl Part {
     }
 }
 
-/// The parts of all topics. Each is found by one step into the table, past all entries of the one before it.
+/// Returns the parts of all topics. Each is found by one index lookup, past all entries of the
+/// previous one.
 pub(crate) fn all_parts(connection: &Connection) -> Sql<Vec<Part>> {
     let mut behind_part = connection.prepare_cached(
         "SELECT in_topic, in_part, due_at FROM waiting WHERE in_topic = ?1 AND in_part > ?2
@@ -62,7 +65,7 @@ pub(crate) fn all_parts(connection: &Connection) -> Sql<Vec<Part>> {
 }
 
 impl Tx<'_> {
-    /// The parts of a topic, and perhaps some that are empty by now.
+    /// Returns the parts of a topic, possibly including some that are empty by now.
     pub(crate) fn parts(&mut self, topic: i64) -> Sql<&[i64]> {
         if !self.cache.parts.contains_key(&topic) {
             let parts = self.read_parts(topic)?;
@@ -83,14 +86,14 @@ impl Tx<'_> {
         Ok(parts)
     }
 
-    /// Nothing is in this part. One that is filled again is there again.
+    /// Removes an empty part from the cache. It is added again once it is filled again.
     pub(crate) fn part_is_empty(&mut self, topic: i64, part: i64) {
         if let Some(parts) = self.cache.parts.get_mut(&topic) {
             parts.retain(|of| *of != part);
         }
     }
 
-    /// The part that the next entry of this topic goes into.
+    /// Returns the part for the next entry of this topic.
     pub(crate) fn part_to_fill(&mut self, topic: i64) -> Sql<i64> {
         let part = match self.own.filling.get_mut(&topic) {
             Some(filling) if filling.room > 0 => {
@@ -104,7 +107,7 @@ impl Tx<'_> {
                 part
             }
         };
-        // If it is not known which there are, this one is found with the others.
+        // Without a cached list, this part is found with the others later.
         if let Some(parts) = self.cache.parts.get_mut(&topic)
             && !parts.contains(&part)
         {
@@ -113,13 +116,13 @@ impl Tx<'_> {
         Ok(part)
     }
 
-    /// One that few are in, or a new one behind all others.
+    /// Chooses a part with few entries, or a new one behind all others.
     fn choose(&mut self, topic: i64) -> Sql<Filling> {
-        // Others each time.
+        // Check different parts each time.
         let turn = self.cache.next as usize;
         let mut parts = self.parts(topic)?.to_vec();
         parts.sort_unstable();
-        // The last one is likely to be the one that a process before this was at.
+        // An earlier process was probably filling the last part.
         let last = parts.last().copied();
         let count = parts.len().min(LOOKED_AT);
         let some = (0..count).map(|at| parts[(turn + at * parts.len() / count) % parts.len()]);
@@ -132,7 +135,7 @@ impl Tx<'_> {
         Ok(Filling { part: last.map_or(0, |last| last.saturating_add(1)), room: FULL - 1 })
     }
 
-    /// How many entries a part has, as far as that matters.
+    /// Returns the number of entries of a part, counted up to `FEW` + 1.
     fn entries(&self, topic: i64, part: i64) -> Sql<usize> {
         self.sql(
             "SELECT count(*) FROM (SELECT 1 FROM waiting WHERE in_topic = ?1 AND in_part = ?2 LIMIT ?3)",

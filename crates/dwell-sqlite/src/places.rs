@@ -1,4 +1,4 @@
-//! Topics and subscriptions, as they are in the file, kept at hand by the thread that writes.
+//! Topics and subscriptions of the file, cached by the writer thread.
 
 use crate::{
     fault::Sql,
@@ -12,41 +12,42 @@ use std::{
     time::Duration,
 };
 
-/// A topic. Topics are never removed.
+/// Topic. Topics are never removed.
 #[derive(Clone, Debug)]
 pub(crate) struct Topic {
     pub(crate) name: Text,
-    /// Keeps what nobody subscribed to.
+    /// Keeps messages that have no subscriber.
     pub(crate) keeps: bool,
-    /// Whether somebody said so, or it only came with a subscription.
+    /// Declared explicitly, rather than created for a subscription.
     pub(crate) is_declared: bool,
-    /// What lies here was given up.
+    /// Stores dead letters.
     pub(crate) is_dead: bool,
-    /// Its messages are jobs.
+    /// Stores jobs.
     pub(crate) is_job: bool,
-    /// The subscriptions that somebody asked for, in the order in which they came.
+    /// Declared subscriptions, in the order of their creation.
     pub(crate) subscribed: Vec<i64>,
-    /// Keeps what nobody subscribed to, until the first subscription comes.
+    /// Keeps messages without a subscriber, until the first subscription is declared.
     pub(crate) kept: Option<i64>,
-    /// Has taken over what was kept, and answers to the topic's own name as well.
+    /// Subscription that took over the kept messages, and that also answers to the topic's own
+    /// name.
     pub(crate) adopter: Option<i64>,
-    /// It was said that what nobody subscribed to is dropped.
+    /// Set once the discarding of messages without a subscriber was logged.
     pub(crate) is_warned: bool,
 }
 
-/// A subscription. Subscriptions are never removed.
+/// Subscription. Subscriptions are never removed.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
-    /// Its settings; those of what is kept by itself are the defaults.
+    /// Its settings; the subscription of kept messages has the defaults.
     pub(crate) settings: Subscription,
 }
 
-/// Where a message goes, once it was found to exist.
+/// Resolved destination of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// To all that are subscribed when it is due.
+    /// All subscriptions that exist when it is due.
     Topic(i64),
-    /// To this one alone.
+    /// This subscription alone.
     Queue(i64, i64),
 }
 
@@ -57,7 +58,7 @@ impl Target {
         }
     }
 
-    /// Where it lies while it waits.
+    /// Returns the place that stores the message while it is pending.
     pub(crate) fn place(self) -> i64 {
         match self {
             Self::Topic(place) | Self::Queue(_, place) => place,
@@ -74,7 +75,7 @@ pub(crate) struct Places {
     queue_names: HashMap<(i64, Text), i64>,
 }
 
-/// A duration as the file has it.
+/// Converts a duration to its form in the file.
 pub(crate) fn to_millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
 }
@@ -157,12 +158,12 @@ impl Places {
         self.topic_names.get(name).copied()
     }
 
-    /// The subscription that somebody asked for under this name.
+    /// Returns the declared subscription of this name.
     pub(crate) fn queue_named(&self, topic: i64, name: &Text) -> Option<i64> {
         self.queue_names.get(&(topic, name.clone())).copied()
     }
 
-    /// All subscriptions of a topic.
+    /// Returns all subscriptions of a topic.
     pub(crate) fn of_topic(&self, topic: i64) -> impl Iterator<Item = i64> {
         let of = self.topics.get(&topic);
         of.into_iter().flat_map(|of| of.subscribed.iter().copied().chain(of.kept))
@@ -173,17 +174,19 @@ impl Tx<'_> {
     pub(crate) fn topic(&self, name: &str) -> Result<i64, Halt> {
         self.places().topic_named(name).ok_or_else(|| {
             let close = suggest(name, self.places().topic_names.keys().map(|name| &**name));
-            let meant = close.map(|close| format!("did you mean `{close}`? else ")).unwrap_or_default();
+            let meant = close.map(|close| format!("did you mean `{close}`? otherwise ")).unwrap_or_default();
             let text = format!(
-                "there is no topic `{name}` in `{}`: {meant}start a program that handles it, with `on_missing = \"create\"`, which is the default",
+                "there is no topic `{name}` in `{}`: {meant}start a program that handles it, with \
+                 `on_missing = \"create\"`, which is the default",
                 self.file_name()
             );
             refused(ErrorKind::NotFound, text)
         })
     }
 
-    /// The subscription of this name. That of the topic's own name is made on first use, where the topic keeps what
-    /// nobody subscribed to; once it was adopted, its adopter answers to its name.
+    /// Returns the subscription of this name. The subscription with the topic's own name is created
+    /// on first use if the topic keeps messages without a subscriber; after its adoption, its
+    /// adopter answers to this name.
     pub(crate) fn queue(&mut self, topic: i64, name: &Text) -> Result<i64, Halt> {
         if let Some(queue) = self.places().queue_named(topic, name) {
             return Ok(queue);
@@ -198,13 +201,14 @@ impl Tx<'_> {
             }
         }
         let text = format!(
-            "there is no subscription `{name}` of the topic `{}`: start a program that has it, with `on_missing = \"create\"`, which is the default",
+            "there is no subscription `{name}` of the topic `{}`: start a program that declares it, with \
+             `on_missing = \"create\"`, which is the default",
             of.name
         );
         Err(refused(ErrorKind::NotFound, text))
     }
 
-    /// The subscription of what nobody subscribed to.
+    /// Returns the subscription of kept messages.
     pub(crate) fn kept(&mut self, topic: i64) -> Sql<i64> {
         let of = &self.places().topics[&topic];
         if let Some(kept) = of.kept {
@@ -222,7 +226,7 @@ impl Tx<'_> {
         })
     }
 
-    /// The number of a place, given one if it has none.
+    /// Returns the number of a place, and assigns one if there is none.
     pub(crate) fn place(&mut self, topic: &str, subscription: &str) -> Sql<i64> {
         let found = self
             .sql("SELECT id FROM place WHERE topic = ?1 AND subscription = ?2")?
@@ -262,7 +266,7 @@ impl Tx<'_> {
         Ok(id)
     }
 
-    /// Writes the settings of a subscription, new or not.
+    /// Writes the settings of a new or existing subscription.
     pub(crate) fn write_queue(
         &mut self,
         id: i64,
@@ -289,7 +293,8 @@ impl Tx<'_> {
         self.places_changed()
     }
 
-    /// Where a message belongs: to the place it lies in, or, for what is dead, to where it came from.
+    /// Returns the place that a message belongs to: the place that stores it, or for a dead letter
+    /// its origin.
     pub(crate) fn home(&mut self, topic: i64, place: i64, headers: &Headers) -> Sql<i64> {
         if !self.places().topics[&topic].is_dead {
             return Ok(place);

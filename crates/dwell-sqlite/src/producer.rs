@@ -1,4 +1,4 @@
-//! The end that takes messages in.
+//! Producer of messages.
 
 use crate::{
     accept::{By, content},
@@ -10,7 +10,7 @@ use crate::{
 use dwell_core::{BoxFuture, Envelope, Producer, Result, Sent};
 use std::sync::Arc;
 
-/// How many envelopes one job takes in.
+/// Maximum number of envelopes in one job.
 const BATCH: usize = 500;
 
 pub(crate) struct SqliteProducer(pub(crate) Arc<Handle>);
@@ -21,7 +21,7 @@ impl Producer for SqliteProducer {
     }
 }
 
-/// What one job takes in of these: so many, or so much, and at least one.
+/// Returns the envelopes for one job: limited in number and in bytes, but at least one.
 fn first_of(batch: &[Envelope]) -> (&[Envelope], Weight) {
     let mut weight = Weight::default();
     for envelope in batch.iter().take(BATCH) {
@@ -36,7 +36,7 @@ fn first_of(batch: &[Envelope]) -> (&[Envelope], Weight) {
     (&batch[..weight.messages], weight)
 }
 
-/// Takes in a batch, a job at a time: others come in between.
+/// Accepts a batch, one job at a time, so that other callers are served in between.
 pub(crate) async fn accept(handle: &Handle, batch: &[Envelope]) -> Vec<Result<Sent>> {
     let mut results = Vec::with_capacity(batch.len());
     let mut rest = batch;
@@ -47,7 +47,8 @@ pub(crate) async fn accept(handle: &Handle, batch: &[Envelope]) -> Vec<Result<Se
             Ok(file) => {
                 let chunk: Vec<_> =
                     chunk.iter().map(|envelope| (envelope.clone(), content(envelope))).collect();
-                // Memory of the thread that writes would be given back by another, and each would wait for the other's.
+                // Allocated here: freeing memory of the writer thread in another thread would make
+                // the threads contend.
                 let mut room = Vec::with_capacity(chunk.len());
                 let job = file.write(weight, move |tx| {
                     let mut sent = std::mem::take(&mut room);
@@ -74,7 +75,7 @@ mod tests {
     use dwell_core::{Address, Message};
 
     #[test]
-    fn a_job_takes_so_many_messages_or_so_many_bytes_and_at_least_one() {
+    fn job_is_limited_in_messages_and_bytes_but_takes_at_least_one() {
         let of =
             |bytes: usize| Envelope::new(Address::topic("orders"), Message::new("a", "", vec![0; bytes]));
         let takes = |batch: &[Envelope]| first_of(batch).0.len();

@@ -1,4 +1,4 @@
-//! Making topics and subscriptions: all that is asked for is checked before anything is made.
+//! Creation of topics and subscriptions: the whole request is checked before anything is created.
 
 use crate::{
     fault::Sql,
@@ -13,37 +13,39 @@ use dwell_core::{
 };
 use std::collections::BTreeMap;
 
-/// What is to be made, by name. Made in the order of the names, so that the same request gives the same file.
+/// Topics and subscriptions to create or change, ordered by name, so that equal requests give equal
+/// files.
 #[derive(Default)]
 struct Plan {
     topics: BTreeMap<Text, Claim>,
     subscriptions: Vec<Subscription>,
-    /// Existing subscriptions that take other settings.
+    /// Existing subscriptions with new settings.
     changed: Vec<Changed>,
     changes: Vec<SettingChanges>,
 }
 
-/// An existing subscription, and the settings that it takes.
+/// Existing subscription with its new settings.
 struct Changed {
     topic: i64,
     queue: i64,
     settings: Subscription,
 }
 
-/// What a topic does with messages that nobody subscribed to.
+/// Treatment of messages without a subscriber in a topic.
 #[derive(Clone, Copy)]
 struct Claim {
     unclaimed: Unclaimed,
-    /// The request sets it; else it is the default of a topic that comes with a subscription.
+    /// Set if the request declares it; otherwise it is the default of a topic created for a
+    /// subscription.
     is_declared: bool,
-    /// The topic exists, and only takes this setting.
+    /// Set if the topic exists and only takes this setting.
     is_there: bool,
-    /// It is part of this request.
+    /// Set if it is part of this request.
     is_planned: bool,
 }
 
 impl Plan {
-    /// An error that names all that is missing, if anything is.
+    /// Returns an error that names everything that is missing, if anything is.
     fn is_all_there(&self, file: &dyn std::fmt::Display) -> Result<(), Halt> {
         let topics = self.topics.iter().filter(|(_, claim)| !claim.is_there);
         let topics = topics.map(|(name, _)| format!("the topic `{name}`"));
@@ -55,12 +57,13 @@ impl Plan {
         }
         let missing = missing.join(", ");
         let text = format!(
-            "not in `{file}`: {missing}; start a program that handles it first, or set `on_missing = \"create\"`"
+            "`{file}` does not contain {missing}: start a program that handles it first, or set `on_missing = \"create\"`"
         );
         Err(refused(ErrorKind::NotFound, text))
     }
 
-    /// All that these need and that does not exist, or has other settings. `Conflict` if these cannot be changed.
+    /// Returns everything in the request that does not exist or has other settings, or `Conflict`
+    /// if the settings cannot be changed.
     fn of(
         places: &Places,
         topics: &[Topic],
@@ -136,7 +139,7 @@ impl Plan {
         Ok(())
     }
 
-    /// What a topic that is there, or planned, does with what nobody subscribed to.
+    /// Returns how an existing or planned topic treats messages without a subscriber.
     fn claim(&self, places: &Places, name: &Text) -> Option<Claim> {
         let there = places.topic_named(name).map(|id| &places.topics[&id]);
         let there = there.map(|topic| Claim {
@@ -148,7 +151,7 @@ impl Plan {
         self.topics.get(name).copied().or(there)
     }
 
-    /// The settings that this request gives to a subscription.
+    /// Returns the settings of a subscription in this request.
     fn subscription(&self, topic: &Text, name: &Text) -> Option<&Subscription> {
         let changed = self.changed.iter().map(|changed| &changed.settings);
         let mut planned = self.subscriptions.iter().chain(changed);
@@ -156,15 +159,15 @@ impl Plan {
     }
 }
 
-/// The numbers of a topic and a subscription that exists.
+/// Returns the numbers of an existing subscription and its topic.
 fn existing(places: &Places, topic: &Text, name: &Text) -> Option<(i64, i64)> {
     let topic = places.topic_named(topic)?;
     Some((topic, places.queue_named(topic, name)?))
 }
 
 impl Tx<'_> {
-    /// Makes what is missing, or says so. Returns whether that is all: there may be more to do first than fits one
-    /// transaction.
+    /// Creates what is missing, or reports it. Returns whether the request is complete: the
+    /// necessary work may exceed one transaction.
     pub(crate) fn provision(
         &mut self,
         topics: &[Topic],
@@ -176,7 +179,7 @@ impl Tx<'_> {
             plan.is_all_there(self.file_name())?;
             return Ok(true);
         }
-        // Whoever subscribes now does not get what was due before.
+        // A new subscription does not get messages that were due before.
         for name in plan.subscriptions.iter().map(|subscription| &subscription.topic) {
             let Some(topic) = self.places().topic_named(name) else { continue };
             let promoted = self.promote(topic, CHUNK)?;
@@ -186,7 +189,8 @@ impl Tx<'_> {
             }
         }
         self.make(plan)?;
-        // All of it before this is done: nobody may receive here.
+        // Retry all refused rows before the request is complete, since no receiver may exist to do
+        // it.
         let is_more = self.try_again()?;
         self.taken_in = None;
         Ok(!is_more)
@@ -221,7 +225,7 @@ impl Tx<'_> {
             }
         }
         if is_new {
-            // What another program has put there may have somewhere to go now.
+            // Refused rows of other programs may have a destination now.
             self.own.marks.tried_again = Some(i64::MIN);
         }
         Ok(())
@@ -234,11 +238,11 @@ impl Tx<'_> {
             self.insert_queue(topic, subscription, true)?;
             return Ok(());
         };
-        // The first subscription takes over what was kept for it. It becomes that subscription: what is ready, what waits
-        // and what is in somebody's hands is then its own.
+        // The first subscription takes over the kept messages by becoming their subscription: its
+        // ready, pending and leased messages stay where they are.
         let is_adopter = subscription.name != of.name;
         if is_adopter {
-            // The name may be known as one that something dead came from.
+            // The name may already be known as the origin of a dead letter.
             let known = self.place(&subscription.topic, &subscription.name)?;
             self.merge(known, kept)?;
             self.sql("UPDATE place SET subscription = ?2 WHERE id = ?1")?
@@ -248,7 +252,7 @@ impl Tx<'_> {
         self.order_changed(kept, subscription)
     }
 
-    /// Messages that lie aside until their key is free are ready, where keys are no longer kept in order.
+    /// Makes messages put aside ready once the subscription is no longer ordered.
     fn order_changed(&mut self, queue: i64, settings: &Subscription) -> Sql<()> {
         if !settings.ordered {
             self.sql("UPDATE message SET phase = 1 WHERE place = ?1 AND phase = 2")?.execute([queue])?;
@@ -256,7 +260,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// What belongs to one place belongs to another from now on, and the first is no more.
+    /// Moves everything that belongs to one place to another, and removes the first.
     fn merge(&mut self, from: i64, into: i64) -> Sql<()> {
         if self.sql("SELECT 1 FROM tally WHERE home = ?1 AND messages > 0")?.exists([from])? {
             self.sql("UPDATE message SET home = ?2 WHERE home = ?1")?.execute((from, into))?;

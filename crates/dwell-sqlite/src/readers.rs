@@ -1,4 +1,4 @@
-//! Threads that only read, beside the one that writes: a long look at the ledger holds up nobody.
+//! Reader threads beside the writer thread: a long ledger query blocks no writes.
 
 use crate::{
     fault::{Sql, fault},
@@ -19,20 +19,21 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// How many threads read: one that searches long leaves another.
+/// Number of reader threads: while one runs a long query, another is free.
 const THREADS: usize = 2;
 
-/// Held by whoever reads, and by the writer while nobody may.
+/// Held for reading by an active reader, and for writing by the writer while no reader may be
+/// active.
 pub(crate) type Gate = Arc<RwLock<()>>;
 
 type Job = Box<dyn FnOnce(Result<&Connection>) + Send>;
 
-/// The way to the threads that read.
+/// Handle to the reader threads.
 pub(crate) struct Readers {
     clock: Arc<dyn Clock>,
-    /// `None` once it was closed.
+    /// `None` after `close`.
     queue: Mutex<Option<Sender<Job>>>,
-    /// Changes when the file was let go: whoever has it open opens it again.
+    /// Changes when the file is reopened: each thread then opens a new connection.
     epoch: Arc<AtomicU64>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
@@ -55,7 +56,7 @@ impl Readers {
                 .name("dwell-sqlite-reader".to_owned())
                 .spawn(move || work(&jobs, &epoch, &gate, &path, &settings));
             threads.push(started.map_err(|error| {
-                Error::new(ErrorKind::Unavailable, "no thread could be started to read the file")
+                Error::new(ErrorKind::Unavailable, "could not start a reader thread for the file")
                     .with_source(error)
             })?);
         }
@@ -63,7 +64,7 @@ impl Readers {
         Ok(Self { clock: clock.clone(), queue, epoch, threads })
     }
 
-    /// Runs this on what was committed before, all of it at one moment. `None` if the readers were closed.
+    /// Runs `work` on one snapshot of the committed data. `None` if the readers were closed.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Sql<T> + Send + 'static,
@@ -85,12 +86,13 @@ impl Readers {
         answered.await.ok()
     }
 
-    /// The file is let go, and opened again by the next one who reads.
+    /// Makes each thread reopen the file before its next job.
     pub(crate) fn reopen(&self) {
         self.epoch.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Ends the threads, and waits until they have let go of the file: they do nothing that takes long by then.
+    /// Ends the threads, and waits until they have closed their connections. Pending jobs are short
+    /// by then.
     pub(crate) fn close(&self) {
         drop(self.queue.lock().unwrap_or_else(PoisonError::into_inner).take());
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
@@ -104,7 +106,7 @@ fn work(jobs: &Mutex<Receiver<Job>>, epoch: &AtomicU64, gate: &Gate, path: &Path
     let name = settings.location.to_string();
     let mut open: Option<(u64, Connection)> = None;
     loop {
-        // Whoever holds the lock waits for the next job; the others wait for the lock.
+        // The thread with the lock waits for the next job; the others wait for the lock.
         let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
         let current = epoch.load(Ordering::SeqCst);
@@ -120,7 +122,7 @@ fn work(jobs: &Mutex<Receiver<Job>>, epoch: &AtomicU64, gate: &Gate, path: &Path
         }
         if let Some((_, connection)) = &open {
             let _reading = gate.read().unwrap_or_else(PoisonError::into_inner);
-            // A job that panics answers nobody, and the next one gets a connection that it has not touched.
+            // A job that panics drops its caller's channel; the next job gets a new connection.
             if catch_unwind(AssertUnwindSafe(|| job(Ok(connection)))).is_err() {
                 open = None;
             }

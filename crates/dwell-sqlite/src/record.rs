@@ -1,4 +1,4 @@
-//! What the ledger shows: every message that there is, as a record.
+//! Ledger records of messages.
 
 use crate::{
     fault::Sql,
@@ -8,7 +8,7 @@ use crate::{
 use dwell_core::{Attempts, Record, State, Text, Timestamp, Transition};
 use rusqlite::{Connection, Row};
 
-/// The columns of a [`Found`], in its order.
+/// Columns of a [`Found`], in its order.
 macro_rules! record {
     () => {
         concat!(
@@ -21,7 +21,7 @@ macro_rules! record {
 }
 pub(crate) use record;
 
-/// A record, and what its past is told by.
+/// Record, with the values needed for its history.
 pub(crate) struct Found {
     pub(crate) number: i64,
     pub(crate) record: Record,
@@ -59,7 +59,7 @@ impl Found {
         })
     }
 
-    /// With its whole past: how it came to be, what it was since, and what it is.
+    /// Adds the whole history: the initial state, all later states, and the current one.
     pub(crate) fn with_history(self, connection: &Connection) -> Sql<Record> {
         let mut record = self.record;
         let mut statement = connection.prepare_cached(
@@ -95,7 +95,7 @@ impl Found {
                 && waits(before.state)
                 && step.state == State::Processing
             {
-                // It was ready at the moment when somebody took it, and that was not written.
+                // The state `ready` was skipped when the message was leased, and is not stored.
                 let attempts = before.attempts;
                 let ready = Transition { at: step.at, state: State::Ready, by: None, error: None, attempts };
                 record.history.push(ready);

@@ -1,9 +1,9 @@
-//! Rows of `message` that cannot be read, because another program or a disk has changed them: a value of another type, a number
-//! out of range, text that is not UTF-8.
+//! Repair of rows of `message` that cannot be read, because another program or a disk has changed
+//! them: a value of another type, a number out of range, text that is not UTF-8.
 //!
-//! Rows are read strictly everywhere. If that fails, all rows are checked here, once. A damaged value is replaced by one that can
-//! be read, and the row gets a `problem`: then its message is handed out with that, and goes where invalid messages go. All others
-//! go on.
+//! Rows are read strictly everywhere. If that fails, all rows are checked here, once. A damaged
+//! value is replaced by a readable one, and the row gets a `problem`. Its message is delivered with
+//! the problem and moved to the invalid channel. Other messages are not affected.
 
 use crate::{
     fault::Sql,
@@ -17,35 +17,35 @@ use rusqlite::{
 };
 use std::collections::BTreeSet;
 
-/// The header that keeps headers which cannot be read.
+/// Header that keeps unreadable headers.
 const UNREADABLE: &str = "x-dwell-unreadable-headers";
 
-/// How much of a damaged value is shown.
+/// Maximum number of characters shown of a damaged value.
 const SHOWN: usize = 60;
 
-/// What a column has to hold.
+/// Valid values of a column.
 #[derive(Clone, Copy)]
 enum Rule {
     /// An integer from zero up to this.
     Number(i64),
     Integer,
-    /// The number of a topic or a subscription that exists.
+    /// The number of an existing topic or subscription.
     Place,
     OptionalInteger,
-    /// 0, 1 or 2, or nothing.
+    /// 0, 1, 2 or NULL.
     OptionalOnce,
     Text,
     OptionalText,
-    /// Sixteen bytes, or nothing.
+    /// Sixteen bytes or NULL.
     OptionalHash,
-    /// Headers as JSON, or nothing.
+    /// Headers as JSON or NULL.
     OptionalHeaders,
 }
 
 const COUNT: Rule = Rule::Number(u32::MAX as i64);
 const STATES: i64 = State::ALL.len() as i64 - 1;
 
-/// The columns that are read, and what each has to hold. The others can hold anything.
+/// Columns that are read, with their rules. The other columns can hold any value.
 const COLUMNS: [(&str, Rule); 33] = [
     ("topic", Rule::Place),
     ("place", Rule::Place),
@@ -118,12 +118,12 @@ impl Rule {
     }
 }
 
-/// A row in which something is damaged.
+/// Row with at least one damaged value.
 struct Damaged {
     number: i64,
-    /// The values that do not hold what they have to, as text.
+    /// Invalid values, as text.
     values: Vec<(&'static str, String)>,
-    /// Its body is neither in the row nor beside it.
+    /// Set if its body is neither in the row nor in `payload`.
     has_no_body: bool,
 }
 
@@ -168,7 +168,7 @@ fn shown(value: ValueRef<'_>) -> String {
 }
 
 impl Tx<'_> {
-    /// Makes all damaged rows readable, with a problem each. Returns how many there were.
+    /// Makes all damaged rows readable, and gives each a problem. Returns their number.
     pub(crate) fn repair(&mut self) -> Sql<usize> {
         let damaged = self.damaged()?;
         for row in &damaged {
@@ -213,7 +213,7 @@ impl Tx<'_> {
             self.set(row.number, "body", &Vec::<u8>::new())?;
         }
         self.set(row.number, "problem", &problem)?;
-        // It is found by its due time again, if it waits.
+        // Restore the entry that a pending message is found by.
         let number = row.number;
         self.connection().execute("DELETE FROM waiting WHERE message = ?1", [number])?;
         self.connection().execute(
@@ -230,7 +230,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// What a damaged value is replaced by: what the rest of the row tells, or nothing.
+    /// Returns the replacement for a damaged value: derived from the rest of the row, or NULL.
     fn replacement(&self, row: &Damaged, column: &str, value: &str) -> Sql<Value> {
         let by = |sql: &str| -> Sql<Value> {
             self.connection().query_row(sql, (row.number, self.now.0), |row| row.get(0))
@@ -253,7 +253,7 @@ impl Tx<'_> {
                  ) FROM message WHERE number = ?1 AND ?2",
             )?,
             "home" => by("SELECT place FROM message WHERE number = ?1 AND ?2")?,
-            // It is found by its due time, or by its place among those that are ready.
+            // Derived from its entry of `waiting`, or from its lease.
             "phase" => by(
                 "SELECT CASE
                      WHEN part IS NOT NULL AND EXISTS (SELECT 1 FROM waiting WHERE message = number) THEN 0
@@ -272,7 +272,7 @@ impl Tx<'_> {
         })
     }
 
-    /// The state that goes with the phase of a message.
+    /// Returns the state that matches the phase of a message.
     fn state_of(&self, number: i64) -> Sql<Value> {
         let (phase, topic): (Value, Value) = self.connection().query_row(
             "SELECT phase, topic FROM message WHERE number = ?1",
@@ -298,7 +298,7 @@ impl Tx<'_> {
         self.connection().execute(&sql, rusqlite::params![number, value]).map(drop)
     }
 
-    /// Counts all messages again.
+    /// Recomputes the counts of all messages.
     fn count_again(&self) -> Sql<()> {
         self.connection().execute_batch(
             "UPDATE message SET rank = number WHERE phase = 1 AND rank IS NULL;

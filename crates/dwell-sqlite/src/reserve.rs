@@ -1,12 +1,14 @@
-//! Room that is kept for settling: a file beside the database, which is let go when the disk is full.
+//! Space reserved for settling: a file beside the database, which is removed when the disk is full.
 //!
-//! On a full disk the log cannot be written into the file, because the file cannot grow, and so nothing at all could be
-//! changed. What is let go here is enough to empty the log; from then on the log is used again and again, and what is there
-//! can be handled. Users may send again when the room was taken anew.
+//! On a full disk the log cannot be copied to the database, because the database cannot grow, so no
+//! change at all would be possible. The space freed here is enough to empty the log. From then on
+//! the log is reused, and stored messages can be processed. Users may send again once the space is
+//! reserved again.
 //!
-//! That it is enough is seen to before each commit: what the log would add to the file, and some more to work with, is kept
-//! here, and if there is no room for that, nothing new comes in before the log was emptied. Another thread writes it, before
-//! it is needed, so that a commit seldom waits for that.
+//! Before each commit it is checked that the reserve covers the bytes that the log would add to the
+//! database, plus some working space. If the reserve cannot grow that far, no new messages are
+//! accepted before the log is emptied. A separate thread enlarges the reserve before that is
+//! needed, so that a commit seldom waits for it.
 
 use dwell_core::{Random, SeededRandom};
 use std::{
@@ -17,44 +19,46 @@ use std::{
     time::Duration,
 };
 
-/// What is kept at least, and what it grows by.
+/// Minimum size, and the step in which it grows.
 const SIZE: u64 = 4 << 20;
 
-/// So much of it is beside what the log would add to the file: to hand out and to settle adds to that, too.
+/// Part of the reserve that is not counted against the growth of the log, since delivering and
+/// settling add to it too.
 const SPARE: u64 = 2 << 20;
 
-/// It does not become larger than this. Only a log that a reader keeps from being emptied would add more to the file, and
-/// no room helps against that.
+/// Maximum size. More than this would only be added by a log that a reader keeps from being
+/// emptied, and no reserve helps against that.
 const MOST: u64 = 64 << 20;
 
-/// If the log may add no more than this before it is not enough, it grows: a few large commits.
+/// The reserve grows ahead of time if the log may add no more than this before the reserve is too
+/// small.
 const AHEAD: u64 = 1 << 20;
 
-/// It is written in pieces of this size. File systems compress no more than that at once.
+/// Size of one write. No file system compresses larger units.
 const PIECE: usize = 1 << 20;
 
-/// No block of a file system is smaller.
+/// Minimum block size of common file systems.
 const BLOCK: usize = 4 << 10;
 
-/// How often it is tried to take the room again.
+/// Interval between attempts to reserve the space again.
 const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct Reserve {
-    /// `None` for what is in memory.
+    /// `None` for a database in memory.
     path: Option<PathBuf>,
     is_taken: bool,
-    /// How large it is.
+    /// Its size in bytes.
     size: u64,
     tried: Duration,
-    /// The thread that makes it larger.
+    /// Thread that enlarges it.
     growing: Option<JoinHandle<io::Result<u64>>>,
-    /// There was no room to make it larger before that is needed.
+    /// Set if enlarging it ahead of time has failed.
     is_narrow: bool,
 }
 
 impl Reserve {
-    /// Beside this file.
+    /// Creates the reserve beside this file.
     pub(crate) fn beside(database: Option<&Path>) -> Self {
         let path = database.map(|database| {
             let mut path = database.as_os_str().to_owned();
@@ -66,12 +70,12 @@ impl Reserve {
         reserve
     }
 
-    /// Whether there is room that could be let go.
+    /// Returns whether space is reserved.
     pub(crate) fn is_taken(&self) -> bool {
         self.is_taken
     }
 
-    /// Lets the room go. Returns whether there was any.
+    /// Frees the space. Returns whether there was any.
     pub(crate) fn release(&mut self) -> bool {
         self.wait();
         let Some(path) = self.path.as_ref().filter(|_| self.is_taken) else { return false };
@@ -79,17 +83,19 @@ impl Reserve {
         fs::remove_file(path).is_ok()
     }
 
-    /// What the log may add to the file, so that what is kept is still enough.
+    /// Returns how many bytes the log may add to the database while the reserve is large enough.
     fn covers(&self) -> u64 {
         if self.path.is_some() && self.is_taken { self.size.saturating_sub(SPARE) } else { u64::MAX }
     }
 
-    /// Whether it is enough, and for some time, if the log would add so much to the file.
+    /// Returns whether the reserve is large enough, with a margin, if the log would add this many
+    /// bytes.
     pub(crate) fn is_plenty(&self, growth: u64) -> bool {
         growth.saturating_add(AHEAD) <= self.covers()
     }
 
-    /// The log would add so much to the file: keeps as much, if there is room for it, and soon some more.
+    /// Ensures that the reserve covers this growth of the database, and enlarges it ahead of time.
+    /// Returns whether it does.
     pub(crate) fn cover(&mut self, growth: u64) -> bool {
         if growth > self.covers() || self.growing.as_ref().is_some_and(JoinHandle::is_finished) {
             self.wait();
@@ -109,7 +115,7 @@ impl Reserve {
         true
     }
 
-    /// Nobody makes it larger any more.
+    /// Waits until the growing thread has finished.
     fn wait(&mut self) {
         match self.growing.take().map(JoinHandle::join) {
             Some(Ok(Ok(size))) => self.size = size,
@@ -118,7 +124,8 @@ impl Reserve {
         }
     }
 
-    /// Sees now and then whether another process has let it go, and takes it again if there is plenty of room.
+    /// Checks periodically whether another process has freed the space, and reserves it again if
+    /// there is plenty of room.
     pub(crate) fn take_again(&mut self, elapsed: Duration) {
         if elapsed.saturating_sub(self.tried) < AGAIN {
             return;
@@ -143,25 +150,26 @@ impl Reserve {
             Ok(()) => (self.is_taken, self.size) = (true, SIZE),
             Err(error) => {
                 let _ = fs::remove_file(path);
-                tracing::debug!(reserve = %path.display(), %error, "there is no room to keep for settling");
+                tracing::debug!(reserve = %path.display(), %error, "no room to reserve for settling");
             }
         }
     }
 }
 
-/// Twice as much as is needed, so that something is left to work with.
+/// Writes twice the minimum size, then truncates the file, so that some space is left to work with.
 fn fill(path: &Path) -> io::Result<()> {
     File::create(path)?;
     grow(path, 2 * SIZE)?;
     File::options().write(true).open(path)?.set_len(SIZE)
 }
 
-/// Makes it so large, unless it is, and says how large it is; or leaves it as it was.
+/// Enlarges the file to this size. Returns its size; on failure the file keeps its former size.
 fn grow(path: &Path, size: u64) -> io::Result<u64> {
     let mut file = File::options().create(true).append(true).open(path)?;
     let before = file.metadata()?.len();
-    // Zeros would take no room on a file system that compresses, and to let go of them would free none. One piece is made up,
-    // and then changed in each of its blocks, because others keep equal blocks once.
+    // Zeros would take no space on a file system that compresses, and freeing them would free none.
+    // The piece is random, and each of its blocks is changed for each write, because some file
+    // systems store equal blocks once.
     let (random, mut piece) = (SeededRandom::from_system(), vec![0; PIECE]);
     vary(&mut piece, size_of::<u64>(), &random);
     for _ in 0..size.saturating_sub(before).div_ceil(PIECE as u64) {
@@ -174,7 +182,7 @@ fn grow(path: &Path, size: u64) -> io::Result<u64> {
     Ok(file.metadata()?.len())
 }
 
-/// Begins each part of so many bytes with a new number.
+/// Starts each part of this length with a new random number.
 fn vary(bytes: &mut [u8], each: usize, random: &SeededRandom) {
     for part in bytes.chunks_exact_mut(each) {
         part[..size_of::<u64>()].copy_from_slice(&random.next().to_ne_bytes());
@@ -188,7 +196,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn room_is_let_go_once_and_taken_again_after_a_while() {
+    fn reserve_is_released_once_and_taken_again_later() {
         let directory = Directory::new();
         let path = directory.path().join("dwell.db");
         let length = || fs::metadata(directory.path().join("dwell.db-reserve")).map_or(0, |file| file.len());
@@ -197,63 +205,73 @@ mod tests {
         assert!(reserve.release() && !reserve.release());
         assert_eq!(length(), 0);
         reserve.take_again(AGAIN / 2);
-        assert!(!reserve.is_taken(), "not at once: it would be let go and taken in turns");
+        assert!(!reserve.is_taken(), "not at once, to avoid releasing and taking it in turns");
         reserve.take_again(AGAIN);
         assert!(reserve.is_taken() && length() == SIZE);
-        assert!(Reserve::beside(Some(&path)).is_taken(), "it is one for all processes");
+        assert!(Reserve::beside(Some(&path)).is_taken(), "all processes share the reserve");
         fs::remove_file(directory.path().join("dwell.db-reserve")).unwrap();
         reserve.take_again(AGAIN * 2);
-        assert!(reserve.is_taken() && length() == SIZE, "another process has let it go, or was closed");
+        assert!(reserve.is_taken() && length() == SIZE, "another process has removed it");
         fs::remove_dir_all(directory.path()).unwrap();
         reserve.take_again(AGAIN * 3);
-        assert!(!reserve.is_taken(), "there is no directory to take it in");
+        assert!(!reserve.is_taken(), "the directory is gone");
     }
 
     #[test]
-    fn as_much_is_kept_as_the_log_would_add_to_the_file_and_some_more() {
+    fn reserve_covers_the_growth_by_the_log_and_some_more() {
         let directory = Directory::new();
         let path = directory.path().join("dwell.db");
         let length = || fs::metadata(directory.path().join("dwell.db-reserve")).map_or(0, |file| file.len());
         let mut reserve = Reserve::beside(Some(&path));
-        assert!(reserve.cover(SPARE - AHEAD) && reserve.growing.is_none(), "that is kept anyway");
+        assert!(reserve.cover(SPARE - AHEAD) && reserve.growing.is_none(), "the minimum size is enough");
         assert!(reserve.cover(SPARE));
         reserve.wait();
-        assert_eq!(length(), 2 * SIZE, "before it is needed");
-        assert!(reserve.cover(2 * SIZE) && length() == 3 * SIZE, "at once, if it is needed");
-        assert!(reserve.cover(3 * SIZE - SPARE) && reserve.release() && length() == 0, "whoever is at it");
+        assert_eq!(length(), 2 * SIZE, "it grows before that is needed");
+        assert!(reserve.cover(2 * SIZE) && length() == 3 * SIZE, "it grows at once if needed");
+        assert!(
+            reserve.cover(3 * SIZE - SPARE) && reserve.release() && length() == 0,
+            "released even while it is growing"
+        );
         reserve.take_again(AGAIN);
         assert!(reserve.cover(SIZE) && length() == 2 * SIZE);
         assert_eq!(reserve.covers(), 2 * SIZE - SPARE);
-        assert_eq!(Reserve::beside(Some(&path)).covers(), reserve.covers(), "it is one for all processes");
-        assert!(reserve.cover(MOST) && length() == 2 * SIZE, "there is an end to it");
+        assert_eq!(
+            Reserve::beside(Some(&path)).covers(),
+            reserve.covers(),
+            "all processes share the reserve"
+        );
+        assert!(reserve.cover(MOST) && length() == 2 * SIZE, "it does not exceed its maximum size");
         assert!(
             reserve.release() && reserve.cover(SIZE) && length() == 0,
-            "what was let go is not taken by the way"
+            "a released reserve is not taken by `cover`"
         );
     }
 
     #[test]
-    fn no_file_system_stores_it_in_less_room() {
+    fn content_can_be_neither_compressed_nor_deduplicated() {
         let directory = Directory::new();
         let mut reserve = Reserve::beside(Some(&directory.path().join("dwell.db")));
         assert!(reserve.cover(SIZE), "it has grown");
         let bytes = fs::read(directory.path().join("dwell.db-reserve")).unwrap();
         assert_eq!(bytes.len() as u64, 2 * SIZE);
         let blocks: HashSet<_> = bytes.chunks(BLOCK).collect();
-        assert_eq!(blocks.len(), bytes.len() / BLOCK, "no block is like another");
+        assert_eq!(blocks.len(), bytes.len() / BLOCK, "all blocks differ");
         for piece in [&bytes[..PIECE], &bytes[bytes.len() - PIECE..]] {
             let numbers: HashSet<_> = piece.chunks(8).collect();
-            assert_eq!(numbers.len(), PIECE / 8, "nothing comes again within what is compressed at once");
+            assert_eq!(numbers.len(), PIECE / 8, "no number is repeated within a piece");
             let mut counts = [0; 256];
             piece.iter().for_each(|byte| counts[usize::from(*byte)] += 1);
             let usual = PIECE / counts.len();
             let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
-            assert!(usual * 3 / 4 < *least && *most < usual * 5 / 4, "all bytes are as frequent: {counts:?}");
+            assert!(
+                usual * 3 / 4 < *least && *most < usual * 5 / 4,
+                "the bytes are evenly distributed: {counts:?}"
+            );
         }
     }
 
     #[test]
-    fn what_is_in_memory_needs_none() {
+    fn database_in_memory_needs_no_reserve() {
         let mut reserve = Reserve::beside(None);
         assert!(reserve.is_taken() && reserve.cover(MOST) && !reserve.release());
     }

@@ -1,4 +1,4 @@
-//! Rows of the table `message`: how they are written and read.
+//! Rows of the table `message`: their form and their access.
 
 use crate::{
     fault::Sql,
@@ -11,12 +11,12 @@ use dwell_core::{
 };
 use rusqlite::{OptionalExtension, Row, params, types::ValueRef};
 
-/// Where a message is on its way.
+/// Position of a message in its life cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Waits = 0,
     Ready = 1,
-    /// Ready, but its key is in the hands of another consumer.
+    /// Ready, but another consumer leases a message with its key.
     Aside = 2,
     Leased = 3,
     Over = 4,
@@ -34,11 +34,12 @@ impl Phase {
     }
 }
 
-/// A longer body lies in a table of its own, so that a change of its message does not write it again. The rest of a row fits
-/// beside this into a page: else it would go on in another one, which is written again with it.
+/// Bodies longer than this are stored in a separate table, so that a change of the message does not
+/// rewrite them. The rest of the row fits into one page; otherwise it would continue on an overflow
+/// page, which is rewritten too.
 const INLINE: usize = 1024;
 
-/// A new message, before it is written.
+/// New message, before it is written.
 #[derive(Clone, Copy)]
 pub(crate) struct New<'a> {
     pub(crate) topic: i64,
@@ -46,26 +47,26 @@ pub(crate) struct New<'a> {
     pub(crate) home: i64,
     pub(crate) phase: Phase,
     pub(crate) state: State,
-    /// The name that it waits under.
+    /// Name under which it is pending.
     pub(crate) schedule: Option<&'a str>,
     pub(crate) due: Timestamp,
     pub(crate) chosen: Option<Chosen>,
-    /// It was sent as a copy, which a repeated settlement sends again.
+    /// Set for a copy, which a repeated settlement sends again.
     pub(crate) is_copy: bool,
     pub(crate) problem: Option<&'a str>,
     pub(crate) content: &'a Content<'a>,
 }
 
-/// What a user said about an id of the user's own.
+/// Options of a send whose id was chosen by the user.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chosen {
-    /// What to do if it is known.
+    /// Action if the id is already known.
     pub(crate) on_conflict: OnConflict,
-    /// The hash of the content.
+    /// Hash of the content.
     pub(crate) content: u128,
 }
 
-/// A message, and its headers as they are written.
+/// Message, with its headers in their stored form.
 pub(crate) struct Content<'a> {
     pub(crate) message: &'a Message,
     headers: Option<String>,
@@ -91,7 +92,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// What must be known of a row to change it.
+/// State of a row that is needed to change it.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) number: i64,
@@ -106,19 +107,20 @@ pub(crate) struct Held {
     pub(crate) key: Option<Bytes>,
     pub(crate) id: Text,
     pub(crate) updated_at: Timestamp,
-    /// Its sender chose its id.
+    /// Set if its sender chose its id.
     pub(crate) is_chosen: bool,
-    /// It was a plain publish that waited, and was due: this row alone says that its name is known.
+    /// Set if it was a pending plain publish that has fired: its name is remembered by this row
+    /// alone.
     pub(crate) has_fired: bool,
-    /// Its body lies in a table of its own.
+    /// Set if its body is stored in a separate table.
     is_large: bool,
-    /// The part that its entry is in, while it waits.
+    /// Part that contains its entry while it is pending.
     pub(crate) part: i64,
-    /// The entry that it had before it was rescheduled, which may still be there.
+    /// Entry from before it was rescheduled, which may still exist.
     pub(crate) left: Option<(i64, Timestamp)>,
 }
 
-/// The columns of [`Held`], in its order.
+/// Columns of [`Held`], in its order.
 macro_rules! held {
     () => {
         "number, topic, place, home, phase, state, step, due, deliveries, key, id, updated_at, content IS NOT NULL,
@@ -128,7 +130,7 @@ macro_rules! held {
 pub(crate) use held;
 
 impl Held {
-    /// How many columns it has.
+    /// Number of its columns.
     pub(crate) const COLUMNS: usize = 18;
 
     pub(crate) fn read(row: &Row<'_>) -> Sql<Self> {
@@ -153,13 +155,13 @@ impl Held {
         })
     }
 
-    /// As the column `fired` has it.
+    /// Returns the value of the column `fired`.
     pub(crate) fn fired_code(&self) -> Option<u8> {
         self.has_fired.then_some(1)
     }
 }
 
-/// The columns of a [`Message`], in the order of [`read_message`].
+/// Columns of a [`Message`], in the order of [`read_message`].
 macro_rules! message {
     () => {
         "id, type, key, content_type, sent_at, handled, failed, headers,
@@ -168,7 +170,7 @@ macro_rules! message {
 }
 pub(crate) use message;
 
-/// The message in the columns from `at` on.
+/// Reads the message in the columns from `at` on.
 pub(crate) fn read_message(row: &Row<'_>, at: usize) -> Sql<Message> {
     let headers = match row.get_ref(at + 7)? {
         ValueRef::Null => Headers::default(),
@@ -192,7 +194,7 @@ fn missing_body(at: usize) -> rusqlite::Error {
     rusqlite::Error::InvalidColumnType(at, "body".to_owned(), rusqlite::types::Type::Null)
 }
 
-/// Bytes, or text that somebody wrote by hand.
+/// Reads bytes, or a value of another type written by hand.
 pub(crate) fn read_bytes(row: &Row<'_>, at: usize) -> Sql<Option<Bytes>> {
     Ok(match row.get_ref(at)? {
         ValueRef::Null => None,
@@ -202,7 +204,7 @@ pub(crate) fn read_bytes(row: &Row<'_>, at: usize) -> Sql<Option<Bytes>> {
     })
 }
 
-/// A stored copy, in the column `once`.
+/// Value of the column `once` for a stored copy.
 pub(crate) const COPY: u8 = 0;
 
 fn once_code(on_conflict: OnConflict) -> u8 {
@@ -212,24 +214,24 @@ fn once_code(on_conflict: OnConflict) -> u8 {
     }
 }
 
-/// What a change of a message writes beside where it is.
+/// Cause of a change.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Because<'a> {
-    /// Who did it.
+    /// Origin of the change.
     pub(crate) by: Option<&'a str>,
-    /// Who ran it, if it ran.
+    /// Worker that ran the message, if any did.
     pub(crate) worker: Option<&'a str>,
     pub(crate) error: Option<&'a str>,
     pub(crate) result: Option<&'a [u8]>,
 }
 
 impl Tx<'_> {
-    /// What people see of a message that is not over, in this topic.
+    /// Returns the state shown for an unfinished message of this topic.
     pub(crate) fn shown(&self, topic: i64, state: State) -> State {
         if self.places().topics[&topic].is_dead { State::Dead } else { state }
     }
 
-    /// The column `schedule`: the name of an entry, unless it is a plain publish.
+    /// Returns the column `schedule`: the name of an entry, unless it is a plain publish.
     fn stored_name<'a>(&self, new: &New<'a>) -> Option<&'a str> {
         let id = &*new.content.message.id.0;
         let name = new.schedule.filter(|_| new.phase == Phase::Waits);
@@ -289,7 +291,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Another row of the same message as it is now, with its past, for another subscription.
+    /// Copies the current row of a message, with its history, for another subscription.
     pub(crate) fn copy_row(&mut self, of: i64, topic: i64, place: i64, home: i64, shown: State) -> Sql<()> {
         let (number, step) = (self.next(), self.next());
         self.sql(
@@ -328,13 +330,14 @@ impl Tx<'_> {
         Ok(length.flatten().unwrap_or(0))
     }
 
-    /// A message leaves its state, and is about to be changed: what it was is kept.
+    /// Records the history of a message that is about to leave its state.
     pub(crate) fn leave(&mut self, held: &Held) -> Sql<()> {
         self.write_past(held.number, held.step)?;
         self.uncount(held)
     }
 
-    /// Writes down what a message is, before it becomes something else. How it came to be is in its own row.
+    /// Records the current state of a message in the history before it changes. Its initial state
+    /// is in its own row.
     pub(crate) fn write_past(&self, number: i64, step: i64) -> Sql<()> {
         if step != number && !self.is_frugal {
             self.sql(
@@ -353,13 +356,13 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Removes a message without a trace.
+    /// Removes a message without a record.
     pub(crate) fn remove(&mut self, held: &Held) -> Sql<()> {
         self.remove_all(std::slice::from_ref(held))
     }
 
-    /// Removes messages without a trace, but for their ids: those are written where the rows were, since there may be no room
-    /// before that.
+    /// Removes messages without a record, except for their ids. Ids are written after the rows are
+    /// removed, since there may be no room before.
     pub(crate) fn remove_all(&mut self, all: &[Held]) -> Sql<()> {
         let mut fired = Vec::new();
         for held in all {
@@ -377,7 +380,7 @@ impl Tx<'_> {
         fired.iter().try_for_each(|fired| self.remember_fired(fired))
     }
 
-    /// Makes a message ready in this place, behind all that are.
+    /// Makes a message ready in this place, behind all others.
     pub(crate) fn make_ready(
         &mut self,
         held: &Held,
@@ -413,10 +416,10 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// A message is over: its record is kept if the settings say so. Where there is no room, one that has a result is kept or
-    /// not over at all, for somebody waits for that.
+    /// Finishes a message, and keeps its record if the settings say so. With little room, a message
+    /// with a result is kept or not finished at all, since a caller waits for the result.
     pub(crate) fn end(&mut self, held: &Held, ended: State, because: Because<'_>) -> Sql<()> {
-        // One that has fired says itself when it was over.
+        // If it has fired, its row itself keeps the time of its end.
         if held.is_chosen && !held.has_fired {
             self.remember_end(held)?;
         }
@@ -447,7 +450,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Writes a message anew, as it stands, into the row that it had, and puts it where it goes.
+    /// Rewrites a message with its current content in its own row, and puts it in its new place.
     pub(crate) fn rewrite(&mut self, held: &Held, new: &New<'_>, because: Because<'_>) -> Sql<()> {
         let (content, message) = (new.content, new.content.message);
         let fired = self.fired(held)?;

@@ -1,4 +1,4 @@
-//! Control over what waits.
+//! Control over pending messages.
 
 use crate::{
     accept::content,
@@ -18,7 +18,7 @@ use dwell_core::{
 use rusqlite::{Connection, Row, ToSql};
 use std::sync::Arc;
 
-/// The name of an entry: see [`ScheduleId::of`].
+/// Name of an entry: see [`ScheduleId::of`].
 macro_rules! name_of {
     () => {
         "coalesce(schedule, id || '@' || (SELECT named.topic FROM place named WHERE named.id = message.topic))"
@@ -100,19 +100,19 @@ impl Scheduler for SqliteScheduler {
     }
 }
 
-/// An envelope with its content, and what belongs to it.
+/// Returns an envelope with its content hash and its companion value.
 fn chosen<T>(envelope: Envelope, with: T) -> Result<(Envelope, u128, T)> {
     match content(&envelope) {
         Some(content) => Ok((envelope, content, with)),
         None => {
-            let text = "only a send under an id that its user chose is recorded";
+            let text = "only a send with a user-chosen id is recorded: set `once` on the envelope";
             Err(Error::new(ErrorKind::Invalid, text))
         }
     }
 }
 
 impl Tx<'_> {
-    /// Changes these pending entries, and returns the best answer.
+    /// Changes these pending entries, and returns the best result.
     fn change_waiting(
         &mut self,
         entries: &Entries,
@@ -139,7 +139,7 @@ impl Tx<'_> {
                 change(self, &held)?;
                 is_changed = true;
             } else {
-                // Due, but not promoted yet; or a dead letter.
+                // Due but not promoted yet, or a dead letter.
                 is_late = true;
             }
         }
@@ -150,12 +150,12 @@ impl Tx<'_> {
         }
     }
 
-    /// Whether one of these entries has fired, or was sent at once under an id of the user's own.
+    /// Returns whether one of these entries has fired, or was sent at once under a user-chosen id.
     fn is_known(&self, entries: &Entries) -> Sql<bool> {
         let id = &*entries.message.0;
         let names: Vec<(i64, Option<String>)> = {
-            // The names of a message sort between `{id}@` and `{id}A`: `A` follows `@`. A plain publish may be known by its
-            // row alone.
+            // The names of a message sort between `{id}@` and `{id}A`: `A` follows `@`. A plain
+            // publish may be known by its row alone.
             let mut statement = self.sql(
                 "SELECT topic, name FROM known WHERE name = ?1
                  UNION SELECT topic, name FROM known WHERE name >= ?1 || '@' AND name < ?1 || 'A'
@@ -180,13 +180,13 @@ impl Tx<'_> {
         Ok(false)
     }
 
-    /// What waits will never fire, and is remembered as cancelled.
+    /// Cancels a pending message and keeps a record of it.
     pub(crate) fn cancel(&mut self, held: &Held, by: Option<&str>) -> Sql<()> {
         debug_assert_eq!(held.phase, Phase::Waits);
         self.end(held, State::Cancelled, crate::row::Because { by, ..Default::default() })
     }
 
-    /// What waits is due then.
+    /// Changes the due time of a pending message.
     pub(crate) fn reschedule(&mut self, held: &Held, due: Timestamp, by: Option<&str>) -> Sql<()> {
         self.write_past(held.number, held.step)?;
         let step = self.next();
@@ -210,7 +210,8 @@ impl Tx<'_> {
     }
 }
 
-/// One page of what waits: of each part the first, put together, and of those the first.
+/// Returns one page of pending messages: the first messages of each part are merged, and the first
+/// of those are returned.
 fn pending(connection: &Connection, query: &Query, now: Timestamp) -> Sql<Vec<Pending>> {
     let mut found: Vec<Place> = match &query.message {
         Some(id) => of_message(connection, query, &id.0, now)?,
@@ -225,7 +226,7 @@ fn pending(connection: &Connection, query: &Query, now: Timestamp) -> Sql<Vec<Pe
             found
         }
     };
-    // Two topics may hold one id; then the older topic comes first, as it was found.
+    // Two topics may have the same id; the stable sort keeps the older topic first.
     found.sort_by(|(a, ..), (b, ..)| a.cmp(b));
     found.truncate(query.limit);
     let mut statement = connection.prepare_cached(concat!(
@@ -239,10 +240,10 @@ fn pending(connection: &Connection, query: &Query, now: Timestamp) -> Sql<Vec<Pe
     found.into_iter().map(|(_, number)| statement.query_row([number], read)).collect()
 }
 
-/// Where a message stands in the order of what waits, by its due time and the name that it waits under; and its number.
+/// Position of a pending message, by due time and name, and its number.
 type Place = ((i64, String), i64);
 
-/// The [`Place`]s of what waits.
+/// Query for the [`Place`]s of pending messages.
 macro_rules! pending {
     ($found:expr, $due:expr) => {
         concat!(
@@ -290,7 +291,7 @@ fn of_message(connection: &Connection, query: &Query, id: &str, now: Timestamp) 
     Ok(found)
 }
 
-/// Whether entries in this topic are asked for.
+/// Returns whether the query includes entries of this topic.
 fn is_meant(connection: &Connection, query: &Query, topic: i64) -> Sql<bool> {
     let name: String = connection
         .prepare_cached("SELECT topic FROM place WHERE id = ?1")?
@@ -305,7 +306,7 @@ fn list(
     query: &Query,
     now: Timestamp,
 ) -> Sql<Vec<Place>> {
-    // What is due does not wait, even if nobody has moved it on yet. No name is empty.
+    // Due messages are not pending, even before they are promoted. No name is empty.
     let first = (now.0.saturating_add(1), "");
     let (after, name) = query.after.as_ref().map_or(first, |(due, id)| (due.0, &*id.0).max(first));
     let mut statement = connection.prepare_cached(sql)?;

@@ -1,4 +1,4 @@
-//! What can be set about a file, and how a URL says so.
+//! Settings of a SQLite file, and their form in a URL.
 
 use dwell_core::{Error, ErrorKind, Result, TransportUrl, format_duration};
 use std::{
@@ -7,12 +7,12 @@ use std::{
     time::Duration,
 };
 
-/// Where the messages are.
+/// Location of the messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// In this file.
+    /// A file at this path.
     File(PathBuf),
-    /// In memory, for tests: gone with the last handle.
+    /// Memory, for tests: the messages are lost with the last handle.
     Memory,
 }
 
@@ -25,16 +25,16 @@ impl fmt::Display for Location {
     }
 }
 
-/// When a commit counts as done.
+/// Condition under which a commit is confirmed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Synchronous {
-    /// When the disk has it: what was confirmed survives a power cut.
+    /// Once the disk has it: confirmed messages survive a power failure.
     #[default]
     Full,
-    /// When the operating system has it: what was confirmed survives the end of the process. A power cut may take back
-    /// the last few commits, and never harms the file.
+    /// Once the operating system has it: confirmed messages survive the end of the process. A power
+    /// failure may undo the last few commits, but never damages the file.
     Normal,
-    /// The same, and a power cut may harm the file.
+    /// Like `Normal`, but a power failure may also damage the file.
     Off,
 }
 
@@ -48,7 +48,7 @@ impl Synchronous {
     }
 }
 
-/// The settings of a SQLite transport.
+/// Settings of a SQLite transport.
 ///
 /// ```
 /// use dwell_sqlite::SqliteSettings;
@@ -58,46 +58,50 @@ impl Synchronous {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqliteSettings {
-    /// Where the messages are.
+    /// Location of the messages.
     pub location: Location,
-    /// When a commit counts as done. `Full` by default.
+    /// Condition under which a commit is confirmed. `Full` by default.
     pub synchronous: Synchronous,
-    /// How long to wait for another process that is writing before the call is `Unavailable`. 5 s by default.
+    /// Time to wait for another process that is writing, before the call fails with `Unavailable`.
+    /// 5 s by default.
     pub busy_timeout: Duration,
-    /// How soon the work of another process on the same file is noticed. 250 ms by default.
-    pub poll: Duration,
-    /// How long the records of finished messages (done, discarded, cancelled) are kept, with their results and their
-    /// history. A day by default; zero keeps none. Records of jobs are kept at least as long as `ids`.
-    pub done: Duration,
-    /// How long ids are remembered after the end of their message: those that a sender chose, and those under which
-    /// something waited and fired. A day by default; what is not over is always known.
-    pub ids: Duration,
-    /// The largest body, in bytes. 16 MiB by default.
-    pub max_body: usize,
-    /// How large the file may become, in bytes, its log not included. Users' sends are `StorageFull` a little before
-    /// that, so that what is in it can still be settled. No limit by default.
-    pub max_size: Option<u64>,
-    /// How large the log beside the file may become, in bytes, because another program reads an old state of the file and
-    /// does not end: then users' sends are `StorageFull`, and beyond twice that nothing is handed out, either. 1 GiB by
+    /// Maximum delay before writes by another process to the same file are noticed. 250 ms by
     /// default.
+    pub poll: Duration,
+    /// Retention of the records of finished messages (done, discarded, cancelled), with their
+    /// results and their history. One day by default; zero keeps none. Records of jobs are kept for
+    /// at least `ids`.
+    pub done: Duration,
+    /// Time for which ids are remembered after their message has finished: ids chosen by the
+    /// sender, and names of pending entries that have fired. One day by default. Ids of unfinished
+    /// messages are always remembered.
+    pub ids: Duration,
+    /// Maximum size of a body, in bytes. 16 MiB by default.
+    pub max_body: usize,
+    /// Maximum size of the file in bytes, without its log. Users' sends fail with `StorageFull`
+    /// slightly below this size, so that stored messages can still be settled. No limit by default.
+    pub max_size: Option<u64>,
+    /// Maximum size of the log beside the file, in bytes. The log grows while another program holds
+    /// a read transaction open. Beyond this size users' sends fail with `StorageFull`; beyond twice
+    /// this size no messages are delivered either. 1 GiB by default.
     pub max_log: u64,
 }
 
-/// Below this, a file could not hold its own tables.
+/// A smaller file could not hold its own tables.
 const LEAST_SIZE: u64 = 1 << 20;
 
-/// SQLite takes values up to a billion bytes, and a message is more than its body.
+/// SQLite accepts values of up to a billion bytes, and a message is more than its body.
 const LARGEST_BODY: usize = 900_000_000;
 
 const SHORTEST_POLL: Duration = Duration::from_millis(10);
 
 impl SqliteSettings {
-    /// With the defaults, in this file.
+    /// Returns the default settings for this file.
     pub fn file(path: impl Into<PathBuf>) -> Self {
         Self::at(Location::File(path.into()))
     }
 
-    /// With the defaults, in memory.
+    /// Returns the default settings for a database in memory.
     pub fn memory() -> Self {
         Self::at(Location::Memory)
     }
@@ -117,13 +121,13 @@ impl SqliteSettings {
         }
     }
 
-    /// From `sqlite://path/to/file.db?option=value`, or `sqlite://:memory:`.
+    /// Reads the settings from `sqlite://path/to/file.db?option=value` or `sqlite://:memory:`.
     pub fn from_url(url: &TransportUrl) -> Result<Self> {
         if url.scheme() != "sqlite" {
             return Err(url.unknown_scheme_error(&["sqlite"]));
         }
         let location = match url.path() {
-            "" => return Err(config("the sqlite:// URL names no file: write it like `sqlite://dwell.db`")),
+            "" => return Err(config("the sqlite:// URL names no file: use the form `sqlite://dwell.db`")),
             ":memory:" => Location::Memory,
             path => Location::File(PathBuf::from(path)),
         };
@@ -156,27 +160,29 @@ impl SqliteSettings {
         settings.checked()
     }
 
-    /// Itself, unless it cannot work.
+    /// Returns the settings, or an error if they are not valid.
     pub(crate) fn checked(self) -> Result<Self> {
         if self.poll < SHORTEST_POLL {
             let (given, least) = (format_duration(self.poll), format_duration(SHORTEST_POLL));
-            return Err(config(format!("`poll` is {given}: it must be at least {least}")));
+            return Err(config(format!("`poll` is {given}: use at least {least}")));
         }
         if self.max_body > LARGEST_BODY {
             let given = self.max_body;
-            let text = format!("`max_body` is {given}: SQLite takes bodies of at most {LARGEST_BODY} bytes");
+            let text = format!(
+                "`max_body` is {given} bytes: SQLite supports bodies of at most {LARGEST_BODY} bytes"
+            );
             return Err(config(text));
         }
         for (name, size) in [("max_size", self.max_size), ("max_log", Some(self.max_log))] {
             if let Some(size) = size.filter(|size| *size < LEAST_SIZE) {
-                let text = format!("`{name}` is {size}: it must be at least {LEAST_SIZE} bytes");
+                let text = format!("`{name}` is {size} bytes: use at least {LEAST_SIZE} bytes");
                 return Err(config(text));
             }
         }
         Ok(self)
     }
 
-    /// The file, unless it is in memory.
+    /// Returns the path of the file, or `None` for a database in memory.
     pub(crate) fn path(&self) -> Option<&Path> {
         match &self.location {
             Location::File(path) => Some(path),
@@ -198,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_sets_what_it_names_and_leaves_the_rest() {
+    fn url_options_override_only_their_own_settings() {
         let read = read(
             "sqlite:///var/lib/dwell.db?synchronous=normal&busy_timeout=1s&poll=50ms&done=1h&ids=2h\
              &max_body=1000&max_size=10000000&max_log=5000000",
@@ -220,8 +226,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_by_name() {
-        for (url, says) in [
+    fn invalid_urls_are_refused_with_the_option_named() {
+        for (url, expected) in [
             ("redis://localhost", "sqlite://"),
             ("sqlite://", "names no file"),
             ("sqlite://a.db?sync=full", "unknown option `sync`"),
@@ -234,7 +240,7 @@ mod tests {
         ] {
             let error = read(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config, "{url}");
-            assert!(error.to_string().contains(says), "{url}: {error}");
+            assert!(error.to_string().contains(expected), "{url}: {error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Settling what consumers hold: each settlement is part of one transaction, whatever it moves where.
+//! Settlement of deliveries: each settlement, including moves, is part of one transaction.
 
 use crate::{
     fault::Sql,
@@ -14,7 +14,7 @@ use dwell_core::{
 };
 
 impl Tx<'_> {
-    /// Settles a batch of one subscription's deliveries. Returns what was not settled.
+    /// Settles a batch of deliveries of one subscription. Returns those not settled.
     pub(crate) fn settle_all(&mut self, of: &Address, batch: &[Settle]) -> Sql<Vec<(usize, Error)>> {
         let mut unsettled = Vec::new();
         for (index, settle) in batch.iter().enumerate() {
@@ -43,7 +43,7 @@ impl Tx<'_> {
             }
             Action::Release => self.put_back(&held, held.deliveries.saturating_sub(1), because)?,
             Action::Move { to, due } => {
-                // Looked for first: where there is nowhere to go, nothing moves.
+                // This comes first, so that nothing changes if the target does not exist.
                 let target = self.target(to)?;
                 self.move_to(&held, settle, to, target, *due, because)?;
                 self.freed(held.place, held.key.as_ref())?;
@@ -92,7 +92,8 @@ impl Tx<'_> {
         self.rewrite_ready(held, target, &content, because)
     }
 
-    /// Writes a message as it stands, and makes it ready for one subscription or for all that there are.
+    /// Rewrites a message with its current content, and makes it ready for one subscription or for
+    /// all of the topic.
     pub(crate) fn rewrite_ready(
         &mut self,
         held: &Held,
@@ -131,14 +132,14 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The row of this receipt, unless it was lost.
+    /// Returns the row of this receipt, unless its lease was lost.
     fn leased(&self, lease: LeaseId) -> Sql<Option<Held>> {
         let Ok(number) = i64::try_from(lease.position) else { return Ok(None) };
         let held = self.held(number)?;
         Ok(held.filter(|held| held.phase == Phase::Leased && held.step as u64 == lease.fence))
     }
 
-    /// Renews leases until then. Returns those already lost.
+    /// Renews leases until this time. Returns those already lost.
     pub(crate) fn extend(&mut self, leases: &[LeaseId], until: Timestamp) -> Sql<Vec<LeaseId>> {
         let mut lost = Vec::new();
         for lease in leases {
@@ -154,7 +155,7 @@ impl Tx<'_> {
         Ok(lost)
     }
 
-    /// Gives back all that a consumer holds, as it came. Returns whether there is more.
+    /// Releases all messages leased by a consumer, uncounted. Returns whether there are more.
     pub(crate) fn give_back_from(&mut self, place: i64, consumer: i64) -> Sql<bool> {
         let held: Vec<Held> = {
             let mut statement = self.sql(concat!(
@@ -171,7 +172,7 @@ impl Tx<'_> {
         Ok(held.len() == CHUNK)
     }
 
-    /// Gives back what was handed out to somebody who has gone, as it came.
+    /// Releases messages leased for a caller that is gone, uncounted.
     pub(crate) fn give_back(&mut self, leases: &[LeaseId]) -> Sql<()> {
         for lease in leases {
             if let Some(held) = self.leased(*lease)? {
@@ -186,13 +187,14 @@ fn stale(of: &Address) -> Halt {
     refused(
         ErrorKind::Stale,
         format!(
-            "this delivery of `{of}` was settled before, given back, or its lease ran out: drop it, the message is in \
-             other hands"
+            "this delivery of `{of}` was already settled or released, or its lease expired: drop it, another consumer \
+             may have the message"
         ),
     )
 }
 
-/// What an acked message became; `None` if it lives on as a copy. Who acks a dead letter drops it.
+/// Returns the final state of an acked message, or `None` if it lives on as a copy. Acking a dead
+/// letter discards it.
 fn end_of(outcome: Outcome, is_dead: bool) -> Option<State> {
     match outcome {
         Outcome::Deferred | Outcome::Failed | Outcome::Released => None,

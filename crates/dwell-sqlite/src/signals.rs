@@ -1,4 +1,4 @@
-//! Who waits for what: receivers sleep until something is ready for their subscription.
+//! Wake-up of receivers, which sleep until a message is ready for their subscription.
 
 use crate::tx::Ours;
 use dwell_core::{SettingChanges, Text};
@@ -8,20 +8,20 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// Whom to tell once the change is committed.
+/// Receivers to wake once the change is committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Signal {
-    /// Something is ready: one receiver, which tells the next if it leaves something.
+    /// A message is ready: wakes one receiver, which wakes the next one if messages are left.
     One,
-    /// Something will happen earlier than was said: everyone that waits.
+    /// A timer has become earlier: wakes every waiting receiver.
     All,
 }
 
-/// What to do once the change is committed.
+/// Actions to take once the change is committed.
 #[derive(Default)]
 pub(crate) struct After {
     pub(crate) places: BTreeMap<i64, Signal>,
-    /// Another process has changed the file: everyone looks again.
+    /// Set if another process has changed the file: all receivers look again.
     pub(crate) everyone: bool,
     /// Consumers that were opened, with their numbers.
     pub(crate) opened: Vec<(i64, Ours)>,
@@ -31,7 +31,7 @@ pub(crate) struct After {
     pub(crate) changes: Vec<SettingChanges>,
 }
 
-/// The receivers of each subscription, by its place.
+/// Receivers of each subscription, by its place.
 #[derive(Default)]
 pub(crate) struct Signals(Mutex<HashMap<i64, Arc<Notify>>>);
 
@@ -44,7 +44,7 @@ impl Signals {
         self.lock().entry(place).or_default().clone()
     }
 
-    /// Wakes all receivers, to look again.
+    /// Wakes all receivers, so that they look again.
     pub(crate) fn wake_everyone(&self) {
         self.lock().values().for_each(|receivers| receivers.notify_waiters());
     }
@@ -67,7 +67,7 @@ impl Signals {
         for topic in after.warnings {
             tracing::warn!(
                 %topic,
-                "a message was discarded, because nobody subscribed to its topic; this is said once per topic"
+                "message discarded, because its topic has no subscription; this is logged once per topic"
             );
         }
     }

@@ -1,5 +1,6 @@
-//! The statements of one transaction. The connection keeps them by their text, and to look one up that way takes about as
-//! long as to run a short one: within a transaction they are known by where their text lies in the program.
+//! Prepared statements of one transaction. The connection caches statements by their text, and such
+//! a lookup takes about as long as running a short statement. Within a transaction they are found
+//! by the address of their text instead.
 
 use crate::fault::Sql;
 use rusqlite::{CachedStatement, Connection};
@@ -10,7 +11,7 @@ use std::{
 
 pub(crate) struct Statements<'a> {
     connection: &'a Connection,
-    /// Those that nobody is at. There are few: a transaction uses about ten.
+    /// Statements not in use. There are few: a transaction uses about ten.
     idle: RefCell<Vec<(&'static str, CachedStatement<'a>)>>,
 }
 
@@ -30,7 +31,7 @@ impl<'a> Statements<'a> {
     }
 }
 
-/// A statement that one is at. It goes back by itself.
+/// Statement in use. Dropping it returns it.
 pub(crate) struct Lent<'t, 'a> {
     of: &'t Statements<'a>,
     sql: &'static str,
@@ -41,13 +42,13 @@ impl<'a> Deref for Lent<'_, 'a> {
     type Target = CachedStatement<'a>;
 
     fn deref(&self) -> &Self::Target {
-        self.statement.as_ref().expect("it is there until the drop")
+        self.statement.as_ref().expect("present until the drop")
     }
 }
 
 impl DerefMut for Lent<'_, '_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        self.statement.as_mut().expect("it is there until the drop")
+        self.statement.as_mut().expect("present until the drop")
     }
 }
 

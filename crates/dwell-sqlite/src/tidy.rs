@@ -1,4 +1,5 @@
-//! Keeping the file small: what is over is forgotten when its time has come, and space is given back, a little at a time.
+//! Maintenance that keeps the file small: expired records are removed and free space is returned,
+//! in small steps.
 
 use crate::{
     fault::Sql,
@@ -10,28 +11,29 @@ use dwell_core::{JOB_TOPIC, Timestamp};
 use rusqlite::{OptionalExtension, Params};
 use std::time::Duration;
 
-/// How many rows of each kind are removed at a time.
+/// Number of rows of each kind removed at a time.
 const CHUNK: i64 = 500;
 
-/// How many records are looked at to find some that may go before their time.
+/// Number of records scanned for some that can be removed early.
 const SEARCH: i64 = 5000;
 
-/// An id whose message lives is not looked at again before this: however many there are, tidying comes to an end. When its
-/// message is over, it is remembered for as long as was asked for, and no longer.
+/// Minimum time before the id of an unfinished message is checked again, so that tidying
+/// terminates. When the message has finished, its id gets the configured retention, and no more.
 const LIVES: Duration = Duration::from_secs(60);
 
-/// So much is kept of the past of a message, of what was first and of what was last: it may be released for ever.
+/// Number of first and last steps kept of a long history: a message may be released any number of
+/// times.
 const FIRST: usize = 10;
 const LAST: usize = 1000;
 
-/// How many pages are given back at a time.
+/// Number of pages returned at a time.
 const PAGES: i64 = 256;
 
-/// So many free pages are kept for what comes next: to give them back and take them again would be work for nothing.
+/// Number of free pages that the file keeps for later use.
 const SPARE: i64 = 1024;
 
 impl Tx<'_> {
-    /// Forgets some of what need not be kept. Returns whether there is more.
+    /// Removes some expired records. Returns whether there are more.
     pub(crate) fn tidy(&mut self) -> Sql<bool> {
         self.forget_consumers()?;
         let is_more =
@@ -39,14 +41,15 @@ impl Tx<'_> {
         Ok(is_more.contains(&true))
     }
 
-    /// How long the record of a message in this topic is kept. A repeated id must not be a duplicate of a job that does not
-    /// exist any more, so the record of a job is kept at least as long as its id.
+    /// Returns the retention of the record of a message in this topic. A repeated id must not be a
+    /// duplicate of a job that no longer exists, so the record of a job is kept for at least as
+    /// long as its id.
     pub(crate) fn record_retention(&self, topic: i64) -> Duration {
         let settings = &self.settings;
         if self.places().topics[&topic].is_job { settings.done.max(settings.ids) } else { settings.done }
     }
 
-    /// Records of messages that are over.
+    /// Removes records of finished messages.
     fn forget_records(&mut self) -> Sql<bool> {
         let since = |kept: Duration| self.now.0.saturating_sub(millis(kept));
         let (done, all) = (since(self.settings.done), since(self.settings.done.max(self.settings.ids)));
@@ -56,7 +59,7 @@ impl Tx<'_> {
             " FROM message INDEXED BY message_over WHERE phase = 4 AND updated_at <= ?2 ORDER BY updated_at LIMIT ?1"
         );
         let mut is_more = self.remove_found(over, (CHUNK, all))? == CHUNK as usize;
-        // Records of jobs are passed over once, not each time.
+        // Records of jobs are skipped once, not each time.
         let from = self.own.marks.expired;
         if done > all.max(from) {
             let others = concat!(
@@ -75,8 +78,9 @@ impl Tx<'_> {
         Ok(is_more)
     }
 
-    /// Forgets some records before their time, so that what is not over can be handled. Nobody waits for one without a result.
-    /// However many have one, it looks at so many at a time, and goes on behind them the next time.
+    /// Removes some records early, so that unfinished messages can be processed. Only records
+    /// without a result are removed, since no caller waits for those. Scans a bounded number of
+    /// records at a time, and continues behind them the next time.
     pub(crate) fn make_room(&mut self) -> Sql<()> {
         let from = self.own.marks.searched;
         let end: Option<(i64, i64)> = self
@@ -96,20 +100,20 @@ impl Tx<'_> {
         );
         let removed = self.remove_found(over, (CHUNK, from.0, from.1, end, end_number))?;
         if removed < CHUNK as usize {
-            // All that were there, and at the end from the start again.
+            // All of this window are removed; continue behind it, or start over at the end.
             self.own.marks.searched = if end == i64::MAX { (i64::MIN, i64::MIN) } else { (end, end_number) };
         }
         Ok(())
     }
 
-    /// Removes the messages that this finds. Returns how many there were.
+    /// Removes the messages that this query finds. Returns their number.
     fn remove_found(&mut self, sql: &'static str, of: impl Params) -> Sql<usize> {
         let found = self.sql(sql)?.query_map(of, Held::read)?.collect::<Sql<Vec<_>>>()?;
         self.remove_all(&found)?;
         Ok(found.len())
     }
 
-    /// Ids whose message is over for long enough.
+    /// Removes ids whose retention after the end of their message is over.
     fn forget_ids(&mut self) -> Sql<bool> {
         let old: Vec<(String, i64, Option<u128>)> = {
             let mut statement = self.sql(
@@ -129,8 +133,8 @@ impl Tx<'_> {
         Ok(old.len() as i64 == CHUNK)
     }
 
-    /// Forgets the middle of a message's past, if it is long. Now and then: by the number of the step, mixed, so that it comes
-    /// to each of those that take their steps in turns.
+    /// Removes the middle of a long history. Done occasionally, depending on a hash of the step
+    /// number, so that it reaches each of several messages whose steps alternate.
     pub(crate) fn shorten_past(&self, number: i64, step: i64) -> Sql<()> {
         const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
         const ONE_OF_128: u32 = u64::BITS - 7;
@@ -156,7 +160,7 @@ impl Tx<'_> {
         Ok(forgotten as i64 == CHUNK)
     }
 
-    /// Consumers that were dropped without `close`, and have nothing left in their hands.
+    /// Removes consumers that were dropped without `close` and have no leases left.
     fn forget_consumers(&mut self) -> Sql<()> {
         let gone = self.own.consumers.iter().filter(|(_, ours)| ours.is_gone());
         let gone: Vec<_> = gone.map(|(number, ours)| (*number, ours.place)).collect();
@@ -174,7 +178,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// If much of the file is empty, it becomes smaller.
+    /// Shrinks the file if much of it is free.
     fn give_back_space(&mut self) -> Sql<bool> {
         let (free, all) = (self.pragma("freelist_count")?, self.pragma("page_count")?);
         let spare = SPARE.max(all / 4);
@@ -184,7 +188,7 @@ impl Tx<'_> {
         let mut statement = self.connection().prepare(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
         let mut pages = statement.query([])?;
         while pages.next()?.is_some() {}
-        // A file that was not made by us may be unable to become smaller.
+        // A file created by another program may be unable to shrink.
         let left = self.pragma("freelist_count")?;
         Ok(left < free && left > spare)
     }
@@ -201,7 +205,7 @@ mod tests {
     use dwell_core::{Address, Envelope, Message, OnMissing, Seams, Subscription, Transport, VirtualClock};
 
     #[tokio::test]
-    async fn a_consumer_that_was_dropped_is_known_until_nothing_is_in_its_hands() {
+    async fn dropped_consumer_stays_registered_until_its_leases_end() {
         let clock = VirtualClock::new();
         let seams = Seams::virtual_time(clock.clone(), 1);
         let sqlite = Sqlite::open(SqliteSettings::memory(), seams).unwrap();
@@ -225,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn room_is_made_behind_however_many_records_that_have_a_result() {
+    async fn make_room_skips_records_with_a_result() {
         let file = File::open(SqliteSettings::memory(), Seams::system("test")).unwrap();
         let insert = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1 + 10)
              INSERT INTO message SELECT i, 9, 9, 9, 4, 8, 8, i, NULL, NULL, NULL, 0, 0, i, NULL, NULL, 0, NULL, NULL, NULL,
@@ -245,7 +249,7 @@ mod tests {
         assert_eq!(
             counts,
             [10, 10, 0, 0],
-            "a bounded number is looked at each time, and what was rolled back does not count"
+            "each call scans a bounded number, and a call that was rolled back does not count"
         );
     }
 }

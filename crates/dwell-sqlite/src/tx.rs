@@ -1,4 +1,4 @@
-//! One transaction: what jobs work with, and what is written when they are done.
+//! One transaction: the state that jobs work with, and the writes that complete it.
 
 use crate::{
     fault::Sql,
@@ -16,87 +16,91 @@ use std::{
     sync::{Arc, Weak},
 };
 
-/// The wall clock was set if it moves against the monotonic one by more than this, in milliseconds.
+/// Minimum shift between wall clock and monotonic clock, in milliseconds, that counts as a change
+/// of the wall clock.
 const SET: i64 = 500;
 
-/// What is known of the file, as long as nobody else writes to it. Can be read again at any time.
+/// Cached state of the file, valid as long as no other connection writes. It can be read again at
+/// any time.
 #[derive(Default)]
 pub(crate) struct Cache {
-    /// What SQLite calls `data_version`: changes when another connection has written. `None` if nothing was read yet.
+    /// Value of `data_version`, which changes when another connection has written. `None` before
+    /// the first read.
     version: Option<i64>,
-    /// The next number.
+    /// Next unused number.
     pub(crate) next: i64,
     generation: i64,
     places: Places,
-    /// The parts of what waits, by topic: all that there are, where they were asked for.
+    /// Parts of the pending messages, by topic; complete for each topic that was loaded.
     pub(crate) parts: HashMap<i64, Vec<i64>>,
-    /// Every receiver that waits on this topic wakes up by this time, or was told to look again.
+    /// Time by which every waiting receiver of this topic wakes up, or was woken to look again.
     pub(crate) told: HashMap<i64, Timestamp>,
-    /// The same for the first lease of a subscription that may run out.
+    /// The same for the first lease of a subscription that may expire.
     pub(crate) told_lease: HashMap<i64, Timestamp>,
 }
 
 impl Cache {
-    /// Whether another connection may have written since this was read.
+    /// Returns whether another connection may have written since this was read.
     pub(crate) fn is_outdated(&self, version: i64) -> bool {
         self.version != Some(version)
     }
 }
 
-/// Changes when another connection has written.
+/// Returns `data_version`, which changes when another connection has written.
 pub(crate) fn version(connection: &Connection) -> Sql<i64> {
     pragma(connection, "data_version")
 }
 
-/// What SQLite says of itself, or of the file.
+/// Reads the value of a pragma.
 pub(crate) fn pragma(connection: &Connection, name: &str) -> Sql<i64> {
     connection.prepare_cached(&format!("PRAGMA {name}"))?.query_row([], |row| row.get(0))
 }
 
-/// What belongs to this process, whatever happens to the file.
+/// State of this process, independent of the file.
 #[derive(Default)]
 pub(crate) struct Own {
-    /// Its consumers, by their numbers: their leases follow our monotonic time.
+    /// Open consumers by number. Their leases follow the monotonic clock of this process.
     pub(crate) consumers: BTreeMap<i64, Ours>,
     pub(crate) marks: Marks,
-    /// Where what is scheduled goes, by topic.
+    /// Parts that receive scheduled messages, by topic.
     pub(crate) filling: HashMap<i64, Filling>,
-    /// The disk was full, and what was kept for settling is used up.
+    /// Set while the disk is full and the reserve for settling is used up.
     pub(crate) is_short: bool,
-    /// How long the log is, in bytes.
+    /// Length of the log, in bytes.
     pub(crate) log_length: u64,
 }
 
-/// A consumer of this process.
+/// Consumer of this process.
 pub(crate) struct Ours {
     pub(crate) place: i64,
     alive: Weak<()>,
 }
 
 impl Ours {
-    /// It was dropped. What it had in its hands is there until its lease runs out.
+    /// Returns whether the consumer was dropped. Its messages stay leased until the lease expires.
     pub(crate) fn is_gone(&self) -> bool {
         self.alive.strong_count() == 0
     }
 }
 
-/// How far this process has come. What a transaction changes of it is taken back if that fails.
+/// Progress of this process. Changes made by a transaction are undone if it fails.
 #[derive(Clone, Copy)]
 pub(crate) struct Marks {
-    /// Wall time minus monotonic time, in milliseconds, when last seen.
+    /// Wall time minus monotonic time, in milliseconds, at the last check.
     offset: Option<i64>,
-    /// Up to this time and number, no record may go before its time.
+    /// The search for records to remove early has passed this time and number.
     pub(crate) searched: (i64, i64),
-    /// Records of other messages than jobs have expired up to this time.
+    /// Records of messages other than jobs have expired up to this time.
     pub(crate) expired: i64,
-    /// Rows of other programs up to this number were looked at, and the rest comes next.
+    /// Rows of `incoming` up to this number were scanned; the scan continues after it.
     pub(crate) looked_at: i64,
-    /// Those up to this number that were refused were tried again; `None` if all were.
+    /// Refused rows up to this number were retried; `None` if all were.
     pub(crate) tried_again: Option<i64>,
 }
 
 impl Default for Marks {
-    /// Who had the file before may have made a topic, and have ended before all that was refused could be tried again.
+    /// Returns marks that retry all refused rows: an earlier process may have created a topic and
+    /// ended before it could retry them.
     fn default() -> Self {
         Self {
             offset: None,
@@ -109,41 +113,42 @@ impl Default for Marks {
 }
 
 impl Marks {
-    /// It may be another file by now, on the same machine.
+    /// Starts over, since the file may have been replaced. The clock offset stays: it belongs to
+    /// the machine.
     pub(crate) fn start_over(&mut self) {
         *self = Self { offset: self.offset, ..Self::default() };
     }
 }
 
-/// One transaction, in which one job after the other is done.
+/// One transaction, which runs jobs one after the other.
 pub(crate) struct Tx<'a> {
     connection: &'a Connection,
     pub(crate) cache: &'a mut Cache,
     pub(crate) own: &'a mut Own,
     pub(crate) settings: &'a SqliteSettings,
     pub(crate) seams: &'a Seams,
-    /// The time of this job, rounded down, and as the clock reads it.
+    /// Time of this job, rounded down; `moment` is the unrounded value.
     pub(crate) now: Timestamp,
     moment: Moment,
-    /// Nobody waits for this job's answer any more.
+    /// Set if the caller of this job no longer waits for its answer.
     pub(crate) is_abandoned: bool,
-    /// The disk is full: nothing is written that is not needed.
+    /// Set on a full disk: only what is necessary is written.
     pub(crate) is_frugal: bool,
-    /// What other programs have put there was taken in, and whether there is more.
+    /// Set once rows of `incoming` were processed; the value is whether more are left.
     pub(crate) taken_in: Option<bool>,
     statements: Statements<'a>,
-    /// What was left of the file before this, where that is limited.
+    /// Room left in the file before this transaction, if its size is limited.
     room_before: Option<Room>,
     next_before: i64,
     generation_before: i64,
     tally: BTreeMap<(i64, u8), (i64, i64)>,
-    /// How many messages nobody wanted, by topic.
+    /// Number of messages without a subscriber, by topic.
     discarded: BTreeMap<i64, i64>,
     after: After,
 }
 
 impl<'a> Tx<'a> {
-    /// Reads again what another process may have changed.
+    /// Begins a transaction, and reads again what another process may have changed.
     pub(crate) fn begin(
         connection: &'a Connection,
         (cache, own): (&'a mut Cache, &'a mut Own),
@@ -154,7 +159,8 @@ impl<'a> Tx<'a> {
         let version = version(connection)?;
         let mut after = After::default();
         if cache.is_outdated(version) {
-            // Also where nothing is known: who came before may have seen this version, and failed before telling anybody.
+            // This includes an empty cache: an earlier transaction may have seen this version and
+            // failed before it signalled anyone.
             after.everyone = true;
             let (next, generation) = connection
                 .prepare_cached("SELECT next, generation FROM counter")?
@@ -192,7 +198,7 @@ impl<'a> Tx<'a> {
         Ok(tx)
     }
 
-    /// The next job begins. The clock may have been set since the one before it, in the middle of a group.
+    /// Starts the next job. The clock may have been set since the previous job of the group.
     pub(crate) fn start(&mut self, is_abandoned: bool) -> Sql<()> {
         self.moment = self.seams.clock.moment();
         self.now = self.moment.floor();
@@ -200,12 +206,12 @@ impl<'a> Tx<'a> {
         self.follow_the_clock()
     }
 
-    /// When a message is due that this job stores.
+    /// Resolves the due time of a message that this job stores.
     pub(crate) fn resolve(&self, due: Due) -> Timestamp {
         due.resolve(self.moment)
     }
 
-    /// Writes what all jobs have in common. The commit comes after this.
+    /// Writes what all jobs have in common, before the commit.
     pub(crate) fn finish(self) -> Sql<After> {
         let tally = self.tally.iter().filter(|(_, (messages, bytes))| (*messages, *bytes) != (0, 0));
         for ((home, state), (messages, bytes)) in tally {
@@ -229,12 +235,12 @@ impl<'a> Tx<'a> {
         Ok(self.after)
     }
 
-    /// A statement, prepared once.
+    /// Returns a statement, prepared once.
     pub(crate) fn sql(&self, sql: &'static str) -> Sql<Lent<'_, 'a>> {
         self.statements.lend(sql)
     }
 
-    /// What SQLite says of itself, or of the file.
+    /// Reads the value of a pragma.
     pub(crate) fn pragma(&self, name: &str) -> Sql<i64> {
         pragma(self.connection, name)
     }
@@ -247,7 +253,7 @@ impl<'a> Tx<'a> {
         &self.settings.location
     }
 
-    /// A number that was never given before.
+    /// Returns a number that was never used before.
     pub(crate) fn next(&mut self) -> i64 {
         let next = self.cache.next;
         self.cache.next += 1;
@@ -258,38 +264,39 @@ impl<'a> Tx<'a> {
         &self.cache.places
     }
 
-    /// Topics or subscriptions were written.
+    /// Reloads topics and subscriptions after they were written.
     pub(crate) fn places_changed(&mut self) -> Sql<()> {
         self.cache.places = Places::load(self.connection)?;
         self.cache.generation = self.generation_before + 1;
         Ok(())
     }
 
-    /// A message came to be, or is gone.
+    /// Records a change of the number and size of messages.
     pub(crate) fn tally(&mut self, home: i64, state: State, messages: i64, bytes: i64) {
         let of = self.tally.entry((home, code(state))).or_default();
         *of = (of.0 + messages, of.1 + bytes);
     }
 
-    /// Tells receivers of this place, once this is committed.
+    /// Signals the receivers of this place once the transaction is committed.
     pub(crate) fn signal(&mut self, place: i64, signal: Signal) {
         let of = self.after.places.entry(place).or_insert(signal);
         *of = (*of).max(signal);
     }
 
-    /// Settings were changed: logged once this is committed.
+    /// Records changed settings, which are logged once the transaction is committed.
     pub(crate) fn changed(&mut self, changes: Vec<SettingChanges>) {
         self.after.changes.extend(changes);
     }
 
-    /// A consumer of this place was opened, once this is committed. It is there as long as it keeps what this returns.
+    /// Registers a consumer of this place once the transaction is committed. It stays open as long
+    /// as it keeps the returned value.
     pub(crate) fn opened(&mut self, number: i64, place: i64) -> Arc<()> {
         let alive = Arc::new(());
         self.after.opened.push((number, Ours { place, alive: Arc::downgrade(&alive) }));
         alive
     }
 
-    /// Something in this topic is due at `due`: who sleeps longer is woken.
+    /// Wakes receivers of this topic whose timer is later than `due`.
     pub(crate) fn expect(&mut self, topic: i64, due: Timestamp) {
         if self.cache.told.get(&topic).is_none_or(|told| due < *told) {
             self.cache.told.insert(topic, due);
@@ -298,7 +305,7 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// A lease of this place runs out then: who sleeps longer is woken.
+    /// Wakes receivers of this place whose timer is later than `until`, the end of a lease.
     pub(crate) fn expect_lease(&mut self, place: i64, until: Timestamp) {
         if self.cache.told_lease.get(&place).is_none_or(|told| until < *told) {
             self.cache.told_lease.insert(place, until);
@@ -306,7 +313,7 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// A message to this topic is dropped, because nobody subscribed to it.
+    /// Counts a message that is dropped because its topic has no subscription.
     pub(crate) fn unclaimed(&mut self, topic: i64) {
         *self.discarded.entry(topic).or_default() += 1;
         if let Some(of) = self.cache.places.topics.get_mut(&topic)
@@ -317,8 +324,9 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// The ends of leases are wall times, because other processes must know them. If the wall clock is set, those of
-    /// this process are set with it: nobody loses a message, or keeps one for an hour, because an administrator was here.
+    /// Shifts the leases of this process when the wall clock is set. Ends of leases are wall times,
+    /// because other processes read them; without this, a change of the clock would end leases
+    /// early or extend them.
     fn follow_the_clock(&mut self) -> Sql<()> {
         let elapsed = i64::try_from(self.seams.clock.elapsed().as_millis()).unwrap_or(i64::MAX);
         let offset = self.now.0.saturating_sub(elapsed);
@@ -342,12 +350,12 @@ impl<'a> Tx<'a> {
     }
 }
 
-/// A state as the file has it: its place in [`State::ALL`].
+/// Returns the code of a state in the file: its index in [`State::ALL`].
 pub(crate) fn code(state: State) -> u8 {
     State::ALL.iter().position(|of| *of == state).map_or(0, |code| code as u8)
 }
 
-/// The reverse of [`code`].
+/// Inverse of [`code`].
 pub(crate) fn state(code: u8) -> State {
     State::ALL.get(usize::from(code)).copied().unwrap_or(State::Ready)
 }

@@ -1,45 +1,45 @@
-//! How much room a file takes, and what takes it.
+//! Size of a file, and its main contents.
 
 use crate::{fault::Sql, tx::code};
 use dwell_core::{Measure, Measured, State};
 use rusqlite::Connection;
 
-/// How much room a file takes.
+/// Size of a file, and its main contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The file, in bytes.
+    /// Size of the file, in bytes.
     pub file: u64,
-    /// How many of these are free, and used before the file grows.
+    /// Free bytes in the file, which are used before it grows.
     pub free: u64,
-    /// How many dead letters there are. They are kept until somebody replays or discards them.
+    /// Number of dead letters. They are kept until they are replayed or discarded.
     pub dead: u64,
-    /// How long their bodies are together, in bytes.
+    /// Total length of their bodies, in bytes.
     pub dead_bytes: u64,
-    /// How many rows of other programs in `incoming` were refused, and lie there with the reason until somebody removes
-    /// them: counted up to 10 000.
+    /// Number of refused rows of other programs in `incoming`, counted up to 10 000. They stay,
+    /// with the reason, until they are removed by another program.
     pub refused: u64,
 }
 
 impl Usage {
-    /// The same, as metrics.
+    /// Returns the values as metrics.
     pub(crate) fn measures(self) -> Vec<Measure> {
         let gauge = |name, help, value| Measure { name, help, value: Measured::Gauge(value) };
         vec![
-            gauge("sqlite_file_bytes", "The size of the file.", self.file),
-            gauge("sqlite_free_bytes", "How much of the file is free.", self.free),
+            gauge("sqlite_file_bytes", "Size of the file, in bytes.", self.file),
+            gauge("sqlite_free_bytes", "Free space in the file, in bytes.", self.free),
             gauge(
                 "sqlite_dead_letters",
-                "Dead letters in the file, which are kept until somebody decides.",
+                "Dead letters in the file, which are kept until they are replayed or discarded.",
                 self.dead,
             ),
             gauge(
                 "sqlite_dead_letters_bytes",
-                "The bodies of the dead letters in the file.",
+                "Total length of the bodies of the dead letters, in bytes.",
                 self.dead_bytes,
             ),
             gauge(
                 "sqlite_incoming_refused",
-                "Rows of other programs in `incoming` that were refused, with the reason beside them, up to 10 000.",
+                "Refused rows of other programs in `incoming`, counted up to 10 000.",
                 self.refused,
             ),
         ]
@@ -57,7 +57,7 @@ pub(crate) fn usage(connection: &Connection) -> Sql<Usage> {
             "SELECT coalesce(sum(messages), 0), coalesce(sum(bytes), 0) FROM tally WHERE state = ?1",
         )?
         .query_row([code(State::Dead)], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    // By the index of those that were not refused: a row has its reason behind its body.
+    // By the index of rows without an error: the column `error` is stored behind the body.
     let refused: i64 = connection
         .prepare_cached(
             "SELECT count(*) FROM (SELECT 1 FROM incoming WHERE NOT EXISTS (

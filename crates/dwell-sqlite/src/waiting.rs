@@ -1,20 +1,23 @@
-//! What waits, by its due time. Each message that waits has an entry here, in one of the parts of its topic.
+//! Pending messages, ordered by due time. Each pending message has an entry here, in one of the
+//! parts of its topic.
 //!
 //! ```text
 //!   in_topic  in_part  due_at  message
 //!       7        0      10:00      1
-//!       7        0      10:15      2      is passed over
-//!       7        0      10:20      3      was cancelled, and is passed over
-//!       7        1      10:05      2      was rescheduled: its row knows both entries
+//!       7        0      10:15      2      stale, skipped
+//!       7        0      10:20      3      cancelled, skipped
+//!       7        1      10:05      2      rescheduled: its row knows both entries
 //! ```
 //!
-//! What is cancelled or discarded leaves its entry, and what is rescheduled leaves its first one; that is passed over when its
-//! time comes. To take it out at once would write a page of its own among a million, where at its time all that goes lies
-//! side by side. A record that is removed takes its entries along: there are never more than these two, and its row knows
-//! both. For the same reason there are parts, see [`parts`](crate::parts).
+//! A cancelled or discarded message leaves its entry behind, and a rescheduled one leaves its first
+//! entry; such stale entries are skipped when their time comes. Removing an entry at once would
+//! write a separate page among a million, whereas entries with the same due time lie side by side.
+//! A message has at most two entries, and its row knows both, so that removing the row also removes
+//! the entries. Parts exist for the same reason; see [`parts`](crate::parts).
 //!
-//! Who looks for what is due passes a bounded number of entries each time, and takes those in front out: however many were
-//! cancelled for one instant, nobody is held up by all of them.
+//! Each search for due messages skips a bounded number of stale entries, and removes those at the
+//! front. No caller has to process all of them at once, however many messages were cancelled for
+//! one instant.
 
 use crate::{
     fault::Sql,
@@ -26,27 +29,27 @@ use dwell_core::{State, Timestamp};
 use rusqlite::{OptionalExtension, Row};
 use std::collections::VecDeque;
 
-/// So many that do not wait any more are passed over each time, before they are taken out.
+/// Maximum number of stale entries that are skipped each time before they are removed.
 const PASSED: usize = 64;
 
-/// At least so many entries of a part are read at a time.
+/// Minimum number of entries read from a part at a time.
 const FEW: usize = 16;
 
-/// Whether a message waits under an entry of `waiting`: one that it does not wait under says nothing.
+/// Condition that a message is pending under an entry of `waiting`. Other entries are stale.
 macro_rules! waits_here {
     () => {
         "number = waiting.message AND phase = 0 AND topic = in_topic AND part = in_part AND due = due_at"
     };
 }
 
-/// The messages that wait.
+/// Join that yields the pending messages.
 macro_rules! waiting {
     () => {
         concat!("waiting CROSS JOIN message ON ", $crate::waiting::waits_here!())
     };
 }
 
-/// The message that waits under an entry: of this number, in this topic and part, due then.
+/// Pending message of an entry: of this number, in this topic and part, with this due time.
 macro_rules! waits_under {
     () => {
         "message WHERE number = ?1 AND phase = 0 AND topic = ?2 AND part = ?3 AND due = ?4"
@@ -54,35 +57,35 @@ macro_rules! waits_under {
 }
 pub(crate) use {waiting, waits_here, waits_under};
 
-/// What was found of what is due.
+/// Result of a search for due messages.
 pub(crate) struct Found<T> {
-    /// In the order of due times.
+    /// Due messages, ordered by due time.
     pub(crate) due: Vec<T>,
-    /// Not all entries were looked at.
+    /// Set if not all entries were scanned.
     pub(crate) is_more: bool,
 }
 
-/// A due time, and the number of a message.
+/// Due time and number of a message.
 type Entry = (Timestamp, i64);
 
-/// What comes next of one part.
+/// First entry of one part.
 struct Next {
     due: Option<Timestamp>,
-    /// So many entries before it are ones that nothing waits under.
+    /// Number of stale entries before it.
     passed: usize,
-    /// There are no entries, not even such ones.
+    /// Set if the part has no entries, not even stale ones.
     is_empty: bool,
 }
 
-/// What is due of one part, in order, some at a time.
+/// Due entries of one part, in order, read in batches.
 struct Due {
     part: i64,
     read: VecDeque<Entry>,
-    /// The last that was read; `None` once there is no more.
+    /// Last entry that was read; `None` once the part is exhausted.
     after: Option<Entry>,
-    /// The last of those in front that nothing waits under.
+    /// Last of the stale entries at the front.
     front: Option<Entry>,
-    /// There was one that something waits under.
+    /// Set once an entry was not stale.
     has_found: bool,
 }
 
@@ -92,7 +95,7 @@ impl Due {
         Self { part, read: VecDeque::new(), after: Some(before_all), front: None, has_found: false }
     }
 
-    /// Makes sure that the next one is there, if there is one.
+    /// Reads the next batch of entries if the current one is used up.
     fn fill(&mut self, tx: &Tx<'_>, topic: i64, count: usize) -> Sql<()> {
         let Some((due, number)) = self.after.filter(|_| self.read.is_empty()) else { return Ok(()) };
         let mut statement = tx.sql(
@@ -109,21 +112,22 @@ impl Due {
 }
 
 impl Held {
-    /// The entry that it waits under, if it waits.
+    /// Returns the entry of a pending message.
     fn entry(&self) -> (i64, Timestamp) {
         (self.part, self.due)
     }
 }
 
 impl Tx<'_> {
-    /// A message waits that has no entry. Returns the part that it is in now, which its row must know.
+    /// Adds an entry for a message without one. Returns its part, which must be stored in the row
+    /// of the message.
     pub(crate) fn wait(&mut self, topic: i64, due: Timestamp, number: i64) -> Sql<i64> {
         let part = self.part_to_fill(topic)?;
         self.put_in(topic, (part, due), number)?;
         Ok(part)
     }
 
-    /// What it has left there before may still be there.
+    /// Adds an entry. A stale entry of the same message may already be there.
     fn put_in(&self, topic: i64, (part, due): (i64, Timestamp), number: i64) -> Sql<()> {
         self.sql("INSERT OR IGNORE INTO waiting VALUES (?1, ?2, ?3, ?4)")?
             .execute((topic, part, due.0, number))?;
@@ -142,14 +146,14 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// What waits is due at another time. Returns the part that it is in now, and the entry that it has left, both of which
-    /// its row must know.
+    /// Changes the due time of a pending message. Returns its new part and the entry that it leaves
+    /// behind; both must be stored in its row.
     pub(crate) fn wait_instead(
         &mut self,
         held: &Held,
         due: Timestamp,
     ) -> Sql<(i64, Option<(i64, Timestamp)>)> {
-        // Where there is hardly any room, nothing is left behind.
+        // With little room, remove the old entry.
         if self.is_frugal {
             self.forget_wait(held)?;
             return Ok((self.wait(held.topic, due, held.number)?, None));
@@ -165,7 +169,7 @@ impl Tx<'_> {
         Ok((part, held.left.or(Some(held.entry())).filter(|left| *left != (part, due))))
     }
 
-    /// The row of this message goes: so do the entries that it may have.
+    /// Removes the entries of a message whose row is being removed.
     pub(crate) fn forget_wait(&self, held: &Held) -> Sql<()> {
         let was_dropped = matches!(held.state, State::Cancelled | State::Discarded);
         if held.phase == Phase::Waits || was_dropped {
@@ -174,7 +178,7 @@ impl Tx<'_> {
         held.left.map_or(Ok(()), |entry| self.take_out(held, entry))
     }
 
-    /// None of what comes before this one in its part waits any more, nor does this one.
+    /// Removes the stale entries of a part up to and including this one.
     pub(crate) fn clear_until(&self, topic: i64, part: i64, (due, number): Entry) -> Sql<()> {
         self.sql(
             "DELETE FROM waiting WHERE in_topic = ?1 AND in_part = ?2 AND (due_at, message) <= (?3, ?4)",
@@ -183,9 +187,9 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The first of what is due in a topic, in order. `sql` reads a message by its number if it waits under an entry, as
-    /// [`waits_under`] has it. No more than some entries that nothing waits under are passed over each time, however many
-    /// there are, and those in front are taken out.
+    /// Returns the first due messages of a topic, in order. `sql` reads a message by its number if
+    /// it is pending under an entry, as in [`waits_under`]. Skips a bounded number of stale entries
+    /// each time, and removes those at the front.
     pub(crate) fn first_due<T>(
         &mut self,
         sql: &'static str,
@@ -221,7 +225,7 @@ impl Tx<'_> {
             }
             part.fill(self, topic, at_once)?;
         }
-        // Where there is hardly any room, what need not be written is not.
+        // With little room, skip writes that are not needed.
         if !self.is_frugal || found.due.is_empty() {
             for part in parts {
                 part.front.map_or(Ok(()), |entry| self.clear_until(topic, part.part, entry))?;
@@ -230,8 +234,8 @@ impl Tx<'_> {
         Ok(found)
     }
 
-    /// When the first message of this topic is due. Where a great many in front do not wait any more, it is one of those: who
-    /// looks then finds the next.
+    /// Returns the first due time of a topic. After many stale entries it is the due time of one of
+    /// them; the search at that time then finds the next.
     pub(crate) fn next_due(&mut self, topic: i64) -> Sql<Option<Timestamp>> {
         let (mut first, mut passed): (Option<Timestamp>, usize) = (None, 0);
         for part in self.parts(topic)?.to_vec() {
@@ -245,7 +249,7 @@ impl Tx<'_> {
         Ok(first)
     }
 
-    /// The same of one part. No more than so many entries are passed over.
+    /// Returns the first due time of one part, skipping at most `most` stale entries.
     fn next_due_in(&self, topic: i64, part: i64, most: usize) -> Sql<Next> {
         let (mut passed, mut is_past) = (0, false);
         let (mut next, mut last) = (None, None);
@@ -268,7 +272,7 @@ impl Tx<'_> {
             }
         }
         let mut is_empty = next.is_none() && passed == 0;
-        // Where there is hardly any room, what need not be written is not.
+        // With little room, skip writes that are not needed.
         if let Some(entry) = last
             && (is_past || passed > PASSED)
             && !self.is_frugal
@@ -290,7 +294,7 @@ mod tests {
     use std::{slice::from_ref, time::Duration};
 
     #[tokio::test]
-    async fn who_looks_for_what_is_due_passes_a_bounded_number_of_entries_and_takes_them_out() {
+    async fn search_skips_and_removes_a_bounded_number_of_stale_entries() {
         let clock = VirtualClock::new();
         let sqlite = Sqlite::open(SqliteSettings::memory(), Seams::virtual_time(clock.clone(), 1)).unwrap();
         let mail = Subscription::new("orders", "mail");
@@ -300,7 +304,7 @@ mod tests {
         sqlite.producer().await.unwrap().send(&[alive]).await.remove(0).unwrap();
         let file = sqlite.0.file();
         let dead = 2 * CHUNK as i64 + 500;
-        // Of messages that are not there, in turns in each of two parts, and all of them before the one that is.
+        // Entries without messages, alternating between two parts, all before the live message.
         let fill = move |tx: &mut Tx<'_>| -> Sql<i64> {
             let topic = tx.sql("SELECT in_topic FROM waiting")?.query_row([], |row| row.get(0))?;
             tx.cache.parts.remove(&topic);
@@ -319,7 +323,7 @@ mod tests {
             };
             let (promoted, entries) = file.write(1, look).await.unwrap();
             assert_eq!((promoted.moved, promoted.is_more, entries), (moved, is_more, left));
-            assert!(!promoted.is_stuck, "there is room");
+            assert!(!promoted.is_stuck, "the file has room");
         }
     }
 }

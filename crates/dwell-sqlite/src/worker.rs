@@ -1,4 +1,4 @@
-//! The thread that writes, at work.
+//! The writer thread's loop.
 
 use crate::{
     answers::Answers,
@@ -26,33 +26,36 @@ use std::{
     time::Duration,
 };
 
-/// Where nobody else sees to it, the file is tidied this often.
+/// Interval at which the file is tidied, if no background task does it.
 const TIDY: Duration = Duration::from_secs(60);
 
-/// A log that is larger than this, and could not be emptied by the way, is emptied on purpose.
+/// A log that is larger than this, and could not be emptied in passing, is truncated explicitly.
 const LOG_LIMIT: u64 = 2 * open::LOG_LIMIT;
 
-/// The log is written into the file when so much of it is not there yet, in bytes: what changes often is then written there
-/// once, where it would be written with every group.
+/// A checkpoint starts once this many bytes of the log are not in the file. Pages that change often
+/// are then written once, rather than with every group.
 const LONG: i64 = 16 << 20;
 
-/// A log of this length starts anew, whatever is still to be written for that: where much changes with every group, there
-/// would never be little.
+/// At this length, in bytes, the log is restarted, whatever is left to be copied for that. Under
+/// steady load the remainder would never become small.
 const LONGEST: i64 = 24 << 20;
 
-/// So little is written into the file by the way, so that the log starts anew: one that grows makes the disk slower.
+/// A remainder of at most this many bytes is copied inline, so that the log restarts: a growing log
+/// slows the disk down.
 const LITTLE: i64 = 1 << 20;
 
-/// On a full disk the log must not grow, and so starts anew when there is this much in it: what it has taken is enough.
+/// On a full disk the log must not grow, so it is restarted at this length, in bytes, within the
+/// space that it already occupies.
 const SHORT: i64 = 256 << 10;
 
-/// If no more than this is left, the other thread will be back before there is much again, and leaves little.
+/// With a remainder of at most this many bytes, the next checkpoint finishes before much more is
+/// appended, and leaves little.
 const SOME: i64 = 4 << 20;
 
-/// What the thread has.
+/// State of the writer thread.
 pub(crate) struct Worker {
     name: Arc<str>,
-    /// `None` if the file could not be opened again.
+    /// `None` if the file could not be reopened.
     connection: Option<Connection>,
     settings: Arc<SqliteSettings>,
     seams: Seams,
@@ -60,21 +63,22 @@ pub(crate) struct Worker {
     gate: Gate,
     reserve: Reserve,
     answers: Answers,
-    /// Started when there is something to do for it.
+    /// Started when it is first needed.
     checkpoints: Option<Checkpoints>,
-    /// Where the log is.
+    /// Path of the log.
     log: Option<OsString>,
-    /// The size of a page, in bytes: a file keeps the one that it was made with.
+    /// Page size in bytes, which an existing file keeps.
     page: i64,
-    /// How long the file is at least, in bytes, when last looked: the log may have been written into it since.
+    /// Minimum length of the file, in bytes, at the last check: the log may have been copied to it
+    /// since.
     length: u64,
-    /// When the file was last tidied.
+    /// Time when the file was last tidied.
     tidied: Duration,
     own: Own,
     cache: Cache,
 }
 
-/// Ways to find room on a full disk.
+/// Way to find room on a full disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     EmptyLog,
@@ -82,14 +86,14 @@ enum Way {
     Frugal,
 }
 
-/// Why a transaction failed.
+/// Reason why a transaction failed.
 enum Failure {
     Sql(rusqlite::Error),
-    /// The disk has no room for the log, or for what must be kept to empty it.
+    /// The disk has no room for the log, or for the reserve needed to empty it.
     Log(rusqlite::Error),
     /// A job panicked: a row may refer to something that does not exist.
     Panic,
-    /// The file could not be opened again.
+    /// The file could not be reopened.
     Other(Error),
 }
 
@@ -108,7 +112,7 @@ impl Failure {
         }
     }
 
-    /// Whether a damaged row may be the reason.
+    /// Returns whether a damaged row may be the cause.
     fn is_damage(&self) -> bool {
         match self {
             Self::Sql(error) => is_damage(error),
@@ -117,13 +121,13 @@ impl Failure {
         }
     }
 
-    /// Of a commit, which is when the log is written.
+    /// Classifies the error of a commit, which is when the log is written.
     fn of_commit(error: rusqlite::Error) -> Self {
         if is_full(&error) { Self::Log(error) } else { Self::Sql(error) }
     }
 }
 
-/// What sees to it that the reserve is enough to empty the log.
+/// Check that the reserve is large enough to empty the log.
 struct Cover<'a> {
     reserve: &'a mut Reserve,
     length: &'a mut u64,
@@ -132,12 +136,13 @@ struct Cover<'a> {
 }
 
 impl Cover<'_> {
-    /// Whether it is, with what is about to be committed. As long as there is no doubt, the file is not looked at.
+    /// Returns whether the reserve is large enough, including the pages about to be committed. The
+    /// length of the file is read only in case of doubt.
     fn is_enough(&mut self, connection: &Connection) -> Sql<bool> {
         let Some(path) = self.settings.path() else { return Ok(true) };
         let mut pages = connection.prepare_cached("PRAGMA page_count")?;
         let whole = (pages.query_row([], |row| row.get::<_, i64>(0))? * self.page).unsigned_abs();
-        // One that becomes smaller may be cut at any time.
+        // A file that shrinks may be truncated at any time.
         *self.length = whole.min(*self.length);
         if self.reserve.is_plenty(whole - *self.length) {
             return Ok(true);
@@ -177,8 +182,8 @@ impl Worker {
         }
     }
 
-    /// Works until nobody can ask for more, and closes the file. Returns what keeps a virtual clock from going on before
-    /// that was said.
+    /// Processes orders until all senders are gone, then closes the file. Returns a guard that
+    /// stops a virtual clock from advancing before the close was reported.
     pub(crate) fn work(mut self, mut orders: Orders) -> Option<Busy> {
         let mut closing = None;
         self.wait_for_nobody();
@@ -201,7 +206,8 @@ impl Worker {
         }
         self.checkpoints = None;
         if let Some(connection) = self.connection.take() {
-            // All that is in the log goes into the file, so that one file is left, unless another process is at work.
+            // Copy the whole log to the file, so that one file is left, unless another process uses
+            // it.
             let _ = open::checkpoint(&connection, "TRUNCATE");
         }
         self.reserve.release();
@@ -209,7 +215,7 @@ impl Worker {
         closing
     }
 
-    /// We wait for others in our own way.
+    /// Disables SQLite's busy handler; `open::patiently` replaces it.
     fn wait_for_nobody(&self) {
         if let Some(connection) = &self.connection {
             let _ = connection.busy_timeout(Duration::ZERO);
@@ -227,14 +233,14 @@ impl Worker {
 
     fn reopen(&mut self) -> Result<()> {
         if self.settings.path().is_none() {
-            let text = "what is in memory would be lost: `:memory:` cannot be opened again";
+            let text = "`:memory:` cannot be reopened, because its messages would be lost: use a file";
             return Err(Error::new(ErrorKind::Unsupported, text));
         }
         self.checkpoints = None;
         self.connection = None;
         self.cache = Cache::default();
         let connection = open::open_writer(&self.settings)?;
-        // It may be another file by now.
+        // The file may have been replaced.
         self.own.marks.start_over();
         (self.page, self.length) = (open::page_size(&connection), 0);
         self.connection = Some(connection);
@@ -243,10 +249,12 @@ impl Worker {
         Ok(())
     }
 
-    /// What is in the log is written into the file by a thread of its own. What has come meanwhile is written here, if it
-    /// is little or the log is long: then all of it is there, and the log starts anew. If it has grown all the same, it is
-    /// emptied while none of our own threads is at it; if others read, users may send no more before it is too long. Nobody
-    /// waits for one of our own that reads for long, before it is half as long as that.
+    /// Limits the length of the log. The checkpoint thread copies the log to the file; what was
+    /// appended meanwhile is copied here, if it is little or the log is long, so that the log can
+    /// restart. If the log has grown nevertheless, it is truncated while none of our own readers is
+    /// active. Until it exceeds half of `max_log`, this does not wait for our readers. Readers of
+    /// other processes may prevent the truncation; users' sends are refused before the log becomes
+    /// too long.
     fn keep_log_short(&mut self) {
         let (Some(log), Some(connection)) = (&self.log, &self.connection) else { return };
         if let Ok(Log { pages, written }) = open::checkpoint(connection, "NOOP")
@@ -274,7 +282,7 @@ impl Worker {
         }
         let nobody_reads = match self.gate.try_write() {
             Ok(nobody_reads) => nobody_reads,
-            // It is tried again after the next order.
+            // Retried after the next order.
             Err(TryLockError::WouldBlock) if self.own.log_length <= most / 2 => return,
             Err(_) => self.gate.write().unwrap_or_else(PoisonError::into_inner),
         };
@@ -283,7 +291,7 @@ impl Worker {
         self.own.log_length = length();
     }
 
-    /// Does some of what must be done now and then.
+    /// Runs periodic maintenance.
     fn tidy(&mut self) {
         let elapsed = self.seams.clock.elapsed();
         self.reserve.take_again(elapsed);
@@ -304,13 +312,13 @@ impl Worker {
         }
     }
 
-    /// Runs these jobs, and those that are gathered meanwhile, in one transaction.
+    /// Runs these jobs, and jobs gathered meanwhile, in one transaction.
     fn run(&mut self, mut group: Vec<Box<dyn Job>>, mut orders: Option<&mut Orders>) {
         let clock = self.seams.clock.clone();
         let gather = orders.as_deref_mut().map(|orders| orders.gather(&*clock));
         match self.attempt(&mut group, gather, false) {
             Ok(()) => self.answers.give(group, || orders.as_deref_mut().is_some_and(Orders::is_asked)),
-            // Nobody has a better chance alone.
+            // A single job would fail for the same reason.
             Err(Failure::Sql(error)) if is_busy(&error) => self.refuse(group, &fault(&self.name, error)),
             Err(failure) if group.len() == 1 => self.run_again(group, failure),
             Err(_) => {
@@ -329,8 +337,9 @@ impl Worker {
         group.into_iter().for_each(|job| job.finish(Some(error.again())));
     }
 
-    /// A job that failed by itself. On a full disk there may be room for it where the log was, in the reserve, or if it is
-    /// frugal; in a file that has reached its size, if it is frugal. Nothing makes way for what is new.
+    /// Retries a job that failed on its own. On a full disk there may be room for it in the former
+    /// log, in the reserve, or in frugal mode; in a file that has reached its maximum size, in
+    /// frugal mode. New messages never use frugal mode.
     fn run_again(&mut self, mut job: Vec<Box<dyn Job>>, mut failure: Failure) {
         if failure.is_damage() && self.repair() {
             match self.attempt(&mut job, None, false) {
@@ -362,13 +371,13 @@ impl Worker {
             Failure::Sql(error) if is_at_its_size && is_full(&error) => at_its_size(&self.name, error),
             Failure::Sql(error) | Failure::Log(error) => fault(&self.name, error),
             Failure::Panic => {
-                let text = "a fault in Dwell itself: please report it";
+                let text = "internal error in Dwell: please report it";
                 Error::new(ErrorKind::Unavailable, text).with_retryable(false)
             }
             Failure::Other(error) => error,
         };
-        // Whoever asked hears of it, and says so if need be.
-        tracing::debug!(file = %self.name, %error, "SQLite could not do what was asked");
+        // The caller receives the error and may log it.
+        tracing::debug!(file = %self.name, %error, "job failed");
         job.into_iter().for_each(|job| job.finish(Some(error.again())));
     }
 
@@ -385,7 +394,8 @@ impl Worker {
         done.is_ok() && repaired.load(Ordering::Relaxed)
     }
 
-    /// Whether this job has met the largest size of the file, and not the end of the disk: nearly all of the file is taken.
+    /// Returns whether this job has met the size limit of the file rather than a full disk: nearly
+    /// all of the file is in use.
     fn is_at_its_size(&self, failure: &Failure, job: &[Box<dyn Job>]) -> bool {
         let (Failure::Sql(error), Some(connection)) = (failure, &self.connection) else { return false };
         let bytes: usize = job.iter().map(|job| job.weight().bytes).sum();
@@ -393,7 +403,7 @@ impl Worker {
         code(error) == Some(ErrorCode::DiskFull) && room().is_some_and(|room| room.is_little_for(bytes))
     }
 
-    /// Writes what is in the log into the file, so that the log starts anew and needs no more room.
+    /// Copies the log to the file, so that the log restarts and needs no more room.
     fn empty_log(&self) {
         if let Some(connection) = &self.connection {
             let _nobody_reads = self.gate.write().unwrap_or_else(PoisonError::into_inner);
@@ -411,7 +421,10 @@ impl Worker {
             self.reopen().map_err(Failure::Other)?;
         }
         let Some(connection) = &self.connection else {
-            return Err(Failure::Other(Error::new(ErrorKind::Unavailable, "the file is not open")));
+            return Err(Failure::Other(Error::new(
+                ErrorKind::Unavailable,
+                "the file is not open: try again",
+            )));
         };
         open::begin(connection, self.settings.busy_timeout)?;
         let before = self.own.marks;
@@ -460,7 +473,7 @@ impl Worker {
                 Err(match failed {
                     Ok(Err(failure)) => failure,
                     Err(_) => Failure::Panic,
-                    Ok(Ok(_)) => unreachable!("it has not failed"),
+                    Ok(Ok(_)) => unreachable!("a successful run is handled above"),
                 })
             }
         }
@@ -477,7 +490,7 @@ mod tests {
     const LARGE: u32 = 32 << 20;
 
     #[tokio::test]
-    async fn who_writes_does_not_wait_for_who_reads_and_the_log_is_emptied_afterwards() {
+    async fn writer_does_not_wait_for_readers_and_the_log_is_emptied_afterwards() {
         let directory = Directory::new();
         let path = directory.path().join("dwell.db");
         let log = format!("{}-wal", path.display());
@@ -493,7 +506,7 @@ mod tests {
                     let seen: i64 =
                         connection.query_row("SELECT count(*) FROM payload", [], |row| row.get(0))?;
                     let _ = begin.send(());
-                    // Were the others to wait for this, neither would ever end.
+                    // If the writer waited for this reader, neither would ever finish.
                     Ok((seen, ended.recv_timeout(Duration::from_secs(120)).is_ok()))
                 };
                 file.read(look).await.unwrap()
@@ -510,14 +523,22 @@ mod tests {
         for _ in 0..=LOG_LIMIT / u64::from(LARGE) {
             write().await;
         }
-        assert!(length() > LOG_LIMIT, "it is not emptied under who reads: {}", length());
+        assert!(length() > LOG_LIMIT, "the log was emptied while a reader was active: {}", length());
         end.send(()).unwrap();
-        assert_eq!(reading.await.unwrap(), (0, true), "it saw one moment, and nobody waited for it");
-        // By the order after which nobody is at it, not even the thread that writes the log into the file.
+        assert_eq!(
+            reading.await.unwrap(),
+            (0, true),
+            "the reader sees one snapshot and does not block the writer"
+        );
+        // After some order, no thread uses the log any more, not even the checkpoint thread.
         let clock = SystemClock::new();
         let start = clock.elapsed();
         while length() > 0 {
-            assert!(clock.elapsed() - start < Duration::from_secs(120), "it is not emptied: {}", length());
+            assert!(
+                clock.elapsed() - start < Duration::from_secs(120),
+                "the log is not emptied: {}",
+                length()
+            );
             file.write(1, |_| Ok(())).await.unwrap();
         }
     }

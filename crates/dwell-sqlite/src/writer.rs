@@ -1,9 +1,9 @@
-//! The one thread that writes: it takes all that is asked of it meanwhile into one transaction, so that a thousand
-//! callers share one wait for the disk.
+//! The writer thread, which runs all jobs submitted meanwhile in one transaction, so that a
+//! thousand callers share one disk sync.
 //!
-//! Every call is a job that can be run again: if a transaction fails, its jobs are run again one by one, and only the one
-//! at fault is refused. Nobody is answered before the commit. On a virtual clock, time stands still while a job is on its
-//! way or at work.
+//! Every call is a job that can be run again. If a transaction fails, its jobs are run again one by
+//! one, and only the failing one is refused. A caller is answered only after the commit. A virtual
+//! clock does not advance while a job is queued or running.
 
 use crate::{
     answers::Answers,
@@ -27,11 +27,11 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// The way to the thread that writes.
+/// Handle to the writer thread.
 pub(crate) struct Writer {
     name: Arc<str>,
     clock: Arc<dyn Clock>,
-    /// `None` once it was closed.
+    /// `None` after `close`.
     queue: RwLock<Option<Sender<Order>>>,
     ended: RwLock<Option<oneshot::Receiver<()>>>,
 }
@@ -47,7 +47,7 @@ impl Writer {
         let name: Arc<str> = settings.location.to_string().into();
         let clock = seams.clock.clone();
         let no_thread = |error| {
-            Error::new(ErrorKind::Unavailable, format!("no thread could be started to write `{name}`"))
+            Error::new(ErrorKind::Unavailable, format!("could not start the writer thread of `{name}`"))
                 .with_source(error)
         };
         let answers = Answers::start().map_err(no_thread)?;
@@ -56,7 +56,7 @@ impl Writer {
         let (ends, ended) = oneshot::channel();
         let started = thread::Builder::new().name("dwell-sqlite".to_owned()).spawn(move || {
             let busy = worker.work(Orders::new(orders));
-            // The file is closed by now.
+            // The worker has closed the file.
             let _ = ends.send(());
             drop(busy);
         });
@@ -64,8 +64,8 @@ impl Writer {
         Ok(Self { name, clock, queue: RwLock::new(Some(queue)), ended: RwLock::new(Some(ended)) })
     }
 
-    /// Has this done within a transaction, as part of a group, and waits for the commit. `work` may be run more than once;
-    /// only the last run counts.
+    /// Runs `work` within a transaction, as part of a group, and waits for the commit. `work` may
+    /// run more than once; only the last run counts.
     pub(crate) async fn submit<T: Send + 'static>(
         &self,
         weight: impl Into<Weight>,
@@ -75,7 +75,8 @@ impl Writer {
         answer.await.unwrap_or_else(|_| Err(self.closed()))
     }
 
-    /// The same, for who cannot wait, or must know when it is committed.
+    /// Like [`submit`](Self::submit), for callers that cannot wait, or that must act as soon as the
+    /// job is committed.
     pub(crate) fn order<T: Send + 'static, U: Send + 'static>(
         &self,
         weight: impl Into<Weight>,
@@ -89,7 +90,7 @@ impl Writer {
 
     /// Wakes all receivers if another process has written.
     pub(crate) fn watch(&self) {
-        // If it was closed, they hear of that elsewhere.
+        // If the writer is closed, receivers learn that elsewhere.
         let _ = self.put(Order::Watch(self.clock.busy()));
     }
 
@@ -105,9 +106,9 @@ impl Writer {
         queue.send(order).map_err(|_| self.closed())
     }
 
-    /// Finishes what was asked for, and closes the file.
+    /// Finishes the submitted jobs, and closes the file.
     pub(crate) async fn close(&self) {
-        // If it was closed before, there is nothing left to say.
+        // If it is already closed, nothing is left to do.
         let _ = self.put(Order::Close(self.clock.busy()));
         drop(self.queue.write().unwrap_or_else(PoisonError::into_inner).take());
         let ended = self.ended.write().unwrap_or_else(PoisonError::into_inner).take();
@@ -135,10 +136,10 @@ mod tests {
         File::open(SqliteSettings::memory(), Seams::system("test")).unwrap()
     }
 
-    /// Holds up the thread, in a group that has begun: what is asked for meanwhile is part of it.
-    fn hold_up(file: &File) -> mpsc::Sender<()> {
+    /// Blocks the thread within a group: jobs submitted meanwhile become part of that group.
+    fn block_writer(file: &File) -> mpsc::Sender<()> {
         let (begun, is_held) = mpsc::channel::<()>();
-        let (go_on, wait) = mpsc::channel::<()>();
+        let (unblock, wait) = mpsc::channel::<()>();
         let held = file.writer.order(
             1,
             move |_| {
@@ -150,10 +151,10 @@ mod tests {
         );
         held.unwrap();
         is_held.recv().unwrap();
-        go_on
+        unblock
     }
 
-    /// Takes a number, and tells which group it was in: what was committed before it.
+    /// Takes a number, and returns the committed counter, which identifies the group.
     fn number(tx: &mut Tx<'_>) -> Sql<i64> {
         tx.next();
         tx.sql("SELECT next FROM counter")?.query_row([], |row| row.get(0))
@@ -168,19 +169,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_thousand_callers_share_one_commit() {
+    async fn thousand_callers_share_one_commit() {
         let file = file();
-        let go_on = hold_up(&file);
+        let unblock = block_writer(&file);
         let asked: Vec<_> = (0..1000).map(|_| file.writer.order(1, number, |of| of).unwrap()).collect();
-        drop(go_on);
+        drop(unblock);
         let groups: BTreeSet<_> = all(asked).await.into_iter().map(Result::unwrap).collect();
         assert!(groups.len() <= 2, "{groups:?}");
     }
 
     #[tokio::test]
-    async fn a_job_that_fails_or_panics_fails_alone_and_the_next_ones_go_on() {
+    async fn failing_or_panicking_job_fails_alone() {
         let file = file();
-        let go_on = hold_up(&file);
+        let unblock = block_writer(&file);
         let mut asked = Vec::new();
         for n in 0..10 {
             let job = move |tx: &mut Tx<'_>| match n {
@@ -190,16 +191,16 @@ mod tests {
             };
             asked.push(file.writer.order(1, job, |of| of).unwrap());
         }
-        drop(go_on);
+        drop(unblock);
         let failed: Vec<_> =
             all(asked).await.iter().enumerate().filter(|(_, done)| done.is_err()).map(|(n, _)| n).collect();
         assert_eq!(failed, [3, 6]);
         let before = file.write(1, number).await.unwrap();
-        assert_eq!(file.write(1, number).await.unwrap(), before + 1, "eight numbers were given, and no more");
+        assert_eq!(file.write(1, number).await.unwrap(), before + 1, "the failed jobs consume no numbers");
     }
 
     #[tokio::test]
-    async fn a_consumer_that_could_not_be_opened_is_none_of_ours() {
+    async fn consumer_of_a_failed_transaction_is_not_registered() {
         let file = file();
         let failed = file.write(1, |tx| {
             tx.opened(7, 1);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_clock_that_is_set_while_a_group_is_run_ends_no_lease_and_makes_none_longer() {
+    async fn clock_change_during_a_group_keeps_lease_durations() {
         const LEASE: Duration = Duration::from_secs(30);
         for by in [3_600_000, -3_600_000] {
             let clock = VirtualClock::new();
@@ -234,15 +235,15 @@ mod tests {
             assert_eq!(one.receive(1, Duration::ZERO, Some(LEASE)).await.unwrap().len(), 1);
 
             let file = sqlite.0.file();
-            let go_on = hold_up(file);
+            let unblock = block_writer(file);
             clock.step_wall(by);
             let asks = other.clone();
             let found =
                 tokio::spawn(async move { asks.receive(10, Duration::ZERO, Some(LEASE)).await.unwrap() });
-            // It runs until it has asked.
+            // Let the task run until it has submitted its job.
             tokio::task::yield_now().await;
-            drop(go_on);
-            assert_eq!(found.await.unwrap().len(), 1, "{by}: what is in hands stays there");
+            drop(unblock);
+            assert_eq!(found.await.unwrap().len(), 1, "{by}: the leased message stays leased");
 
             let ends = |tx: &mut Tx<'_>| -> Sql<Vec<i64>> {
                 let mut ends = tx.sql("SELECT lease_until FROM message WHERE phase = 3 ORDER BY number")?;
@@ -254,11 +255,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_asked_for_before_the_close_is_done_and_what_comes_after_is_closed() {
+    async fn jobs_before_close_finish_and_later_jobs_fail_with_closed() {
         let file = file();
-        let go_on = hold_up(&file);
+        let unblock = block_writer(&file);
         let asked: Vec<_> = (0..10).map(|_| file.writer.order(1, number, |of| of).unwrap()).collect();
-        drop(go_on);
+        drop(unblock);
         file.writer.close().await;
         assert!(all(asked).await.iter().all(Result::is_ok));
         assert_eq!(file.write(1, number).await.unwrap_err().kind(), ErrorKind::Closed);

@@ -1,4 +1,4 @@
-//! The suite on SQLite, on virtual time.
+//! Conformance suite for SQLite on virtual time.
 
 mod rig;
 

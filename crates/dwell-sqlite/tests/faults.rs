@@ -1,5 +1,5 @@
-//! Hard kills under load, on a file of SQLite which forgets what is over after a second: it becomes larger and smaller all
-//! the time, and its workers are killed at that as well.
+//! Hard kills under load on a SQLite file that keeps finished records for one second. The file
+//! grows and shrinks continually, and workers are killed during both.
 
 #[path = "rig/invariants.rs"]
 mod invariants;
@@ -13,8 +13,8 @@ use dwell_sqlite::{Sqlite, SqliteSettings};
 use rusqlite::Connection;
 use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
-/// What each worker brings, in messages and in bytes each. It is more than the space that a file keeps for what comes next,
-/// so that some of it is given back when this is forgotten.
+/// Messages that each worker sends, and bytes of each. Together they exceed the free space that a
+/// file keeps, so that space is returned when their records expire.
 const BALLAST: (usize, usize) = (50, 64 << 10);
 
 struct FileRig(Seams);
@@ -53,9 +53,8 @@ impl Rig for FileRig {
     }
 
     fn inspect<'a>(&'a self, namespace: &'a Namespace) -> BoxFuture<'a, Result<Vec<String>>> {
-        let inspected = inspect(namespace).map_err(|error| {
-            Error::new(ErrorKind::Corrupt, "the file cannot be looked through").with_source(error)
-        });
+        let inspected = inspect(namespace)
+            .map_err(|error| Error::new(ErrorKind::Corrupt, "checking the file failed").with_source(error));
         ready(inspected)
     }
 
@@ -68,7 +67,7 @@ fn path(namespace: &Namespace) -> PathBuf {
     kills::directory(namespace).join("dwell.db")
 }
 
-/// Sends and handles something large, in a topic of its own, of which nobody keeps a journal.
+/// Sends and handles large messages in a separate topic that no journal records.
 async fn bring_ballast(sqlite: &Sqlite) -> Result<()> {
     let of = Subscription::new("ballast", "ballast");
     sqlite.provision(&[], std::slice::from_ref(&of), OnMissing::Create).await?;
@@ -88,11 +87,11 @@ async fn bring_ballast(sqlite: &Sqlite) -> Result<()> {
     consumer.close().await
 }
 
-/// What is not as it should be in the file, after all that.
+/// Checks the file after the run, and returns its problems.
 fn inspect(namespace: &Namespace) -> rusqlite::Result<Vec<String>> {
     let connection = Connection::open(path(namespace))?;
     let broken = invariants::broken(&connection)?.into_iter();
-    let mut problems: Vec<_> = broken.map(|what| format!("this does not hold: {what}")).collect();
+    let mut problems: Vec<_> = broken.map(|what| format!("violated invariant: {what}")).collect();
     let sound: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
     if sound != "ok" {
         problems.push(format!("the file is damaged: {sound}"));

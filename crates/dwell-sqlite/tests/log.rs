@@ -1,4 +1,4 @@
-//! The suite on the partitioned log, with SQLite as its store.
+//! Conformance suite for the partitioned log, with SQLite as its store.
 
 mod rig;
 

@@ -1,6 +1,7 @@
-//! Several real processes on one file, in real time: they share the work, and one that is killed loses nothing.
+//! Several real processes on one file, in real time: they share the work, and killing one loses
+//! nothing.
 //!
-//! A process is the first of these tests again, told by its environment what to do.
+//! Each process runs the first of these tests; the environment tells it what to do.
 
 #[path = "rig/directory.rs"]
 mod directory;
@@ -25,11 +26,11 @@ use std::{
 
 const ROLE: &str = "DWELL_SQLITE_TEST_ROLE";
 const FILE: &str = "DWELL_SQLITE_TEST_FILE";
-/// The test that a process enters by.
-const ENTRY: &str = "what_a_killed_process_had_confirmed_is_there";
-/// Longer than a busy machine takes to start a process, or for whatever it says next.
+/// Test that a process enters by.
+const ENTRY: &str = "confirmed_messages_survive_a_killed_process";
+/// Longer than a busy machine needs to start a process, or to print its next line.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Longer than a busy machine takes for ten acknowledgements.
+/// Longer than a busy machine needs for ten acknowledgements.
 const LEASE: Duration = Duration::from_secs(2);
 
 fn mail() -> Subscription {
@@ -47,14 +48,14 @@ async fn open(path: &Path) -> (Sqlite, Arc<dyn Consumer>) {
     (sqlite, consumer)
 }
 
-/// Says something to who started this process, who may be gone.
-fn say(line: &str) {
+/// Prints a line for the parent process, which may have ended.
+fn print_line(line: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}");
     let _ = out.flush();
 }
 
-/// Sends for ever, in batches and alone, and says what was confirmed.
+/// Sends without end, in batches and singly, and prints the ids that were confirmed.
 async fn send_for_ever(path: &Path) {
     let (sqlite, _) = open(path).await;
     let (producer, name) = (sqlite.producer().await.unwrap(), std::process::id());
@@ -63,16 +64,16 @@ async fn send_for_ever(path: &Path) {
         let results = producer.send(&batch).await;
         for (envelope, result) in batch.iter().zip(results) {
             if result.is_ok() {
-                say(&format!("sent {}", envelope.message.id));
+                print_line(&format!("sent {}", envelope.message.id));
             }
         }
     }
 }
 
-/// Handles until nothing comes for a while, and says what was acknowledged.
+/// Handles messages until none arrives for a while, and prints the ids that were acknowledged.
 async fn work(path: &Path) {
     let (sqlite, consumer) = open(path).await;
-    say("ready");
+    print_line("ready");
     loop {
         let deliveries = consumer.receive(10, LEASE * 2, None).await.unwrap();
         if deliveries.is_empty() {
@@ -83,25 +84,25 @@ async fn work(path: &Path) {
             let note = Note { outcome: Outcome::Handled, error: None, worker: "w".into(), moved_to: None };
             let settle = Settle { delivery, action: Action::ACK, note };
             if consumer.settle(vec![settle]).await.is_empty() {
-                say(&format!("done {id}"));
+                print_line(&format!("done {id}"));
             }
         }
     }
     sqlite.close().await.unwrap();
 }
 
-/// Takes what is there, says so, and keeps it in its hands.
+/// Leases the available messages, prints their ids, and keeps them leased.
 async fn hold(path: &Path) {
     let (_sqlite, consumer) = open(path).await;
     let deliveries = consumer.receive(10, Duration::ZERO, None).await.unwrap();
     for delivery in &deliveries {
-        say(&format!("held {}", delivery.message.id));
+        print_line(&format!("held {}", delivery.message.id));
     }
     std::future::pending().await
 }
 
-/// What this process was started for, if another test has started it.
-async fn act() -> bool {
+/// Plays the role given by the environment. Returns whether there was one.
+async fn play_role() -> bool {
     let (Ok(role), Ok(path)) = (std::env::var(ROLE), std::env::var(FILE)) else { return false };
     match role.as_str() {
         "send" => send_for_ever(Path::new(&path)).await,
@@ -111,8 +112,8 @@ async fn act() -> bool {
     true
 }
 
-/// What a line says of a word. The first line may follow what the test harness has printed.
-fn behind(word: &str, line: &str) -> Option<String> {
+/// Returns the text after a word in a line. The first line may follow output of the test harness.
+fn text_after(word: &str, line: &str) -> Option<String> {
     let (_, said) = line.split_once(word)?;
     Some(said.trim().to_owned())
 }
@@ -141,29 +142,30 @@ impl Process {
         Self { child, lines }
     }
 
-    /// What is behind the word each time that it comes, so many times.
+    /// Waits for this number of lines with the word, and returns the text after it.
     fn wait_for(&self, word: &str, times: usize) -> Vec<String> {
-        let line = || self.lines.recv_timeout(PATIENCE).expect("it says no more");
-        std::iter::repeat_with(line).filter_map(|line| behind(word, &line)).take(times).collect()
+        let line = || self.lines.recv_timeout(PATIENCE).expect("the process printed no further line in time");
+        std::iter::repeat_with(line).filter_map(|line| text_after(word, &line)).take(times).collect()
     }
 
-    /// What it has said in the end, and was not waited for.
-    fn said(mut self, word: &str) -> Vec<String> {
+    /// Waits for the end of the process, and returns the text after the word in its remaining
+    /// lines.
+    fn remaining(mut self, word: &str) -> Vec<String> {
         self.child.wait().unwrap();
-        self.lines.iter().filter_map(|line| behind(word, &line)).collect()
+        self.lines.iter().filter_map(|line| text_after(word, &line)).collect()
     }
 
-    /// Ends it with no chance to say goodbye, after it has said the word so many times.
+    /// Kills the process once it has printed this number of lines with the word.
     fn kill_after(mut self, word: &str, times: usize) -> Vec<String> {
         let mut said = self.wait_for(word, times);
         self.child.kill().unwrap();
-        said.extend(self.said(word));
+        said.extend(self.remaining(word));
         said
     }
 }
 
 impl Drop for Process {
-    /// One that goes on for ever does not outlive a test that fails.
+    /// Kills the process, so that it does not outlive a failed test.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -171,9 +173,9 @@ impl Drop for Process {
 }
 
 #[tokio::test]
-async fn what_a_killed_process_had_confirmed_is_there() {
+async fn confirmed_messages_survive_a_killed_process() {
     const KILLS: usize = 5;
-    if act().await {
+    if play_role().await {
         return;
     }
     let directory = Directory::new();
@@ -182,11 +184,11 @@ async fn what_a_killed_process_had_confirmed_is_there() {
     for round in 0..KILLS {
         confirmed.extend(Process::start("send", &path).kill_after("sent", 1 + 37 * round));
     }
-    let done = Process::start("work", &path).said("done");
+    let done = Process::start("work", &path).remaining("done");
     let unique: BTreeSet<_> = done.iter().cloned().collect();
-    assert_eq!(unique.len(), done.len(), "one was handled twice, without a fault of who handled it");
+    assert_eq!(unique.len(), done.len(), "a message was handled twice without a failure of its worker");
     let lost: Vec<_> = confirmed.difference(&unique).collect();
-    assert!(lost.is_empty(), "confirmed, and gone: {lost:?}");
+    assert!(lost.is_empty(), "confirmed messages are missing: {lost:?}");
     let check: String = rusqlite::Connection::open(&path)
         .unwrap()
         .query_row("PRAGMA integrity_check", [], |row| row.get(0))
@@ -195,13 +197,13 @@ async fn what_a_killed_process_had_confirmed_is_there() {
 }
 
 #[tokio::test]
-async fn processes_share_the_work_each_message_goes_to_one_and_a_killed_worker_loses_nothing() {
+async fn processes_share_the_work_and_a_killed_worker_loses_nothing() {
     const COUNT: usize = 600;
     let directory = Directory::new();
     let path = directory.path().join("dwell.db");
     let (sqlite, _) = open(&path).await;
     let producer = sqlite.producer().await.unwrap();
-    // One that dies with messages in its hands.
+    // A process that is killed while it holds leases.
     let held: Vec<_> = (0..10).map(|n| order(format!("held-{n}"))).collect();
     assert!(producer.send(&held).await.iter().all(Result::is_ok));
     assert_eq!(Process::start("hold", &path).kill_after("held", 10).len(), 10);
@@ -213,11 +215,11 @@ async fn processes_share_the_work_each_message_goes_to_one_and_a_killed_worker_l
         let batch: Vec<_> = (0..10).map(|item| order(format!("{n}-{item}"))).collect();
         assert!(producer.send(&batch).await.iter().all(Result::is_ok));
     }
-    let done = workers.map(|worker| worker.said("done"));
+    let done = workers.map(|worker| worker.remaining("done"));
     let busy = done.iter().filter(|done| !done.is_empty()).count();
-    assert!(busy >= 2, "one of them did it all: {:?}", done.each_ref().map(Vec::len));
+    assert!(busy >= 2, "a single process did all the work: {:?}", done.each_ref().map(Vec::len));
     let all: Vec<_> = done.concat();
     let unique: BTreeSet<_> = all.iter().collect();
-    assert_eq!((all.len(), unique.len()), (COUNT + 10, COUNT + 10), "each of them once");
+    assert_eq!((all.len(), unique.len()), (COUNT + 10, COUNT + 10), "each message is handled once");
     sqlite.close().await.unwrap();
 }

@@ -1,4 +1,5 @@
-//! The suite on SQLite, on virtual time, with a second file as the store of all pending messages.
+//! Conformance suite for SQLite on virtual time, with a second file as the store of all pending
+//! messages.
 
 mod rig;
 

@@ -1,4 +1,4 @@
-//! A directory on the disk that is measured, and how long that disk takes to have something.
+//! Directory on the measured disk, and the sync latency of that disk.
 
 use std::{
     fs::{self, File},
@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-/// A path for one file, and those that SQLite puts beside it: removed at the end.
+/// Path of one file and the files that SQLite creates beside it. They are removed on drop.
 pub(crate) struct Place(PathBuf);
 
 impl Place {
@@ -32,15 +32,15 @@ impl Drop for Place {
     }
 }
 
-/// How long the disk takes to have a page that is appended to a file, in milliseconds; some samples.
+/// Returns samples of the time to append and sync one page, in milliseconds.
 pub(crate) fn syncs(count: usize) -> Vec<f64> {
     let place = Place::new();
-    let mut file = File::create(place.path()).expect("the directory can be written");
+    let mut file = File::create(place.path()).expect("the directory is writable");
     let page = [7; 4096];
     let sync = || {
         let start = Instant::now();
-        file.write_all(&page).expect("there is room");
-        file.sync_data().expect("the disk works");
+        file.write_all(&page).expect("the disk has room");
+        file.sync_data().expect("the sync succeeds");
         start.elapsed().as_secs_f64() * 1000.0
     };
     std::iter::repeat_with(sync).take(count).collect()

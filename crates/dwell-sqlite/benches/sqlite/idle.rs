@@ -1,4 +1,4 @@
-//! What an engine costs that is subscribed and has nothing to do.
+//! Processor time of a subscribed engine without messages.
 
 use crate::{
     Scale,
@@ -18,6 +18,6 @@ pub(crate) async fn run(output: &Output, scale: &Scale) {
     let (start, before) = (Instant::now(), processor_time());
     tokio::time::sleep(Duration::from_secs(scale.idle_seconds)).await;
     let share = (processor_time() - before) / start.elapsed().as_secs_f64();
-    engine.shutdown().await.expect("the file closes");
+    engine.shutdown().await.expect("closing the file succeeds");
     output.figure("idle, subscribed", share * 100.0, "% of a core");
 }

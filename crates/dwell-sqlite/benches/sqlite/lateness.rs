@@ -1,4 +1,4 @@
-//! How late messages are handled that were due at a time.
+//! Benchmark of the lateness of delayed messages.
 
 use crate::{
     Scale,
@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 const ROUNDS: usize = 3;
 const SYNCS: usize = 200;
 
-/// What a subscription asks for at a time: for who cares about a burst, and without a word about it.
+/// Batch size of the subscription: one for large bursts, and the default.
 const BATCHES: [usize; 2] = [ours::LARGE_BATCH, ours::DEFAULT_BATCH];
 
 pub(crate) async fn steady(output: &Output, scale: &Scale) {
@@ -32,7 +32,7 @@ pub(crate) async fn steady(output: &Output, scale: &Scale) {
         }
     }
     disk.extend(syncs(SYNCS));
-    output.figure("what the disk takes for one page, median", median(disk), "ms");
+    output.figure("sync of one page, median", median(disk), "ms");
     for (batch, all) in all {
         output.lateness(&format!("lateness at {rate}/s, `batch` {batch}"), all);
     }
@@ -48,12 +48,13 @@ pub(crate) async fn burst(output: &Output, scale: &Scale) {
     }
 }
 
-/// Milliseconds since the epoch, finer than our clock.
+/// Returns milliseconds since the epoch, more precisely than the transport's clock.
 fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64() * 1000.0
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("the system clock is after 1970").as_secs_f64()
+        * 1000.0
 }
 
-/// Notes how late each message is.
+/// Handler that records the lateness of each message.
 struct Late {
     seen: Mutex<Vec<f64>>,
     expected: usize,
@@ -62,9 +63,9 @@ struct Late {
 
 impl Handler for Late {
     fn begin(&self, _: Message, context: Context, _: &mut std::task::Context<'_>) -> Begun {
-        let due = context.due.expect("SQLite knows when a message was due");
+        let due = context.due.expect("SQLite provides due times");
         let late = now() - due.0 as f64;
-        let mut seen = self.seen.lock().expect("nobody panics here");
+        let mut seen = self.seen.lock().expect("the lock is not poisoned");
         seen.push(late);
         if seen.len() == self.expected {
             self.done.notify_one();
@@ -73,7 +74,8 @@ impl Handler for Late {
     }
 }
 
-/// So many messages, each due a given number of milliseconds after a start that is soon.
+/// Schedules this number of messages, each at an offset in milliseconds from a start in the near
+/// future, and returns their lateness.
 async fn late(batch: usize, expected: usize, due: impl Fn(usize) -> i64) -> Vec<f64> {
     let (place, seams) = (Place::new(), Seams::system("bench"));
     let seen = Mutex::new(Vec::with_capacity(expected));
@@ -85,6 +87,6 @@ async fn late(batch: usize, expected: usize, due: impl Fn(usize) -> i64) -> Vec<
         send(&engine, batch).await;
     }
     late.done.notified().await;
-    engine.shutdown().await.expect("the file closes");
-    std::mem::take(&mut late.seen.lock().expect("nobody panics here"))
+    engine.shutdown().await.expect("closing the file succeeds");
+    std::mem::take(&mut late.seen.lock().expect("the lock is not poisoned"))
 }

@@ -1,7 +1,8 @@
-//! Dwell in a SQLite file, beside bare SQLite that does the same, in the same run.
+//! Benchmark of Dwell in a SQLite file, compared with bare SQLite doing the same work in the same
+//! run.
 //!
-//! `cargo xtask bench sqlite` runs it; `--json` prints one object per line, `--smoke` only shows that it works. A word
-//! such as `sends` runs that part alone.
+//! Run it with `cargo xtask bench sqlite`. `--json` prints one object per line; `--smoke` only
+//! checks that the benchmark works. A word such as `sends` runs that part alone.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod disk;
@@ -55,24 +56,24 @@ fn main() {
 
 fn runtime() -> tokio::runtime::Runtime {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build();
-    runtime.expect("a runtime can be started")
+    runtime.expect("the runtime starts")
 }
 
-/// How much work a run does.
+/// Amount of work of a run.
 struct Scale {
     rounds: usize,
-    /// In each round of sends, and of receives.
+    /// Messages in each round of sends and of receives.
     messages: usize,
-    /// Who send at the same time, one message each time.
+    /// Number of concurrent senders, with one message each at a time.
     senders: [usize; 2],
     due_per_second: usize,
     seconds: usize,
     burst: usize,
     pending: [usize; 2],
-    /// Operations on what is pending, of each kind, in each round.
+    /// Operations of each kind on pending messages, in each round.
     sample: usize,
     idle_seconds: u64,
-    /// From push to acked, beside the other framework; `None`: it is not built.
+    /// Messages for the comparison with the other framework; `None` if that is not built.
     other: Option<usize>,
 }
 

@@ -1,6 +1,7 @@
-//! The same durable work on apalis with SQLite: push, fetch, handle and ack.
+//! Comparison with apalis on SQLite, for the same durable work: push, fetch, handle and ack.
 //!
-//! That runs in a program of its own, in turns with ours, because the two need different versions of SQLite's C library.
+//! Apalis runs in a separate program, in alternation with Dwell, because the two need different
+//! versions of SQLite's C library.
 
 use crate::{
     Scale,
@@ -40,7 +41,7 @@ async fn ours(messages: usize, senders: usize, batch: usize) -> f64 {
     let (place, seams) = (Place::new(), Seams::system("bench"));
     let sqlite: Arc<dyn Transport> = Arc::new(ours::open(place.path(), &seams));
     let topics = [Topic::named(TOPIC).keep()];
-    sqlite.provision(&topics, &[], OnMissing::Create).await.expect("the file can be written");
+    sqlite.provision(&topics, &[], OnMissing::Create).await.expect("the file is writable");
     let engine = Engine::builder(sqlite, seams.clone()).build().await.expect("SQLite needs no store");
     let shares: Vec<_> = (0..senders).map(|_| envelopes(&seams, messages / senders)).collect();
     let handled = Count::down_from(messages);
@@ -49,13 +50,13 @@ async fn ours(messages: usize, senders: usize, batch: usize) -> f64 {
     let senders: Vec<_> =
         shares.into_iter().map(|share| tokio::spawn(send(engine.clone(), share, batch))).collect();
     for sender in senders {
-        sender.await.expect("the sender has sent");
+        sender.await.expect("the sender succeeds");
     }
     let settings = SubscriptionSettings { batch: 500, ..SubscriptionSettings::new(TOPIC, TOPIC) };
-    engine.subscribe(settings, Work::Async(handled.clone())).await.expect("the settings are fine");
+    engine.subscribe(settings, Work::Async(handled.clone())).await.expect("the settings are valid");
     handled.done().await;
-    // Which acks what is left.
-    engine.shutdown().await.expect("the file closes");
+    // The shutdown acknowledges the remaining messages.
+    engine.shutdown().await.expect("closing the file succeeds");
     messages as f64 / start.elapsed().as_secs_f64()
 }
 
@@ -65,7 +66,7 @@ async fn send(engine: Engine, share: Vec<Envelope>, batch: usize) {
     }
 }
 
-/// Builds the other program, whose packages are none of this workspace's.
+/// Builds the other program, which is not part of this workspace.
 fn build() -> PathBuf {
     let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/apalis-sqlite");
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("apalis-sqlite");
@@ -75,14 +76,17 @@ fn build() -> PathBuf {
         .arg(&target)
         .current_dir(home)
         .status();
-    assert!(built.is_ok_and(|status| status.success()), "the other program can be built");
+    assert!(built.is_ok_and(|status| status.success()), "building the apalis benchmark failed");
     target.join("release").join(NAME)
 }
 
 fn other(program: &Path, messages: usize, senders: usize, batch: usize) -> f64 {
     let place = Place::new();
     let numbers = [messages, senders, batch].map(|number| number.to_string());
-    let output = Command::new(program).arg(place.path()).args(numbers).output().expect("it can be started");
+    let output =
+        Command::new(program).arg(place.path()).args(numbers).output().expect("the apalis benchmark starts");
     let text = String::from_utf8_lossy(&output.stdout);
-    text.trim().parse().unwrap_or_else(|_| panic!("no rate: {}", String::from_utf8_lossy(&output.stderr)))
+    text.trim().parse().unwrap_or_else(|_| {
+        panic!("the apalis benchmark printed no rate: {}", String::from_utf8_lossy(&output.stderr))
+    })
 }

@@ -1,4 +1,4 @@
-//! What is measured: the transport, and an engine on it.
+//! The measured transport, and an engine on it.
 
 use bytes::Bytes;
 use dwell_core::{Address, Due, Envelope, Message, OnMissing, Seams, Subscription, Topic, Transport};
@@ -18,16 +18,16 @@ pub(crate) const KIND: &str = "bench.message";
 pub(crate) const BODY: usize = 100;
 
 pub(crate) fn open(path: &Path, seams: &Seams) -> Sqlite {
-    Sqlite::open(SqliteSettings::file(path), seams.clone()).expect("the file can be made")
+    Sqlite::open(SqliteSettings::file(path), seams.clone()).expect("the file can be created")
 }
 
-/// With one topic and one subscription of it.
+/// Opens a file with one topic and one subscription to it.
 pub(crate) async fn open_subscribed(path: &Path, seams: &Seams) -> (Sqlite, Subscription) {
     let sqlite = open(path, seams);
     let subscription = Subscription::new(TOPIC, TOPIC);
     let (topics, subscriptions) = ([Topic::named(TOPIC)], [subscription.clone()]);
     let made = sqlite.provision(&topics, &subscriptions, OnMissing::Create);
-    made.await.expect("the file can be written");
+    made.await.expect("the file is writable");
     (sqlite, subscription)
 }
 
@@ -40,27 +40,29 @@ pub(crate) fn envelopes(seams: &Seams, count: usize) -> Vec<Envelope> {
     (0..count).map(|_| envelope(seams, Due::NOW)).collect()
 }
 
-/// How many messages a subscription asks for at a time, unless it is told otherwise; and as many as it can use.
+/// Default number of messages that a subscription requests at a time, and a number large enough for
+/// any benchmark.
 pub(crate) const DEFAULT_BATCH: usize = 10;
 pub(crate) const LARGE_BATCH: usize = 10_000;
 
-/// An engine that hands all of the topic to this handler, asking for so many at a time.
+/// Returns an engine that passes all messages of the topic to this handler, and requests this
+/// number at a time.
 pub(crate) async fn engine(path: &Path, seams: &Seams, handler: Arc<dyn Handler>, batch: usize) -> Engine {
     let sqlite: Arc<dyn Transport> = Arc::new(open(path, seams));
     let engine = Engine::builder(sqlite, seams.clone()).build().await.expect("SQLite needs no store");
     let settings = SubscriptionSettings { batch, ..SubscriptionSettings::new(TOPIC, TOPIC) };
-    engine.subscribe(settings, Work::Async(handler)).await.expect("the settings are fine");
+    engine.subscribe(settings, Work::Async(handler)).await.expect("the settings are valid");
     engine
 }
 
-/// Sends in batches, each result checked.
+/// Sends a batch, and checks each result.
 pub(crate) async fn send(engine: &Engine, batch: &[Envelope]) {
     for result in engine.send(batch).await {
-        result.expect("there is room");
+        result.expect("the send succeeds");
     }
 }
 
-/// Counts what is handled.
+/// Handler that counts messages.
 pub(crate) struct Count {
     left: AtomicUsize,
     done: Notify,
@@ -71,7 +73,7 @@ impl Count {
         Arc::new(Self { left: AtomicUsize::new(messages), done: Notify::new() })
     }
 
-    /// All were handled.
+    /// Waits until all messages are handled.
     pub(crate) async fn done(&self) {
         self.done.notified().await;
     }

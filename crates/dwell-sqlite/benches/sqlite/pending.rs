@@ -1,4 +1,4 @@
-//! With a great many pending: how soon a file is ready, what it takes in memory, and what each operation costs.
+//! Benchmark with many pending messages: time to open a file, memory, and cost of each operation.
 
 use crate::{
     Scale,
@@ -23,14 +23,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Opens a file in a process of its own, and says how long that took and what it holds in memory.
+/// Opens a file in a separate process, and prints the time and the memory that this takes.
 pub(crate) const ALONE: &str = "--open-alone";
 
-/// What one call schedules at most.
+/// Maximum number of messages scheduled by one call.
 const BATCH: usize = 1000;
 
-/// One kind of operation. Callers ask for one thing each at the same time: one alone, as many as a busy service has, and as
-/// many as one transaction takes.
+/// Kind of operation. Concurrent callers perform one operation each: a single caller, as many
+/// callers as a busy service has, or as many as one transaction accepts.
 #[derive(Clone, Copy)]
 enum Kind {
     Schedule { callers: usize },
@@ -43,7 +43,7 @@ enum Kind {
     Page,
 }
 
-/// What is measured.
+/// Measured operations.
 const KINDS: [(&str, Kind); 14] = [
     ("schedule, 1 caller", Kind::Schedule { callers: 1 }),
     ("schedule, 100 callers", Kind::Schedule { callers: 100 }),
@@ -65,26 +65,27 @@ pub(crate) async fn run(output: &Output, scale: &Scale) {
     let seams = Seams::system("bench");
     let [few, many] = scale.pending;
     let place = Place::new();
-    // It stays open, as in a service: what it takes to open it is a figure of its own.
+    // The large file stays open, as in a service; the time to open it is measured separately.
     let large = filled(&place, &seams, many).await;
     let mut file = File::new(&large, many);
     let mut costs = [vec![], vec![]];
-    // In turns, so that what else the machine does meets both. What is over stays in a file: it would make the small one
-    // several times as large over the rounds, and so there is a new one for each.
+    // The two files alternate, so that other load on the machine affects both. Finished records
+    // stay in a file and would make the small one several times as large over the rounds, so each
+    // round gets a new small file.
     let random = SeededRandom::new(3);
     for _ in 0..scale.rounds {
         let (place, order) = (Place::new(), any_order(&random));
         let small = filled(&place, &seams, few).await;
         costs[0].push(File::new(&small, few).measure(&order, scale.sample).await);
-        small.0.close().await.expect("the file closes");
+        small.0.close().await.expect("closing the file succeeds");
         costs[1].push(file.measure(&order, scale.sample).await);
         file.level().await;
     }
     drop(file);
-    large.0.close().await.expect("the file closes");
+    large.0.close().await.expect("closing the file succeeds");
     let label = format!("{many} pending / {few}:");
     for (at, (kind, _)) in KINDS.into_iter().enumerate() {
-        // What the disk takes depends on who else is at it; what the processors take does not.
+        // The elapsed time depends on other users of the disk; the processor time does not.
         for (of, unit) in ["us each", "us of a core each"].into_iter().enumerate() {
             let of = |costs: &Vec<Vec<[f64; 2]>>| mean(costs.iter().map(|costs| costs[at][of]).collect());
             let [of_few, of_many] = costs.each_ref().map(of);
@@ -96,56 +97,57 @@ pub(crate) async fn run(output: &Output, scale: &Scale) {
     output.figure(&format!("{many} pending: memory of the process"), megabytes, "MB");
 }
 
-/// The [`KINDS`] in another order each time, because what each leaves in the log is written into the file while another one
-/// runs, whichever that is.
+/// Returns the [`KINDS`] in a different order each time, since the log of one operation is copied
+/// to the file while another one runs.
 fn any_order(random: &SeededRandom) -> Vec<usize> {
     let mut order: Vec<_> = (0..KINDS.len()).map(|at| (random.next(), at)).collect();
     order.sort_unstable();
     order.into_iter().map(|(_, at)| at).collect()
 }
 
-/// What one takes on average, but for the slowest round: the machines are shared. The middle one would not do, because the
-/// log is written into the file in some of the rounds alone.
+/// Returns the mean without the slowest round, since the machine is shared. The median would be
+/// wrong, because a checkpoint runs in only some of the rounds.
 fn mean(mut costs: Vec<f64>) -> f64 {
     costs.sort_by(f64::total_cmp);
     let counted = &costs[..costs.len().saturating_sub(1).max(1)];
     counted.iter().sum::<f64>() / counted.len() as f64
 }
 
-/// A new file with so many pending.
+/// Returns a new file with this number of pending messages.
 async fn filled(place: &Place, seams: &Seams, pending: usize) -> (Sqlite, Subscription) {
     let file = ours::open_subscribed(place.path(), seams).await;
-    let scheduler = file.0.scheduler().expect("SQLite can wait");
+    let scheduler = file.0.scheduler().expect("SQLite has a scheduler");
     schedule(&*scheduler, &SeededRandom::new(1), 0, pending).await;
     file
 }
 
-/// A file with so many pending.
+/// File with this number of pending messages.
 struct File<'a> {
     sqlite: &'a Sqlite,
     subscription: &'a Subscription,
     scheduler: Arc<dyn Scheduler>,
     random: SeededRandom,
     pending: usize,
-    /// The numbers of those that wait, in any order.
+    /// Numbers of the pending messages, in any order.
     waiting: Vec<usize>,
-    /// The number of the next one.
+    /// Number of the next message.
     next: usize,
 }
 
 impl<'a> File<'a> {
     fn new((sqlite, subscription): &'a (Sqlite, Subscription), pending: usize) -> Self {
-        let scheduler = sqlite.scheduler().expect("SQLite can wait");
+        let scheduler = sqlite.scheduler().expect("SQLite has a scheduler");
         let (random, waiting) = (SeededRandom::new(2), (0..pending).collect());
         Self { sqlite, subscription, scheduler, random, pending, waiting, next: pending }
     }
 
-    /// Microseconds for one operation of each of the [`KINDS`]; as many operations whatever is pending.
+    /// Returns the microseconds per operation of each of the [`KINDS`], with equally many
+    /// operations whatever the number of pending messages.
     async fn measure(&mut self, order: &[usize], sample: usize) -> Vec<[f64; 2]> {
         let mut costs = vec![[0.0; 2]; KINDS.len()];
         for &at in order {
             let kind = KINDS[at].1;
-            // Each waits for a commit of its own, or reads a good deal.
+            // Each of these waits for its own commit, or reads much data.
             let alone = matches!(
                 kind,
                 Kind::Schedule { callers: 1 }
@@ -167,7 +169,7 @@ impl<'a> File<'a> {
         costs
     }
 
-    /// Cancels what was scheduled beyond what is to be pending, so that every round meets as many.
+    /// Cancels surplus pending messages, so that every round starts with the same number.
     async fn level(&mut self) {
         let beyond = self.waiting.len().saturating_sub(self.pending);
         self.cancel(beyond, BATCH).await;
@@ -175,7 +177,7 @@ impl<'a> File<'a> {
         schedule(&*self.scheduler, &self.random, short.start, short.len()).await;
     }
 
-    /// So many that were never there.
+    /// Returns this number of unused message numbers.
     fn fresh(&mut self, count: usize) -> Range<usize> {
         let fresh = self.next..self.next + count;
         self.next = fresh.end;
@@ -183,7 +185,7 @@ impl<'a> File<'a> {
         fresh
     }
 
-    /// One that waits, from anywhere in the file.
+    /// Returns the index of a random pending message.
     fn any(&self) -> usize {
         (self.random.next() % self.waiting.len() as u64) as usize
     }
@@ -209,7 +211,7 @@ impl<'a> File<'a> {
     }
 
     async fn cancel(&mut self, sample: usize, callers: usize) -> [f64; 2] {
-        assert!(sample <= self.waiting.len(), "there is enough to cancel");
+        assert!(sample <= self.waiting.len(), "there are enough pending messages to cancel");
         let victims = (0..sample).map(|_| Entries::from(name(self.waiting.swap_remove(self.any()))));
         let victims: Vec<_> = victims.collect();
         let start = Stamp::now();
@@ -226,7 +228,7 @@ impl<'a> File<'a> {
         start.passed()
     }
 
-    /// To another time, for as many as are asked for, from anywhere in the file.
+    /// Reschedules this number of random pending messages.
     async fn reschedule(&mut self, sample: usize, callers: usize) -> [f64; 2] {
         let chosen = (0..sample).map(|_| (Entries::from(name(self.waiting[self.any()])), soon(&self.random)));
         let chosen: Vec<_> = chosen.collect();
@@ -247,19 +249,20 @@ impl<'a> File<'a> {
     async fn receive(&mut self, sample: usize) -> [f64; 2] {
         let producer = self.sqlite.producer().await.expect("the file is open");
         for sent in producer.send(&ours::envelopes(&Seams::system("bench"), sample)).await {
-            sent.expect("there is room");
+            sent.expect("the send succeeds");
         }
-        let consumer = self.sqlite.consumer(self.subscription.clone()).await.expect("it was provisioned");
+        let consumer =
+            self.sqlite.consumer(self.subscription.clone()).await.expect("the subscription exists");
         let start = Stamp::now();
-        tokio::spawn(receive(consumer, sample)).await.expect("all are received");
+        tokio::spawn(receive(consumer, sample)).await.expect("all messages are received");
         start.passed()
     }
 }
 
 impl File<'_> {
-    /// What people do who look at it, one after the other.
+    /// Runs ledger queries one after the other.
     async fn look(&self, kind: Kind, sample: usize) -> [f64; 2] {
-        let ledger = self.sqlite.ledger().expect("SQLite has one");
+        let ledger = self.sqlite.ledger().expect("SQLite has a ledger");
         let start = Stamp::now();
         for _ in 0..sample {
             let found = match kind {
@@ -279,7 +282,7 @@ impl File<'_> {
     }
 }
 
-/// What passes while something is measured, in seconds: of time, and of the processors.
+/// Start of a measurement: elapsed time and processor time, in seconds.
 #[derive(Clone, Copy)]
 struct Stamp(Instant, f64);
 
@@ -293,14 +296,14 @@ impl Stamp {
     }
 }
 
-/// Runs all of these at the same time, each by itself.
+/// Runs these tasks concurrently.
 async fn at_once<T, F: Future<Output = ()> + Send + 'static>(
     items: impl Iterator<Item = T>,
     run: impl Fn(T) -> F,
 ) {
     let running: Vec<_> = items.map(|item| tokio::spawn(run(item))).collect();
     for run in running {
-        run.await.expect("nothing panics");
+        run.await.expect("the task does not panic");
     }
 }
 
@@ -315,28 +318,30 @@ async fn schedule(scheduler: &dyn Scheduler, random: &SeededRandom, from: usize,
             Envelope::new(Address::topic(TOPIC), message).due(soon(random))
         });
         for result in scheduler.schedule(batch.collect()).await {
-            result.expect("there is room");
+            result.expect("the send succeeds");
         }
     }
 }
 
-/// Within a day, an hour from now at the earliest: nothing fires while we measure.
+/// Returns a due time between one hour and 25 hours from now, so that no message fires during the
+/// measurement.
 fn soon(random: &SeededRandom) -> Due {
     Due::After(Duration::from_millis(3_600_000 + random.next() % 86_400_000))
 }
 
 fn open_alone(path: &Path) -> (f64, f64) {
-    let this = std::env::current_exe().expect("the benchmark knows its own file");
-    let output = Command::new(this).arg(ALONE).arg(path).output().expect("a process can be started");
+    let this = std::env::current_exe().expect("the path of this benchmark is known");
+    let output = Command::new(this).arg(ALONE).arg(path).output().expect("the process starts");
     let text = String::from_utf8_lossy(&output.stdout);
     let figures: Vec<f64> = text.split_whitespace().filter_map(|figure| figure.parse().ok()).collect();
     match figures[..] {
         [seconds, megabytes] => (seconds, megabytes),
-        _ => panic!("no figures, but `{text}`: {}", String::from_utf8_lossy(&output.stderr)),
+        _ => panic!("expected two figures, got `{text}`: {}", String::from_utf8_lossy(&output.stderr)),
     }
 }
 
-/// From nothing to an engine that handles messages; then it works for a while, to see what it holds in memory.
+/// Measures the time from opening the file until an engine handles a message, then works for a
+/// while and prints the memory.
 pub(crate) async fn alone(path: &str) {
     let (seams, start) = (Seams::system("bench"), Instant::now());
     let handled = Count::down_from(1);
@@ -344,11 +349,11 @@ pub(crate) async fn alone(path: &str) {
     ours::send(&engine, &ours::envelopes(&seams, 1)).await;
     handled.done().await;
     let ready = start.elapsed().as_secs_f64();
-    // What people look at, and what programs do: the page caches fill up.
+    // Fill the page caches with typical queries and sends.
     let page = engine.pending(Query { limit: 100, ..Query::default() }).await.expect("the file is open");
-    assert!(!page.is_empty(), "there is a great deal pending");
-    let scheduler = engine.transport().scheduler().expect("SQLite can wait");
+    assert!(!page.is_empty(), "there are pending messages");
+    let scheduler = engine.transport().scheduler().expect("SQLite has a scheduler");
     schedule(&*scheduler, &SeededRandom::new(99), usize::MAX / 2, 20_000).await;
     println!("{ready} {}", resident() as f64 / 1e6);
-    engine.shutdown().await.expect("the file closes");
+    engine.shutdown().await.expect("closing the file succeeds");
 }

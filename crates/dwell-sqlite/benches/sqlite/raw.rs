@@ -1,12 +1,12 @@
-//! Bare SQLite: the same tables, indexes, pragmas and statements, on one connection, by the thread that asks; and the same
-//! thread beside it that writes the log into the file.
+//! Bare SQLite with the same tables, indexes, pragmas and statements, on one connection in the
+//! calling thread, and with the same checkpoint thread.
 
 use crate::raw_log::RawLog;
 use dwell_core::{Envelope, Timestamp};
 use rusqlite::{Connection, Row, Transaction, TransactionBehavior, config::DbConfig, params};
 use std::path::Path;
 
-/// Places of the topic and of its one subscription.
+/// Places of the topic and of its only subscription.
 const TOPIC: i64 = 1;
 const QUEUE: i64 = 2;
 const READY: u8 = 1;
@@ -20,13 +20,13 @@ pub(crate) struct Raw {
     log: RawLog,
 }
 
-/// What is known of a message that was handed out.
+/// Leased message.
 pub(crate) struct Leased {
     number: i64,
     fence: i64,
 }
 
-/// A row as a receiver reads it, to the last column.
+/// Reads a row like a receiver, up to the last column.
 fn read(row: &Row<'_>) -> rusqlite::Result<i64> {
     let number = row.get(0)?;
     for column in 1..16 {
@@ -40,10 +40,10 @@ fn read(row: &Row<'_>) -> rusqlite::Result<i64> {
 
 impl Raw {
     pub(crate) fn open(path: &Path) -> Self {
-        let connection = Connection::open(path).expect("the file can be made");
+        let connection = Connection::open(path).expect("the file can be created");
         connection.set_prepared_statement_cache_capacity(200);
         let planned_once = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true);
-        planned_once.expect("SQLite is new enough");
+        planned_once.expect("SQLite supports this option");
         let layout = concat!(
             "PRAGMA page_size = 2048; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
              PRAGMA cache_size = -8192; PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = 0;
@@ -53,11 +53,11 @@ impl Raw {
             include_str!("../../src/layout/3.sql"),
             include_str!("../../src/layout/4.sql")
         );
-        connection.execute_batch(layout).expect("the layout is SQL");
+        connection.execute_batch(layout).expect("the layout is valid SQL");
         Self { connection, next: 3, log: RawLog::of(path) }
     }
 
-    /// Takes in a group of messages that are ready at once.
+    /// Inserts a group of messages that are ready at once.
     pub(crate) fn insert(&mut self, group: &[Envelope], now: Timestamp) {
         self.transaction(|tx, next| {
             let mut insert = tx.prepare_cached(
@@ -98,7 +98,7 @@ impl Raw {
         });
     }
 
-    /// Hands out what is ready.
+    /// Leases ready messages.
     pub(crate) fn lease(&mut self, most: usize, now: Timestamp) -> Vec<Leased> {
         self.transaction(|tx, next| {
             let is_any = |sql: &str, parameters: &[&dyn rusqlite::ToSql]| tx.prepare_cached(sql)?.exists(parameters);
@@ -147,7 +147,7 @@ impl Raw {
         })
     }
 
-    /// Acks what was handed out: its record is kept.
+    /// Acknowledges leased messages, and keeps their records.
     pub(crate) fn ack(&mut self, leased: &[Leased], now: Timestamp) {
         self.transaction(|tx, next| {
             let mut held = tx.prepare_cached(
@@ -171,7 +171,7 @@ impl Raw {
                     row.get::<_, Box<str>>(10)?;
                     row.get(6)
                 })?;
-                assert_eq!(step, *fence, "nobody else has it");
+                assert_eq!(step, *fence, "the lease is still held");
                 past.execute([number])?;
                 let step = *next;
                 *next += 1;
@@ -192,7 +192,7 @@ impl Raw {
             tx.commit()?;
             Ok::<_, rusqlite::Error>(done)
         };
-        let done = run().expect("the file can be written");
+        let done = run().expect("the file is writable");
         self.log.keep_short(&self.connection);
         done
     }

@@ -1,5 +1,5 @@
-//! Bare SQLite behind a channel, as one writes it by hand: many senders who each wait until their own message is committed,
-//! and one thread that takes all who wait into one transaction.
+//! Bare SQLite behind a channel, as it would be written by hand: many senders that each wait for
+//! the commit of their message, and one thread that writes all waiting messages in one transaction.
 
 use crate::{
     disk::Place,
@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 type Order = (Envelope, oneshot::Sender<()>);
 
-/// Durable sends, one by one by each of the senders: messages per second.
+/// Returns the rate of durable single sends by these senders, in messages per second.
 pub(crate) async fn rate(messages: usize, senders: usize) -> f64 {
     let (place, seams) = (Place::new(), Seams::system("bench"));
     let raw = raw_with(&place, &seams, messages);
@@ -28,19 +28,19 @@ pub(crate) async fn rate(messages: usize, senders: usize) -> f64 {
     let senders = shares.into_iter().map(|share| tokio::spawn(send(queue.clone(), share)));
     let senders: Vec<_> = senders.collect();
     for sender in senders {
-        sender.await.expect("the sender has sent");
+        sender.await.expect("the sender succeeds");
     }
     let rate = messages as f64 / start.elapsed().as_secs_f64();
     drop(queue);
-    writer.join().expect("the writer ends when nobody sends");
+    writer.join().expect("the writer thread does not panic");
     rate
 }
 
 async fn send(queue: Sender<Order>, share: Vec<Envelope>) {
     for envelope in &share {
         let (answer, answered) = oneshot::channel();
-        queue.send((envelope.clone(), answer)).expect("the writer listens");
-        answered.await.expect("the writer answers");
+        queue.send((envelope.clone(), answer)).expect("the writer is running");
+        answered.await.expect("the writer confirms the message");
     }
 }
 
@@ -50,7 +50,7 @@ fn write(mut raw: Raw, orders: &Receiver<Order>, seams: &Seams) {
             [first].into_iter().chain(orders.try_iter()).take(GROUP).unzip();
         raw.insert(&group, seams.clock.now());
         for answer in answers {
-            answer.send(()).expect("the sender waits");
+            answer.send(()).expect("the sender is waiting");
         }
     }
 }

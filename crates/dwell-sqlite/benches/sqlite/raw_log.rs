@@ -1,5 +1,6 @@
-//! The log of bare SQLite, kept as short as ours and in the same way: written into the file by a thread of its own, so that no
-//! commit waits for that, and the last of it by the way.
+//! Log of bare SQLite, kept as short as that of the transport and in the same way: a checkpoint
+//! thread copies it to the file, so that no commit waits for that, and the remainder is copied
+//! inline.
 
 use rusqlite::Connection;
 use std::{
@@ -8,14 +9,14 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// In pages, as the transport has them.
+/// The limits of the transport, in pages.
 const LONG: i64 = 8192;
 const LONGEST: i64 = 12288;
 const SOME: i64 = 2048;
 const FEW: i64 = 512;
 
 pub(crate) struct RawLog {
-    /// `None` once it is to end.
+    /// `None` once the thread must end.
     queue: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -23,12 +24,12 @@ pub(crate) struct RawLog {
 impl RawLog {
     pub(crate) fn of(path: &Path) -> Self {
         let (queue, asked) = mpsc::sync_channel(0);
-        let connection = Connection::open(path).expect("the file is there");
+        let connection = Connection::open(path).expect("the file exists");
         let thread = thread::spawn(move || work(&connection, &asked));
         Self { queue: Some(queue), thread: Some(thread) }
     }
 
-    /// After a commit.
+    /// Runs after each commit.
     pub(crate) fn keep_short(&self, connection: &Connection) {
         let (pages, written) = checkpoint(connection, "NOOP");
         match pages - written {
@@ -36,7 +37,7 @@ impl RawLog {
             _ if pages < LONG => {}
             left if left <= FEW || left < LONG && pages >= LONGEST => drop(checkpoint(connection, "PASSIVE")),
             left if left > SOME && left < LONG => {}
-            // Unless it is being done.
+            // Ignored if a checkpoint is running.
             _ => drop(self.queue.as_ref().map(|queue| queue.try_send(()))),
         }
     }
@@ -57,11 +58,11 @@ fn work(connection: &Connection, asked: &Receiver<()>) {
     }
 }
 
-/// How many pages are in the log, and how many of them in the file.
+/// Returns the number of pages in the log, and how many of them are in the file.
 fn checkpoint(connection: &Connection, mode: &str) -> (i64, i64) {
     let run = || {
         let mut statement = connection.prepare_cached(&format!("PRAGMA wal_checkpoint({mode})"))?;
         statement.query_row([], |row| Ok((row.get(1)?, row.get(2)?)))
     };
-    run().unwrap_or_else(|error: rusqlite::Error| panic!("the log can be written into the file: {error}"))
+    run().unwrap_or_else(|error: rusqlite::Error| panic!("the checkpoint failed: {error}"))
 }

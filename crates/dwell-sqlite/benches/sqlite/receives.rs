@@ -1,4 +1,4 @@
-//! Receive and ack, batch after batch.
+//! Benchmark of receiving and acknowledging in batches.
 
 use crate::{
     Scale,
@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is received and acked at one time.
+/// Number of messages received and acknowledged at a time.
 const BATCH: usize = 500;
 
 pub(crate) async fn run(output: &Output, scale: &Scale) {
@@ -29,13 +29,13 @@ async fn ours(messages: usize) -> f64 {
     let (sqlite, subscription) = ours::open_subscribed(place.path(), &seams).await;
     let producer = sqlite.producer().await.expect("the file is open");
     for sent in producer.send(&envelopes(&seams, messages)).await {
-        sent.expect("there is room");
+        sent.expect("the send succeeds");
     }
-    let consumer = sqlite.consumer(subscription).await.expect("it was provisioned");
+    let consumer = sqlite.consumer(subscription).await.expect("the subscription exists");
     let start = Instant::now();
-    tokio::spawn(receive(consumer, messages)).await.expect("all are received");
+    tokio::spawn(receive(consumer, messages)).await.expect("all messages are received");
     let rate = messages as f64 / start.elapsed().as_secs_f64();
-    sqlite.close().await.expect("the file closes");
+    sqlite.close().await.expect("closing the file succeeds");
     rate
 }
 
@@ -47,7 +47,7 @@ pub(crate) async fn receive(consumer: Arc<dyn Consumer>, mut left: usize) {
         let note = Note { outcome: Outcome::Handled, error: None, worker: "bench".into(), moved_to: None };
         let settle = |delivery| Settle { delivery, action: Action::ACK, note: note.clone() };
         let unsettled = consumer.settle(received.into_iter().map(settle).collect()).await;
-        assert!(unsettled.is_empty(), "the leases last longer than this");
+        assert!(unsettled.is_empty(), "no lease expires before its settlement");
     }
 }
 

@@ -1,5 +1,6 @@
-//! Durable sends: one by one by a great many senders, and in batches. On both sides as many are in the file already: what a new
-//! one costs once, as a log and a reserve that have to grow, is not measured.
+//! Benchmark of durable sends: single messages from very many senders, and batches. Both sides
+//! start with equally many messages in the file, so that one-time costs, such as a growing log and
+//! reserve, are not measured.
 
 use crate::{
     Scale,
@@ -12,16 +13,17 @@ use dwell_bench::Output;
 use dwell_core::{Envelope, Producer, Seams, Transport};
 use std::{sync::Arc, time::Instant};
 
-/// What our writer takes into one transaction.
+/// Maximum number of messages in one transaction of the transport.
 pub(crate) const GROUP: usize = 1000;
 const BATCH: usize = 500;
-/// Who send batches at the same time: enough that a group is there when the one before it is done.
+/// Number of concurrent senders of batches: enough that the next group is ready when the previous
+/// one is done.
 const SENDERS: usize = 4;
 
 pub(crate) async fn run(output: &Output, scale: &Scale) {
     let messages = scale.messages;
     for senders in scale.senders {
-        // Each has one message on its way: no group can have more.
+        // Each sender has one message in flight, so no group is larger.
         let group = senders.min(GROUP);
         let (mut beside_one, mut beside_as_many) = (vec![], vec![]);
         for _ in 0..scale.rounds {
@@ -32,7 +34,7 @@ pub(crate) async fn run(output: &Output, scale: &Scale) {
         output.rates(&format!("durable sends, {senders} senders / bare, groups of {group}"), beside_one);
         output.rates(
             &format!(
-                "durable sends, {senders} senders / bare with {senders} senders who wait for their commit"
+                "durable sends, {senders} senders / bare with {senders} senders that wait for their commit"
             ),
             beside_as_many,
         );
@@ -49,21 +51,22 @@ async fn ours(messages: usize, senders: usize, batch: usize) -> f64 {
     let (sqlite, _) = ours::open_subscribed(place.path(), &seams).await;
     let producer = sqlite.producer().await.expect("the file is open");
     for sent in producer.send(&envelopes(&seams, messages)).await {
-        sent.expect("there is room");
+        sent.expect("the send succeeds");
     }
     let shares = shares(envelopes(&seams, messages), senders, batch);
     let start = Instant::now();
     let senders = shares.into_iter().map(|share| tokio::spawn(send(producer.clone(), share, batch)));
     let senders: Vec<_> = senders.collect();
     for sender in senders {
-        sender.await.expect("the sender has sent");
+        sender.await.expect("the sender succeeds");
     }
     let rate = messages as f64 / start.elapsed().as_secs_f64();
-    sqlite.close().await.expect("the file closes");
+    sqlite.close().await.expect("closing the file succeeds");
     rate
 }
 
-/// Dealt in turns: ids are made when a message is sent, so that all senders are at about the same time in them.
+/// Divides the envelopes among the senders in alternation. Ids are generated when a message is
+/// sent, so all senders use similar ids at the same time.
 pub(crate) fn shares(all: Vec<Envelope>, senders: usize, batch: usize) -> Vec<Vec<Envelope>> {
     let mut shares = vec![vec![]; senders];
     for (at, envelope) in all.into_iter().enumerate() {
@@ -75,12 +78,12 @@ pub(crate) fn shares(all: Vec<Envelope>, senders: usize, batch: usize) -> Vec<Ve
 async fn send(producer: Arc<dyn Producer>, share: Vec<Envelope>, batch: usize) {
     for batch in share.chunks(batch) {
         for sent in producer.send(batch).await {
-            sent.expect("there is room");
+            sent.expect("the send succeeds");
         }
     }
 }
 
-/// A bare file with so many messages in it.
+/// Returns a bare file with this number of messages.
 pub(crate) fn raw_with(place: &Place, seams: &Seams, messages: usize) -> Raw {
     let mut raw = Raw::open(place.path());
     for group in envelopes(seams, messages).chunks(GROUP) {

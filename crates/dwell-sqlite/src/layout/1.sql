@@ -1,6 +1,8 @@
--- Layout 1. The page on SQLite in the documentation explains every table; `messages` shows them readably.
+-- Layout 1. The SQLite page of the documentation explains every table; the view `messages` shows
+-- them in readable form.
 
--- Numbers that are never given twice: rows, steps, fences, consumers. `generation` changes with topics and subscriptions.
+-- Numbers that are never reused: rows, steps, fences, consumers. `generation` changes with topics
+-- and subscriptions.
 CREATE TABLE counter (
     one        INTEGER PRIMARY KEY CHECK (one = 1),
     next       INTEGER NOT NULL,
@@ -8,7 +10,8 @@ CREATE TABLE counter (
 );
 INSERT INTO counter VALUES (1, 1, 1);
 
--- Every topic ('' for its subscription) and every subscription that a message lies in or belongs to.
+-- Every topic (subscription '') and every subscription that stores messages or that messages belong
+-- to.
 CREATE TABLE place (
     id           INTEGER PRIMARY KEY,
     topic        TEXT NOT NULL,
@@ -18,16 +21,16 @@ CREATE TABLE place (
 
 CREATE TABLE topic (
     id        INTEGER PRIMARY KEY REFERENCES place (id),
-    keeps     INTEGER NOT NULL,           -- 1: keeps what nobody subscribed to
-    declared  INTEGER NOT NULL,           -- 1: somebody said so
-    discarded INTEGER NOT NULL DEFAULT 0  -- how many messages nobody wanted
+    keeps     INTEGER NOT NULL,           -- 1: keeps messages that have no subscriber
+    declared  INTEGER NOT NULL,           -- 1: declared explicitly
+    discarded INTEGER NOT NULL DEFAULT 0  -- messages discarded because they had no subscriber
 );
 
 CREATE TABLE subscription (
     id          INTEGER PRIMARY KEY REFERENCES place (id),
     topic       INTEGER NOT NULL REFERENCES topic (id),
-    declared    INTEGER NOT NULL,           -- 0: keeps what nobody subscribed to, until the first is declared
-    adopted     INTEGER NOT NULL DEFAULT 0, -- 1: it took over what was kept, and answers to the topic's own name as well
+    declared    INTEGER NOT NULL,           -- 0: keeps messages until the first one is declared
+    adopted     INTEGER NOT NULL DEFAULT 0, -- 1: took over the kept messages and the topic's name
     lease       INTEGER NOT NULL,           -- milliseconds
     ordered     INTEGER NOT NULL,
     dead_letter TEXT,
@@ -35,34 +38,34 @@ CREATE TABLE subscription (
 );
 CREATE INDEX subscription_topic ON subscription (topic);
 
--- One row for each message in each subscription; a publish that waits is one row.
+-- One row for each message in each subscription; a pending publish is one row.
 CREATE TABLE message (
     number       INTEGER PRIMARY KEY,
-    topic        INTEGER NOT NULL, -- the topic that it lies in
-    place        INTEGER NOT NULL, -- the subscription that it lies in; the topic for a publish that waits
-    home         INTEGER NOT NULL, -- where it belongs: a dead letter belongs where it came from
-    phase        INTEGER NOT NULL, -- 0 waits, 1 ready, 2 ready but its key is taken, 3 in a consumer's hands, 4 over
-    state        INTEGER NOT NULL, -- as people see it; see the view `messages`
+    topic        INTEGER NOT NULL, -- the topic that stores it
+    place        INTEGER NOT NULL, -- the subscription that stores it; the topic for a pending publish
+    home         INTEGER NOT NULL, -- where it belongs: a dead letter belongs to its origin
+    phase        INTEGER NOT NULL, -- 0 pending, 1 ready, 2 ready but its key is leased, 3 leased, 4 finished
+    state        INTEGER NOT NULL, -- as shown to people; see the view `messages`
     born         INTEGER NOT NULL, -- its first state
-    step         INTEGER NOT NULL, -- the number of its last change; in a consumer's hands, the fence
-    rank         INTEGER,          -- its place among what is ready
-    schedule     TEXT,             -- its name while it waits; NULL: a plain publish, whose name is `id@topic`
-    destination  TEXT,             -- where it goes in the end, while it waits for a forwarder
+    step         INTEGER NOT NULL, -- the number of its last change; while leased, the fence
+    rank         INTEGER,          -- its position among the ready messages
+    schedule     TEXT,             -- its name while pending; NULL: a plain publish, whose name is `id@topic`
+    destination  TEXT,             -- its final destination, while it waits for a forwarder
     due          INTEGER NOT NULL,
     created_at   INTEGER NOT NULL,
     updated_at   INTEGER NOT NULL,
     lease_until  INTEGER,
-    holder       INTEGER,          -- the consumer that has it
+    holder       INTEGER,          -- the consumer that leases it
     deliveries   INTEGER NOT NULL,
-    changed_by   TEXT,             -- who made the last change
-    worker       TEXT,             -- who has it, or had it last
+    changed_by   TEXT,             -- the origin of the last change
+    worker       TEXT,             -- the current or last worker
     error        TEXT,             -- the last error
-    error_step   INTEGER,          -- the change that brought it
+    error_step   INTEGER,          -- the step in which the error occurred
     result       BLOB,
     once         INTEGER,          -- 1 fail, 2 replace: the sender chose its id; 0: a stored copy
-    content      BLOB,             -- the hash of its content, if so
-    fired        INTEGER,          -- 1: a plain publish that waited, and was due: this row stands for one in `known`
-    problem      TEXT,             -- why it cannot be read, if it cannot
+    content      BLOB,             -- the hash of its content, if `once` is set
+    fired        INTEGER,          -- 1: a publish that has fired: stands for a row in `known`
+    problem      TEXT,             -- why it cannot be read, if that is so
     id           TEXT NOT NULL,
     type         TEXT NOT NULL,
     key          BLOB,
@@ -71,7 +74,7 @@ CREATE TABLE message (
     handled      INTEGER NOT NULL,
     failed       INTEGER NOT NULL,
     headers      TEXT,             -- JSON: [["name", "text"], ["name", {"hex": "00ff"}], …]
-    body         BLOB              -- NULL: it is large, and lies in `payload`
+    body         BLOB              -- NULL: it is large, and stored in `payload`
 );
 CREATE UNIQUE INDEX message_schedule ON message (schedule, topic) WHERE schedule IS NOT NULL;
 CREATE INDEX message_due ON message (topic, due, number, schedule, id) WHERE phase = 0;
@@ -85,14 +88,14 @@ CREATE INDEX message_key ON message (key) WHERE key IS NOT NULL;
 CREATE INDEX message_created ON message (created_at, id);
 CREATE INDEX message_state ON message (state, created_at, id) WHERE state > 2 AND state <> 8;
 
--- Bodies that are too large to be written again with every change of their message.
+-- Bodies that are too large to be rewritten with every change of their message.
 CREATE TABLE payload (
     message INTEGER PRIMARY KEY,
     body    BLOB NOT NULL
 );
 
--- What each message was before it became what it is. How it came to be is in its own row, and not written again; nor is that
--- it was ready, where it went from waiting straight into a consumer's hands.
+-- Earlier states of each message. The initial state is in the message's own row and is not repeated
+-- here. The state `ready` is omitted if the message went from pending straight to a consumer.
 CREATE TABLE history (
     message INTEGER NOT NULL,
     step    INTEGER NOT NULL,
@@ -105,7 +108,7 @@ CREATE TABLE history (
     PRIMARY KEY (message, step)
 ) WITHOUT ROWID;
 
--- How many messages there are, and how long their bodies are together.
+-- Number of messages, and total length of their bodies.
 CREATE TABLE tally (
     home     INTEGER NOT NULL,
     state    INTEGER NOT NULL,
@@ -114,20 +117,21 @@ CREATE TABLE tally (
     PRIMARY KEY (home, state)
 ) WITHOUT ROWID;
 
--- Names of entries that have fired, and of messages whose sender chose the id; of a plain publish, the message
--- id. A publish that fired is written here when its row in `message` is removed or rewritten.
+-- Names of entries that have fired, and of messages whose sender chose the id; for a plain publish,
+-- the message id. A publish that fired is written here when its row in `message` is removed or
+-- rewritten.
 CREATE TABLE known (
     name    TEXT NOT NULL,
     topic   INTEGER NOT NULL,
     content BLOB,
     due     INTEGER,
     until   INTEGER NOT NULL,
-    sending INTEGER NOT NULL DEFAULT 0, -- 1: being sent to another broker, and not known to have arrived
+    sending INTEGER NOT NULL DEFAULT 0, -- 1: being sent to another broker, and not confirmed
     PRIMARY KEY (name, topic)
 ) WITHOUT ROWID;
 CREATE INDEX known_until ON known (until);
 
--- What was handled, and what somebody is at.
+-- Handled messages, and current claims.
 CREATE TABLE inbox (
     subscription TEXT NOT NULL,
     id           TEXT NOT NULL,
@@ -137,24 +141,24 @@ CREATE TABLE inbox (
 ) WITHOUT ROWID;
 CREATE INDEX inbox_until ON inbox (until);
 
--- For other programs: a message that is inserted here is taken in as if it were sent.
+-- For other programs: a message inserted here is stored as if it were sent.
 CREATE TABLE incoming (
     number       INTEGER PRIMARY KEY,
     topic        TEXT NOT NULL,
-    subscription TEXT,     -- NULL: for all of the topic
-    id           TEXT,     -- NULL: one is made up
+    subscription TEXT,     -- NULL: publish to the whole topic
+    id           TEXT,     -- NULL: generated
     type         TEXT,
     key          BLOB,
     content_type TEXT,
     headers      TEXT,     -- JSON: {"name": "text"} or [["name", "text"], …]
     body         BLOB NOT NULL DEFAULT x'',
     due          INTEGER,  -- milliseconds since the epoch; NULL: at once
-    delay        INTEGER,  -- milliseconds from when it is taken in; NULL: none
-    error        TEXT      -- written here: why it was not taken in
+    delay        INTEGER,  -- milliseconds from the time it is stored; NULL: none
+    error        TEXT      -- written by Dwell: why it was refused
 );
 CREATE INDEX incoming_open ON incoming (number) WHERE error IS NULL;
 
--- All messages, readably.
+-- All messages, in readable form.
 CREATE VIEW messages AS
 SELECT
     m.number, m.id, p.topic, nullif(p.subscription, '') AS subscription,

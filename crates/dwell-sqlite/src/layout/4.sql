@@ -1,6 +1,7 @@
--- Layout 4. What waits is found by a table of its own, from which what was cancelled or rescheduled goes when its time has
--- come: then it lies beside others that go, where each had a page of its own to be taken from among a million. It has parts,
--- each in the order of due times, so that what is scheduled next to each other writes a few pages.
+-- Layout 4. Pending messages are found through a separate table. Entries of cancelled or
+-- rescheduled messages are removed once their time has come, together with others that are due, so
+-- that one cancellation does not change one page among a million. The table is divided into parts,
+-- each ordered by due time, so that messages scheduled in a row write a few pages.
 CREATE TABLE waiting (
     in_topic INTEGER NOT NULL,
     in_part  INTEGER NOT NULL,
@@ -8,9 +9,9 @@ CREATE TABLE waiting (
     message  INTEGER NOT NULL,
     PRIMARY KEY (in_topic, in_part, due_at, message)
 ) WITHOUT ROWID;
--- The part that it is in, while it waits.
+-- The part that contains it while it is pending.
 ALTER TABLE message ADD COLUMN part INTEGER;
--- Where it was before it was rescheduled, and when it was due: its entry of then may still be there.
+-- The part and the due time before it was rescheduled: its former entry may still exist.
 ALTER TABLE message ADD COLUMN was_part INTEGER;
 ALTER TABLE message ADD COLUMN was_due INTEGER;
 UPDATE message SET part = counted.part FROM (

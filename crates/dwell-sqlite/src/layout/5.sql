@@ -1,3 +1,3 @@
--- Layout 5. The name of a pending entry includes its destination, in `message.schedule` and in `known`. The steps before
--- this one already create the tables in that form: a file of an earlier layout is refused, because its names mean something
--- else.
+-- Layout 5. The name of a pending entry includes its destination, in `message.schedule` and in
+-- `known`. The steps before this one already create the tables in that form. A file of an earlier
+-- layout is refused, because its names have another meaning.

@@ -1,13 +1,13 @@
 use super::*;
 
-/// What waits has an entry for its due time.
+/// Adds the entries of pending messages.
 const WAIT: &str = "DELETE FROM waiting; UPDATE message SET part = number % 3 WHERE phase = 0;
                     INSERT INTO waiting SELECT topic, part, due, number FROM message WHERE phase = 0";
 
-/// A row in each place, and so many of one state in one phase that another state is few among them.
+/// Inserts many messages of one state, and few of another in the same phase.
 #[test]
-fn whatever_else_lies_there_no_state_is_looked_for_among_more_than_few_rows_at_a_time() {
-    // The phase that they share, the state that is asked for, and the one that there are many of.
+fn unordered_scans_of_a_state_read_few_rows() {
+    // Shared phase, requested state, state with many messages.
     for (phase, few, many) in [
         (0, State::Scheduled, State::Retrying),
         (0, State::Scheduled, State::Scheduled),
@@ -51,7 +51,7 @@ fn whatever_else_lies_there_no_state_is_looked_for_among_more_than_few_rows_at_a
 }
 
 #[test]
-fn a_key_that_few_have_is_found_by_it_and_one_that_many_have_in_order() {
+fn rare_key_uses_the_key_index_and_frequent_key_the_ordered_scan() {
     let connection = Connection::open_in_memory().unwrap();
     crate::layout::create(&connection).unwrap();
     let insert = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1 + 5)
@@ -75,7 +75,7 @@ fn a_key_that_few_have_is_found_by_it_and_one_that_many_have_in_order() {
     }
 }
 
-/// An empty file with a subscription, `orders/mail`, whose place is 9.
+/// Returns an empty file with a subscription `orders/mail` at place 9.
 fn empty() -> Connection {
     let connection = Connection::open_in_memory().unwrap();
     crate::layout::create(&connection).unwrap();
@@ -83,7 +83,7 @@ fn empty() -> Connection {
     connection
 }
 
-/// One message there, which came to be after those with smaller numbers.
+/// Inserts one message, created after those with smaller numbers.
 fn insert(connection: &Connection, number: i64, phase: u8, state: State, body: Option<&[u8]>) {
     let sql = "INSERT INTO message SELECT ?1, 9, 9, 9, ?2, ?3, ?3, ?1, ?1, NULL, NULL, 0, ?1, 0, NULL, NULL, 0, NULL, NULL,
                    NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'id', '', NULL, '', NULL, 0, 0, NULL, ?4, NULL, NULL, NULL";
@@ -96,7 +96,7 @@ fn numbers(found: &[Found]) -> Vec<i64> {
     found.iter().map(|found| found.number).collect()
 }
 
-/// Looks through one part after the other. What was found, and the number at which each part ended.
+/// Reads all parts in turn. Returns the records found, and the number at the end of each part.
 fn parts(connection: &Connection, query: &RecordQuery) -> (Vec<i64>, Vec<i64>) {
     let (mut after, mut found, mut ends) = (Rank::FIRST, Vec::new(), Vec::new());
     loop {
@@ -109,7 +109,7 @@ fn parts(connection: &Connection, query: &RecordQuery) -> (Vec<i64>, Vec<i64>) {
 }
 
 #[test]
-fn what_goes_from_one_state_to_another_is_found_once_in_its_own_part_of_the_order() {
+fn record_that_changes_state_is_found_once_in_its_part() {
     let connection = empty();
     for number in 1..=WINDOW + 10 {
         insert(&connection, number, 0, State::Retrying, Some(b"42"));
@@ -120,7 +120,7 @@ fn what_goes_from_one_state_to_another_is_found_once_in_its_own_part_of_the_orde
     let first = look(&connection, &query, &Rank::FIRST, query.limit).unwrap();
     assert_eq!(numbers(&first.found), Vec::from_iter(1..=WINDOW));
 
-    // One that was seen comes due, and so do one that was not, and another goes the other way.
+    // A seen message and an unseen one come due, and another one becomes pending again.
     let come_due = "UPDATE message SET phase = 1, state = 1, rank = number WHERE number IN (?1, ?2)";
     connection.execute(come_due, (5, WINDOW + 5)).unwrap();
     let wait_again = "UPDATE message SET phase = 0, state = 4, rank = NULL WHERE number = ?1";
@@ -131,7 +131,7 @@ fn what_goes_from_one_state_to_another_is_found_once_in_its_own_part_of_the_orde
 }
 
 #[test]
-fn no_more_than_so_many_bytes_are_read_at_a_time_and_all_is_found_all_the_same() {
+fn parts_are_limited_in_bytes_and_all_records_are_found() {
     const LENGTH: usize = BYTES as usize / 4;
     let connection = empty();
     for number in 1..=12 {
@@ -152,5 +152,5 @@ fn no_more_than_so_many_bytes_are_read_at_a_time_and_all_is_found_all_the_same()
         assert_eq!((found, ends), (Vec::from_iter(1..=12), vec![5, 10]), "{states:?}");
     }
     let of_others = RecordQuery { kind: Some("another".into()), ..found_by_text };
-    assert_eq!(parts(&connection, &of_others), (vec![], vec![]), "what is not read does not count");
+    assert_eq!(parts(&connection, &of_others), (vec![], vec![]), "bodies that are not read do not count");
 }

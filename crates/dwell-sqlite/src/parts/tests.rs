@@ -1,4 +1,4 @@
-//! With parts that have few entries.
+//! Tests with small parts.
 
 use super::*;
 use crate::{Sqlite, SqliteSettings, directory::Directory};
@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-/// What must hold in a file, as the tests of behaviour have it.
+/// Invariants of a file, shared with the behaviour tests.
 #[path = "../../tests/rig/invariants.rs"]
 mod invariants;
 
@@ -46,7 +46,7 @@ impl Stage {
         }
     }
 
-    /// How many entries each part has.
+    /// Returns the number of entries of each part.
     async fn parts(&self) -> Vec<(i64, i64)> {
         let look = |tx: &mut Tx<'_>| -> Sql<Vec<(i64, i64)>> {
             let mut parts = tx.sql("SELECT in_part, count(*) FROM waiting GROUP BY 1 ORDER BY 1")?;
@@ -67,7 +67,7 @@ fn names(numbers: impl Iterator<Item = usize>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_scheduled_fills_one_part_after_the_other_and_one_that_has_emptied_again() {
+async fn entries_fill_one_part_after_another_and_reuse_an_empty_part() {
     let mut stage = Stage::new().await;
     stage.send(FULL, 10).await;
     stage.send(FULL, 30).await;
@@ -76,23 +76,23 @@ async fn what_is_scheduled_fills_one_part_after_the_other_and_one_that_has_empti
     stage.clock.advance(Duration::from_secs(10)).await;
     assert_eq!(stage.receive().await, names(0..8));
     stage.send(FULL - 2, 5).await;
-    assert_eq!(stage.parts().await, [(1, 8), (2, 8)], "the one that is being filled is filled up");
+    assert_eq!(stage.parts().await, [(1, 8), (2, 8)], "the current part is filled up first");
     stage.send(FULL, 1).await;
-    assert_eq!(stage.parts().await, [(0, 8), (1, 8), (2, 8)], "before there is another one");
+    assert_eq!(stage.parts().await, [(0, 8), (1, 8), (2, 8)], "an empty part is reused before a new one");
     stage.send(1, 40).await;
     assert_eq!(stage.parts().await, [(0, 8), (1, 8), (2, 8), (3, 1)]);
     let scheduler = stage.sqlite.scheduler().unwrap();
     let pending = scheduler.pending(Query { limit: 17, ..Query::default() }).await.unwrap();
     let pending: Vec<_> = pending.iter().map(|pending| pending.envelope.message.id.to_string()).collect();
-    assert_eq!(pending, names((24..32).chain(18..24).chain(16..18).chain(8..9)), "over all parts");
+    assert_eq!(pending, names((24..32).chain(18..24).chain(16..18).chain(8..9)), "across all parts");
     stage.clock.advance(Duration::from_secs(40)).await;
     let in_order = (24..32).chain(18..24).chain(16..18).chain(8..16).chain(32..33);
-    assert_eq!(stage.receive().await, names(in_order), "in the order of due times, over all parts");
+    assert_eq!(stage.receive().await, names(in_order), "ordered by due time across all parts");
     assert_eq!(stage.parts().await, []);
 }
 
 #[tokio::test]
-async fn a_topic_that_few_wait_in_has_one_part_however_many_come_and_go() {
+async fn topic_with_few_pending_messages_keeps_one_part() {
     let mut stage = Stage::new().await;
     for _ in 0..10 {
         stage.send(FEW, 1).await;
@@ -103,7 +103,7 @@ async fn a_topic_that_few_wait_in_has_one_part_however_many_come_and_go() {
 }
 
 #[tokio::test]
-async fn a_sleeper_wakes_up_for_the_first_of_any_part() {
+async fn waiting_receiver_wakes_up_for_the_first_due_message_of_any_part() {
     let mut stage = Stage::new().await;
     stage.send(FULL + 1, 100).await;
     let (mail, clock) = (stage.mail.clone(), stage.clock.clone());
@@ -121,7 +121,7 @@ async fn a_sleeper_wakes_up_for_the_first_of_any_part() {
 }
 
 #[tokio::test]
-async fn processes_that_come_and_go_fill_the_part_that_the_one_before_them_was_at() {
+async fn short_lived_processes_fill_the_part_of_their_predecessor() {
     let directory = Directory::new();
     let (clock, path) = (VirtualClock::new(), directory.path().join("dwell.db"));
     let open =
@@ -147,11 +147,11 @@ async fn processes_that_come_and_go_fill_the_part_that_the_one_before_them_was_a
     }
     let last = open(100);
     let parts = last.0.file().read(all_parts).await.unwrap();
-    // Each is filled until it does not look as if it had few any more.
+    // Each part is filled until it has more than `FEW` entries.
     assert!(parts.len() <= 8 + processes.div_ceil(FEW + 1), "{} parts", parts.len());
 }
 
-/// What a life should come to.
+/// Expected state of the messages.
 #[derive(Default)]
 struct Model {
     waits: BTreeMap<String, Timestamp>,
@@ -159,7 +159,7 @@ struct Model {
 }
 
 #[tokio::test]
-async fn whatever_is_scheduled_rescheduled_and_cancelled_over_many_parts_comes_once_and_in_time() {
+async fn messages_across_many_parts_are_delivered_once_and_on_time() {
     for seed in 0..10 {
         let (mut stage, mut model) = (Stage::new().await, Model::default());
         let random = SeededRandom::new(seed);
@@ -176,7 +176,7 @@ async fn whatever_is_scheduled_rescheduled_and_cancelled_over_many_parts_comes_o
                     stage.send(1, seconds + 1).await;
                 }
                 (5..7, Some(id)) => {
-                    // Often back to where it was before.
+                    // Often back to its former due time.
                     let due = stage.clock.now().after(Duration::from_secs(1 + seconds / 30));
                     let changed = scheduler.reschedule(&id.as_str().into(), Due::At(due)).await;
                     assert_eq!(changed.unwrap(), Changed::Done, "{id}");
@@ -189,7 +189,7 @@ async fn whatever_is_scheduled_rescheduled_and_cancelled_over_many_parts_comes_o
                 }
                 _ => {
                     stage.clock.advance(Duration::from_secs(seconds / 20)).await;
-                    stage.takes_what_is_due(&mut model).await;
+                    stage.receive_due(&mut model).await;
                 }
             }
             most = most.max(stage.parts().await.len());
@@ -202,15 +202,15 @@ async fn whatever_is_scheduled_rescheduled_and_cancelled_over_many_parts_comes_o
         }
         assert!(most > 3, "there were {most} parts");
         stage.clock.advance(Duration::from_secs(100)).await;
-        stage.takes_what_is_due(&mut model).await;
+        stage.receive_due(&mut model).await;
         assert!(model.waits.is_empty() && stage.receive().await.is_empty());
         assert_eq!(stage.parts().await, [], "seed {seed}");
     }
 }
 
 impl Stage {
-    /// All that is due, and nothing else, in its order; and settles it.
-    async fn takes_what_is_due(&self, model: &mut Model) {
+    /// Receives and settles all due messages, and checks that nothing else is delivered.
+    async fn receive_due(&self, model: &mut Model) {
         let now = self.clock.now();
         let mut due: Vec<_> =
             model.waits.extract_if(.., |_, due| *due <= now).map(|(id, due)| (due, id)).collect();
@@ -224,7 +224,7 @@ impl Stage {
         got.sort();
         assert_eq!(got, due);
         for (_, id) in got {
-            assert!(model.hands.insert(id.clone()), "{id} came twice");
+            assert!(model.hands.insert(id.clone()), "{id} was delivered twice");
         }
         let note = Note { outcome: Outcome::Handled, error: None, worker: "test".into(), moved_to: None };
         let settle = |delivery| Settle { delivery, action: Action::ACK, note: note.clone() };

@@ -3,7 +3,7 @@ use bytes::Bytes;
 use dwell_core::{Change, Changed, Headers, Of, RecordQuery, State, wire};
 
 #[tokio::test]
-async fn a_message_arrives_as_it_was_sent_once_for_each_subscription() {
+async fn message_arrives_unchanged_once_per_subscription() {
     let broker = Broker::new().await;
     let mut envelope = keyed("a", "customer-7");
     envelope.message.headers = Headers::from_iter([("x", &b"\x00\xff"[..]), ("X", b"2"), ("y", b"3")]);
@@ -21,7 +21,7 @@ async fn a_message_arrives_as_it_was_sent_once_for_each_subscription() {
 }
 
 #[tokio::test]
-async fn consumers_of_one_subscription_share_and_order_is_that_of_sending() {
+async fn consumers_share_a_subscription_in_sending_order() {
     let broker = Broker::new().await;
     let batch: Vec<_> = (0..5).map(|n| order(&n.to_string())).collect();
     let results = broker.sqlite.producer().await.unwrap().send(&batch).await;
@@ -34,7 +34,7 @@ async fn consumers_of_one_subscription_share_and_order_is_that_of_sending() {
 }
 
 #[tokio::test]
-async fn a_message_to_one_subscription_goes_to_that_one_alone() {
+async fn message_to_one_subscription_goes_only_there() {
     let broker = Broker::new().await;
     broker.send(Envelope { to: Address::subscription("orders", "mail"), ..order("a") }).await.unwrap();
     assert!(seen(&broker.stock).await.is_empty());
@@ -42,7 +42,7 @@ async fn a_message_to_one_subscription_goes_to_that_one_alone() {
 }
 
 #[tokio::test]
-async fn items_of_a_batch_fail_alone_and_say_what_to_do() {
+async fn batch_items_fail_separately_with_a_remedy() {
     let settings = SqliteSettings { max_body: 10, ..settings() };
     let broker = Broker::with(settings).await;
     assert_eq!(broker.sqlite.capabilities().max_body, 10);
@@ -69,7 +69,7 @@ async fn items_of_a_batch_fail_alone_and_say_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_batch_larger_than_one_transaction_arrives_whole_and_in_order() {
+async fn batch_larger_than_one_transaction_arrives_in_order() {
     let broker = Broker::new().await;
     let batch: Vec<_> = (0..2500).map(|n| order(&n.to_string())).collect();
     assert_eq!(broker.sqlite.producer().await.unwrap().send(&batch).await.len(), 2500);
@@ -82,9 +82,10 @@ async fn a_batch_larger_than_one_transaction_arrives_whole_and_in_order() {
     assert_eq!(seen, (0..2500).map(|n| n.to_string()).collect::<Vec<_>>());
 }
 
-/// The clock stands still, so nothing but the signal of a message wakes a receiver: one that is lost hangs this test.
+/// The clock does not advance, so only the signal of a message wakes a receiver: a lost signal
+/// hangs this test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_producers_and_consumers_lose_nothing_and_keep_the_order_of_each_key() {
+async fn concurrent_producers_and_consumers_keep_key_order() {
     const PRODUCERS: usize = 4;
     const EACH: usize = 2000;
     let broker = Broker::new().await;
@@ -95,7 +96,7 @@ async fn many_producers_and_consumers_lose_nothing_and_keep_the_order_of_each_ke
             let consumer = sqlite.consumer(Subscription::new("orders", "mail")).await.unwrap();
             while let Ok(deliveries) = consumer.receive(max * 3 + 1, Duration::MAX, None).await {
                 let ids = ids(&deliveries);
-                // Seen before it is settled: then nobody else has its key.
+                // Recorded before it is settled, while no other consumer has its key.
                 seen.lock().unwrap().extend(ids);
                 let acks = deliveries.into_iter().map(|delivery| settlement(delivery, Action::ACK)).collect();
                 assert!(consumer.settle(acks).await.is_empty());
@@ -123,13 +124,13 @@ async fn many_producers_and_consumers_lose_nothing_and_keep_the_order_of_each_ke
     assert_eq!(seen.len(), PRODUCERS * EACH);
     for producer in 0..PRODUCERS {
         let of = seen.iter().filter(|id| id.starts_with(&format!("{producer}-")));
-        assert!(of.is_sorted_by(|a, b| a < b), "each key in order, and nothing twice");
+        assert!(of.is_sorted_by(|a, b| a < b), "each key in order, without duplicates");
     }
 }
 
-/// What is too large to lie in the row of its message goes everywhere with it.
+/// A body that is stored in a separate table follows its message.
 #[tokio::test]
-async fn a_large_body_is_the_same_over_every_change() {
+async fn large_body_survives_every_change() {
     let broker = Broker::with(SqliteSettings { done: SECOND * 60, ..settings() }).await;
     let ledger = broker.sqlite.ledger().unwrap();
     let body = |byte: u8| Bytes::from([vec![byte; 4990], b"needle".to_vec()].concat());
@@ -139,7 +140,7 @@ async fn a_large_body_is_the_same_over_every_change() {
         broker.file.check();
         delivery
     };
-    let bury = async |mut delivery: Delivery| {
+    let dead_letter = async |mut delivery: Delivery| {
         delivery.message.headers.append(wire::ORIGINAL_TOPIC, "orders");
         delivery.message.headers.append(wire::SUBSCRIPTION, "mail");
         let action = Action::Move { to: Address::topic("orders.dlq"), due: Due::NOW };
@@ -165,28 +166,28 @@ async fn a_large_body_is_the_same_over_every_change() {
     }
     broker.clock.advance(SECOND).await;
 
-    assert_eq!(bury(checked(&broker.mail, &body(1)).await).await, 4996);
+    assert_eq!(dead_letter(checked(&broker.mail, &body(1)).await).await, 4996);
     let dead = RecordQuery {
         states: vec![State::Dead],
         text: Some("needle".into()),
         limit: 10,
         ..RecordQuery::default()
     };
-    assert_eq!(ledger.list(dead).await.unwrap().items.len(), 1, "it is found by its end");
+    assert_eq!(ledger.list(dead).await.unwrap().items.len(), 1, "the search reads to the end of the body");
     let small = Bytes::from("small");
     for (edited, after) in
         [(None, body(1)), (Some(body(2)), body(2)), (Some(small.clone()), small), (Some(body(3)), body(3))]
     {
         assert_eq!(replay(edited).await, 0);
         let replayed = checked(&broker.mail, &after).await;
-        assert_eq!(bury(replayed).await, after.len() as u64);
+        assert_eq!(dead_letter(replayed).await, after.len() as u64);
     }
     replay(None).await;
     ack(&broker.mail, checked(&broker.mail, &body(3)).await).await;
     let payloads = || -> i64 {
         broker.file.connection().query_row("SELECT count(*) FROM payload", [], |row| row.get(0)).unwrap()
     };
-    assert_eq!(payloads(), 2, "as long as the records are kept");
+    assert_eq!(payloads(), 2, "payloads are kept with their records");
     broker.clock.advance(SECOND * 61).await;
     for _ in 0..2 {
         assert!(seen(&broker.mail).await.is_empty());

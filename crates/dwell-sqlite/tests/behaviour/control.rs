@@ -24,7 +24,7 @@ async fn cancel_is_exact_until_the_due_time() {
     assert_eq!(scheduler.cancel(&a).await.unwrap(), Changed::Done);
     assert_eq!(scheduler.cancel(&a).await.unwrap(), Changed::NotFound);
     broker.clock.advance(MILLI).await;
-    assert_eq!(scheduler.cancel(&b).await.unwrap(), Changed::TooLate, "due, though nobody has looked");
+    assert_eq!(scheduler.cancel(&b).await.unwrap(), Changed::TooLate, "due, although no consumer has polled");
     assert_eq!(scheduler.reschedule(&b, after(SECOND)).await.unwrap(), Changed::TooLate);
     assert_eq!(seen(&broker.mail).await, ["b"]);
     assert_eq!(scheduler.cancel(&b).await.unwrap(), Changed::TooLate, "fired");
@@ -33,7 +33,7 @@ async fn cancel_is_exact_until_the_due_time() {
 }
 
 #[tokio::test]
-async fn all_topics_are_asked_and_the_best_answer_is_given() {
+async fn cancel_searches_all_topics_and_returns_the_best_result() {
     let broker = Broker::new().await;
     let invoices = broker.subscribe(Subscription::new("invoices", "mail")).await;
     let scheduler = broker.sqlite.scheduler().unwrap();
@@ -50,7 +50,7 @@ async fn all_topics_are_asked_and_the_best_answer_is_given() {
 }
 
 #[tokio::test]
-async fn rescheduling_moves_earlier_and_later() {
+async fn reschedule_moves_entries_earlier_and_later() {
     let broker = Broker::new().await;
     let scheduler = broker.sqlite.scheduler().unwrap();
     for id in ["a", "b", "c"] {
@@ -70,7 +70,7 @@ async fn rescheduling_moves_earlier_and_later() {
 }
 
 #[tokio::test]
-async fn scheduling_is_sending_and_what_is_due_goes_at_once() {
+async fn schedule_sends_due_messages_at_once() {
     let broker = Broker::new().await;
     let scheduler = broker.sqlite.scheduler().unwrap();
     let nowhere = Envelope { to: Address::topic("nowhere"), ..order("c") };
@@ -83,7 +83,7 @@ async fn scheduling_is_sending_and_what_is_due_goes_at_once() {
 }
 
 #[tokio::test]
-async fn pending_lists_by_due_time_and_id_with_resolved_due_times() {
+async fn pending_is_sorted_by_due_time_and_id() {
     let broker = Broker::new().await;
     let scheduler = broker.sqlite.scheduler().unwrap();
     for (id, seconds) in [("c", 2), ("b", 1), ("a", 2), ("past", 0)] {
@@ -96,14 +96,14 @@ async fn pending_lists_by_due_time_and_id_with_resolved_due_times() {
     assert_eq!(
         names(&page(&scheduler, Query::default()).await),
         ["a@orders", "c@orders"],
-        "what is due waits no more"
+        "due messages are not pending"
     );
     let none = Query { limit: 0, ..Query::default() };
-    assert!(scheduler.pending(none).await.unwrap().is_empty(), "at most none");
+    assert!(scheduler.pending(none).await.unwrap().is_empty(), "a limit of zero returns none");
 }
 
 #[tokio::test]
-async fn pages_are_stable_while_others_insert() {
+async fn pages_are_stable_during_inserts() {
     let broker = Broker::new().await;
     let scheduler = broker.sqlite.scheduler().unwrap();
     for n in 0..10 {

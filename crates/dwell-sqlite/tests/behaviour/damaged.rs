@@ -1,9 +1,10 @@
-//! A row that was damaged is one bad message: it is handed out with its problem, and all others go on.
+//! Damaged rows: each is delivered as one bad message with its problem, and others are not
+//! affected.
 
 use super::*;
 use dwell_core::RecordQuery;
 
-/// Values that cannot be read, in columns that are read whenever a message is handed out.
+/// Unreadable values in columns that are read on every delivery.
 const DAMAGE: [(&str, &str); 20] = [
     ("home", "'x'"),
     ("step", "'x'"),
@@ -27,7 +28,7 @@ const DAMAGE: [(&str, &str); 20] = [
     ("handled", "1.5"),
 ];
 
-/// Values that cannot be read, in columns that are read later or not at all.
+/// Unreadable values in columns that are read later or not at all.
 const OTHERS: [(&str, &str); 15] = [
     ("state", "'x'"),
     ("state", "99"),
@@ -52,7 +53,7 @@ async fn with_three(due: Due) -> Broker {
     let broker = Broker::new().await;
     for id in ALL {
         let to = Address::subscription("orders", "mail");
-        // One is a copy, which is written in its own way.
+        // One message is a copy, which is written in a different way.
         broker.send(Envelope { to, copy: id == "c", ..order(id) }.due(due)).await.unwrap();
     }
     broker
@@ -63,8 +64,9 @@ fn damage(broker: &Broker, column: &str, value: &str) {
     assert_eq!(broker.file.connection().execute(&sql, []).unwrap(), 1);
 }
 
-/// All three come, the damaged one with its problem if `is_told`, and can be settled; nothing is left.
-async fn all_come(broker: &Broker, (column, value): (&str, &str), is_told: bool) {
+/// Checks that all three are delivered, the damaged one with its problem if `has_problem`, and can
+/// be settled.
+async fn check_all_delivered(broker: &Broker, (column, value): (&str, &str), has_problem: bool) {
     let shown = format!("{column} = {value}");
     let mut deliveries = vec![];
     for _ in 0..3 {
@@ -74,7 +76,7 @@ async fn all_come(broker: &Broker, (column, value): (&str, &str), is_told: bool)
     for delivery in deliveries {
         let is_sound = ["a", "c"].contains(&&*delivery.message.id.0);
         match &delivery.problem {
-            None => assert!(is_sound || !is_told, "{shown}: nobody says that it is damaged"),
+            None => assert!(is_sound || !has_problem, "{shown}: the damaged message has no problem"),
             Some(problem) => {
                 assert!(!is_sound, "{shown}: {problem}");
                 let named = if column == "body" { "body is missing" } else { column };
@@ -88,48 +90,48 @@ async fn all_come(broker: &Broker, (column, value): (&str, &str), is_told: bool)
 }
 
 #[tokio::test]
-async fn one_damaged_row_that_is_ready_is_one_bad_message() {
+async fn damaged_ready_row_is_one_bad_message() {
     for damaged in DAMAGE {
         let broker = with_three(Due::NOW).await;
         damage(&broker, damaged.0, damaged.1);
-        all_come(&broker, damaged, true).await;
+        check_all_delivered(&broker, damaged, true).await;
         broker.file.check();
     }
     for damaged in OTHERS {
         let broker = with_three(Due::NOW).await;
         damage(&broker, damaged.0, damaged.1);
-        all_come(&broker, damaged, false).await;
+        check_all_delivered(&broker, damaged, false).await;
     }
 }
 
 #[tokio::test]
-async fn one_damaged_row_that_waits_is_one_bad_message() {
-    let is_read = |(column, _): &(&str, &str)| !["rank", "topic"].contains(column);
-    for damaged in DAMAGE.into_iter().chain(OTHERS).filter(is_read) {
+async fn damaged_pending_row_is_one_bad_message() {
+    let is_relevant = |(column, _): &(&str, &str)| !["rank", "topic"].contains(column);
+    for damaged in DAMAGE.into_iter().chain(OTHERS).filter(is_relevant) {
         let broker = with_three(after(SECOND)).await;
         damage(&broker, damaged.0, damaged.1);
-        // It is shown, and does not keep others from being shown.
+        // The damaged row is listed, and does not prevent others from being listed.
         let ledger = broker.sqlite.ledger().unwrap();
         let listed = ledger.list(RecordQuery { limit: 10, ..RecordQuery::default() }).await;
         assert_eq!(listed.unwrap().items.len(), 3, "{damaged:?}");
         broker.clock.advance(SECOND).await;
-        all_come(&broker, damaged, false).await;
+        check_all_delivered(&broker, damaged, false).await;
     }
 }
 
 #[tokio::test]
-async fn one_damaged_row_that_is_leased_is_one_bad_message() {
+async fn damaged_leased_row_is_one_bad_message() {
     for damaged in DAMAGE.into_iter().chain(OTHERS).chain([("holder", "'x'")]) {
         let broker = with_three(Due::NOW).await;
         assert_eq!(receive(&broker.mail).await.len(), 3);
         damage(&broker, damaged.0, damaged.1);
         broker.clock.advance(LEASE).await;
-        all_come(&broker, damaged, false).await;
+        check_all_delivered(&broker, damaged, false).await;
     }
 }
 
 #[tokio::test]
-async fn a_damaged_lease_has_ended_when_no_other_is_left() {
+async fn damaged_lease_counts_as_expired() {
     let broker = with_three(Due::NOW).await;
     let deliveries = receive(&broker.mail).await;
     damage(&broker, "lease_until", "'x'");
@@ -143,7 +145,7 @@ async fn a_damaged_lease_has_ended_when_no_other_is_left() {
 }
 
 #[tokio::test]
-async fn rows_that_nobody_finds_do_not_hold_up_others() {
+async fn unreachable_rows_do_not_block_others() {
     for (column, value) in [("place", "'x'"), ("place", "999"), ("phase", "'x'"), ("phase", "9")] {
         let broker = with_three(Due::NOW).await;
         damage(&broker, column, value);

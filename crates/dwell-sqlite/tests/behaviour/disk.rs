@@ -1,7 +1,8 @@
-//! A disk that is really full: a small one of its own, which the operating system makes for a process of its own and takes
-//! away with it, where it is permitted to; and a limit on the size of files, under which writing fails just as really.
+//! Tests on a disk that is really full: a small file system that is mounted for a child process and
+//! disappears with it, where that is permitted; and a limit on the size of files, under which
+//! writes really fail.
 //!
-//! That process is this test again, told so by its environment.
+//! The child process is this test again, marked by environment variables.
 
 use super::faults::{drain, fill_in, large};
 use super::*;
@@ -14,28 +15,30 @@ use std::{
 const WAY: &str = "DWELL_SQLITE_TEST_FULL_DISK";
 const BATCH: &str = "DWELL_SQLITE_TEST_BATCH";
 const MAX_SIZE: &str = "DWELL_SQLITE_TEST_MAX_SIZE";
-const ENTRY: &str =
-    "disk::a_disk_that_is_really_full_is_said_to_be_settles_loses_nothing_and_goes_on_with_room";
+const ENTRY: &str = "disk::full_disk_is_reported_loses_nothing_and_recovers";
 
-/// How a disk comes to be full.
+/// Cause of a full disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
-    /// A file system in memory, mounted where nobody else sees it, by root or by a user who is root there.
+    /// A file system in memory, mounted in a separate namespace by root or by a user mapped to
+    /// root.
     Mounted(&'static [&'static str]),
-    /// No file may grow over a limit.
+    /// A limit on the size of each file.
     Limited,
 }
 
-/// A largest size that the disk does not let the file reach: it is not to blame.
+/// A maximum size that the disk does not allow the file to reach, so that it is not the cause.
 const FAR: Option<u64> = Some(1 << 30);
 
-/// What `unshare` is told so that a process may mount something that nobody else sees.
+/// Options of `unshare` that allow a process to mount a file system in a separate namespace.
 pub(crate) const MOUNTING: [&[&str]; 2] = [&["--mount"], &["--user", "--map-root-user", "--mount"]];
 
-/// Says that a test is not done here, so that `cargo xtask test` counts it as skipped: on a line of its own, on stdout, and not
-/// by `println`, which is shown only if a test fails.
+/// Reports a test that cannot run here, so that `cargo xtask test` counts it as skipped. Writes a
+/// separate line to stdout directly, because the output of `println` is only shown for failed
+/// tests.
 pub(crate) fn leave_out(what: &str) {
-    let _ = writeln!(std::io::stdout(), "\nleft out: {what}, for want of permission to mount one");
+    let _ =
+        writeln!(std::io::stdout(), "\nleft out: {what}, because mounting a file system is not permitted");
 }
 
 impl Way {
@@ -47,7 +50,8 @@ impl Way {
                 unshare.args(flags).arg("sh");
                 (unshare, "mount -t tmpfs -o size=32m tmpfs \"$0\"")
             }
-            // In blocks of 512 bytes. Who would write more is told so, rather than ended.
+            // In blocks of 512 bytes. With the signal ignored, a larger write fails instead of
+            // ending the process.
             Self::Limited => (Command::new("sh"), "trap '' XFSZ && ulimit -S -f 20000"),
         };
         let this = std::env::current_exe().unwrap();
@@ -59,7 +63,7 @@ impl Way {
 }
 
 #[tokio::test]
-async fn a_disk_that_is_really_full_is_said_to_be_settles_loses_nothing_and_goes_on_with_room() {
+async fn full_disk_is_reported_loses_nothing_and_recovers() {
     if let Ok(way) = std::env::var(WAY) {
         let batch = std::env::var(BATCH).unwrap().parse().unwrap();
         let max_size = std::env::var(MAX_SIZE).ok().map(|size| size.parse().unwrap());
@@ -73,7 +77,8 @@ async fn a_disk_that_is_really_full_is_said_to_be_settles_loses_nothing_and_goes
         leave_out("a full disk");
     }
     for way in mounted.into_iter().chain([Way::Limited]) {
-        // One by one, all of the log changes the same few pages; in batches, most of it is new to the file.
+        // One by one, the whole log changes the same few pages; in batches, most of it is new to
+        // the file.
         for (batch, max_size) in [(1, None), (100, None), (500, None), (1, FAR), (100, FAR), (500, FAR)] {
             let again = "exec \"$1\" --exact \"$2\" --nocapture";
             let ended = way.run(directory.path(), again, batch, max_size).unwrap();
@@ -85,7 +90,7 @@ async fn a_disk_that_is_really_full_is_said_to_be_settles_loses_nothing_and_goes
     }
 }
 
-/// What other programs have on the same disk.
+/// Data of other programs on the same disk.
 struct Ballast(PathBuf);
 
 impl Ballast {
@@ -95,7 +100,7 @@ impl Ballast {
         Self(path)
     }
 
-    /// Room for us.
+    /// Frees the space.
     fn remove(self, is_limited: bool) {
         std::fs::remove_file(&self.0).unwrap();
         if is_limited {
@@ -110,7 +115,7 @@ async fn scenario(is_limited: bool, batch: usize, max_size: Option<u64>) {
     let ballast = Ballast::new();
     let kept = SqliteSettings { done: SECOND * 3600, max_size, ..settings() };
     let broker = Broker::with(kept.clone()).await;
-    // Some are in hands already when the disk becomes full.
+    // Some messages are leased before the disk becomes full.
     broker.send(large("first")).await.unwrap();
     let first = one(&broker.mail).await;
 
@@ -120,11 +125,11 @@ async fn scenario(is_limited: bool, batch: usize, max_size: Option<u64>) {
     assert!(["full", "no room"].iter().any(|word| error.to_string().contains(word)), "{error}");
     assert!(confirmed.len() > 200, "{}", confirmed.len());
 
-    // What is there is handed out, put off and acknowledged all the same, for there is room that was kept for it; no such
-    // room helps where no file may grow, and then this is said, too.
+    // Stored messages can still be delivered, deferred and acknowledged, because space is reserved
+    // for that. A limit on file sizes makes the reserve useless; settling then fails with an error.
     let unsettled = settle(&broker.mail, first, Action::ACK).await;
-    let is_said = |unsettled: &Unsettled| unsettled.error.kind() == ErrorKind::StorageFull;
-    assert!(unsettled.iter().all(|unsettled| is_limited && is_said(unsettled)), "{}", unsettled[0].error);
+    let is_reported = |unsettled: &Unsettled| unsettled.error.kind() == ErrorKind::StorageFull;
+    assert!(unsettled.iter().all(|unsettled| is_limited && is_reported(unsettled)), "{}", unsettled[0].error);
     let mut seen = Vec::new();
     if !is_limited {
         for delivery in broker.mail.receive(20, Duration::ZERO, None).await.unwrap() {
@@ -142,20 +147,20 @@ async fn scenario(is_limited: bool, batch: usize, max_size: Option<u64>) {
 
     ballast.remove(is_limited);
     broker.clock.advance(SECOND * 2).await;
-    // The room that is kept for settling is taken again by the way.
+    // This call also reserves the space for settling again.
     let _ = receive(&broker.stock).await;
     broker.send(large("again")).await.unwrap();
     confirmed.push("again".to_owned());
     let unsettled: Vec<_> = unsettled.into_iter().map(|unsettled| unsettled.settle).collect();
     assert!(broker.mail.settle(unsettled).await.is_empty());
 
-    // All that was confirmed is there, after a restart as well.
+    // All confirmed messages exist, after a restart as well.
     broker.sqlite.close().await.unwrap();
     let broker = Broker::on(broker.clock, broker.file, kept).await;
     seen.extend(drain(&broker).await);
     seen.sort();
     confirmed.sort();
-    assert_eq!(seen, confirmed, "each of them once");
+    assert_eq!(seen, confirmed, "each message is delivered once");
     broker.file.check();
     let sound: String =
         broker.file.connection().query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();

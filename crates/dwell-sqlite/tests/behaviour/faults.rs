@@ -12,10 +12,10 @@ pub(crate) fn sized(id: &str, bytes: usize) -> Envelope {
     envelope
 }
 
-/// Small ones, those that fill half a page or most of it, and those with pages of their own.
+/// Small bodies, bodies that fill half a page or most of it, and bodies with separate pages.
 const SIZES: [usize; 5] = [20, 300, 900, 1500, 5000];
 
-/// Sends until there is no more room. Returns what was confirmed, and why the last was not.
+/// Sends until there is no more room. Returns the confirmed ids, and the error of the last send.
 pub(crate) async fn fill(
     broker: &Broker,
     make: impl Fn(usize) -> Envelope,
@@ -23,7 +23,7 @@ pub(crate) async fn fill(
     fill_in(broker, 1, make).await
 }
 
-/// The same, so many at a time.
+/// Like `fill`, in batches of this size.
 pub(crate) async fn fill_in(
     broker: &Broker,
     batch: usize,
@@ -44,10 +44,10 @@ pub(crate) async fn fill_in(
             return (confirmed, error);
         }
     }
-    panic!("it is never full");
+    panic!("the file never became full");
 }
 
-/// Handles all that is there.
+/// Handles all available messages.
 pub(crate) async fn drain(broker: &Broker) -> Vec<String> {
     let mut seen = Vec::new();
     loop {
@@ -67,13 +67,13 @@ pub(crate) async fn drain(broker: &Broker) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_file_that_has_reached_its_size_refuses_sends_and_settles_what_it_has() {
+async fn file_of_maximum_size_refuses_sends_and_settles_stored_messages() {
     for bytes in SIZES {
-        is_full_and_goes_on(bytes).await;
+        fill_and_drain(bytes).await;
     }
 }
 
-async fn is_full_and_goes_on(bytes: usize) {
+async fn fill_and_drain(bytes: usize) {
     let kept = SqliteSettings { max_size: Some(2 << 20), done: SECOND * 60, ..settings() };
     let broker = Broker::with(kept).await;
     let large = |id: &str| sized(id, bytes);
@@ -81,7 +81,7 @@ async fn is_full_and_goes_on(bytes: usize) {
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     assert!(error.is_retryable() && error.to_string().contains("`max_size`"), "{error}");
     assert!(confirmed.len() > 200, "{}", confirmed.len());
-    // Deferring, moving and acknowledging need room of their own, which was kept for them.
+    // Deferring, moving and acknowledging need room, which is reserved for them.
     let deferred = broker.mail.receive(3, Duration::ZERO, None).await.unwrap();
     for delivery in deferred {
         defer(&broker.mail, delivery, "mail", after(SECOND)).await;
@@ -90,9 +90,9 @@ async fn is_full_and_goes_on(bytes: usize) {
     broker.clock.advance(SECOND).await;
     seen.extend(drain(&broker).await);
     seen.sort_by_key(|id| id.parse::<u32>().unwrap());
-    assert_eq!(seen, confirmed, "nothing was lost");
+    assert_eq!(seen, confirmed, "no message was lost");
     broker.file.check();
-    // What is over makes room when its time has come.
+    // Expired records make room.
     broker.clock.advance(SECOND * 200).await;
     for _ in 0..3 {
         assert!(drain(&broker).await.is_empty());
@@ -102,20 +102,20 @@ async fn is_full_and_goes_on(bytes: usize) {
 }
 
 #[tokio::test]
-async fn a_file_that_takes_not_even_copies_any_more_loses_nothing_and_goes_on() {
+async fn file_full_of_copies_loses_nothing_and_recovers() {
     for bytes in SIZES {
         for max in [1, 500] {
-            is_full_of_copies_and_goes_on(bytes, max).await;
+            fill_with_copies_and_drain(bytes, max).await;
         }
     }
 }
 
-async fn is_full_of_copies_and_goes_on(bytes: usize, max: usize) {
+async fn fill_with_copies_and_drain(bytes: usize, max: usize) {
     let kept = SqliteSettings { max_size: Some(2 << 20), done: SECOND * 60, ..settings() };
     let broker = Broker::with(kept).await;
     let large = |id: &str| sized(id, bytes);
     fill(&broker, |n| large(&n.to_string())).await;
-    // What is already on its way may take more room than what comes, but not what it takes to hand something out.
+    // Copies may use more room than new messages, but not the room needed for deliveries.
     let (more, error) = fill(&broker, |n| Envelope { copy: true, ..large(&format!("1{n:06}")) }).await;
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     assert!(error.is_retryable() && !more.is_empty(), "{error}");
@@ -123,7 +123,7 @@ async fn is_full_of_copies_and_goes_on(bytes: usize, max: usize) {
     let confirmed: u64 = counts.iter().map(|count| count.count).sum();
     let mut seen = Vec::new();
     for _ in 0..confirmed * 2 {
-        // To hand a message out is a change as well, and may need a page that is not there.
+        // A delivery changes the file too, and may need another page.
         match broker.mail.receive(max, Duration::ZERO, None).await {
             Ok(deliveries) if deliveries.is_empty() => break,
             Ok(deliveries) => {
@@ -138,7 +138,7 @@ async fn is_full_of_copies_and_goes_on(bytes: usize, max: usize) {
     let handed_out = seen.len() as u64;
     seen.sort();
     seen.dedup();
-    assert_eq!((handed_out, seen.len() as u64), (confirmed, confirmed), "each of them once");
+    assert_eq!((handed_out, seen.len() as u64), (confirmed, confirmed), "each message is delivered once");
     broker.file.check();
     broker.clock.advance(SECOND * 200).await;
     assert!(drain(&broker).await.is_empty());
@@ -147,11 +147,11 @@ async fn is_full_of_copies_and_goes_on(bytes: usize, max: usize) {
 }
 
 #[tokio::test]
-async fn a_message_that_is_larger_than_the_file_may_become_is_refused_and_others_are_not() {
+async fn message_larger_than_max_size_is_refused_alone() {
     let broker = Broker::with(SqliteSettings { max_size: Some(2 << 20), ..settings() }).await;
     for copy in [false, true] {
         let refused = broker.send(Envelope { copy, ..sized("huge", 3 << 20) }).await.unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::TooLarge, "to wait for room would be in vain");
+        assert_eq!(refused.kind(), ErrorKind::TooLarge, "waiting for room would not help");
         assert!(!refused.is_retryable() && refused.to_string().contains("`max_size`"), "{refused}");
     }
     broker.send(large("a")).await.unwrap();
@@ -159,7 +159,7 @@ async fn a_message_that_is_larger_than_the_file_may_become_is_refused_and_others
 }
 
 #[tokio::test]
-async fn a_result_is_not_given_up_for_want_of_room() {
+async fn result_is_not_dropped_for_lack_of_room() {
     let kept = SqliteSettings { max_size: Some(2 << 20), done: SECOND * 60, ..settings() };
     let broker = Broker::with(kept).await;
     fill(&broker, |n| Envelope { copy: true, ..large(&n.to_string()) }).await;
@@ -175,11 +175,11 @@ async fn a_result_is_not_given_up_for_want_of_room() {
             None => assert_eq!(ledger.get(&id).await.unwrap()[0].result, result),
         }
     }
-    assert!(refused > 0, "there was room for all of them");
+    assert!(refused > 0, "no result was refused");
 }
 
 #[tokio::test]
-async fn what_other_programs_put_into_a_full_file_waits_there_until_there_is_room() {
+async fn rows_of_other_programs_in_a_full_file_wait_for_room() {
     let broker = Broker::with(SqliteSettings { max_size: Some(2 << 20), ..settings() }).await;
     let (confirmed, _) = fill(&broker, |n| large(&n.to_string())).await;
     let connection = broker.file.connection();
@@ -196,7 +196,7 @@ async fn what_other_programs_put_into_a_full_file_waits_there_until_there_is_roo
 }
 
 #[tokio::test]
-async fn space_is_given_back_when_what_took_it_is_gone() {
+async fn space_of_removed_messages_is_returned() {
     let broker = Broker::new().await;
     let batch: Vec<_> = (0..8000).map(|n| large(&n.to_string())).collect();
     broker.sqlite.producer().await.unwrap().send(&batch).await;
@@ -215,7 +215,7 @@ async fn space_is_given_back_when_what_took_it_is_gone() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stays_bounds_the_log_and_sends_go_on_when_it_has_gone() {
+async fn log_is_bounded_by_refused_sends_until_a_reader_ends() {
     const MOST: u64 = 2 << 20;
     let broker = Broker::with(SqliteSettings { max_log: MOST, ..settings() }).await;
     let log =
@@ -224,14 +224,17 @@ async fn a_reader_that_stays_bounds_the_log_and_sends_go_on_when_it_has_gone() {
     reader.execute_batch("BEGIN; SELECT * FROM message").unwrap();
     let (confirmed, error) = fill(&broker, |n| large(&n.to_string())).await;
     assert_eq!(error.kind(), ErrorKind::StorageFull);
-    assert!(error.to_string().contains("`max_log`") && error.to_string().contains("reads"), "{error}");
+    assert!(
+        error.to_string().contains("`max_log`") && error.to_string().contains("read transaction"),
+        "{error}"
+    );
     assert!(log() < MOST + (1 << 20), "{}", log());
     let insert = "INSERT INTO incoming (topic, subscription, id) VALUES ('orders', 'mail', 'foreign')";
     broker.file.connection().execute_batch(insert).unwrap();
     let handled = broker.mail.receive(1, Duration::ZERO, None).await.unwrap().remove(0);
     ack(&broker.mail, handled).await;
     reader.execute_batch("COMMIT").unwrap();
-    // The first send after it is still refused, and empties the log.
+    // The first send after that is still refused, but empties the log.
     let _ = broker.send(large("perhaps")).await;
     broker.send(large("again")).await.unwrap();
     assert!(log() < MOST, "{}", log());
@@ -240,7 +243,7 @@ async fn a_reader_that_stays_bounds_the_log_and_sends_go_on_when_it_has_gone() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stays_bounds_the_log_also_where_messages_are_handed_out_again_and_again() {
+async fn log_is_bounded_by_refused_deliveries_until_a_reader_ends() {
     const MOST: u64 = 1 << 20;
     let broker = Broker::with(SqliteSettings { max_log: MOST, ..settings() }).await;
     let log =
@@ -249,8 +252,8 @@ async fn a_reader_that_stays_bounds_the_log_also_where_messages_are_handed_out_a
     assert!(broker.sqlite.producer().await.unwrap().send(&batch).await.iter().all(Result::is_ok));
     let reader = broker.file.connection();
     reader.execute_batch("BEGIN; SELECT * FROM message").unwrap();
-    let mut in_hands = broker.mail.receive(2, Duration::ZERO, None).await.unwrap();
-    ack(&broker.mail, in_hands.remove(0)).await;
+    let mut leased = broker.mail.receive(2, Duration::ZERO, None).await.unwrap();
+    ack(&broker.mail, leased.remove(0)).await;
     let mut refused = None;
     for _ in 0..10_000 {
         match broker.mail.receive(10, Duration::ZERO, None).await {
@@ -265,20 +268,20 @@ async fn a_reader_that_stays_bounds_the_log_also_where_messages_are_handed_out_a
             }
         }
     }
-    let error = refused.expect("the log has an end");
+    let error = refused.expect("the log must be bounded");
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     assert!(error.is_retryable() && error.to_string().contains("`max_log`"), "{error}");
     assert!(log() < 2 * MOST + (1 << 20), "{}", log());
-    ack(&broker.mail, in_hands.remove(0)).await;
+    ack(&broker.mail, leased.remove(0)).await;
     reader.execute_batch("COMMIT").unwrap();
-    // The first one after it is still refused, and empties the log.
+    // The first receive after that is still refused, but empties the log.
     let _ = broker.mail.receive(0, Duration::ZERO, None).await;
     assert_eq!(drain(&broker).await.len(), 98);
     assert!(log() < MOST + (1 << 20), "{}", log());
 }
 
 #[tokio::test]
-async fn pages_of_the_ledger_do_not_keep_the_log_from_being_emptied() {
+async fn ledger_pages_do_not_stop_the_log_from_being_emptied() {
     let broker = Broker::new().await;
     let ledger = broker.sqlite.ledger().unwrap();
     let mut longest = 0;
@@ -295,7 +298,7 @@ async fn pages_of_the_ledger_do_not_keep_the_log_from_being_emptied() {
 }
 
 #[tokio::test]
-async fn a_file_that_another_process_has_locked_is_unavailable_until_it_lets_go() {
+async fn locked_file_is_unavailable_until_the_lock_is_released() {
     let broker = Broker::with(SqliteSettings { busy_timeout: MILLI * 50, ..settings() }).await;
     let other = broker.file.connection();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -305,14 +308,14 @@ async fn a_file_that_another_process_has_locked_is_unavailable_until_it_lets_go(
     assert_eq!(kind(broker.mail.receive(1, Duration::ZERO, None).await), ErrorKind::Unavailable);
     let query = RecordQuery { limit: 10, ..RecordQuery::default() };
     let page = broker.sqlite.ledger().unwrap().list(query).await.unwrap();
-    assert!(page.items.is_empty(), "who only looks does not wait for who writes");
+    assert!(page.items.is_empty(), "a read does not wait for a writer");
     other.execute_batch("ROLLBACK").unwrap();
     broker.send(order("a")).await.unwrap();
     assert_eq!(seen(&broker.mail).await, ["a"]);
 }
 
 #[tokio::test]
-async fn a_file_that_another_program_has_to_itself_is_opened_once_it_is_let_go() {
+async fn exclusively_locked_file_opens_once_the_lock_is_released() {
     let broker = Broker::new().await;
     broker.send(order("a")).await.unwrap();
     broker.sqlite.close().await.unwrap();
@@ -331,14 +334,14 @@ async fn a_file_that_another_program_has_to_itself_is_opened_once_it_is_let_go()
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_said_to_be() {
+async fn damaged_file_is_reported_as_corrupt() {
     let broker = Broker::new().await;
     let batch: Vec<_> = (0..2000).map(|n| large(&n.to_string())).collect();
     broker.sqlite.producer().await.unwrap().send(&batch).await;
     broker.sqlite.close().await.unwrap();
     let mut file = std::fs::OpenOptions::new().write(true).open(broker.file.path()).unwrap();
     let length = file.metadata().unwrap().len();
-    // The head of the file stays: what is behind it is rubbish.
+    // Keep the head of the file and overwrite the rest.
     file.seek(SeekFrom::Start(16 * 4096)).unwrap();
     file.write_all(&vec![0xa5; (length - 16 * 4096) as usize]).unwrap();
     drop(file);
@@ -355,7 +358,7 @@ async fn a_damaged_file_is_said_to_be() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_why_and_what_to_do() {
+fn open_errors_tell_the_cause_and_the_remedy() {
     let file = Temporary::new();
     let directory = file.path().parent().unwrap().display().to_string();
     std::fs::write(format!("{directory}/letter.txt"), "Dear Sir or Madam, ".repeat(20)).unwrap();
@@ -369,13 +372,13 @@ fn what_cannot_be_opened_says_why_and_what_to_do() {
         (format!("sqlite://{newer}"), ErrorKind::Config, "layout 1000"),
     ];
     if cfg!(target_os = "linux") {
-        // Nobody may write there, whoever runs this test.
+        // This directory is not writable for any user.
         cases.push(("sqlite:///sys/dwell.db".to_owned(), ErrorKind::Denied, "cannot be opened"));
     }
-    for (url, expected, says) in cases {
+    for (url, expected, text) in cases {
         let seams = Seams::virtual_time(VirtualClock::new(), 1);
         let error = dwell_sqlite::connect(&TransportUrl::parse(&url).unwrap(), seams).unwrap_err();
         assert_eq!(error.kind(), expected, "{url}: {error}");
-        assert!(error.to_string().contains(says), "{url}: {error}");
+        assert!(error.to_string().contains(text), "{url}: {error}");
     }
 }

@@ -10,22 +10,31 @@ fn problem_of(broker: &Broker) -> String {
 }
 
 #[tokio::test]
-async fn the_shortest_insert_is_handled() {
+async fn minimal_insert_is_delivered() {
     let broker = Broker::new().await;
     insert(&broker, r#"INSERT INTO incoming (topic, body) VALUES ('orders', '{"order": 42}')"#);
     let delivery = one(&broker.mail).await;
     assert_eq!((&delivery.message.body[..], &*delivery.message.kind), (&br#"{"order": 42}"#[..], ""));
-    assert_eq!(delivery.message.content_type, ContentType::JSON, "it is JSON, and nobody said otherwise");
+    assert_eq!(
+        delivery.message.content_type,
+        ContentType::JSON,
+        "detected as JSON in the absence of a content type"
+    );
     check_id(&delivery.message.id.0).unwrap();
-    assert_eq!(seen(&broker.stock).await, [delivery.message.id.to_string()], "one message for all");
+    assert_eq!(
+        seen(&broker.stock).await,
+        [delivery.message.id.to_string()],
+        "both subscriptions get the same message"
+    );
     let left: i64 =
         broker.file.connection().query_row("SELECT count(*) FROM incoming", [], |row| row.get(0)).unwrap();
     assert_eq!(left, 0);
 }
 
-/// Each row is a message, also when it fails: it takes the place of no other one that fails as well.
+/// Each row is a separate message, even after it fails: a retry of one never replaces that of
+/// another.
 #[tokio::test]
-async fn rows_of_one_id_and_one_body_are_each_tried_again() {
+async fn rows_with_equal_id_and_body_are_retried_separately() {
     let broker = Broker::new().await;
     for body in ["42", "42", "43", "43", "42"] {
         let columns = "topic, subscription, id, type, body";
@@ -51,7 +60,7 @@ async fn rows_of_one_id_and_one_body_are_each_tried_again() {
     assert!(broker.held().is_empty());
 }
 
-/// What the page shows: a line for the shell, and statements.
+/// Returns the SQL of the page: a line for the shell, and statements.
 fn documented() -> String {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/transports/sqlite.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -59,32 +68,32 @@ fn documented() -> String {
     sql.split_once("```").unwrap().0.to_owned()
 }
 
-/// As a person reads it there, and types it.
+/// Runs the statements as shown on the page.
 #[tokio::test]
-async fn what_the_page_says_about_inserting_is_so() {
+async fn documented_inserts_work() {
     let sql = documented();
     let (_, sql) = sql.split_once('\n').unwrap();
     assert_eq!(sql.matches("INSERT INTO incoming").count(), 2, "{sql}");
     let broker = Broker::new().await;
     let mail = broker.subscribe(Subscription::new("orders.placed", "mail")).await;
     insert(&broker, sql);
-    assert_eq!(&one(&mail).await.message.body[..], br#"{"order": 42}"#, "the other one waits");
+    assert_eq!(&one(&mail).await.message.body[..], br#"{"order": 42}"#, "the delayed message is pending");
     broker.clock.advance(Duration::from_secs(15 * 60)).await;
     let received = mail.receive(10, Duration::ZERO, None).await.unwrap();
     let is_it = |delivery: &Delivery| delivery.message.key.as_deref() == Some(b"order-43");
-    assert!(received.iter().any(is_it), "it is due");
+    assert!(received.iter().any(is_it), "the delayed message is due");
     assert!(received.iter().all(|delivery| *delivery.message.kind == *"orders.placed"));
 }
 
 #[tokio::test]
-async fn a_row_with_a_value_of_the_wrong_kind_stays_with_the_reason_and_stops_nobody() {
+async fn row_with_a_value_of_the_wrong_type_is_refused_with_a_reason() {
     for (column, value) in [
         ("delay", "'5s'"),
         ("due", "1.5"),
         ("due", "'2026-12-01T00:00:00Z'"),
         ("type", "x'ff'"),
         ("headers", "x'ff'"),
-        // Not UTF-8, as a program writes it that knows of Latin-1 alone.
+        // Text in Latin-1, which is not UTF-8.
         ("type", "CAST(x'ff' AS TEXT)"),
         ("id", "CAST(x'ff' AS TEXT)"),
         ("headers", "CAST(x'ff' AS TEXT)"),
@@ -101,7 +110,7 @@ async fn a_row_with_a_value_of_the_wrong_kind_stays_with_the_reason_and_stops_no
 }
 
 #[tokio::test]
-async fn a_body_that_is_no_text_although_it_says_so_stays_as_it_is_until_it_has_somewhere_to_go() {
+async fn invalid_text_body_is_kept_unchanged_until_its_topic_exists() {
     let broker = Broker::new().await;
     insert(&broker, "INSERT INTO incoming (topic, id, body) VALUES ('ordres', 'b', CAST(x'63e97a' AS TEXT))");
     insert(&broker, "INSERT INTO incoming (topic, id) VALUES ('orders', 'a')");
@@ -116,7 +125,7 @@ async fn a_body_that_is_no_text_although_it_says_so_stays_as_it_is_until_it_has_
 }
 
 #[tokio::test]
-async fn every_column_counts() {
+async fn every_column_is_used() {
     let broker = Broker::new().await;
     insert(
         &broker,
@@ -126,7 +135,7 @@ async fn every_column_counts() {
     );
     assert!(seen(&broker.mail).await.is_empty());
     broker.clock.advance(SECOND * 5 - MILLI).await;
-    assert!(seen(&broker.mail).await.is_empty(), "five seconds from when it was taken in");
+    assert!(seen(&broker.mail).await.is_empty(), "the delay starts when the row is accepted");
     broker.clock.advance(MILLI).await;
     let message = one(&broker.mail).await.message;
     let mut expected = Message::new("mine", "orders.placed", "hello");
@@ -138,7 +147,7 @@ async fn every_column_counts() {
 }
 
 #[tokio::test]
-async fn it_is_noticed_within_the_time_that_is_declared() {
+async fn row_is_noticed_within_the_poll_interval() {
     let broker = Broker::new().await;
     let waiting = broker.receiving(&broker.mail, 1, SECOND * 60);
     broker.clock.idle().await;
@@ -148,29 +157,29 @@ async fn it_is_noticed_within_the_time_that_is_declared() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_taken_in_stays_there_with_the_reason_and_holds_up_nobody() {
+async fn refused_row_keeps_its_reason_and_does_not_block_others() {
     let broker = Broker::new().await;
     insert(&broker, "INSERT INTO incoming (topic, id) VALUES ('invoices', 'early'), ('orders', 'a')");
     assert_eq!(seen(&broker.mail).await, ["a"]);
     assert!(problem_of(&broker).contains("no topic `invoices`"), "{}", problem_of(&broker));
-    assert_eq!(broker.sqlite.usage().await.unwrap().refused, 1, "it is not forgotten there");
+    assert_eq!(broker.sqlite.usage().await.unwrap().refused, 1, "usage counts the refused row");
     let invoices = broker.subscribe(Subscription::new("invoices", "mail")).await;
-    assert_eq!(seen(&invoices).await, ["early"], "now it has somewhere to go");
+    assert_eq!(seen(&invoices).await, ["early"], "accepted once its topic exists");
     assert_eq!(broker.sqlite.usage().await.unwrap().refused, 0);
 
-    for (columns, values, says) in [
+    for (columns, values, expected) in [
         ("topic, due, delay", "'orders', 5, 5", "both `due` and `delay`"),
         ("topic, delay", "'orders', -1", "negative"),
         ("topic, subscription", "'orders', 'nobody'", "`nobody`"),
     ] {
         insert(&broker, &format!("DELETE FROM incoming; INSERT INTO incoming ({columns}) VALUES ({values})"));
-        assert!(seen(&broker.mail).await.is_empty(), "{says}");
-        assert!(problem_of(&broker).contains(says), "{}", problem_of(&broker));
+        assert!(seen(&broker.mail).await.is_empty(), "{expected}");
+        assert!(problem_of(&broker).contains(expected), "{}", problem_of(&broker));
     }
 }
 
 #[tokio::test]
-async fn headers_that_cannot_be_read_are_a_problem_of_their_message_on_every_delivery() {
+async fn unreadable_headers_are_a_problem_on_every_delivery() {
     let broker = Broker::new().await;
     insert(&broker, "INSERT INTO incoming (topic, headers) VALUES ('orders', 'colour=red')");
     for _ in 0..2 {
@@ -182,7 +191,7 @@ async fn headers_that_cannot_be_read_are_a_problem_of_their_message_on_every_del
 }
 
 #[tokio::test]
-async fn the_view_shows_messages_in_words() {
+async fn messages_view_shows_readable_states() {
     let broker = Broker::with(SqliteSettings { done: SECOND * 60, ..settings() }).await;
     broker.send(order("a").due(after(SECOND))).await.unwrap();
     broker.send(Envelope { to: Address::subscription("orders", "mail"), ..keyed("b", "k") }).await.unwrap();
@@ -199,7 +208,7 @@ async fn the_view_shows_messages_in_words() {
 }
 
 #[tokio::test]
-async fn two_rows_with_one_id_are_two_messages_also_if_they_wait() {
+async fn pending_rows_with_the_same_id_are_separate_messages() {
     let broker = Broker::new().await;
     broker.send(order("a").due(after(SECOND))).await.unwrap();
     for delay in [1000, 1000, 0, 0] {
@@ -212,7 +221,7 @@ async fn two_rows_with_one_id_are_two_messages_also_if_they_wait() {
         );
     }
     assert_eq!(seen(&broker.mail).await, ["a"; 2]);
-    assert_eq!(broker.held().waiting, 3, "theirs do not take the place of each other, nor of ours");
+    assert_eq!(broker.held().waiting, 3, "rows replace neither each other nor messages of users");
     broker.file.check();
     broker.clock.advance(SECOND).await;
     assert_eq!(seen(&broker.mail).await, ["a"; 3]);
@@ -220,7 +229,7 @@ async fn two_rows_with_one_id_are_two_messages_also_if_they_wait() {
 }
 
 #[tokio::test]
-async fn however_many_rows_were_refused_all_are_tried_again_when_a_topic_is_made() {
+async fn all_refused_rows_are_retried_when_a_topic_is_created() {
     let broker = Broker::new().await;
     insert(
         &broker,
@@ -232,7 +241,7 @@ async fn however_many_rows_were_refused_all_are_tried_again_when_a_topic_is_made
     }
     let invoices = broker.subscribe(Subscription::new("invoices", "mail")).await;
     let refused = broker.sqlite.usage().await.unwrap().refused;
-    assert_eq!(refused, 0, "whoever receives, if anybody, is another process");
+    assert_eq!(refused, 0, "all are retried without a receiver in this process");
     let mut found = 0;
     loop {
         let deliveries = invoices.receive(1000, Duration::ZERO, None).await.unwrap();
@@ -244,10 +253,10 @@ async fn however_many_rows_were_refused_all_are_tried_again_when_a_topic_is_made
     assert_eq!(found, 2500);
 }
 
-/// As a person types it, into the shell that comes with SQLite.
+/// Runs the SQL of the page in the shell that comes with SQLite.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn the_shell_of_sqlite_inserts_what_the_page_shows_while_a_bus_is_at_work() {
+async fn documented_shell_input_works_while_the_file_is_in_use() {
     dwell_conformance::servers::require(&["sqlite3"]).unwrap();
     let broker = Broker::new().await;
     let mail = broker.subscribe(Subscription::new("orders.placed", "mail")).await;
@@ -261,7 +270,7 @@ async fn the_shell_of_sqlite_inserts_what_the_page_shows_while_a_bus_is_at_work(
         String::from_utf8(output.stdout).unwrap()
     };
     let sql = documented();
-    assert!(sql.starts_with(".timeout "), "who writes waits for who writes: {sql}");
+    assert!(sql.starts_with(".timeout "), "the shell must wait for other writers: {sql}");
     typed(&sql);
     assert_eq!(&one(&mail).await.message.body[..], br#"{"order": 42}"#);
     let shown = typed("SELECT topic, subscription, state FROM messages WHERE state = 'scheduled';");
@@ -269,7 +278,7 @@ async fn the_shell_of_sqlite_inserts_what_the_page_shows_while_a_bus_is_at_work(
 }
 
 #[tokio::test]
-async fn large_rows_are_taken_in_a_few_at_a_time_and_in_the_end_all_are() {
+async fn large_rows_are_accepted_a_few_at_a_time() {
     for (column, value) in [
         ("body", "zeroblob(1 << 20)"),
         ("headers", r#"'{"x": "' || hex(zeroblob((1 << 19) - 8)) || '"}'"#),
@@ -296,9 +305,9 @@ async fn large_rows_are_taken_in_a_few_at_a_time_and_in_the_end_all_are() {
     }
 }
 
-/// It may be of any length, and nobody else writes while it is read or written.
+/// The body may be of any length, and reading or writing it would block other writers.
 #[tokio::test]
-async fn a_row_whose_body_is_too_large_is_refused_before_it_is_read_and_left_alone_until_more_is_allowed() {
+async fn row_with_too_large_a_body_is_refused_unread_until_the_limit_is_raised() {
     const MAX_BODY: usize = 1000;
     let broker = Broker::with(SqliteSettings { max_body: MAX_BODY, ..settings() }).await;
     insert(
@@ -315,8 +324,8 @@ async fn a_row_whose_body_is_too_large_is_refused_before_it_is_read_and_left_alo
     assert!(seen(&broker.mail).await.is_empty());
     let problem = problem_of(&broker);
     let is_it = problem.contains("1001 bytes") && problem.contains("`max_body`");
-    assert!(is_it, "not by what else is wrong with it: {problem}");
-    assert_eq!(written(&broker), 2, "by its program, and with the reason");
+    assert!(is_it, "the size must be checked first: {problem}");
+    assert_eq!(written(&broker), 2, "written by its program, and again with the reason");
 
     let invoices = broker.subscribe(Subscription::new("invoices", "mail")).await;
     assert!(seen(&invoices).await.is_empty());
@@ -324,7 +333,7 @@ async fn a_row_whose_body_is_too_large_is_refused_before_it_is_read_and_left_alo
     let kept = SqliteSettings { max_body: MAX_BODY, ..settings() };
     let broker = Broker::on(broker.clock, broker.file, kept).await;
     assert!(seen(&broker.mail).await.is_empty());
-    assert_eq!(written(&broker), 2, "neither for a topic nor for who opens the file");
+    assert_eq!(written(&broker), 2, "rewritten neither for a new topic nor on opening");
     assert_eq!((problem_of(&broker), broker.sqlite.usage().await.unwrap().refused), (problem, 1));
 
     broker.sqlite.close().await.unwrap();

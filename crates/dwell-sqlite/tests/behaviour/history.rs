@@ -9,7 +9,8 @@ fn to_mail(id: &str) -> Envelope {
     Envelope { to: Address::subscription("orders", "mail"), ..order(id) }
 }
 
-/// The past of the only record of a message: seconds since the start, state, who and why, and the counts.
+/// Returns the history of the only record of a message: seconds since the start, state, origin,
+/// error and counts.
 async fn past(broker: &Broker, start: Timestamp, id: &str) -> Vec<String> {
     let records = broker.sqlite.ledger().unwrap().get(&id.into()).await.unwrap();
     assert_eq!(records.len(), 1, "{records:?}");
@@ -38,7 +39,7 @@ async fn fail(broker: &Broker, action: Action, outcome: Outcome, error: &str, at
 }
 
 #[tokio::test]
-async fn who_cancels_or_reschedules_by_the_scheduler_is_told_by_the_name_of_the_instance() {
+async fn scheduler_changes_are_recorded_with_the_instance_name() {
     let broker = Broker::with(kept()).await;
     let start = broker.now();
     let scheduler = broker.sqlite.scheduler().unwrap();
@@ -52,7 +53,7 @@ async fn who_cancels_or_reschedules_by_the_scheduler_is_told_by_the_name_of_the_
 }
 
 #[tokio::test]
-async fn the_whole_past_of_a_message_is_told_with_times_workers_errors_and_who_asked() {
+async fn history_has_times_workers_errors_and_origins_of_changes() {
     let broker = Broker::with(kept()).await;
     let start = broker.now();
     broker.send(to_mail("a").due(after(SECOND * 10))).await.unwrap();
@@ -95,7 +96,7 @@ async fn the_whole_past_of_a_message_is_told_with_times_workers_errors_and_who_a
 }
 
 #[tokio::test]
-async fn what_goes_straight_from_waiting_into_hands_was_ready_at_that_moment() {
+async fn history_shows_ready_for_a_directly_delivered_message() {
     let broker = Broker::with(kept()).await;
     let (print, start) = (broker.subscribe(Subscription::new("bills", "print")).await, broker.now());
     let to = Address::subscription("bills", "print");
@@ -121,11 +122,11 @@ async fn what_goes_straight_from_waiting_into_hands_was_ready_at_that_moment() {
         .connection()
         .query_row("SELECT count(*) FROM history WHERE state = 1", [], |row| row.get(0))
         .unwrap();
-    assert_eq!(written, 0, "it need not be written to be told");
+    assert_eq!(written, 0, "the state `ready` is derived, not stored");
 }
 
 #[tokio::test]
-async fn a_release_and_a_cancellation_are_part_of_the_past() {
+async fn releases_and_cancellations_are_in_the_history() {
     let broker = Broker::with(kept()).await;
     let start = broker.now();
     broker.send(to_mail("a")).await.unwrap();
@@ -145,7 +146,7 @@ async fn a_release_and_a_cancellation_are_part_of_the_past() {
 }
 
 #[tokio::test]
-async fn a_publish_that_waited_has_its_past_in_each_subscription() {
+async fn history_of_a_pending_publish_is_copied_to_each_subscription() {
     let broker = Broker::with(kept()).await;
     broker.send(order("a").due(after(SECOND))).await.unwrap();
     broker.clock.advance(SECOND).await;
@@ -160,7 +161,7 @@ async fn a_publish_that_waited_has_its_past_in_each_subscription() {
 }
 
 #[tokio::test]
-async fn what_is_over_is_forgotten_in_time_with_its_past_and_dead_letters_are_not() {
+async fn finished_records_expire_with_their_history_and_dead_letters_stay() {
     let broker = Broker::with(SqliteSettings { done: SECOND * 100, ids: SECOND * 100, ..settings() }).await;
     let batch: Vec<_> = (0..1200).map(|n| to_mail(&n.to_string())).collect();
     broker.sqlite.producer().await.unwrap().send(&batch).await;
@@ -179,13 +180,13 @@ async fn what_is_over_is_forgotten_in_time_with_its_past_and_dead_letters_are_no
     assert_eq!(rows("message"), 1201);
     assert!(rows("history") >= 1200);
 
-    // Nobody sends or receives: it is the background work that forgets.
+    // Without sends and receives, the background task removes the records.
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let stopped = Box::pin(async move { _ = stopped.await });
     let background = broker.sqlite.background(stopped).unwrap();
     let ended = tokio::spawn(broker.clock.track(Box::pin(async move { background.await.unwrap() })));
     broker.clock.advance(SECOND * 99).await;
-    assert_eq!(rows("message"), 1201, "not yet");
+    assert_eq!(rows("message"), 1201, "not expired yet");
     broker.clock.advance(SECOND * 60).await;
     assert_eq!(rows("message"), 1);
     let history: i64 = broker
@@ -202,14 +203,14 @@ async fn what_is_over_is_forgotten_in_time_with_its_past_and_dead_letters_are_no
     let query = RecordQuery { states: vec![State::Dead], limit: 10, ..RecordQuery::default() };
     assert_eq!(broker.sqlite.ledger().unwrap().list(query).await.unwrap().items.len(), 1);
     let usage = broker.sqlite.usage().await.unwrap();
-    assert_eq!((usage.dead, usage.dead_bytes), (1, 2), "what is kept for ever is told");
+    assert_eq!((usage.dead, usage.dead_bytes), (1, 2), "usage includes dead letters");
     drop(stop);
     broker.clock.idle().await;
     ended.await.unwrap();
 }
 
 #[tokio::test]
-async fn a_message_that_is_released_for_ever_keeps_its_first_steps_and_its_last() {
+async fn long_history_keeps_its_first_and_last_steps() {
     const TURNS: usize = 1500;
     let broker = Broker::with(kept()).await;
     broker.send(to_mail("a")).await.unwrap();
@@ -223,8 +224,8 @@ async fn a_message_that_is_released_for_ever_keeps_its_first_steps_and_its_last(
         assert!((1000..2000).contains(&history.len()), "{}", history.len());
         let start = history[0].at;
         let at: Vec<_> = history.iter().map(|step| step.at.since(start).as_millis() as usize).collect();
-        assert_eq!(at[..7], [0, 1, 1, 2, 2, 3, 3], "how it began");
+        assert_eq!(at[..7], [0, 1, 1, 2, 2, 3, 3], "the first steps are kept");
         let last: Vec<_> = (0..1000).map(|step| TURNS - step / 2).collect();
-        assert_eq!(at.iter().rev().take(1000).copied().collect::<Vec<_>>(), last, "and where it is");
+        assert_eq!(at.iter().rev().take(1000).copied().collect::<Vec<_>>(), last, "the last steps are kept");
     }
 }

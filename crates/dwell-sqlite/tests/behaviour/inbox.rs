@@ -11,27 +11,27 @@ fn remembered(broker: &Broker) -> i64 {
 }
 
 #[tokio::test]
-async fn a_claim_is_exclusive_until_it_is_abandoned_and_its_own_fence_may_claim_again() {
+async fn claim_is_exclusive_to_its_fence_until_abandoned() {
     let (inbox, _broker, id) = inbox().await;
     let claim = async |subscription, fence| inbox.claim(subscription, &id, fence, LEASE).await.unwrap();
     assert_eq!(claim("mail", 1).await, Claim::New);
     assert_eq!(claim("mail", 1).await, Claim::New);
     assert_eq!(claim("mail", 2).await, Claim::Busy);
-    assert_eq!(claim("stock", 2).await, Claim::New, "subscriptions share nothing");
+    assert_eq!(claim("stock", 2).await, Claim::New, "subscriptions are independent");
     inbox.abandon("mail", &id, 2).await.unwrap();
-    assert_eq!(claim("mail", 2).await, Claim::Busy, "it was not theirs to abandon");
+    assert_eq!(claim("mail", 2).await, Claim::Busy, "another fence cannot abandon the claim");
     inbox.abandon("mail", &id, 1).await.unwrap();
     assert_eq!(claim("mail", 2).await, Claim::New);
 }
 
 #[tokio::test]
-async fn a_claim_ends_with_its_lease() {
+async fn claim_ends_with_its_lease() {
     let (inbox, broker, id) = inbox().await;
     let claim = async |fence| inbox.claim("mail", &id, fence, LEASE).await.unwrap();
     assert_eq!(claim(1).await, Claim::New);
     broker.clock.advance(LEASE - MILLI).await;
     assert_eq!(claim(2).await, Claim::Busy);
-    assert_eq!(claim(1).await, Claim::New, "which renews it");
+    assert_eq!(claim(1).await, Claim::New, "claiming again renews the lease");
     broker.clock.advance(LEASE - MILLI).await;
     assert_eq!(claim(2).await, Claim::Busy);
     broker.clock.advance(MILLI).await;
@@ -39,7 +39,7 @@ async fn a_claim_ends_with_its_lease() {
 }
 
 #[tokio::test]
-async fn what_is_done_stays_done_for_as_long_as_it_is_kept_and_is_then_forgotten() {
+async fn done_is_remembered_for_its_retention() {
     let (inbox, broker, id) = inbox().await;
     inbox.claim("mail", &id, 1, LEASE).await.unwrap();
     inbox.done("mail", &id, SECOND * 60).await.unwrap();
@@ -55,7 +55,7 @@ async fn what_is_done_stays_done_for_as_long_as_it_is_kept_and_is_then_forgotten
 }
 
 #[tokio::test]
-async fn what_is_remembered_long_enough_is_removed_from_the_file() {
+async fn expired_inbox_rows_are_removed_from_the_file() {
     let (inbox, broker, _) = inbox().await;
     for n in 0..1200 {
         inbox.done("mail", &MessageId::from(n.to_string()), SECOND).await.unwrap();
@@ -63,7 +63,7 @@ async fn what_is_remembered_long_enough_is_removed_from_the_file() {
     inbox.done("mail", &"kept".into(), SECOND * 3600).await.unwrap();
     assert_eq!(remembered(&broker), 1201);
     broker.clock.advance(SECOND * 120).await;
-    // Whoever comes next finds the time to tidy up.
+    // The next calls also tidy the file.
     for _ in 0..3 {
         assert_eq!(inbox.claim("mail", &"kept".into(), 1, LEASE).await.unwrap(), Claim::Done);
     }
@@ -72,7 +72,7 @@ async fn what_is_remembered_long_enough_is_removed_from_the_file() {
 }
 
 #[tokio::test]
-async fn the_transport_has_one_inbox() {
+async fn inbox_handles_share_one_inbox() {
     let broker = Broker::new().await;
     let id = MessageId::from("a");
     broker.sqlite.inbox().unwrap().done("mail", &id, LEASE).await.unwrap();

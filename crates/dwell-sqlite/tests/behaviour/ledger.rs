@@ -15,7 +15,7 @@ async fn list(broker: &Broker, query: RecordQuery) -> Vec<Record> {
     page.items
 }
 
-/// `id@topic/subscription: state` for each.
+/// Returns `id@topic/subscription: state` for each record.
 async fn states(broker: &Broker, query: RecordQuery) -> Vec<String> {
     let place = |record: &Record| match &record.subscription {
         Some(subscription) => format!("{}/{subscription}", record.topic),
@@ -62,8 +62,8 @@ async fn note(
     assert!(consumer.settle(vec![settle]).await.is_empty());
 }
 
-/// Gives up what `mail` holds, as the rule book does.
-async fn bury(broker: &Broker, mut delivery: Delivery) {
+/// Moves a delivery of `mail` to the dead letters, as the rule book does.
+async fn dead_letter(broker: &Broker, mut delivery: Delivery) {
     let headers = &mut delivery.message.headers;
     headers.append(wire::ORIGINAL_TOPIC, "orders");
     headers.append(wire::SUBSCRIPTION, "mail");
@@ -74,7 +74,7 @@ async fn bury(broker: &Broker, mut delivery: Delivery) {
 }
 
 #[tokio::test]
-async fn every_state_of_a_message_is_seen_and_counted() {
+async fn every_state_is_listed_and_counted() {
     let broker = Broker::new().await;
     broker.send(order("scheduled").due(after(SECOND * 100))).await.unwrap();
     let to_mail = |id| Envelope { to: Address::subscription("orders", "mail"), ..order(id) };
@@ -88,7 +88,7 @@ async fn every_state_of_a_message_is_seen_and_counted() {
     note(&broker.mail, deferred, later(SECOND), Outcome::Deferred, "").await;
     retrying.message.attempts = Attempts { handled: 1, failed: 1 };
     note(&broker.mail, retrying, later(SECOND * 2), Outcome::Failed, "timed out").await;
-    bury(&broker, dead).await;
+    dead_letter(&broker, dead).await;
 
     let expected = [
         "dead@orders/mail: dead",
@@ -113,13 +113,13 @@ async fn every_state_of_a_message_is_seen_and_counted() {
     assert_eq!(
         states(&broker, of("deferred")).await,
         ["deferred@orders/mail: ready"],
-        "though nobody has looked"
+        "although no consumer has polled"
     );
     assert!(counts(&broker).await.contains(&"orders/mail: 2 ready".to_owned()));
 }
 
 #[tokio::test]
-async fn a_record_tells_who_has_it_until_when_and_what_went_wrong() {
+async fn record_shows_worker_lease_end_and_last_error() {
     let broker = Broker::new().await;
     let start = broker.now();
     broker.send(order("a")).await.unwrap();
@@ -152,7 +152,7 @@ async fn a_record_tells_who_has_it_until_when_and_what_went_wrong() {
 }
 
 #[tokio::test]
-async fn every_filter_filters() {
+async fn every_filter_is_applied() {
     let broker = Broker::new().await;
     let print = broker.subscribe(Subscription::new("invoices", "print")).await;
     broker.send(keyed("a", "k").due(after(SECOND))).await.unwrap();
@@ -180,7 +180,7 @@ async fn every_filter_filters() {
     assert_eq!(by(RecordQuery { due_after: Some(now.after(SECOND)), ..all() }).await, ["a"]);
     assert_eq!(by(RecordQuery { due_before: Some(now.after(SECOND)), ..all() }).await, ["b"]);
 
-    // Long bodies lie in another table.
+    // Long bodies are stored in another table.
     let mut c = Envelope { to: Address::topic("invoices"), ..order("c") };
     c.message.body = format!("{}thimble", "x".repeat(5000)).into();
     broker.send(c).await.unwrap();
@@ -191,14 +191,18 @@ async fn every_filter_filters() {
         let error = if &*delivery.message.id.0 == "c" { "out of paper" } else { "" };
         note(&print, delivery, Action::Release, Outcome::Released, error).await;
     }
-    assert_eq!(by(RecordQuery { error: Some("".into()), ..all() }).await, ["c"], "whatever it is");
+    assert_eq!(
+        by(RecordQuery { error: Some("".into()), ..all() }).await,
+        ["c"],
+        "an empty filter matches any error"
+    );
     assert!(by(RecordQuery { error: Some("ink".into()), ..all() }).await.is_empty());
 }
 
 #[tokio::test]
-async fn what_matches_throughout_is_on_exactly_one_page_whatever_happens_meanwhile() {
+async fn matching_record_is_on_exactly_one_page_during_changes() {
     let broker = Broker::new().await;
-    // The same id and the same moment, over and over: only their places tell them apart.
+    // Same id and same time repeatedly: only their numbers distinguish the records.
     for _ in 0..4 {
         broker.send(order("same")).await.unwrap();
     }
@@ -222,11 +226,12 @@ async fn what_matches_throughout_is_on_exactly_one_page_whatever_happens_meanwhi
     assert_eq!(kind(ledger(&broker).list(query).await), ErrorKind::Invalid);
 }
 
-/// No more than so many rows are looked through at a time: what lies at the seams is neither left out nor shown twice.
+/// A bounded number of rows is scanned at a time: records at the boundaries are neither missed nor
+/// shown twice.
 #[tokio::test]
-async fn a_search_through_tens_of_thousands_finds_each_match_once_in_order_while_others_insert() {
+async fn long_search_finds_each_match_once_in_order_during_inserts() {
     let broker = Broker::new().await;
-    // Two subscriptions, so that the twenty thousandth record is one of the ten thousandth message.
+    // With two subscriptions, the twenty thousandth record belongs to the ten thousandth message.
     let matches = [0, 1, 9_998, 9_999, 10_000, 10_001, 19_998, 19_999, 20_000, 20_001, 24_999];
     let message = |n: usize| {
         let body = if matches.contains(&n) { "needle" } else { "hay" };
@@ -239,7 +244,7 @@ async fn a_search_through_tens_of_thousands_finds_each_match_once_in_order_while
     }
     let expected = matches.iter().flat_map(|n| ["mail", "stock"].map(|name| format!("{n:05} {name}")));
     let expected: Vec<_> = expected.collect();
-    // One state that many are in, and another one that few are in: each is looked for in its own way.
+    // One state with many records, and one with few: each is searched in a different way.
     for states in [vec![], vec![State::Ready], vec![State::Ready, State::Processing]] {
         if states.contains(&State::Processing) {
             assert_eq!(broker.mail.receive(3, Duration::ZERO, None).await.unwrap().len(), 3);
@@ -251,7 +256,7 @@ async fn a_search_through_tens_of_thousands_finds_each_match_once_in_order_while
             let page = ledger(&broker).list(query.clone()).await.unwrap();
             let shown = |record: Record| format!("{} {}", record.message.id, record.subscription.unwrap());
             seen.extend(page.items.into_iter().map(shown));
-            // Before the place where the search is, and behind it.
+            // Before the position of the search, and behind it.
             let others = ["00000-later", "99999"].map(|id| order(&format!("{id}-{}", seen.len())));
             assert!(producer.send(&others).await.iter().all(Result::is_ok));
             let Some(next) = page.next else { break };
@@ -265,7 +270,7 @@ async fn a_search_through_tens_of_thousands_finds_each_match_once_in_order_while
 }
 
 #[tokio::test]
-async fn what_waits_can_be_cancelled_and_rescheduled_and_what_does_not_cannot() {
+async fn only_pending_messages_can_be_cancelled_or_rescheduled() {
     let broker = Broker::new().await;
     broker.send(order("a").due(after(SECOND))).await.unwrap();
     assert_eq!(change(&broker, "a", Change::Reschedule(after(SECOND * 2))).await, [(None, Changed::Done)]);
@@ -273,13 +278,13 @@ async fn what_waits_can_be_cancelled_and_rescheduled_and_what_does_not_cannot() 
     assert!(seen(&broker.mail).await.is_empty());
     assert_eq!(change(&broker, "a", Change::Replay(None)).await, [(None, Changed::TooLate)]);
     assert_eq!(change(&broker, "a", Change::Cancel).await, [(None, Changed::Done)]);
-    assert!(change(&broker, "a", Change::Cancel).await.is_empty(), "there is no record of it");
+    assert!(change(&broker, "a", Change::Cancel).await.is_empty(), "no record is kept");
 
     broker.send(order("b")).await.unwrap();
     let delivery = one(&broker.mail).await;
     let late = [some("mail", Changed::TooLate), some("stock", Changed::TooLate)];
-    for asked in [Change::Cancel, Change::Reschedule(Due::NOW), Change::Discard] {
-        let mut answers = change(&broker, "b", asked).await;
+    for requested in [Change::Cancel, Change::Reschedule(Due::NOW), Change::Discard] {
+        let mut answers = change(&broker, "b", requested).await;
         answers.sort_by_key(|(name, _)| name.clone());
         assert_eq!(answers, late);
     }
@@ -293,13 +298,13 @@ async fn what_waits_can_be_cancelled_and_rescheduled_and_what_does_not_cannot() 
 }
 
 #[tokio::test]
-async fn a_replay_returns_to_its_own_subscription_with_counts_anew_and_no_stamps() {
+async fn replay_returns_to_its_subscription_with_reset_counts_and_no_stamps() {
     let broker = Broker::new().await;
     let mut envelope = order("a");
     envelope.message.headers.append("x", "y");
     broker.send(envelope.clone()).await.unwrap();
     let delivery = one(&broker.mail).await;
-    bury(&broker, delivery).await;
+    dead_letter(&broker, delivery).await;
     let records = list(&broker, RecordQuery { states: vec![State::Dead], ..RecordQuery::default() }).await;
     assert_eq!((records[0].error.as_deref(), records[0].topic.as_ref()), (Some("no route"), "orders"));
     ack(&broker.stock, one(&broker.stock).await).await;
@@ -310,13 +315,13 @@ async fn a_replay_returns_to_its_own_subscription_with_counts_anew_and_no_stamps
     assert_eq!((&replayed.message, replayed.deliveries), (&expected, Some(1)));
     assert!(seen(&broker.stock).await.is_empty());
     assert_eq!(counts(&broker).await, ["orders/mail: 1 processing"]);
-    bury(&broker, replayed).await;
+    dead_letter(&broker, replayed).await;
     assert_eq!(change(&broker, "a", Change::Replay(None)).await, [some("mail", Changed::Done)]);
     assert_eq!(one(&broker.mail).await.message.body, "43");
 }
 
 #[tokio::test]
-async fn a_replay_that_has_nowhere_to_go_leaves_the_dead_where_it_is() {
+async fn replay_without_a_target_leaves_the_dead_letter() {
     let broker = Broker::with(SqliteSettings { max_body: 10, ..settings() }).await;
     let mut gone = order("gone");
     gone.to = Address::topic("orders.dlq");
@@ -326,7 +331,7 @@ async fn a_replay_that_has_nowhere_to_go_leaves_the_dead_where_it_is() {
     broker.send(Envelope { to: Address::topic("orders.dlq"), ..order("foreign") }).await.unwrap();
     broker.send(order("a")).await.unwrap();
     let delivery = one(&broker.mail).await;
-    bury(&broker, delivery).await;
+    dead_letter(&broker, delivery).await;
     let replay = async |id: &str, body: Option<&str>| {
         let body = body.map(|body| body.to_owned().into());
         kind(ledger(&broker).change(&id.into(), Of::All, Change::Replay(body), "ada").await)
@@ -339,13 +344,13 @@ async fn a_replay_that_has_nowhere_to_go_leaves_the_dead_where_it_is() {
 }
 
 #[tokio::test]
-async fn dead_letters_that_several_read_are_one_record_to_a_change_and_one_in_hand_is_too_late() {
+async fn dead_letter_with_several_readers_changes_as_one_record() {
     let broker = Broker::new().await;
     let audit = broker.subscribe(Subscription::new("orders.dlq", "audit")).await;
     broker.subscribe(Subscription::new("orders.dlq", "alarm")).await;
     for id in ["a", "b"] {
         broker.send(order(id)).await.unwrap();
-        bury(&broker, one(&broker.mail).await).await;
+        dead_letter(&broker, one(&broker.mail).await).await;
     }
     assert_eq!(counts(&broker).await, ["orders/mail: 4 dead", "orders/stock: 2 ready"]);
     let mail = async |id: &str, change: Change| {
@@ -354,7 +359,7 @@ async fn dead_letters_that_several_read_are_one_record_to_a_change_and_one_in_ha
         answers.into_iter().map(|answer| answer.changed).collect::<Vec<_>>()
     };
     assert_eq!(mail("a", Change::Replay(None)).await, [Changed::Done]);
-    assert_eq!(seen(&broker.mail).await, ["a"], "once");
+    assert_eq!(seen(&broker.mail).await, ["a"], "delivered once");
     let held = one(&audit).await;
     assert_eq!(mail("b", Change::Discard).await, [Changed::Done]);
     assert_eq!(mail("b", Change::Discard).await, [Changed::TooLate]);
@@ -365,7 +370,7 @@ async fn dead_letters_that_several_read_are_one_record_to_a_change_and_one_in_ha
 }
 
 #[tokio::test]
-async fn dead_letters_are_counted_right_over_waiting_adoption_and_lost_leases() {
+async fn dead_letter_counts_survive_delay_adoption_and_lost_leases() {
     let broker = Broker::new().await;
     let reader = broker.sqlite.consumer(Subscription::new("orders.dlq", "orders.dlq")).await.unwrap();
     let dlq = |id| Envelope { to: Address::topic("orders.dlq"), ..order(id) };
@@ -417,19 +422,19 @@ async fn finished_records_are_kept_with_their_results() {
 }
 
 #[tokio::test]
-async fn an_ack_that_lives_on_as_a_copy_leaves_no_record_and_a_dead_letter_read_is_discarded() {
+async fn acked_original_of_a_copy_leaves_no_record_and_acked_dead_letter_is_discarded() {
     let broker = Broker::with(SqliteSettings { done: LEASE * 1000, ..settings() }).await;
     broker.send(Envelope { to: Address::subscription("orders", "mail"), ..order("copied") }).await.unwrap();
     note(&broker.mail, one(&broker.mail).await, Action::ACK, Outcome::Failed, "later").await;
     assert!(states(&broker, RecordQuery::default()).await.is_empty());
     broker.send(Envelope { to: Address::subscription("orders", "mail"), ..order("dead") }).await.unwrap();
-    bury(&broker, one(&broker.mail).await).await;
+    dead_letter(&broker, one(&broker.mail).await).await;
     let reader = broker.sqlite.consumer(Subscription::new("orders.dlq", "orders.dlq")).await.unwrap();
     ack(&reader, one(&reader).await).await;
     assert_eq!(states(&broker, RecordQuery::default()).await, ["dead@orders/mail: discarded"]);
 }
 
-/// Looks for what is oldest among the records, as a ledger does that cannot look it up.
+/// Searches the records for the oldest ready message, as a ledger without a lookup does.
 struct Searched(Arc<dyn Ledger>);
 
 impl Ledger for Searched {
@@ -456,7 +461,7 @@ impl Ledger for Searched {
     }
 }
 
-/// Looked up and searched for: both ways must find the same.
+/// Returns the result of the lookup, and checks that the search finds the same.
 async fn oldest(broker: &Broker) -> Vec<(String, Timestamp)> {
     let looked_up = ledger(broker).oldest_ready().await.unwrap();
     assert_eq!(Searched(ledger(broker)).oldest_ready().await.unwrap(), looked_up);
@@ -465,7 +470,7 @@ async fn oldest(broker: &Broker) -> Vec<(String, Timestamp)> {
 }
 
 #[tokio::test]
-async fn the_oldest_that_is_ready_is_the_one_that_was_due_first_whenever_it_was_sent() {
+async fn oldest_ready_message_is_the_one_due_first() {
     let broker = Broker::new().await;
     let start = broker.now();
     let to_mail = |envelope: Envelope| Envelope { to: Address::subscription("orders", "mail"), ..envelope };
@@ -474,7 +479,7 @@ async fn the_oldest_that_is_ready_is_the_one_that_was_due_first_whenever_it_was_
         let envelope = keyed(&format!("after-{seconds}"), "same").due(after(SECOND * seconds));
         broker.send(to_mail(envelope)).await.unwrap();
     }
-    assert_eq!(oldest(&broker).await, [], "what waits is not ready");
+    assert_eq!(oldest(&broker).await, [], "pending messages are not ready");
     broker.clock.advance(SECOND * 60).await;
     assert_eq!(oldest(&broker).await, [("orders/mail".to_owned(), start.after(SECOND * 10))]);
 
@@ -484,10 +489,10 @@ async fn the_oldest_that_is_ready_is_the_one_that_was_due_first_whenever_it_was_
         ("orders/mail".to_owned(), start.after(SECOND * 20)),
         ("orders/stock".to_owned(), start.after(SECOND * 60)),
     ];
-    assert_eq!(oldest(&broker).await, both, "what is in somebody's hands is not ready");
-    // Another one puts those aside whose key is taken: they are ready all the same.
+    assert_eq!(oldest(&broker).await, both, "leased messages are not ready");
+    // Messages put aside by another consumer, because their key is held, are ready too.
     assert_eq!(seen(&broker.another().await).await, ["now"]);
     assert_eq!(oldest(&broker).await, both);
-    bury(&broker, taken.into_iter().next().unwrap()).await;
-    assert_eq!(oldest(&broker).await, both, "what is dead is not ready");
+    dead_letter(&broker, taken.into_iter().next().unwrap()).await;
+    assert_eq!(oldest(&broker).await, both, "dead letters are not ready");
 }

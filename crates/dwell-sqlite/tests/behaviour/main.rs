@@ -1,4 +1,5 @@
-//! SQLite through its traits, on virtual time, in a file of its own for each test.
+//! Behaviour of SQLite through the transport traits, on virtual time, with a separate file for each
+//! test.
 
 mod carrying;
 mod control;
@@ -49,12 +50,12 @@ const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
 
-/// The settings of a test, whose file is its own. Nothing is kept of what is over, unless a test says so.
+/// Settings of a test. Finished records are not kept by default.
 fn settings() -> SqliteSettings {
     SqliteSettings { synchronous: Synchronous::Normal, done: Duration::ZERO, ..SqliteSettings::memory() }
 }
 
-/// A broker with two subscriptions of `orders`: `mail` and `stock`.
+/// Broker with two subscriptions of `orders`: `mail` and `stock`.
 struct Broker {
     clock: VirtualClock,
     sqlite: Sqlite,
@@ -81,7 +82,7 @@ impl Broker {
         Self { clock, sqlite, mail, stock, file }
     }
 
-    /// Another member of `mail`.
+    /// Returns another consumer of `mail`.
     async fn another(&self) -> Arc<dyn Consumer> {
         self.sqlite.consumer(Subscription::new("orders", "mail")).await.unwrap()
     }
@@ -103,7 +104,7 @@ impl Broker {
         self.file.held()
     }
 
-    /// Receives in a task of its own. Says what came, and when.
+    /// Receives in a separate task, and records the deliveries and the time.
     fn receiving(&self, consumer: &Arc<dyn Consumer>, max: usize, wait: Duration) -> Receiving {
         let (clock, consumer, seen) = (self.clock.clone(), consumer.clone(), Receiving::default());
         let into = seen.0.clone();
@@ -115,7 +116,7 @@ impl Broker {
     }
 }
 
-/// What a receiver got, and when, once it has returned.
+/// Result of a receiver and its time, once it has returned.
 #[derive(Clone, Default)]
 struct Receiving(Arc<Mutex<Option<Received>>>);
 
@@ -127,12 +128,12 @@ impl Receiving {
     }
 
     fn got(&self) -> (Duration, Vec<String>) {
-        let (at, result) = self.0.lock().unwrap().take().expect("it still waits");
+        let (at, result) = self.0.lock().unwrap().take().expect("the receiver is still waiting");
         (at, result.unwrap())
     }
 
     fn failed(&self) -> ErrorKind {
-        let (_, result) = self.0.lock().unwrap().take().expect("it still waits");
+        let (_, result) = self.0.lock().unwrap().take().expect("the receiver is still waiting");
         result.unwrap_err().kind()
     }
 }
@@ -155,7 +156,7 @@ async fn receive(consumer: &Arc<dyn Consumer>) -> Vec<Delivery> {
     consumer.receive(100, Duration::ZERO, None).await.unwrap()
 }
 
-/// The ids of what is there now.
+/// Receives the messages available now, and returns their ids.
 async fn seen(consumer: &Arc<dyn Consumer>) -> Vec<String> {
     ids(&receive(consumer).await)
 }
@@ -164,7 +165,7 @@ fn ids(deliveries: &[Delivery]) -> Vec<String> {
     deliveries.iter().map(|delivery| delivery.message.id.to_string()).collect()
 }
 
-/// The only delivery there is.
+/// Receives the only available delivery.
 async fn one(consumer: &Arc<dyn Consumer>) -> Delivery {
     let mut deliveries = receive(consumer).await;
     assert_eq!(deliveries.len(), 1);
@@ -194,7 +195,7 @@ async fn release_all(consumer: &Arc<dyn Consumer>, deliveries: Vec<Delivery>) {
     assert!(consumer.settle(batch).await.is_empty());
 }
 
-/// Handles it once more, and puts it back to its own subscription for later.
+/// Counts one more run, and moves the message to its own subscription for later.
 async fn defer(consumer: &Arc<dyn Consumer>, mut delivery: Delivery, to: &str, due: Due) {
     delivery.message.attempts.handled += 1;
     let action = Action::Move { to: Address::subscription("orders", to), due };

@@ -1,4 +1,4 @@
-//! A great many messages at once.
+//! Tests with very many messages.
 
 use super::*;
 use dwell_core::{Change, RecordQuery, Seams, State};
@@ -6,7 +6,8 @@ use dwell_engine::{Engine, Tally};
 
 const MILLION: usize = 1_000_000;
 
-/// A million messages that wait for `mail`, all due at the same instant, written as the transport would.
+/// Inserts a million pending messages for `mail`, all due at the same instant, in the form that the
+/// transport writes.
 async fn fill(broker: &Broker) {
     let to = Address::subscription("orders", "mail");
     broker.send(Envelope { to, ..order("m-0") }.due(after(SECOND))).await.unwrap();
@@ -26,32 +27,36 @@ async fn fill(broker: &Broker) {
 }
 
 #[tokio::test]
-async fn a_million_due_at_one_instant_are_taken_in_bounded_steps_and_hold_up_nobody() {
+async fn million_messages_due_at_one_instant_are_promoted_in_bounded_steps() {
     let broker = Broker::new().await;
     fill(&broker).await;
-    assert!(receive(&broker.mail).await.is_empty(), "nothing is early");
-    pages_of_it_follow_each_other_while_others_insert(&broker).await;
+    assert!(receive(&broker.mail).await.is_empty(), "no message is early");
+    pages_are_contiguous_during_inserts(&broker).await;
     broker.clock.advance(SECOND).await;
     broker.send(Envelope { to: Address::subscription("orders", "stock"), ..order("now") }).await.unwrap();
-    assert_eq!(seen(&broker.stock).await, ["now"], "what is not theirs does not wait for them");
+    assert_eq!(seen(&broker.stock).await, ["now"], "another subscription does not wait for them");
     let mut next = 0;
     for _ in 0..5 {
         let before = broker.held();
         for delivery in broker.mail.receive(1000, Duration::ZERO, None).await.unwrap() {
-            assert_eq!(*delivery.message.id.0, *format!("m-{next}"), "in the order in which they were sent");
+            assert_eq!(*delivery.message.id.0, *format!("m-{next}"), "in the order of sending");
             next += 1;
             assert!(delivery.due.is_some_and(|due| due <= broker.now()));
         }
         assert!(before.waiting - broker.held().waiting <= 1000);
     }
-    assert!(next >= 2500, "each step brings some hundreds: {next}");
+    assert!(next >= 2500, "each step delivers hundreds: {next}");
     let held = broker.held();
-    assert_eq!(held.waiting + held.ready + held.leased, MILLION + PAGES + 1, "nothing is skipped: {held:?}");
+    assert_eq!(
+        held.waiting + held.ready + held.leased,
+        MILLION + PAGES + 1,
+        "no message is skipped: {held:?}"
+    );
 }
 
 const PAGES: usize = 3;
 
-async fn pages_of_it_follow_each_other_while_others_insert(broker: &Broker) {
+async fn pages_are_contiguous_during_inserts(broker: &Broker) {
     let states = vec![State::Scheduled];
     let mut query = RecordQuery { states, limit: 100, ..RecordQuery::default() };
     let mut seen = Vec::new();
@@ -68,7 +73,7 @@ async fn pages_of_it_follow_each_other_while_others_insert(broker: &Broker) {
 }
 
 #[tokio::test]
-async fn a_bulk_change_takes_all_that_a_filter_finds_and_its_past_says_who_asked() {
+async fn bulk_change_applies_to_all_matches_and_records_its_origin() {
     const COUNT: usize = 1200;
     let broker = Broker::with(SqliteSettings { done: SECOND * 60, ..settings() }).await;
     let seams = Seams::virtual_time(broker.clock.clone(), 1);
@@ -81,7 +86,7 @@ async fn a_bulk_change_takes_all_that_a_filter_finds_and_its_past_says_who_asked
         RecordQuery { key: Some("mine".into()), states: vec![State::Scheduled], ..RecordQuery::default() };
     let cancelled = engine.monitor().change_all(mine.clone(), Change::Cancel, "ada").await.unwrap();
     assert_eq!(cancelled, Tally { changed: COUNT as u64 / 3, too_late: 0 });
-    assert_eq!(broker.held().waiting, COUNT - COUNT / 3, "what the filter does not find is left alone");
+    assert_eq!(broker.held().waiting, COUNT - COUNT / 3, "messages that do not match are unchanged");
     let again = engine.monitor().change_all(mine, Change::Cancel, "ada").await.unwrap();
     assert_eq!(again, Tally::default());
     let ledger = broker.sqlite.ledger().unwrap();
@@ -92,7 +97,7 @@ async fn a_bulk_change_takes_all_that_a_filter_finds_and_its_past_says_who_asked
 }
 
 #[tokio::test]
-async fn who_looks_waits_for_a_bounded_step_however_much_is_due() {
+async fn ledger_read_promotes_a_bounded_number_of_due_messages() {
     let broker = Broker::new().await;
     let to_mail =
         |n: usize| Envelope { to: Address::subscription("orders", "mail"), ..order(&n.to_string()) };
@@ -103,7 +108,7 @@ async fn who_looks_waits_for_a_bounded_step_however_much_is_due() {
     let mut before = 3500;
     while before > 0 {
         let all: u64 = ledger.counts().await.unwrap().iter().map(|count| count.count).sum();
-        assert_eq!(all, 3500, "all are there, whatever they are called");
+        assert_eq!(all, 3500, "all messages are counted, in whatever state");
         let waiting = broker.held().waiting;
         assert!(waiting < before && waiting + 1000 >= before, "{waiting} after {before}");
         before = waiting;

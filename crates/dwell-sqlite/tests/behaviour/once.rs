@@ -14,7 +14,7 @@ async fn waiting(broker: &Broker) -> Vec<(String, Timestamp, String)> {
 }
 
 #[tokio::test]
-async fn the_same_send_again_is_a_duplicate_and_other_content_is_a_conflict() {
+async fn same_content_is_a_duplicate_and_other_content_a_conflict() {
     let broker = Broker::new().await;
     let first = broker.send(order("a").once(Fail)).await.unwrap();
     assert_eq!(first, Sent { due: None, duplicate: false });
@@ -25,12 +25,12 @@ async fn the_same_send_again_is_a_duplicate_and_other_content_is_a_conflict() {
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert!(error.to_string().contains("`a`"), "{error}");
     ack(&broker.mail, one(&broker.mail).await).await;
-    assert!(broker.send(order("a").once(Fail)).await.unwrap().duplicate, "also when it was handled");
+    assert!(broker.send(order("a").once(Fail)).await.unwrap().duplicate, "known after it was handled");
     assert!(seen(&broker.mail).await.is_empty());
 }
 
 #[tokio::test]
-async fn a_duplicate_of_what_waits_tells_the_due_time_of_the_first() {
+async fn duplicate_of_a_pending_message_returns_the_first_due_time() {
     let broker = Broker::new().await;
     let due = broker.send(order("a").once(Fail).due(after(SECOND * 5))).await.unwrap().due;
     broker.clock.advance(SECOND).await;
@@ -41,7 +41,7 @@ async fn a_duplicate_of_what_waits_tells_the_due_time_of_the_first() {
     assert_eq!(
         broker.send(order("a").once(Fail)).await.unwrap(),
         Sent { due, duplicate: true },
-        "due, unseen"
+        "due, not promoted"
     );
     assert_eq!(seen(&broker.mail).await, ["a"]);
     assert_eq!(broker.send(order("a").once(Fail)).await.unwrap(), Sent { due, duplicate: true }, "fired");
@@ -49,7 +49,7 @@ async fn a_duplicate_of_what_waits_tells_the_due_time_of_the_first() {
 }
 
 #[tokio::test]
-async fn ids_are_known_by_topic() {
+async fn ids_are_remembered_per_topic() {
     let broker = Broker::new().await;
     broker.sqlite.provision(&[Topic::named("invoices")], &[], OnMissing::Create).await.unwrap();
     broker.send(order("a").once(Fail)).await.unwrap();
@@ -58,7 +58,7 @@ async fn ids_are_known_by_topic() {
 }
 
 #[tokio::test]
-async fn replace_replaces_what_waits_and_the_old_one_never_fires() {
+async fn replaced_pending_message_never_fires() {
     let broker = Broker::new().await;
     broker.send(order("a").once(Fail).due(after(SECOND))).await.unwrap();
     let sent = broker.send(other(order("a")).once(Replace).due(after(SECOND * 3))).await.unwrap();
@@ -66,24 +66,27 @@ async fn replace_replaces_what_waits_and_the_old_one_never_fires() {
     broker.clock.advance(SECOND * 2).await;
     assert!(seen(&broker.mail).await.is_empty());
     broker.send(order("a").once(Replace)).await.unwrap();
-    assert_eq!(one(&broker.mail).await.message.body, "42", "replaced by one that goes at once");
+    assert_eq!(one(&broker.mail).await.message.body, "42", "replaced by an immediate message");
     broker.clock.advance(SECOND * 9).await;
     assert_eq!(seen(&broker.stock).await, ["a"]);
 }
 
 #[tokio::test]
-async fn replace_sends_anew_what_has_fired() {
+async fn replace_resends_an_id_that_has_fired() {
     let broker = Broker::new().await;
     broker.send(order("a").once(Fail)).await.unwrap();
     assert!(!broker.send(other(order("a")).once(Replace).due(after(SECOND))).await.unwrap().duplicate);
     assert_eq!(seen(&broker.mail).await, ["a"]);
     broker.clock.advance(SECOND).await;
     assert_eq!(one(&broker.mail).await.message.body, "43");
-    assert!(broker.send(other(order("a")).once(Fail)).await.unwrap().duplicate, "the newest content counts");
+    assert!(
+        broker.send(other(order("a")).once(Fail)).await.unwrap().duplicate,
+        "the latest content is known"
+    );
 }
 
 #[tokio::test]
-async fn a_copy_replaces_itself_while_it_waits_and_is_never_deduplicated() {
+async fn copy_replaces_only_an_equal_pending_copy() {
     let broker = Broker::new().await;
     let mut copy = Envelope { copy: true, ..order("a").due(after(SECOND)) };
     copy.message.attempts = Attempts { handled: 1, failed: 0 };
@@ -92,11 +95,7 @@ async fn a_copy_replaces_itself_while_it_waits_and_is_never_deduplicated() {
     let due = broker.now().after(SECOND * 2);
     assert_eq!(waiting(&broker).await, [("a@orders#1".into(), due, "42".into())]);
     broker.send(other(copy).due(after(SECOND * 3))).await.unwrap();
-    assert_eq!(
-        waiting(&broker).await.len(),
-        2,
-        "what was sent anew under an id does not push out what is on its way"
-    );
+    assert_eq!(waiting(&broker).await.len(), 2, "a copy with other content does not replace the pending one");
     for _ in 0..2 {
         assert!(!broker.send(order("b")).await.unwrap().duplicate);
     }
@@ -104,7 +103,7 @@ async fn a_copy_replaces_itself_while_it_waits_and_is_never_deduplicated() {
 }
 
 #[tokio::test]
-async fn a_repeated_move_replaces_itself() {
+async fn repeated_move_replaces_its_earlier_copy() {
     let broker = Broker::new().await;
     let mut copy = Envelope { to: Address::subscription("orders", "mail"), copy: true, ..order("a") };
     copy.message.attempts.handled = 1;
@@ -116,7 +115,7 @@ async fn a_repeated_move_replaces_itself() {
 }
 
 #[tokio::test]
-async fn what_is_sent_anew_while_the_first_is_tried_again_does_not_push_it_out_though_it_is_the_same() {
+async fn resending_an_id_during_its_retry_keeps_the_retry() {
     let broker = Broker::new().await;
     let send = async || {
         let to_mail = Envelope { to: Address::subscription("orders", "mail"), ..order("a") };
@@ -128,7 +127,7 @@ async fn what_is_sent_anew_while_the_first_is_tried_again_does_not_push_it_out_t
     defer(&broker.mail, first, "mail", after(SECOND * 10)).await;
     let second = send().await;
     defer(&broker.mail, second, "mail", after(SECOND * 10)).await;
-    // Not counted, and so under its id, where the user has put another one meanwhile.
+    // The run is not counted, so its name is the plain one, which the user has taken meanwhile.
     let third = send().await;
     let to_mail = Envelope { to: Address::subscription("orders", "mail"), ..order("a") };
     broker.send(to_mail.once(Replace).due(after(SECOND * 10))).await.unwrap();
@@ -141,7 +140,7 @@ async fn what_is_sent_anew_while_the_first_is_tried_again_does_not_push_it_out_t
 }
 
 #[tokio::test]
-async fn what_fired_last_is_what_is_known_whichever_is_over_first() {
+async fn last_fired_content_is_known_whichever_message_finishes_first() {
     for (done, first_ends_first) in
         [(Duration::ZERO, true), (Duration::ZERO, false), (SECOND * 600, true), (SECOND * 600, false)]
     {
@@ -170,7 +169,7 @@ async fn what_fired_last_is_what_is_known_whichever_is_over_first() {
 }
 
 #[tokio::test]
-async fn what_has_fired_is_known_again_if_what_was_to_replace_it_is_cancelled() {
+async fn fired_id_is_known_again_after_its_replacement_is_cancelled() {
     let broker = Broker::with(SqliteSettings { ids: SECOND * 60, ..settings() }).await;
     let mail = |envelope: Envelope| Envelope { to: Address::subscription("orders", "mail"), ..envelope };
     let due = broker.send(mail(order("a")).once(Fail).due(after(SECOND))).await.unwrap().due;
@@ -189,11 +188,11 @@ async fn what_has_fired_is_known_again_if_what_was_to_replace_it_is_cancelled() 
     broker.clock.advance(SECOND * 59).await;
     assert_eq!((again().await, cancel().await), (Sent { due, duplicate: true }, Changed::TooLate));
     broker.clock.advance(SECOND).await;
-    assert!(!again().await.duplicate, "a minute from its end");
+    assert!(!again().await.duplicate, "expired a minute after its end");
 }
 
 #[tokio::test]
-async fn ids_are_forgotten_in_time_after_their_message_is_over_but_never_those_that_are_not() {
+async fn ids_expire_after_their_message_finishes_and_never_before() {
     let broker = Broker::with(SqliteSettings { ids: SECOND * 60, ..settings() }).await;
     let mail = |id: &str| Envelope { to: Address::subscription("orders", "mail"), ..order(id) }.once(Fail);
     broker.send(mail("waits").due(after(SECOND * 3600))).await.unwrap();
@@ -207,15 +206,18 @@ async fn ids_are_forgotten_in_time_after_their_message_is_over_but_never_those_t
     ack(&broker.mail, done).await;
     broker.clock.advance(SECOND * 59).await;
     let again = async |id: &str| broker.send(mail(id)).await.unwrap().duplicate;
-    assert!(again("waits").await && again("held").await && again("done").await, "a minute from the end");
+    assert!(
+        again("waits").await && again("held").await && again("done").await,
+        "known for a minute after the end"
+    );
     broker.clock.advance(SECOND).await;
     assert!(again("waits").await && again("held").await);
-    assert!(!again("done").await, "forgotten");
+    assert!(!again("done").await, "expired");
     ack(&broker.mail, held).await;
 }
 
 #[tokio::test]
-async fn a_cancelled_id_is_free_again() {
+async fn cancelled_id_is_free_again() {
     let broker = Broker::new().await;
     let id: Entries = "a".into();
     broker.send(order("a").once(Fail).due(after(SECOND))).await.unwrap();
@@ -224,10 +226,10 @@ async fn a_cancelled_id_is_free_again() {
 }
 
 #[tokio::test]
-async fn an_id_that_has_fired_is_known_as_long_whatever_becomes_of_its_record() {
+async fn fired_id_is_remembered_independently_of_its_record() {
     for done in [Duration::ZERO, SECOND * 10, SECOND * 600] {
         let broker = Broker::with(SqliteSettings { done, ids: SECOND * 120, ..settings() }).await;
-        // Two ways to a consumer: straight from waiting, and by way of what is ready.
+        // Two ways to a consumer: directly when due, and by becoming ready first.
         let alone = broker.subscribe(Subscription::new("bills", "print")).await;
         for (topic, name, consumer) in [("bills", "print", alone), ("orders", "mail", broker.mail.clone())] {
             let id = Entries::from(name);
@@ -257,7 +259,7 @@ async fn an_id_that_has_fired_is_known_as_long_whatever_becomes_of_its_record() 
 }
 
 #[tokio::test]
-async fn an_id_that_has_fired_is_known_while_its_message_waits_again_or_is_dead() {
+async fn fired_id_is_known_while_its_message_is_deferred_or_dead() {
     let broker = Broker::with(SqliteSettings { ids: SECOND * 60, ..settings() }).await;
     broker.sqlite.provision(&[Topic::named("graves").keep()], &[], OnMissing::Create).await.unwrap();
     let mail = || Envelope { to: Address::subscription("orders", "mail"), ..order("a") }.once(Fail);
@@ -276,7 +278,7 @@ async fn an_id_that_has_fired_is_known_while_its_message_waits_again_or_is_dead(
 }
 
 #[tokio::test]
-async fn what_is_sent_anew_at_once_is_what_is_known_and_not_what_had_fired_before() {
+async fn immediate_replacement_supersedes_the_fired_content() {
     let broker = Broker::with(SqliteSettings { done: SECOND * 600, ..settings() }).await;
     let mail = |envelope: Envelope| Envelope { to: Address::subscription("orders", "mail"), ..envelope };
     broker.send(mail(order("a")).once(Fail).due(after(SECOND))).await.unwrap();
@@ -289,7 +291,7 @@ async fn what_is_sent_anew_at_once_is_what_is_known_and_not_what_had_fired_befor
 }
 
 #[tokio::test]
-async fn tidying_ends_though_many_ids_live_and_none_is_kept_for_long() {
+async fn tidying_terminates_with_many_unfinished_ids_and_no_retention() {
     let broker = Broker::with(SqliteSettings { ids: Duration::ZERO, ..settings() }).await;
     let to_mail =
         |n: usize| Envelope { to: Address::subscription("orders", "mail"), ..order(&n.to_string()) };
@@ -298,18 +300,18 @@ async fn tidying_ends_though_many_ids_live_and_none_is_kept_for_long() {
     let background = broker.sqlite.background(Box::pin(std::future::pending())).unwrap();
     let ended = tokio::spawn(broker.clock.track(Box::pin(async move { background.await.unwrap() })));
     broker.clock.advance(SECOND * 61).await;
-    assert!(broker.send(to_mail(0).once(Fail)).await.unwrap().duplicate, "it is not over");
+    assert!(broker.send(to_mail(0).once(Fail)).await.unwrap().duplicate, "the message is unfinished");
     let first = broker.mail.receive(1, Duration::ZERO, None).await.unwrap().remove(0);
     ack(&broker.mail, first).await;
     assert!(
         !broker.send(to_mail(0).once(Fail)).await.unwrap().duplicate,
-        "it is over, and so its id is free"
+        "the message has finished, so its id is free"
     );
     ended.abort();
 }
 
 #[tokio::test]
-async fn an_id_is_forgotten_although_a_dead_letter_of_another_topic_has_it() {
+async fn id_expires_despite_a_dead_letter_of_another_topic_with_the_same_id() {
     let broker = Broker::with(SqliteSettings { ids: SECOND * 10, ..settings() }).await;
     let invoices = broker.subscribe(Subscription::new("invoices", "mail")).await;
     broker.send(order("a").once(Fail)).await.unwrap();
@@ -323,13 +325,13 @@ async fn an_id_is_forgotten_although_a_dead_letter_of_another_topic_has_it() {
     let to = Action::Move { to: Address::topic("invoices.dlq"), due: Due::NOW };
     assert!(settle(&invoices, dead, to).await.is_empty());
     broker.clock.advance(SECOND * 200).await;
-    // The file is tidied by the way.
+    // Receiving also tidies the file.
     for _ in 0..2 {
         assert!(seen(&broker.mail).await.is_empty());
     }
     let known = "SELECT group_concat(place.topic) FROM known JOIN place ON place.id = known.topic";
     let known: Option<String> = broker.file.connection().query_row(known, [], |row| row.get(0)).unwrap();
-    assert_eq!(known.as_deref(), Some("invoices"), "where it came from it is still known");
+    assert_eq!(known.as_deref(), Some("invoices"), "still known in the topic of the dead letter");
     assert!(!broker.send(other(order("a")).once(Fail)).await.unwrap().duplicate);
     let again = Envelope { to: Address::topic("invoices"), ..order("a") };
     assert!(broker.send(again.once(Fail)).await.unwrap().duplicate);

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Sends `id:key`.
+/// Sends messages given as `id:key`.
 async fn send_all(broker: &Broker, messages: &[&str]) {
     for message in messages {
         let (id, key) = message.split_once(':').unwrap();
@@ -13,7 +13,7 @@ async fn take(consumer: &Arc<dyn Consumer>, max: usize) -> Vec<Delivery> {
 }
 
 #[tokio::test]
-async fn a_key_in_one_consumers_hands_is_not_handed_to_another() {
+async fn key_held_by_one_consumer_is_not_delivered_to_another() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     send_all(&broker, &["a1:a", "a2:a", "b1:b", "a3:a", "b2:b"]).await;
@@ -27,7 +27,7 @@ async fn a_key_in_one_consumers_hands_is_not_handed_to_another() {
 }
 
 #[tokio::test]
-async fn the_holder_of_a_key_gets_what_others_put_aside_before_what_came_later() {
+async fn holder_of_a_key_gets_messages_put_aside_before_later_ones() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     send_all(&broker, &["a1:a", "a2:a"]).await;
@@ -39,7 +39,7 @@ async fn the_holder_of_a_key_gets_what_others_put_aside_before_what_came_later()
 }
 
 #[tokio::test]
-async fn a_hot_key_does_not_hold_up_the_others() {
+async fn hot_key_does_not_block_other_keys() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     let hot: Vec<_> = (0..3000).map(|n| keyed(&n.to_string(), "hot")).collect();
@@ -49,11 +49,11 @@ async fn a_hot_key_does_not_hold_up_the_others() {
     assert_eq!(
         ids(&take(&another, 1).await),
         ["cold"],
-        "found behind more than one hold of the lock looks through"
+        "found behind more messages than one transaction scans"
     );
     ack(&broker.mail, first).await;
     for n in 1..3000 {
-        // The key changes hands each time.
+        // The key changes its consumer each time.
         let consumer = if n % 2 == 0 { &broker.mail } else { &another };
         let delivery = take(consumer, 1).await.remove(0);
         assert_eq!(delivery.message.id.to_string(), n.to_string());
@@ -62,7 +62,7 @@ async fn a_hot_key_does_not_hold_up_the_others() {
 }
 
 #[tokio::test]
-async fn released_and_lost_messages_come_back_in_the_order_of_their_key() {
+async fn released_and_expired_messages_return_in_key_order() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     send_all(&broker, &["a1:a", "a2:a", "a3:a", "b1:b"]).await;
@@ -71,23 +71,23 @@ async fn released_and_lost_messages_come_back_in_the_order_of_their_key() {
     release_all(&broker.mail, held).await;
     assert_eq!(ids(&take(&another, 10).await), ["a1", "a2", "a3"]);
     broker.clock.advance(LEASE).await;
-    assert_eq!(seen(&broker.mail).await, ["a1", "a2", "a3", "b1"], "each in its old place");
+    assert_eq!(seen(&broker.mail).await, ["a1", "a2", "a3", "b1"], "each at its former position");
 }
 
 #[tokio::test]
-async fn one_released_of_several_comes_back_before_those_behind_it() {
+async fn released_message_returns_before_later_ones_of_its_key() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     send_all(&broker, &["a1:a", "a2:a", "a3:a"]).await;
     let [a1, a2] = take(&broker.mail, 2).await.try_into().unwrap();
     release_all(&broker.mail, vec![a1]).await;
-    assert!(take(&another, 10).await.is_empty(), "the key is still in other hands");
+    assert!(take(&another, 10).await.is_empty(), "another consumer still holds the key");
     ack(&broker.mail, a2).await;
     assert_eq!(ids(&take(&another, 10).await), ["a1", "a3"]);
 }
 
 #[tokio::test]
-async fn a_waiting_consumer_is_woken_when_a_key_becomes_free() {
+async fn waiting_consumer_wakes_up_when_a_key_becomes_free() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     send_all(&broker, &["a1:a", "a2:a"]).await;
@@ -101,7 +101,7 @@ async fn a_waiting_consumer_is_woken_when_a_key_becomes_free() {
 }
 
 #[tokio::test]
-async fn an_unordered_subscription_hands_a_key_to_everyone() {
+async fn unordered_subscription_delivers_a_key_to_all_consumers() {
     let broker = Broker::new().await;
     let free = Subscription { ordered: false, ..Subscription::new("orders", "free") };
     let (one, two) = (broker.subscribe(free.clone()).await, broker.subscribe(free).await);
@@ -113,7 +113,7 @@ async fn an_unordered_subscription_hands_a_key_to_everyone() {
 }
 
 #[tokio::test]
-async fn messages_without_a_key_are_not_held_up() {
+async fn messages_without_a_key_are_not_blocked() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     for id in ["1", "2"] {

@@ -1,10 +1,10 @@
-//! Pages of the ledger, while what is on them changes.
+//! Pages of the ledger while their records change.
 
 use super::*;
 use dwell_core::{RecordQuery, State};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// From hand to hand as fast as it goes, until it is told to end.
+/// Receives and releases a message in a loop until `is_over` is set.
 fn pass_on(consumer: Arc<dyn Consumer>, is_over: Arc<AtomicBool>) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         while !is_over.load(Ordering::Relaxed) {
@@ -15,7 +15,7 @@ fn pass_on(consumer: Arc<dyn Consumer>, is_over: Arc<AtomicBool>) -> tokio::task
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_in_one_of_two_states_all_the_time_is_on_every_page_of_both() {
+async fn record_alternating_between_two_states_is_on_every_page_of_both() {
     let broker = Broker::new().await;
     broker.send(Envelope { to: Address::subscription("orders", "mail"), ..order("a") }).await.unwrap();
     let is_over = Arc::new(AtomicBool::new(false));

@@ -1,11 +1,11 @@
-//! What is cancelled or rescheduled stays where what waits is looked for, and is passed over.
+//! Stale entries of cancelled and rescheduled messages, which are skipped when they are due.
 
 use super::*;
 use dwell_core::{Changed, Query, RecordQuery, Scheduler, State};
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Records are kept for a minute.
+/// Returns a broker that keeps records for a minute.
 async fn broker() -> Broker {
     Broker::with(SqliteSettings { done: SECOND * 60, ..settings() }).await
 }
@@ -27,20 +27,20 @@ async fn reschedule(broker: &Broker, id: &str, delay: Duration) {
     assert_eq!(changed, Changed::Done);
 }
 
-/// What waits, in its order.
+/// Returns the ids of pending messages, in order.
 async fn pending(broker: &Broker) -> Vec<String> {
     let query = Query { limit: 100, ..Query::default() };
     let pending = scheduler(broker).pending(query).await.unwrap();
     pending.iter().map(|pending| pending.envelope.message.id.to_string()).collect()
 }
 
-/// How many are looked for when they are due.
+/// Returns the number of entries, including stale ones.
 fn entries(broker: &Broker) -> i64 {
     broker.file.connection().query_row("SELECT count(*) FROM waiting", [], |row| row.get(0)).unwrap()
 }
 
 #[tokio::test]
-async fn what_was_cancelled_is_passed_over_when_its_time_comes_and_leaves_nothing_behind() {
+async fn cancelled_entries_are_skipped_and_removed_when_due() {
     let broker = broker().await;
     for (id, seconds) in [("a", 1), ("b", 2), ("c", 3)] {
         broker.send(to_mail(id, SECOND * seconds)).await.unwrap();
@@ -58,22 +58,22 @@ async fn what_was_cancelled_is_passed_over_when_its_time_comes_and_leaves_nothin
 }
 
 #[tokio::test]
-async fn where_nothing_waits_any_more_what_was_cancelled_is_cleared_all_the_same_when_its_time_comes() {
+async fn stale_entry_of_an_otherwise_empty_topic_is_removed_when_due() {
     let broker = Broker::with(SqliteSettings { done: YEAR, busy_timeout: MILLI * 100, ..settings() }).await;
     broker.send(to_mail("a", SECOND * 10)).await.unwrap();
     cancel(&broker, "a").await;
-    assert!(seen(&broker.mail).await.is_empty(), "somebody looks before that");
+    assert!(seen(&broker.mail).await.is_empty(), "a consumer polls before the due time");
     broker.clock.advance(SECOND * 20).await;
     let ledger = broker.sqlite.ledger().unwrap();
     ledger.counts().await.unwrap();
     assert_eq!(entries(&broker), 0);
     let other = broker.file.connection();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    ledger.counts().await.expect("who looks then writes nothing");
+    ledger.counts().await.expect("a later read writes nothing");
 }
 
 #[tokio::test]
-async fn where_nobody_receives_who_looks_at_the_ledger_clears_what_was_cancelled_away() {
+async fn ledger_read_removes_stale_entries_without_a_consumer() {
     let broker = broker().await;
     broker.send(to_mail("a", SECOND)).await.unwrap();
     cancel(&broker, "a").await;
@@ -85,7 +85,7 @@ async fn where_nobody_receives_who_looks_at_the_ledger_clears_what_was_cancelled
 }
 
 #[tokio::test]
-async fn what_was_cancelled_long_before_it_was_due_goes_with_its_record() {
+async fn entry_cancelled_long_before_it_is_due_is_removed_with_its_record() {
     let broker = broker().await;
     let background = broker.sqlite.background(Box::pin(std::future::pending())).unwrap();
     tokio::spawn(broker.clock.track(Box::pin(async move { background.await.unwrap() })));
@@ -100,7 +100,7 @@ async fn what_was_cancelled_long_before_it_was_due_goes_with_its_record() {
 }
 
 #[tokio::test]
-async fn what_was_rescheduled_or_replaced_waits_for_its_new_time_alone() {
+async fn rescheduled_or_replaced_message_fires_only_at_its_new_time() {
     let broker = broker().await;
     broker.send(to_mail("a", SECOND * 10)).await.unwrap();
     reschedule(&broker, "a", SECOND).await;
@@ -108,21 +108,22 @@ async fn what_was_rescheduled_or_replaced_waits_for_its_new_time_alone() {
         let once = Some(dwell_core::OnConflict::Replace);
         broker.send(Envelope { once, ..to_mail("b", delay) }).await.unwrap();
     }
-    assert_eq!(entries(&broker), 3, "the one that was rescheduled has left one behind");
+    assert_eq!(entries(&broker), 3, "the rescheduled message has left one entry behind");
     assert_eq!(pending(&broker).await, ["a", "b"]);
     broker.file.check();
     broker.clock.advance(SECOND * 2).await;
     assert_eq!(seen(&broker.mail).await, ["a", "b"]);
     broker.file.check();
     broker.clock.advance(SECOND * 8).await;
-    assert!(seen(&broker.mail).await.is_empty(), "nothing waits for the old time");
+    assert!(seen(&broker.mail).await.is_empty(), "nothing fires at the former time");
     assert_eq!(entries(&broker), 0);
 }
 
 #[tokio::test]
-async fn what_was_rescheduled_comes_in_its_turn_among_what_was_not() {
+async fn rescheduled_messages_arrive_in_due_order_among_others() {
     let broker = broker().await;
-    // One that has its topic to itself gets what is due straight into its hands; others find it among what is ready.
+    // The only subscription of a topic gets due messages directly; with several, they become ready
+    // first.
     let alone = broker.subscribe(Subscription::new("invoices", "mail")).await;
     for (to, consumer) in [(Address::topic("invoices"), &alone), (Address::topic("orders"), &broker.mail)] {
         let send = async |id: &str, delay| {
@@ -143,7 +144,7 @@ async fn what_was_rescheduled_comes_in_its_turn_among_what_was_not() {
 }
 
 #[tokio::test]
-async fn what_is_rescheduled_there_and_back_waits_once() {
+async fn rescheduling_there_and_back_leaves_one_pending_message() {
     let broker = broker().await;
     broker.send(to_mail("a", SECOND * 2)).await.unwrap();
     reschedule(&broker, "a", SECOND).await;
@@ -151,16 +152,16 @@ async fn what_is_rescheduled_there_and_back_waits_once() {
     assert_eq!(pending(&broker).await, ["a"]);
     broker.file.check();
     broker.clock.advance(SECOND * 2 - MILLI).await;
-    assert!(seen(&broker.mail).await.is_empty(), "nothing is early");
+    assert!(seen(&broker.mail).await.is_empty(), "no message is early");
     broker.clock.advance(MILLI).await;
     assert_eq!(seen(&broker.mail).await, ["a"]);
-    assert!(seen(&broker.mail).await.is_empty(), "it came once");
+    assert!(seen(&broker.mail).await.is_empty(), "the message is delivered once");
     assert_eq!(entries(&broker), 0);
     broker.file.check();
 }
 
 #[tokio::test]
-async fn however_often_one_is_rescheduled_it_leaves_one_entry_behind_which_goes_with_its_record() {
+async fn repeated_rescheduling_leaves_one_stale_entry_removed_with_the_record() {
     let broker = broker().await;
     let background = broker.sqlite.background(Box::pin(std::future::pending())).unwrap();
     tokio::spawn(broker.clock.track(Box::pin(async move { background.await.unwrap() })));
@@ -184,14 +185,14 @@ async fn however_often_one_is_rescheduled_it_leaves_one_entry_behind_which_goes_
         assert!(settle(&broker.mail, delivery, action).await.is_empty());
     }
     broker.file.check();
-    assert_eq!(entries(&broker), 4, "one of what was handled, two of what was cancelled, and the deferral");
+    assert_eq!(entries(&broker), 4, "one of `handled`, two of `cancelled`, and the deferral");
     broker.clock.advance(SECOND * 120).await;
     assert_eq!((entries(&broker), broker.held().waiting), (1, 1));
     broker.file.check();
 }
 
 #[tokio::test]
-async fn thousands_that_were_cancelled_hold_up_nobody_behind_them() {
+async fn thousands_of_cancelled_messages_do_not_block_later_ones() {
     const COUNT: usize = 2500;
     let broker = broker().await;
     let batch: Vec<_> = (0..COUNT).map(|n| to_mail(&n.to_string(), SECOND)).collect();
@@ -202,15 +203,15 @@ async fn thousands_that_were_cancelled_hold_up_nobody_behind_them() {
     }
     let receiving = broker.receiving(&broker.mail, 10, SECOND * 10);
     broker.clock.advance(SECOND * 2 - MILLI).await;
-    assert!(receiving.is_waiting(), "nothing is early");
+    assert!(receiving.is_waiting(), "no message is early");
     broker.clock.advance(MILLI).await;
     assert_eq!(receiving.got(), (SECOND * 2, vec!["alive".to_owned()]));
     assert_eq!(entries(&broker), 0);
     broker.file.check();
 }
 
-/// A file of limited size with so many that were cancelled and would be due in two seconds, for one that has its topic to
-/// itself.
+/// Returns a broker with a file of limited size and this number of cancelled messages, due in two
+/// seconds, in a topic with a single subscription.
 async fn cancelled_in_a_limited_file(count: usize) -> (Broker, Arc<dyn Consumer>) {
     let broker =
         Broker::with(SqliteSettings { max_size: Some(64 << 20), done: SECOND * 60, ..settings() }).await;
@@ -233,19 +234,19 @@ async fn cancelled(broker: &Broker) -> usize {
 }
 
 #[tokio::test]
-async fn what_is_passed_over_is_not_taken_for_something_that_has_no_room() {
+async fn stale_entries_are_not_mistaken_for_messages_without_room() {
     const COUNT: usize = 1500;
     let (broker, alone) = cancelled_in_a_limited_file(COUNT).await;
     broker.send(invoice("alive", SECOND)).await.unwrap();
     broker.clock.advance(SECOND * 2).await;
     assert_eq!(ids(&alone.receive(10, Duration::ZERO, None).await.unwrap()), ["alive"]);
     assert!(alone.receive(10, Duration::ZERO, None).await.unwrap().is_empty());
-    assert_eq!((cancelled(&broker).await, entries(&broker)), (COUNT, 0), "no record goes before its time");
+    assert_eq!((cancelled(&broker).await, entries(&broker)), (COUNT, 0), "no record is removed early");
     broker.file.check();
 }
 
 #[tokio::test]
-async fn what_is_passed_over_keeps_nobody_from_subscribing() {
+async fn stale_entries_do_not_block_a_new_subscription() {
     const COUNT: usize = 1500;
     let (broker, _alone) = cancelled_in_a_limited_file(COUNT).await;
     broker.clock.advance(SECOND * 2).await;
@@ -254,7 +255,7 @@ async fn what_is_passed_over_keeps_nobody_from_subscribing() {
 }
 
 #[tokio::test]
-async fn what_is_passed_over_goes_although_there_is_always_something_ready() {
+async fn stale_entries_are_removed_even_if_messages_are_always_ready() {
     let broker = broker().await;
     for n in 0..200 {
         broker.send(to_mail(&format!("late-{n}"), SECOND)).await.unwrap();

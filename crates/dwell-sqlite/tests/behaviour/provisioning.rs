@@ -1,7 +1,7 @@
 use super::*;
 use dwell_core::Unclaimed;
 
-/// A file with nothing in it.
+/// Empty file.
 struct Empty {
     sqlite: Sqlite,
     clock: VirtualClock,
@@ -14,7 +14,7 @@ async fn empty() -> Empty {
 }
 
 impl Empty {
-    /// How many messages nobody wanted.
+    /// Returns the number of discarded messages without a subscriber.
     fn unclaimed(&self, topic: &str) -> i64 {
         let sql = "SELECT coalesce(sum(discarded), 0) FROM topic WHERE id = (SELECT id FROM place WHERE topic = ?1)";
         self.file.connection().query_row(sql, [topic], |row| row.get(0)).unwrap()
@@ -31,7 +31,7 @@ async fn send(sqlite: &Sqlite, to: Address, id: &str) -> Result<Sent> {
 }
 
 #[tokio::test]
-async fn creating_twice_is_the_same_and_channels_come_with_their_subscription() {
+async fn create_is_idempotent_and_includes_channels() {
     let empty = empty().await;
     let sqlite = &empty.sqlite;
     let invalid = Some(Address::subscription("unreadable", "people"));
@@ -46,7 +46,7 @@ async fn creating_twice_is_the_same_and_channels_come_with_their_subscription() 
 }
 
 #[tokio::test]
-async fn validate_refuses_other_settings_by_name_and_changes_nothing() {
+async fn validate_names_differing_settings_and_changes_nothing() {
     let empty = empty().await;
     let sqlite = &empty.sqlite;
     sqlite.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
@@ -69,7 +69,7 @@ async fn validate_refuses_other_settings_by_name_and_changes_nothing() {
     assert_eq!(
         kind(send(sqlite, Address::topic("new"), "a").await),
         ErrorKind::NotFound,
-        "not even partially"
+        "nothing is created partially"
     );
     let twice = [
         mail(),
@@ -82,7 +82,7 @@ async fn validate_refuses_other_settings_by_name_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn validating_names_all_that_is_missing_and_makes_none() {
+async fn validate_names_everything_missing_and_creates_nothing() {
     let empty = empty().await;
     let sqlite = &empty.sqlite;
     let stock = Subscription::new("orders", "stock");
@@ -102,7 +102,7 @@ async fn validating_names_all_that_is_missing_and_makes_none() {
 }
 
 #[tokio::test]
-async fn what_nobody_subscribed_to_is_dropped_and_counted() {
+async fn messages_without_subscriber_are_discarded_and_counted() {
     let empty = empty().await;
     let (sqlite, clock) = (&empty.sqlite, &empty.clock);
     sqlite.provision(&[Topic::named("news")], &[], OnMissing::Create).await.unwrap();
@@ -113,12 +113,12 @@ async fn what_nobody_subscribed_to_is_dropped_and_counted() {
     clock.advance(SECOND).await;
     let reader = Subscription::new("news", "reader");
     sqlite.provision(&[], from_ref(&reader), OnMissing::Create).await.unwrap();
-    assert_eq!(empty.unclaimed("news"), 2, "it was due before anybody subscribed");
+    assert_eq!(empty.unclaimed("news"), 2, "it was due before the first subscription");
     assert!(seen(&sqlite.consumer(reader).await.unwrap()).await.is_empty());
 }
 
 #[tokio::test]
-async fn what_is_kept_can_be_consumed_under_the_topics_own_name() {
+async fn kept_messages_can_be_consumed_under_the_topic_name() {
     let empty = empty().await;
     let sqlite = &empty.sqlite;
     sqlite.provision(&[Topic::named("jobs").keep()], &[], OnMissing::Create).await.unwrap();
@@ -134,7 +134,7 @@ async fn what_is_kept_can_be_consumed_under_the_topics_own_name() {
 }
 
 #[tokio::test]
-async fn the_first_subscription_adopts_what_was_kept_and_later_ones_get_only_what_is_new() {
+async fn first_subscription_adopts_kept_messages_and_later_ones_get_only_new_ones() {
     let empty = empty().await;
     let (sqlite, clock) = (&empty.sqlite, &empty.clock);
     sqlite.provision(&[Topic::named("jobs").keep()], &[], OnMissing::Create).await.unwrap();
@@ -173,7 +173,7 @@ async fn the_first_subscription_adopts_what_was_kept_and_later_ones_get_only_wha
 }
 
 #[tokio::test]
-async fn an_adopter_that_waits_wakes_when_a_lease_of_what_it_adopted_runs_out() {
+async fn waiting_adopter_wakes_up_when_an_adopted_lease_expires() {
     let broker = Broker::new().await;
     let sqlite = &broker.sqlite;
     sqlite.provision(&[Topic::named("jobs").keep()], &[], OnMissing::Create).await.unwrap();
@@ -192,7 +192,7 @@ async fn an_adopter_that_waits_wakes_when_a_lease_of_what_it_adopted_runs_out() 
 }
 
 #[tokio::test]
-async fn declaring_the_kept_subscription_itself_keeps_all_that_it_holds() {
+async fn declaring_the_kept_subscription_keeps_its_messages() {
     let empty = empty().await;
     let (sqlite, clock) = (&empty.sqlite, &empty.clock);
     sqlite.provision(&[Topic::named("jobs").keep()], &[], OnMissing::Create).await.unwrap();
@@ -208,7 +208,7 @@ async fn declaring_the_kept_subscription_itself_keeps_all_that_it_holds() {
     let declared = Subscription { ordered: false, ..Subscription::new("jobs", "jobs") };
     sqlite.provision(&[], from_ref(&declared), OnMissing::Create).await.unwrap();
     let consumer = sqlite.consumer(declared).await.unwrap();
-    assert_eq!(seen(&consumer).await, ["a2"], "nobody takes turns any more");
+    assert_eq!(seen(&consumer).await, ["a2"], "keys are no longer ordered");
     ack(&before, held).await;
     sqlite.provision(&[], &[Subscription::new("jobs", "second")], OnMissing::Create).await.unwrap();
     send(sqlite, Address::topic("jobs"), "new").await.unwrap();
@@ -218,7 +218,7 @@ async fn declaring_the_kept_subscription_itself_keeps_all_that_it_holds() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_kept_for_whoever_comes_to_read_them() {
+async fn dead_letters_are_kept_for_a_later_subscription() {
     let empty = empty().await;
     let sqlite = &empty.sqlite;
     sqlite.provision(&[], &[mail()], OnMissing::Create).await.unwrap();

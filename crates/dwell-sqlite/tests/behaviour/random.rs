@@ -1,4 +1,4 @@
-//! Random lives: whatever happens in whatever order, nothing is lost, early, out of order, or miscounted.
+//! Random operations: in any order, no message is lost, early, out of order or miscounted.
 
 use super::*;
 use bytes::Bytes;
@@ -10,21 +10,21 @@ struct Life {
     is_declared: bool,
     random: SeededRandom,
     consumers: Vec<Arc<dyn Consumer>>,
-    /// What each consumer holds.
+    /// Deliveries held by each consumer.
     hands: Vec<Vec<Delivery>>,
     sent: BTreeMap<String, Timestamp>,
     seen: BTreeSet<String>,
     acked: BTreeSet<String>,
     cancelled: BTreeSet<String>,
-    /// Those that were given up, and may be replayed.
+    /// Dead letters, which may be replayed.
     dead: BTreeSet<String>,
-    /// The last of each key that was handed out for the first time.
+    /// Last message of each key that was delivered for the first time.
     last: BTreeMap<String, u64>,
 }
 
 impl Life {
-    /// With what a topic keeps; or with a subscription that has it to itself, which gets what is due straight into its hands,
-    /// and with records that are kept.
+    /// Uses the kept messages of a topic; or a single subscription, which gets due messages
+    /// directly, with records that are kept.
     async fn new(seed: u64, is_declared: bool) -> Self {
         let done = if is_declared { SECOND * 3600 } else { Duration::ZERO };
         let broker = Broker::with(SqliteSettings { done, ..settings() }).await;
@@ -57,7 +57,7 @@ impl Life {
         (self.random.next() % below as u64) as usize
     }
 
-    /// Short or long, for both lie in tables of their own.
+    /// Returns a short or a long body, which are stored in different tables.
     fn body(&self) -> Bytes {
         vec![b'x'; [2, 1024, 1025, 5000][self.pick(4)]].into()
     }
@@ -92,15 +92,15 @@ impl Life {
                     .flat_map(|other| &self.hands[other])
                     .filter(|held| held.message.key == message.key);
                 for held in held {
-                    // Unless its lease has run out, which only the broker knows.
+                    // Unless its lease has expired, which only the broker knows.
                     let lease = held.receipt.lease();
                     let lost = self.consumers[0].extend(vec![lease], Some(LEASE)).await.unwrap();
-                    assert_eq!(lost, [lease], "{id} and {} are in two hands", held.message.id);
+                    assert_eq!(lost, [lease], "{id} and {} are leased by two consumers", held.message.id);
                 }
                 if self.seen.insert(id.clone()) {
                     let n: u64 = id.parse().unwrap();
                     let last = self.last.entry(key).or_insert(n);
-                    assert!(*last <= n, "{last} came before {n}");
+                    assert!(*last <= n, "{last} was delivered before {n}");
                     *last = n;
                 }
             }
@@ -150,14 +150,14 @@ impl Life {
                 _ if is_lost => {}
                 Action::Ack { .. } => assert!(self.acked.insert(id.clone()), "{id} was acked twice"),
                 Action::Move { to, .. } if to == Address::topic("jobs.dlq") => {
-                    assert!(self.dead.insert(id.clone()), "{id} died twice");
+                    assert!(self.dead.insert(id.clone()), "{id} was dead-lettered twice");
                 }
                 _ => {}
             }
         }
     }
 
-    /// One that was given up is tried once more, as it is or with another body.
+    /// Replays a dead letter, with its own or another body.
     async fn replay(&mut self) {
         let Some(id) = self.dead.pop_first() else { return };
         let change = Change::Replay((self.pick(2) == 0).then(|| self.body()));
@@ -166,7 +166,7 @@ impl Life {
         assert_eq!(answers.iter().map(|answer| answer.changed).collect::<Vec<_>>(), [Changed::Done]);
     }
 
-    /// One is due at another time, if it waits; sometimes at the time that another one is due at.
+    /// Reschedules a message if it is pending, sometimes to the due time of another one.
     async fn reschedule(&mut self) {
         let Some(chosen) = (!self.sent.is_empty()).then(|| self.pick(self.sent.len())) else { return };
         let due = match self.pick(3) {
@@ -181,7 +181,7 @@ impl Life {
         }
     }
 
-    /// One does not come any more, if it waits.
+    /// Cancels a message if it is pending.
     async fn cancel(&mut self) {
         let Some(chosen) = (!self.sent.is_empty()).then(|| self.pick(self.sent.len())) else { return };
         let (id, ledger) = (chosen.to_string(), self.broker.sqlite.ledger().unwrap());
@@ -191,7 +191,8 @@ impl Life {
         }
     }
 
-    /// What waits lies in other parts than before, as if there were a great many: which ones says nothing.
+    /// Moves the entries of pending messages to other parts, as if there were very many messages.
+    /// Any assignment is valid.
     fn scatter(&self) {
         let connection = self.broker.file.connection();
         let scatter = format!(
@@ -207,7 +208,7 @@ impl Life {
         connection.execute_batch(&scatter).unwrap();
     }
 
-    /// All that is held, counted in two ways.
+    /// Checks the counts of unfinished messages in two ways.
     async fn check(&self) {
         self.broker.file.check();
         let held = self.broker.held();
@@ -241,7 +242,7 @@ impl Life {
 }
 
 #[tokio::test]
-async fn whatever_happens_nothing_is_lost_early_out_of_order_or_miscounted() {
+async fn random_operations_lose_and_miscount_nothing_and_keep_order() {
     for seed in 0..20 {
         let mut life = Life::new(seed, seed % 2 == 1).await;
         for _ in 0..300 {

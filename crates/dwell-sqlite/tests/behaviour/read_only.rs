@@ -1,5 +1,5 @@
-//! A file on a disk that nobody may write for a while: one of its own, which the operating system makes for a process of its
-//! own, where it is permitted to. That process is this test again, told so by its environment.
+//! A file on a file system that is temporarily read-only. Where permitted, the test mounts one in a
+//! child process, which is this test again, marked by an environment variable.
 
 use super::*;
 use std::{
@@ -10,10 +10,9 @@ use std::{
 };
 
 const IS_INSIDE: &str = "DWELL_SQLITE_TEST_READ_ONLY";
-const ENTRY: &str =
-    "read_only::a_file_that_may_not_be_written_is_said_to_be_and_has_lost_nothing_when_it_may";
+const ENTRY: &str = "read_only::read_only_file_is_denied_and_intact_once_writable";
 
-/// Runs a shell command with a disk of its own at the directory, which is `$0`.
+/// Runs a shell command with a file system mounted at the directory, which is `$0`.
 fn run(flags: &[&str], directory: &Path, then: &str) -> Option<ExitStatus> {
     let this = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
@@ -23,7 +22,7 @@ fn run(flags: &[&str], directory: &Path, then: &str) -> Option<ExitStatus> {
 }
 
 #[tokio::test]
-async fn a_file_that_may_not_be_written_is_said_to_be_and_has_lost_nothing_when_it_may() {
+async fn read_only_file_is_denied_and_intact_once_writable() {
     if let Some(disk) = std::env::var_os(IS_INSIDE) {
         return scenario(Path::new(&disk)).await;
     }
@@ -51,7 +50,7 @@ async fn scenario(disk: &Path) {
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     let text = error.to_string();
     assert!(text.contains(&*broker.file.path().to_string_lossy()), "{text}");
-    assert!(text.contains("needs to write the file and its directory"), "{text}");
+    assert!(text.contains("write access to the file"), "{text}");
 
     mounted("rw");
     let broker = Broker::on(broker.clock, broker.file, settings()).await;
@@ -62,19 +61,19 @@ async fn scenario(disk: &Path) {
 }
 
 const FILE: &str = "DWELL_SQLITE_TEST_NOT_OURS";
-const OTHER: &str =
-    "read_only::who_may_not_write_a_file_is_told_so_and_leaves_nothing_beside_it_that_shuts_its_owner_out";
+const OTHER: &str = "read_only::open_without_write_permission_is_denied_and_leaves_no_files";
 
-/// Somebody who may write nothing opens it, in a process of its own: this test again, from where anybody may run it.
+/// Opens a file without write permission, in a child process: this test again, copied to a
+/// directory that every user may enter.
 #[tokio::test]
-async fn who_may_not_write_a_file_is_told_so_and_leaves_nothing_beside_it_that_shuts_its_owner_out() {
+async fn open_without_write_permission_is_denied_and_leaves_no_files() {
     if let Some(file) = std::env::var_os(FILE) {
         let url = format!("sqlite://{}", file.to_string_lossy());
         let url = dwell_core::TransportUrl::parse(&url).unwrap();
         let error = Sqlite::open(SqliteSettings::from_url(&url).unwrap(), dwell_core::Seams::system("test"))
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-        assert!(error.to_string().contains("needs to write the file and its directory"), "{error}");
+        assert!(error.to_string().contains("write access to the file"), "{error}");
         return;
     }
     let broker = Broker::new().await;
@@ -87,7 +86,7 @@ async fn who_may_not_write_a_file_is_told_so_and_leaves_nothing_beside_it_that_s
     let this = directory.join("test");
     fs::copy(std::env::current_exe().unwrap(), &this).unwrap();
     may(&this, 0o755);
-    // Whoever is allowed everything becomes nobody.
+    // Root drops its privileges, because it may write any file.
     let mut command = match fs::metadata(&file).unwrap().uid() {
         0 => {
             let mut nobody = Command::new("setpriv");

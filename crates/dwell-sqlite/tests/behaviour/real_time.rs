@@ -1,5 +1,5 @@
-//! The suite's cases about short delays, in real time: the column runs on a virtual clock, which has no parts of a
-//! millisecond.
+//! The suite's cases about short delays, in real time. The conformance column runs on a virtual
+//! clock, which has no fractions of a millisecond.
 
 use dwell_conformance::{Namespace, Options, Rig, Time, Verdict, run_all};
 use dwell_core::{BoxFuture, Result, Seams, Transport, ready};
@@ -37,10 +37,10 @@ impl Rig for RealTimeRig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_early_by_a_microsecond() {
+async fn no_message_is_early_by_a_microsecond() {
     let filters = ["microsecond", "never early", "a millisecond is waited for"].map(str::to_owned).to_vec();
     let report = run_all(RealTimeRig::new, &Options { filters, ..Options::default() }, |_| {}).await;
-    assert!(report.cases.len() >= 3, "the cases were renamed");
+    assert!(report.cases.len() >= 3, "a filter matches no case; was it renamed?");
     let failed: Vec<_> = report.cases.iter().filter(|case| case.verdict != Verdict::Pass).collect();
     assert!(failed.is_empty(), "{failed:?}");
 }

@@ -2,7 +2,7 @@ use super::*;
 use dwell_core::{Changed, OnConflict, Receipt};
 
 #[tokio::test]
-async fn everything_is_there_after_closing_and_opening_again() {
+async fn all_state_survives_a_crash_and_reopening() {
     let Broker { clock, sqlite, mail, file, .. } = Broker::new().await;
     let send =
         async |sqlite: &Sqlite, envelope| sqlite.producer().await.unwrap().send(&[envelope]).await.remove(0);
@@ -11,7 +11,7 @@ async fn everything_is_there_after_closing_and_opening_again() {
     let held = one(&mail).await;
     send(&sqlite, to_mail("ready")).await.unwrap();
     let due = send(&sqlite, to_mail("waits").due(after(SECOND)).once(OnConflict::Fail)).await.unwrap().due;
-    // As a crash: nobody says goodbye.
+    // Like a crash: nothing is closed.
     drop((sqlite, mail));
     let again = file.open(settings(), &clock).unwrap();
     let mail = again.consumer(Subscription::new("orders", "mail")).await.unwrap();
@@ -21,12 +21,12 @@ async fn everything_is_there_after_closing_and_opening_again() {
     clock.advance(SECOND).await;
     assert_eq!(seen(&mail).await, ["waits"]);
     ack(&mail, held).await;
-    assert_eq!(file.held(), Held { waiting: 0, ready: 0, leased: 2 }, "its receipt was still good");
+    assert_eq!(file.held(), Held { waiting: 0, ready: 0, leased: 2 }, "its receipt is still valid");
     file.check();
 }
 
 #[tokio::test]
-async fn a_fence_is_never_given_twice() {
+async fn fences_are_never_reused() {
     let (clock, file) = (VirtualClock::new(), Temporary::new());
     let mut seen = std::collections::BTreeSet::new();
     for round in 0..5 {
@@ -39,14 +39,15 @@ async fn a_fence_is_never_given_twice() {
         for delivery in receive(&mail).await {
             assert!(seen.insert(delivery.receipt.lease().fence), "{delivery:?}");
         }
-        // Closed in order, and given back: the next one gets all of them, with fences of its own.
+        // Closed in order, so all messages are released: the next consumer gets all of them, with
+        // new fences.
         sqlite.close().await.unwrap();
     }
     assert_eq!(seen.len(), 1 + 2 + 3 + 4 + 5);
 }
 
 #[tokio::test]
-async fn a_file_that_was_put_back_from_a_backup_is_taken_up_again() {
+async fn restored_backup_is_used_after_reopen() {
     let broker = Broker::new().await;
     let backup = broker.file.path().with_extension("backup");
     broker.send(order("old")).await.unwrap();
@@ -62,7 +63,7 @@ async fn a_file_that_was_put_back_from_a_backup_is_taken_up_again() {
 }
 
 #[tokio::test]
-async fn closing_one_connection_gives_back_what_it_holds_and_leaves_the_others_alone() {
+async fn closing_a_connection_releases_its_messages_and_keeps_others_open() {
     let broker = Broker::new().await;
     let other = broker.sqlite.share();
     let member = other.consumer(Subscription::new("orders", "mail")).await.unwrap();
@@ -82,7 +83,7 @@ async fn closing_one_connection_gives_back_what_it_holds_and_leaves_the_others_a
 }
 
 #[tokio::test]
-async fn everything_after_the_last_close_is_closed_and_one_file_is_left() {
+async fn last_close_closes_everything_and_leaves_one_file() {
     let broker = Broker::new().await;
     let (scheduler, ledger) = (broker.sqlite.scheduler().unwrap(), broker.sqlite.ledger().unwrap());
     let inbox = broker.sqlite.inbox().unwrap();
@@ -103,11 +104,11 @@ async fn everything_after_the_last_close_is_closed_and_one_file_is_left() {
     assert_eq!(kind(inbox.claim("mail", &"a".into(), 1, LEASE).await), ErrorKind::Closed);
     assert_eq!(kind(broker.sqlite.provision(&[], &[], OnMissing::Create).await), ErrorKind::Closed);
     let log = format!("{}-wal", broker.file.path().display());
-    assert!(std::fs::metadata(&log).map_or(0, |log| log.len()) == 0, "all of it is in the file");
+    assert!(std::fs::metadata(&log).map_or(0, |log| log.len()) == 0, "the log is empty or removed");
 }
 
 #[tokio::test]
-async fn a_receipt_of_another_life_changes_nothing() {
+async fn receipt_from_before_a_reopen_is_stale() {
     let broker = Broker::new().await;
     broker.send(order("a")).await.unwrap();
     let delivery = one(&broker.mail).await;
@@ -128,7 +129,7 @@ async fn a_receipt_of_another_life_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_in_memory_works_alike_and_cannot_be_opened_again() {
+async fn memory_database_works_and_cannot_be_reopened() {
     let clock = VirtualClock::new();
     let seams = dwell_core::Seams::virtual_time(clock.clone(), 1);
     let sqlite = Sqlite::open(SqliteSettings::memory(), seams).unwrap();
@@ -145,7 +146,7 @@ async fn what_is_in_memory_works_alike_and_cannot_be_opened_again() {
 }
 
 #[tokio::test]
-async fn a_file_that_another_program_made_empty_is_tidied_and_that_comes_to_an_end() {
+async fn tidying_an_empty_file_of_another_program_terminates() {
     let file = Temporary::new();
     file.connection().pragma_update(None, "journal_mode", "WAL").unwrap();
     let broker = Broker::on(VirtualClock::new(), file, settings()).await;
@@ -162,5 +163,5 @@ async fn a_file_that_another_program_made_empty_is_tidied_and_that_comes_to_an_e
     stop.notify_one();
     running.await.unwrap();
     let free = broker.sqlite.usage().await.unwrap().free;
-    assert!(free > 1 << 20, "there is space that such a file cannot give back: {free}");
+    assert!(free > 1 << 20, "such a file cannot return free space: {free}");
 }

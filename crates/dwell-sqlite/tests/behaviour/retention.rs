@@ -1,4 +1,4 @@
-//! How long what is over is kept where nobody says so: as long as the page has it, and no longer.
+//! Default retention of finished records: as documented, and no longer.
 
 use super::*;
 use dwell_core::{OnConflict, parse_duration};
@@ -7,7 +7,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const PER_HOUR: usize = 200;
 
-/// What the table on the page says is the default of an option.
+/// Returns the default of an option from the table on the page.
 fn documented(option: &str) -> Duration {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/transports/sqlite.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -16,7 +16,7 @@ fn documented(option: &str) -> Duration {
     parse_duration(row.split_once('`').unwrap().0).unwrap()
 }
 
-/// What there is in the file, and how large it is.
+/// Number of rows, and size of the file.
 #[derive(Debug)]
 struct Size {
     message: i64,
@@ -40,7 +40,8 @@ impl Size {
     }
 }
 
-/// An hour of work: some are sent at once, some under an id of their sender's own, and some for later.
+/// Simulates an hour of work: messages sent at once, messages with a chosen id, and delayed
+/// messages.
 async fn work_for_an_hour(broker: &Broker, hour: usize) {
     let send = |n: usize| {
         let id = format!("{hour}-{n}");
@@ -66,7 +67,7 @@ async fn work_for_an_hour(broker: &Broker, hour: usize) {
 }
 
 #[tokio::test]
-async fn by_default_what_is_over_is_kept_for_a_day_and_the_file_stays_as_large_as_that() {
+async fn default_retention_is_a_day_and_bounds_the_file() {
     let defaults = SqliteSettings::memory();
     assert_eq!((defaults.done, defaults.ids), (DAY, DAY));
     assert_eq!((documented("done"), documented("ids")), (DAY, DAY));
@@ -82,10 +83,10 @@ async fn by_default_what_is_over_is_kept_for_a_day_and_the_file_stays_as_large_a
         days.push(Size::of(&broker).await);
     }
     let (second, fifth) = (&days[1], &days[4]);
-    assert!(fifth.message >= 23 * PER_HOUR as i64, "a day is kept: {days:?}");
+    assert!(fifth.message >= 23 * PER_HOUR as i64, "records of a day are kept: {days:?}");
     assert!(fifth.history > 0 && fifth.known > 0, "{days:?}");
     for (before, after) in second.all().into_iter().zip(fifth.all()) {
-        assert!(after * 10 <= before * 12, "it grows: {days:#?}");
+        assert!(after * 10 <= before * 12, "the file grows: {days:#?}");
     }
     broker.file.check();
 }

@@ -2,7 +2,7 @@ use super::*;
 use dwell_core::LeaseId;
 
 #[tokio::test]
-async fn a_lease_that_runs_out_redelivers_and_the_late_worker_is_refused() {
+async fn expired_lease_redelivers_and_the_late_worker_is_refused() {
     let broker = Broker::new().await;
     broker.send(order("a")).await.unwrap();
     broker.send(order("b")).await.unwrap();
@@ -22,7 +22,7 @@ async fn a_lease_that_runs_out_redelivers_and_the_late_worker_is_refused() {
         let unsettled = settle(&broker.mail, delivery, action.clone()).await.remove(0);
         assert_eq!(unsettled.error.kind(), ErrorKind::Stale);
         assert!(unsettled.error.to_string().contains("`orders/mail`"), "{}", unsettled.error);
-        assert_eq!(unsettled.settle.action, action, "handed back whole");
+        assert_eq!(unsettled.settle.action, action, "the settlement is returned unchanged");
     }
     assert_eq!(broker.mail.extend(vec![lease], None).await.unwrap(), [lease]);
     assert_eq!(broker.held(), Held { waiting: 0, ready: 0, leased: 4 });
@@ -32,7 +32,7 @@ async fn a_lease_that_runs_out_redelivers_and_the_late_worker_is_refused() {
 }
 
 #[tokio::test]
-async fn a_receipt_that_was_used_or_never_given_is_stale() {
+async fn used_or_unknown_receipt_is_stale() {
     let broker = Broker::new().await;
     broker.send(order("a")).await.unwrap();
     let delivery = one(&broker.mail).await;
@@ -49,7 +49,7 @@ async fn a_receipt_that_was_used_or_never_given_is_stale() {
 }
 
 #[tokio::test]
-async fn extending_keeps_a_delivery_and_says_which_are_lost() {
+async fn extend_keeps_a_lease_and_returns_lost_ones() {
     let broker = Broker::new().await;
     for id in ["a", "b"] {
         broker.send(order(id)).await.unwrap();
@@ -62,7 +62,7 @@ async fn extending_keeps_a_delivery_and_says_which_are_lost() {
         if broker.clock.elapsed() < LEASE {
             assert!(broker.mail.extend(vec![leases[1]], Some(MILLI)).await.unwrap().is_empty());
         }
-        assert!(!seen(&broker.mail).await.contains(&"a".into()), "extended");
+        assert!(!seen(&broker.mail).await.contains(&"a".into()), "the lease was extended");
     }
     assert_eq!(broker.mail.extend(leases.to_vec(), None).await.unwrap(), [leases[1]]);
     ack(&broker.mail, a).await;
@@ -70,7 +70,7 @@ async fn extending_keeps_a_delivery_and_says_which_are_lost() {
 }
 
 #[tokio::test]
-async fn a_lease_may_be_given_by_the_call() {
+async fn lease_time_can_be_set_per_call() {
     let broker = Broker::new().await;
     broker.send(order("a")).await.unwrap();
     broker.mail.receive(1, Duration::ZERO, Some(SECOND)).await.unwrap();
@@ -83,7 +83,7 @@ async fn a_lease_may_be_given_by_the_call() {
 }
 
 #[tokio::test]
-async fn a_release_puts_back_what_came_in_order_and_takes_the_hand_out_back() {
+async fn release_restores_order_content_and_delivery_count() {
     let broker = Broker::new().await;
     for id in ["a", "b", "c", "d"] {
         broker.send(order(id)).await.unwrap();
@@ -99,16 +99,16 @@ async fn a_release_puts_back_what_came_in_order_and_takes_the_hand_out_back() {
     assert_eq!(ids(&again), ["a", "b", "c", "d"]);
     for delivery in again {
         assert_eq!((delivery.deliveries, delivery.message.attempts.handled), (Some(1), 0));
-        assert!(delivery.message.headers.is_empty(), "as it came");
+        assert!(delivery.message.headers.is_empty(), "changes of the handler are dropped");
     }
 }
 
 #[tokio::test]
-async fn lost_leases_come_back_in_the_order_in_which_they_were_handed_out() {
+async fn messages_with_expired_leases_return_in_delivery_order() {
     let broker = Broker::new().await;
     let batch: Vec<_> = (0..20).map(|n| order(&n.to_string())).collect();
     broker.sqlite.producer().await.unwrap().send(&batch).await;
-    // Leave holes in the slab, so that positions and order differ.
+    // Acknowledge some of them, so that positions and order differ.
     let held = broker.mail.receive(10, Duration::ZERO, None).await.unwrap();
     for (n, delivery) in held.into_iter().enumerate() {
         if n % 3 != 0 {
@@ -122,7 +122,7 @@ async fn lost_leases_come_back_in_the_order_in_which_they_were_handed_out() {
 }
 
 #[tokio::test]
-async fn a_move_takes_the_message_as_it_stands_and_starts_its_deliveries_anew() {
+async fn move_keeps_changed_content_and_resets_deliveries() {
     let broker = Broker::new().await;
     broker.send(order("a")).await.unwrap();
     receive(&broker.mail).await;
@@ -139,7 +139,7 @@ async fn a_move_takes_the_message_as_it_stands_and_starts_its_deliveries_anew() 
 }
 
 #[tokio::test]
-async fn a_move_to_nowhere_changes_nothing_and_items_fail_alone() {
+async fn move_to_a_missing_topic_fails_alone_and_changes_nothing() {
     let broker = Broker::new().await;
     for id in ["a", "b"] {
         broker.send(order(id)).await.unwrap();
@@ -151,19 +151,23 @@ async fn a_move_to_nowhere_changes_nothing_and_items_fail_alone() {
     assert_eq!(unsettled.len(), 1);
     let Unsettled { settle, error } = unsettled.remove(0);
     assert_eq!(error.kind(), ErrorKind::NotFound);
-    assert_eq!(broker.held().leased, 1, "still in hand");
+    assert_eq!(broker.held().leased, 1, "still leased");
     ack(&broker.mail, settle.delivery).await;
     assert_eq!(broker.held().leased, 0);
 }
 
 #[tokio::test]
-async fn a_deferred_message_waits_for_its_own_subscription_alone() {
+async fn deferred_message_returns_only_to_its_own_subscription() {
     let broker = Broker::new().await;
     broker.send(order("a")).await.unwrap();
     let (mail, stock) = (one(&broker.mail).await, one(&broker.stock).await);
     defer(&broker.mail, mail, "mail", after(SECOND)).await;
     defer(&broker.stock, stock, "stock", after(SECOND * 2)).await;
-    assert_eq!(broker.held(), Held { waiting: 2, ready: 0, leased: 0 }, "they do not collide");
+    assert_eq!(
+        broker.held(),
+        Held { waiting: 2, ready: 0, leased: 0 },
+        "the two entries have different names"
+    );
     broker.clock.advance(SECOND - MILLI).await;
     assert!(seen(&broker.mail).await.is_empty());
     broker.clock.advance(MILLI).await;
@@ -175,7 +179,7 @@ async fn a_deferred_message_waits_for_its_own_subscription_alone() {
 }
 
 #[tokio::test]
-async fn a_consumer_that_closes_gives_back_what_it_holds_as_it_came() {
+async fn closing_a_consumer_releases_its_messages_uncounted() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     for id in ["a", "b", "c"] {
@@ -205,7 +209,7 @@ async fn a_consumer_that_closes_gives_back_what_it_holds_as_it_came() {
 }
 
 #[tokio::test]
-async fn a_consumer_that_is_dropped_has_crashed_and_its_leases_run_out() {
+async fn leases_of_a_dropped_consumer_expire() {
     let broker = Broker::new().await;
     broker.send(order("a")).await.unwrap();
     let another = broker.another().await;

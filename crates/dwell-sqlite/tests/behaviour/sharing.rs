@@ -1,11 +1,11 @@
-//! Two connections that share nothing but the file, as two processes do.
+//! Two connections that share only the file, like two processes.
 
 use super::*;
 use dwell_core::{Changed, OnConflict, RecordQuery};
 
 const POLL: Duration = Duration::from_millis(250);
 
-/// Another process on the same file.
+/// Opens the same file as another process would.
 async fn stranger(broker: &Broker) -> (Sqlite, Arc<dyn Consumer>) {
     let sqlite = broker.file.open(settings(), &broker.clock).unwrap();
     let mail = sqlite.consumer(Subscription::new("orders", "mail")).await.unwrap();
@@ -17,7 +17,7 @@ async fn send(sqlite: &Sqlite, envelope: Envelope) -> Result<Sent> {
 }
 
 #[tokio::test]
-async fn what_another_process_sends_is_noticed_within_the_time_that_is_declared() {
+async fn message_of_another_process_is_noticed_within_the_poll_interval() {
     let broker = Broker::new().await;
     let (other, _mail) = stranger(&broker).await;
     let waiting = broker.receiving(&broker.mail, 10, SECOND * 60);
@@ -26,7 +26,7 @@ async fn what_another_process_sends_is_noticed_within_the_time_that_is_declared(
     broker.clock.advance(POLL).await;
     assert_eq!(waiting.got(), (POLL, vec!["a".into()]));
 
-    // What it schedules in time for us comes on the millisecond.
+    // A message that it schedules early enough arrives at the exact due time.
     let waiting = broker.receiving(&broker.mail, 10, SECOND * 60);
     send(&other, order("b").due(after(SECOND))).await.unwrap();
     broker.clock.advance(POLL).await;
@@ -35,7 +35,7 @@ async fn what_another_process_sends_is_noticed_within_the_time_that_is_declared(
 }
 
 #[tokio::test]
-async fn what_another_process_sends_is_noticed_in_time_also_if_what_we_do_next_fails() {
+async fn message_of_another_process_is_noticed_after_a_failed_transaction() {
     let kept = SqliteSettings { max_size: Some(2 << 20), done: SECOND * 60, ..settings() };
     let broker = Broker::with(kept).await;
     let (other, _mail) = stranger(&broker).await;
@@ -44,7 +44,7 @@ async fn what_another_process_sends_is_noticed_in_time_also_if_what_we_do_next_f
     let waiting = broker.receiving(&broker.stock, 10, SECOND * 60);
     broker.clock.idle().await;
     send(&other, Envelope { to: Address::subscription("orders", "stock"), ..order("a") }).await.unwrap();
-    // It sees that something has changed, and is rolled back: there will never be room for such a result.
+    // This transaction sees the change, and is rolled back: there is never room for such a result.
     let result = Some(vec![b'x'; 3 << 20].into());
     let unsettled = settle(&broker.mail, first, Action::Ack { result }).await.remove(0);
     assert_eq!(unsettled.error.kind(), ErrorKind::StorageFull);
@@ -54,7 +54,7 @@ async fn what_another_process_sends_is_noticed_in_time_also_if_what_we_do_next_f
 }
 
 #[tokio::test]
-async fn they_share_the_work_and_nothing_comes_twice() {
+async fn processes_share_the_work_and_deliver_each_message_once() {
     let broker = Broker::new().await;
     let (other, theirs) = stranger(&broker).await;
     let mut sent = Vec::new();
@@ -82,13 +82,13 @@ async fn they_share_the_work_and_nothing_comes_twice() {
 }
 
 #[tokio::test]
-async fn fences_keys_ids_topics_and_counts_are_one_for_both() {
+async fn processes_share_fences_keys_ids_topics_and_counts() {
     let broker = Broker::new().await;
     let (other, theirs) = stranger(&broker).await;
     send(&broker.sqlite, keyed("a1", "k")).await.unwrap();
     send(&other, keyed("a2", "k")).await.unwrap();
     let ours = broker.mail.receive(1, Duration::ZERO, None).await.unwrap().remove(0);
-    assert!(seen(&theirs).await.is_empty(), "the key is in our hands");
+    assert!(seen(&theirs).await.is_empty(), "this process holds the key");
     ack(&broker.mail, ours).await;
     let theirs_now = one(&theirs).await;
     assert_eq!(theirs_now.message.id.to_string(), "a2");
@@ -111,7 +111,7 @@ async fn fences_keys_ids_topics_and_counts_are_one_for_both() {
 }
 
 #[tokio::test]
-async fn what_a_dead_process_held_comes_back_after_its_lease() {
+async fn messages_of_a_dead_process_return_after_the_lease() {
     let broker = Broker::new().await;
     let (other, theirs) = stranger(&broker).await;
     send(&other, order("a")).await.unwrap();
@@ -123,15 +123,16 @@ async fn what_a_dead_process_held_comes_back_after_its_lease() {
 }
 
 #[tokio::test]
-async fn a_wall_clock_that_is_set_takes_nothing_from_who_is_alive() {
+async fn wall_clock_change_keeps_leases_of_a_live_process() {
     let broker = Broker::new().await;
     broker.send(order("a")).await.unwrap();
     let held = one(&broker.mail).await;
     broker.clock.step_wall(3_600_000);
-    // We notice with the next thing that we do, and others only look at what we wrote.
+    // This process notices the change with its next transaction; other processes only read the
+    // stored leases.
     assert!(seen(&broker.mail).await.is_empty());
     let (_other, theirs) = stranger(&broker).await;
-    assert!(seen(&theirs).await.is_empty(), "our lease has moved with the clock");
+    assert!(seen(&theirs).await.is_empty(), "the lease has moved with the clock");
     broker.clock.advance(LEASE - MILLI).await;
     assert!(seen(&theirs).await.is_empty());
     broker.clock.advance(MILLI).await;

@@ -1,4 +1,5 @@
-//! A file that has reached its `max_size`: whatever it is full of can be looked at, handed out and settled.
+//! Tests of a file that has reached its `max_size`: all its messages can be listed, delivered and
+//! settled.
 
 use super::faults::{drain, fill, sized};
 use super::*;
@@ -6,12 +7,13 @@ use dwell_core::{OnConflict, RecordQuery};
 
 const SIZES: [usize; 3] = [20, 300, 900];
 
-/// A broker whose file is small, and which keeps records of what is over.
+/// Returns a broker with a small file that keeps finished records.
 async fn small() -> Broker {
     Broker::with(SqliteSettings { max_size: Some(2 << 20), done: SECOND * 3600, ..settings() }).await
 }
 
-/// Handles all that is there for one subscription, as far as there is room for what the others have not handled yet.
+/// Handles all messages of one subscription, as far as there is room beside the messages of the
+/// others.
 async fn empty(consumer: &Arc<dyn Consumer>) -> Vec<String> {
     let mut seen = Vec::new();
     loop {
@@ -32,7 +34,7 @@ async fn empty(consumer: &Arc<dyn Consumer>) -> Vec<String> {
     }
 }
 
-/// Handles up to so many, one settlement at a time.
+/// Handles up to this number of messages, one settlement at a time.
 async fn take(consumer: &Arc<dyn Consumer>, most: usize) -> Vec<String> {
     let deliveries = consumer.receive(most, Duration::ZERO, None).await.unwrap();
     let seen = ids(&deliveries);
@@ -52,7 +54,7 @@ fn publish(id: &str, bytes: usize) -> Envelope {
 }
 
 #[tokio::test]
-async fn publishes_that_waited_in_a_full_file_come_to_all_of_their_subscriptions() {
+async fn pending_publishes_in_a_full_file_reach_all_subscriptions() {
     for bytes in SIZES {
         for in_turns in [true, false] {
             let broker = small().await;
@@ -62,7 +64,7 @@ async fn publishes_that_waited_in_a_full_file_come_to_all_of_their_subscriptions
             assert!(confirmed.len() > 200, "{}", confirmed.len());
             broker.clock.advance(SECOND * 2).await;
 
-            // Who looks at it sees it, whatever cannot be moved on.
+            // The ledger lists the messages, even those that cannot be promoted.
             let ledger = broker.sqlite.ledger().unwrap();
             let count: u64 = ledger.counts().await.unwrap().iter().map(|count| count.count).sum();
             assert!(count >= confirmed.len() as u64, "{bytes}: {count}");
@@ -90,7 +92,7 @@ async fn publishes_that_waited_in_a_full_file_come_to_all_of_their_subscriptions
 }
 
 #[tokio::test]
-async fn what_waits_for_one_subscription_comes_to_it_past_any_number_of_publishes_that_have_no_room() {
+async fn message_for_one_subscription_passes_publishes_without_room() {
     let broker = small().await;
     let more: Vec<_> = (0..200).map(|n| Subscription::new("orders", format!("more-{n}"))).collect();
     broker.sqlite.provision(&[], &more, OnMissing::Create).await.unwrap();
@@ -107,7 +109,7 @@ async fn what_waits_for_one_subscription_comes_to_it_past_any_number_of_publishe
 }
 
 #[tokio::test]
-async fn ids_that_were_chosen_are_still_known_when_their_records_had_to_make_room() {
+async fn chosen_ids_stay_known_after_records_are_removed_for_room() {
     for bytes in SIZES {
         for max in [1, 100] {
             let broker = small().await;
@@ -134,12 +136,12 @@ async fn ids_that_were_chosen_are_still_known_when_their_records_had_to_make_roo
 }
 
 #[tokio::test]
-async fn a_file_that_has_reached_its_size_is_not_taken_for_a_full_disk() {
+async fn maximum_size_is_not_mistaken_for_a_full_disk() {
     use std::os::unix::fs::MetadataExt;
     let broker = small().await;
     let reserve = || {
         let path = format!("{}-reserve", broker.file.path().display());
-        // It may have grown with the log.
+        // The file may have grown with the log, but is not replaced.
         std::fs::metadata(path).unwrap().ino()
     };
     let before = reserve();
@@ -149,22 +151,22 @@ async fn a_file_that_has_reached_its_size_is_not_taken_for_a_full_disk() {
         let result = Some(vec![b'x'; 3000].into());
         refused = settle(&broker.mail, delivery, Action::Ack { result }).await.pop().or(refused);
     }
-    let error = refused.expect("there is no room for so many results").error;
+    let error = refused.expect("the results must exceed the room").error;
     assert_eq!(error.kind(), ErrorKind::StorageFull);
     assert!(error.to_string().contains("`max_size`") && !error.to_string().contains("disk"), "{error}");
     empty(&broker.mail).await;
-    assert_eq!(reserve(), before, "what is kept for a full disk was let go");
+    assert_eq!(reserve(), before, "the reserve for a full disk was released");
 }
 
 #[tokio::test]
-async fn nothing_that_is_over_makes_way_for_what_users_send() {
+async fn finished_records_are_not_removed_for_new_messages() {
     for bytes in [900, 5000, 60_000] {
         let broker = small().await;
         for n in 0..20 {
             broker.send(sized(&format!("over-{n}"), 20)).await.unwrap();
         }
         assert_eq!(empty(&broker.mail).await.len(), 20);
-        // Each is there twice in the end.
+        // Each message finally has two rows.
         let (confirmed, error) = fill(&broker, |n| publish(&n.to_string(), bytes)).await;
         assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
         assert!(!confirmed.is_empty());
@@ -175,7 +177,7 @@ async fn nothing_that_is_over_makes_way_for_what_users_send() {
 }
 
 #[tokio::test]
-async fn however_many_rows_of_other_programs_have_no_room_those_behind_them_are_taken_in() {
+async fn rows_without_room_do_not_block_later_rows_of_other_programs() {
     let broker = Broker::with(SqliteSettings { max_size: Some(4 << 20), ..settings() }).await;
     let more: Vec<_> = (0..200).map(|n| Subscription::new("orders", format!("more-{n}"))).collect();
     broker.sqlite.provision(&[], &more, OnMissing::Create).await.unwrap();
@@ -187,20 +189,20 @@ async fn however_many_rows_of_other_programs_have_no_room_those_behind_them_are_
     let to_stock =
         |n: usize| Envelope { to: Address::subscription("orders", "stock"), ..sized(&n.to_string(), 900) };
     fill(&broker, to_stock).await;
-    // Room for a few such as these, and for none of which each of 200 subscriptions gets one.
+    // Room for a few such messages, but not for one with 200 subscriptions.
     assert_eq!(take(&broker.stock, 12).await.len(), 12);
     insert("INSERT INTO incoming (topic, subscription, id) VALUES ('orders', 'mail', 'behind')");
     assert_eq!(seen(&broker.mail).await, ["behind"]);
     let left = "SELECT count(*) FROM incoming WHERE error IS NULL";
     let left: i64 = broker.file.connection().query_row(left, [], |row| row.get(0)).unwrap();
-    assert_eq!(left, 2500, "they wait until there is room");
+    assert_eq!(left, 2500, "the others stay until there is room");
     broker.file.check();
 }
 
 #[tokio::test]
-async fn what_has_no_room_in_a_file_holds_up_nothing_that_another_program_put_there() {
+async fn large_row_without_room_does_not_block_small_rows() {
     let broker = Broker::with(SqliteSettings { max_size: Some(2 << 20), ..settings() }).await;
-    // For all of the topic, which has two subscriptions.
+    // For the whole topic, which has two subscriptions.
     let insert = |id: &str, bytes: u32| {
         let sql = "INSERT INTO incoming (topic, id, body) VALUES ('orders', ?1, zeroblob(?2))";
         broker.file.connection().execute(sql, (id, bytes)).unwrap();
@@ -221,7 +223,7 @@ async fn what_has_no_room_in_a_file_holds_up_nothing_that_another_program_put_th
     assert_eq!(seen(&broker.mail).await, ["small"]);
     broker.clock.advance(LEASE).await;
     for consumer in [&broker.stock, &broker.mail] {
-        assert_eq!(empty(consumer).await, ["large", "small", "later"], "there is room by and by");
+        assert_eq!(empty(consumer).await, ["large", "small", "later"], "acknowledged messages make room");
     }
     broker.file.check();
 }

@@ -1,4 +1,4 @@
-//! A file that goes with its test.
+//! Temporary file that is removed with its test.
 
 use super::{directory::Directory, invariants};
 use dwell_core::{Result, Seams, VirtualClock};
@@ -6,7 +6,7 @@ use dwell_sqlite::{Location, Sqlite, SqliteSettings};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 
-/// How many messages there are that are not over, as the file itself says.
+/// Number of unfinished messages, read from the file itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) waiting: usize,
@@ -48,12 +48,12 @@ impl Temporary {
         Held { waiting: count("0"), ready: count("1, 2"), leased: count("3") }
     }
 
-    /// What must hold between two transactions, whatever has happened.
+    /// Checks the invariants between two transactions.
     pub(crate) fn check(&self) {
-        assert_eq!(invariants::broken(&self.connection()).unwrap(), [""; 0], "this does not hold");
+        assert_eq!(invariants::broken(&self.connection()).unwrap(), [""; 0], "violated invariants");
     }
 
-    /// A client that knows nothing of Dwell.
+    /// Opens a plain SQLite connection.
     pub(crate) fn connection(&self) -> Connection {
         Connection::open(&self.path).unwrap()
     }

@@ -3,7 +3,7 @@ use super::*;
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 #[tokio::test]
-async fn nothing_is_early_and_everything_is_there_when_it_is_due() {
+async fn messages_arrive_exactly_when_due() {
     let broker = Broker::new().await;
     let start = broker.now();
     for delay in [MILLI, SECOND, SECOND * 3600, YEAR * 10] {
@@ -21,7 +21,7 @@ async fn nothing_is_early_and_everything_is_there_when_it_is_due() {
 }
 
 #[tokio::test]
-async fn a_fraction_of_a_millisecond_is_never_early() {
+async fn fraction_of_a_millisecond_is_never_early() {
     let broker = Broker::new().await;
     broker.send(order("a").due(after(Duration::from_nanos(1)))).await.unwrap();
     assert!(seen(&broker.mail).await.is_empty());
@@ -30,7 +30,7 @@ async fn a_fraction_of_a_millisecond_is_never_early() {
 }
 
 #[tokio::test]
-async fn zero_and_the_past_are_at_once_and_the_end_of_time_is_accepted() {
+async fn past_due_times_are_immediate_and_the_maximum_is_accepted() {
     let broker = Broker::new().await;
     let past = Due::At(Timestamp(0));
     for (id, due) in [("a", after(Duration::ZERO)), ("b", past), ("c", Due::At(broker.now()))] {
@@ -47,7 +47,7 @@ async fn zero_and_the_past_are_at_once_and_the_end_of_time_is_accepted() {
 }
 
 #[tokio::test]
-async fn due_order_holds_and_a_long_delay_blocks_nothing() {
+async fn messages_arrive_in_due_order_and_a_long_delay_blocks_none() {
     let broker = Broker::new().await;
     for (id, seconds) in [("long", 3600), ("second", 2), ("first", 1), ("also first", 1)] {
         broker.send(order(id).due(after(SECOND * seconds))).await.unwrap();
@@ -59,12 +59,12 @@ async fn due_order_holds_and_a_long_delay_blocks_nothing() {
 }
 
 #[tokio::test]
-async fn a_publish_that_waits_fans_out_to_those_subscribed_when_it_is_due() {
+async fn pending_publish_fans_out_to_subscriptions_at_its_due_time() {
     let broker = Broker::new().await;
     broker.send(order("early").due(after(SECOND))).await.unwrap();
     broker.send(order("late").due(after(SECOND * 3))).await.unwrap();
     assert_eq!(broker.held().waiting, 2, "one entry each");
-    // Nobody receives while `early` becomes due, and still it is not for one who came after.
+    // No consumer polls while `early` becomes due, and still a later subscription does not get it.
     broker.clock.advance(SECOND * 2).await;
     let new = broker.subscribe(Subscription::new("orders", "new")).await;
     assert!(seen(&new).await.is_empty());
@@ -74,7 +74,7 @@ async fn a_publish_that_waits_fans_out_to_those_subscribed_when_it_is_due() {
 }
 
 #[tokio::test]
-async fn what_waits_for_one_subscription_goes_to_that_one() {
+async fn pending_message_for_one_subscription_goes_only_there() {
     let broker = Broker::new().await;
     let to = Address::subscription("orders", "mail");
     broker.send(Envelope { to, ..order("a") }.due(after(SECOND))).await.unwrap();
@@ -84,7 +84,7 @@ async fn what_waits_for_one_subscription_goes_to_that_one() {
 }
 
 #[tokio::test]
-async fn a_wall_clock_set_back_fires_nothing_early_and_loses_no_lease() {
+async fn wall_clock_set_back_fires_nothing_early_and_keeps_leases() {
     let broker = Broker::new().await;
     broker.send(order("held")).await.unwrap();
     let held = one(&broker.mail).await;
@@ -93,7 +93,10 @@ async fn a_wall_clock_set_back_fires_nothing_early_and_loses_no_lease() {
     broker.clock.advance(SECOND * 5).await;
     broker.clock.step_wall(-3_600_000);
     broker.clock.advance(SECOND * 20).await;
-    assert!(waiting.is_waiting(), "ten seconds have gone by, but it is not that time");
+    assert!(
+        waiting.is_waiting(),
+        "ten seconds have elapsed, but the wall clock has not reached the due time"
+    );
     assert!(broker.mail.extend(vec![held.receipt.lease()], Some(YEAR)).await.unwrap().is_empty());
     broker.clock.advance(SECOND * 3600 - SECOND * 15).await;
     let (at, got) = waiting.got();
@@ -101,7 +104,7 @@ async fn a_wall_clock_set_back_fires_nothing_early_and_loses_no_lease() {
 }
 
 #[tokio::test]
-async fn a_wall_clock_set_forward_skips_nothing_and_ends_no_lease() {
+async fn wall_clock_set_forward_skips_nothing_and_keeps_leases() {
     let broker = Broker::new().await;
     broker.send(order("held")).await.unwrap();
     let held = one(&broker.mail).await;
@@ -118,7 +121,7 @@ async fn a_wall_clock_set_forward_skips_nothing_and_ends_no_lease() {
 }
 
 #[tokio::test]
-async fn many_due_at_one_instant_become_ready_in_bounded_steps() {
+async fn messages_due_at_one_instant_become_ready_in_bounded_steps() {
     const COUNT: usize = 20_000;
     let broker = Broker::new().await;
     let (mail, producer) = (Address::subscription("orders", "mail"), broker.sqlite.producer().await.unwrap());
@@ -136,7 +139,7 @@ async fn many_due_at_one_instant_become_ready_in_bounded_steps() {
         let deliveries = broker.mail.receive(250, Duration::ZERO, None).await.unwrap();
         let held = broker.held();
         assert!(before.waiting - held.waiting <= 1000, "{before:?} {held:?}");
-        assert!(held.ready <= 5000, "what is due is taken in as fast as it is handed out: {held:?}");
+        assert!(held.ready <= 5000, "messages are promoted only as fast as they are delivered: {held:?}");
         for delivery in &deliveries {
             assert_eq!(*delivery.message.id.0, *next.to_string());
             next += 1;
@@ -148,7 +151,7 @@ async fn many_due_at_one_instant_become_ready_in_bounded_steps() {
 }
 
 #[tokio::test]
-async fn what_is_due_behind_more_than_one_step_for_others_is_found_without_waiting() {
+async fn due_message_behind_many_of_another_subscription_is_found_at_once() {
     let broker = Broker::new().await;
     let to = |name| Address::subscription("orders", name);
     let batch: Vec<_> =
@@ -160,7 +163,7 @@ async fn what_is_due_behind_more_than_one_step_for_others_is_found_without_waiti
 }
 
 #[tokio::test]
-async fn a_backlog_does_not_keep_what_is_due_out() {
+async fn backlog_does_not_block_due_messages() {
     let broker = Broker::new().await;
     let batch: Vec<_> = (0..10_000).map(|n| order(&n.to_string())).collect();
     broker.sqlite.producer().await.unwrap().send(&batch).await;
@@ -171,7 +174,7 @@ async fn a_backlog_does_not_keep_what_is_due_out() {
 }
 
 #[tokio::test]
-async fn who_asks_for_many_that_are_due_at_one_instant_gets_up_to_five_thousand_at_once_in_order() {
+async fn one_receive_returns_up_to_five_thousand_due_messages_in_order() {
     let broker = Broker::new().await;
     let print = Subscription::new("bills", "print");
     broker.sqlite.provision(&[], std::slice::from_ref(&print), OnMissing::Create).await.unwrap();
@@ -193,7 +196,7 @@ async fn who_asks_for_many_that_are_due_at_one_instant_gets_up_to_five_thousand_
 }
 
 #[tokio::test]
-async fn what_comes_due_together_is_in_due_order_and_each_goes_its_own_way_whatever_lies_between() {
+async fn messages_due_together_arrive_in_due_order_and_settle_independently() {
     let broker = Broker::new().await;
     let bills = broker.subscribe(Subscription::new("bills", "print")).await;
     let to = Address::subscription("bills", "print");
@@ -217,7 +220,7 @@ async fn what_comes_due_together_is_in_due_order_and_each_goes_its_own_way_whate
     let mut leases: Vec<_> = deliveries.iter().map(|delivery| delivery.receipt.lease()).collect();
     leases.sort_by_key(|lease| lease.fence);
     leases.dedup_by_key(|lease| lease.fence);
-    assert_eq!(leases.len(), 5, "each has a fence of its own");
+    assert_eq!(leases.len(), 5, "each delivery has a separate fence");
 
     let [later, d] = [deliveries.remove(4), deliveries.remove(3)];
     let [c, b, a] = [deliveries.remove(2), deliveries.remove(1), deliveries.remove(0)];
@@ -228,14 +231,14 @@ async fn what_comes_due_together_is_in_due_order_and_each_goes_its_own_way_whate
     assert!(settle(&bills, deferred, action).await.is_empty());
     release_all(&bills, vec![later, d, a]).await;
     let again = receive(&bills).await;
-    assert_eq!(ids(&again), ["a", "d", "later"], "what comes back has its old place");
+    assert_eq!(ids(&again), ["a", "d", "later"], "a released message keeps its position");
     broker.clock.advance(SECOND).await;
     let deferred = one(&bills).await;
     assert_eq!((&*deferred.message.id.0, deferred.deliveries), ("c", Some(1)));
     for delivery in again.into_iter().chain([deferred]) {
         ack(&bills, delivery).await;
     }
-    // The other topic has two subscriptions, and nobody has asked there yet.
+    // The other topic has two subscriptions, and no consumer has polled there yet.
     assert_eq!(broker.held(), Held { waiting: 2, ready: 0, leased: 0 });
     broker.file.check();
 }

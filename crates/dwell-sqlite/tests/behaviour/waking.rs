@@ -6,7 +6,7 @@ use std::{
 };
 
 #[tokio::test]
-async fn a_receiver_waits_no_longer_than_it_was_told() {
+async fn receive_waits_no_longer_than_requested() {
     let broker = Broker::new().await;
     let waiting = broker.receiving(&broker.mail, 10, SECOND * 5);
     broker.clock.advance(SECOND * 5 - MILLI).await;
@@ -16,7 +16,7 @@ async fn a_receiver_waits_no_longer_than_it_was_told() {
 }
 
 #[tokio::test]
-async fn a_message_wakes_the_receiver_at_once() {
+async fn message_wakes_the_receiver_at_once() {
     let broker = Broker::new().await;
     let waiting = broker.receiving(&broker.mail, 10, Duration::MAX);
     broker.clock.advance(SECOND).await;
@@ -26,7 +26,7 @@ async fn a_message_wakes_the_receiver_at_once() {
 }
 
 #[tokio::test]
-async fn a_receiver_wakes_on_the_millisecond_that_something_is_due() {
+async fn receiver_wakes_up_at_the_exact_due_time() {
     let broker = Broker::new().await;
     broker.send(order("a").due(after(Duration::from_millis(12_345)))).await.unwrap();
     let (mail, stock) =
@@ -37,7 +37,7 @@ async fn a_receiver_wakes_on_the_millisecond_that_something_is_due() {
 }
 
 #[tokio::test]
-async fn an_earlier_due_time_wakes_a_receiver_that_waits_for_a_later_one() {
+async fn earlier_due_time_wakes_a_receiver_waiting_for_a_later_one() {
     let broker = Broker::new().await;
     let scheduler = broker.sqlite.scheduler().unwrap();
     broker.send(order("late").due(after(SECOND * 100))).await.unwrap();
@@ -52,14 +52,14 @@ async fn an_earlier_due_time_wakes_a_receiver_that_waits_for_a_later_one() {
     scheduler.reschedule(&id, after(SECOND)).await.unwrap();
     let third = broker.receiving(&broker.stock, 10, SECOND * 2);
     broker.clock.advance(SECOND * 5).await;
-    assert_eq!(third.got(), (SECOND * 6, vec!["early".into()]), "it was there already");
+    assert_eq!(third.got(), (SECOND * 6, vec!["early".into()]), "the message was already ready");
     let late: Vec<_> = waiting.iter().filter_map(|waiting| waiting.0.lock().unwrap().take()).collect();
     assert_eq!(late.len(), 1);
     assert_eq!(late[0].0, SECOND * 7);
 }
 
 #[tokio::test]
-async fn a_receiver_that_waits_wakes_when_a_lease_runs_out_that_was_given_meanwhile() {
+async fn waiting_receiver_wakes_up_when_a_newer_lease_expires() {
     let broker = Broker::new().await;
     let another = broker.another().await;
     let first = broker.receiving(&broker.mail, 10, LEASE * 2);
@@ -74,7 +74,7 @@ async fn a_receiver_that_waits_wakes_when_a_lease_runs_out_that_was_given_meanwh
 }
 
 #[tokio::test]
-async fn an_extension_to_an_earlier_end_wakes_who_waits_for_it() {
+async fn shortening_a_lease_wakes_a_waiting_receiver() {
     let broker = Broker::new().await;
     broker.send(order("a")).await.unwrap();
     let held = one(&broker.mail).await;
@@ -87,9 +87,9 @@ async fn an_extension_to_an_earlier_end_wakes_who_waits_for_it() {
 }
 
 #[tokio::test]
-async fn as_many_receivers_wake_as_there_is_work_for() {
+async fn only_as_many_receivers_wake_up_as_needed() {
     let broker = Broker::new().await;
-    // A lease that runs out first, so that no later one is worth telling.
+    // A lease that expires first, so that later leases cause no wake-ups.
     broker.send(order("held")).await.unwrap();
     let _held = one(&broker.mail).await;
     broker.clock.advance(MILLI).await;
@@ -109,7 +109,7 @@ async fn as_many_receivers_wake_as_there_is_work_for() {
 }
 
 #[tokio::test]
-async fn a_receive_that_is_dropped_has_leased_nothing() {
+async fn dropped_receive_leases_nothing() {
     let broker = Broker::new().await;
     let mut receive = broker.mail.receive(10, SECOND * 60, None);
     let mut cx = Context::from_waker(Waker::noop());
@@ -118,14 +118,14 @@ async fn a_receive_that_is_dropped_has_leased_nothing() {
     drop(receive);
     let delivery = one(&broker.mail).await;
     assert_eq!(delivery.deliveries, Some(1));
-    // Nor one that was never polled.
+    // A receive that was never polled leases nothing either.
     release_all(&broker.mail, vec![delivery]).await;
     drop(broker.mail.receive(10, SECOND, None));
     assert_eq!(one(&broker.mail).await.deliveries, Some(1));
 }
 
 #[tokio::test]
-async fn the_wake_up_of_a_receive_that_is_dropped_goes_to_the_next() {
+async fn wake_up_of_a_dropped_receive_passes_to_the_next() {
     let broker = Broker::new().await;
     let consumers = [broker.another().await, broker.another().await];
     let mut dropped = consumers[0].receive(1, SECOND * 60, None);
@@ -143,7 +143,7 @@ async fn the_wake_up_of_a_receive_that_is_dropped_goes_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_receive_that_is_dropped_on_its_way_through_a_hot_key_leaves_the_rest_to_the_next() {
+async fn receive_dropped_within_a_hot_key_passes_its_wake_up_on() {
     let broker = Broker::new().await;
     broker.send(keyed("held", "hot")).await.unwrap();
     let _held = one(&broker.mail).await;
@@ -165,7 +165,7 @@ async fn a_receive_that_is_dropped_on_its_way_through_a_hot_key_leaves_the_rest_
 }
 
 #[tokio::test]
-async fn a_pending_receive_blocks_neither_settle_nor_extend() {
+async fn waiting_receive_blocks_neither_settle_nor_extend() {
     let broker = Broker::new().await;
     broker.send(order("a")).await.unwrap();
     let held = one(&broker.mail).await;
@@ -177,7 +177,7 @@ async fn a_pending_receive_blocks_neither_settle_nor_extend() {
 }
 
 #[tokio::test]
-async fn asking_for_none_leases_none() {
+async fn receive_of_zero_messages_leases_none() {
     let broker = Broker::new().await;
     broker.send(order("a")).await.unwrap();
     assert!(broker.mail.receive(0, Duration::ZERO, None).await.unwrap().is_empty());

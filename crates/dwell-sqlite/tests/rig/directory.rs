@@ -1,4 +1,4 @@
-//! A directory that goes with its test.
+//! Temporary directory that is removed with its test.
 
 use std::{
     path::{Path, PathBuf},

@@ -1,8 +1,8 @@
-//! A file for each case, which another process finds by the name of the case.
+//! One file for each conformance case, named after the case so that another process finds it.
 
 mod suite;
 
-#[allow(unused_imports, reason = "the log has a rig of its own")]
+#[allow(unused_imports, reason = "the log column has a separate rig")]
 pub(crate) use suite::SqliteRig;
 
 use dwell_core::{Result, Seams, VirtualClock};
@@ -13,7 +13,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// One file, open once: every connection to it shares that.
+/// File that is opened once and shared by all connections.
 pub(crate) struct OneFile {
     pub(crate) clock: VirtualClock,
     pub(crate) seams: Seams,
@@ -22,7 +22,7 @@ pub(crate) struct OneFile {
 
 struct Opened {
     path: PathBuf,
-    /// It was not there before: it goes with the rig.
+    /// Set if the file did not exist before: it is then removed with the rig.
     is_ours: bool,
     sqlite: Sqlite,
 }
@@ -33,8 +33,8 @@ impl OneFile {
         Self { clock, seams, open: Mutex::default() }
     }
 
-    /// A connection to the file of this name. All processes on one machine have one clock, so whoever opens it first
-    /// brings the clock.
+    /// Returns a connection to the file of this name. All processes on one machine share a clock,
+    /// so the clock comes from the first one to open the file.
     pub(crate) fn connect(&self, name: &str) -> Result<Sqlite> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(open) = &*open {
@@ -49,7 +49,7 @@ impl OneFile {
         Ok(connection)
     }
 
-    /// The file, once it is open.
+    /// Returns the path and the transport of the file, once it is open.
     pub(crate) fn opened(&self) -> Option<(PathBuf, Sqlite)> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.as_ref().map(|open| (open.path.clone(), open.sqlite.clone()))
@@ -66,12 +66,12 @@ impl Drop for OneFile {
     }
 }
 
-/// Whether the suite has started this process.
+/// Returns whether this process was started by the suite.
 fn is_worker() -> bool {
     std::env::args().any(|argument| argument == "--hold-deliveries")
 }
 
-/// That of the suite, whichever of its processes asks.
+/// Returns the directory of the suite, which its worker processes share.
 pub(crate) fn directory() -> PathBuf {
     let suite = if is_worker() { std::os::unix::process::parent_id() } else { std::process::id() };
     let directory = std::env::temp_dir().join(format!("dwell-sqlite-conformance-{suite}"));
@@ -79,7 +79,7 @@ pub(crate) fn directory() -> PathBuf {
     directory
 }
 
-/// Runs the suite, which leaves nothing behind.
+/// Runs the suite, and removes its directory.
 pub(crate) fn run(suite: impl FnOnce() -> ExitCode) -> ExitCode {
     let ended = suite();
     if !is_worker() {

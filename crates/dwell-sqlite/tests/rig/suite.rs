@@ -1,4 +1,4 @@
-//! SQLite as the suite sees it, on virtual time, alone or with a second file as its store.
+//! Conformance rig of SQLite on virtual time, alone or with a second file as its store.
 #![allow(dead_code, reason = "not every test target has a store")]
 
 use super::{OneFile, directory};
@@ -21,14 +21,15 @@ impl SqliteRig {
         Self { name, file: OneFile::new(clock), store: None }
     }
 
-    /// With a second file, which holds all pending messages.
+    /// Adds a second file, which holds all pending messages.
     pub(crate) fn with_store(mut self) -> Self {
         self.store = Some(OneFile::new(self.file.clock.clone()));
         self
     }
 }
 
-/// The time of a worker that the suite starts: all processes that share the file share the time.
+/// Returns the time for a worker process started by the suite: all processes that share the file
+/// share the time.
 fn worker_time() -> Option<Timestamp> {
     let mut arguments = std::env::args().skip_while(|argument| argument != "--hold-deliveries").skip(1);
     let path = directory().join(format!("{}.db", arguments.next()?));
@@ -95,7 +96,7 @@ impl Rig for SqliteRig {
 
     fn put_foreign<'a>(&'a self, topic: &'a str, message: Foreign) -> BoxFuture<'a, Result<()>> {
         ready(self.insert(topic, &message).map_err(|error| {
-            Error::new(ErrorKind::Unavailable, "the foreign message was not inserted").with_source(error)
+            Error::new(ErrorKind::Unavailable, "inserting the foreign message failed").with_source(error)
         }))
     }
 
@@ -105,8 +106,8 @@ impl Rig for SqliteRig {
         let no_database = path("no-database.txt");
         let _ = std::fs::write(
             &no_database,
-            "a letter to nobody, and longer than the header of any database, which has \
-            a hundred bytes; so that it cannot be taken for one that was cut short",
+            "a text that is not a database, and longer than the header of a database, which has \
+            a hundred bytes, so that it is not mistaken for a truncated database",
         );
         let foreign = path("foreign.db");
         if let Ok(connection) = rusqlite::Connection::open(&foreign) {
@@ -118,14 +119,14 @@ impl Rig for SqliteRig {
             bad("unknown scheme", "sqlte://dwell.db".to_owned(), ErrorKind::Config),
             bad("no file", "sqlite://".to_owned(), ErrorKind::Config),
             bad("unknown option", format!("sqlite://{}?sync=full", path("a.db")), ErrorKind::Config),
-            bad("no such word", format!("sqlite://{}?synchronous=never", path("a.db")), ErrorKind::Config),
+            bad("unknown value", format!("sqlite://{}?synchronous=never", path("a.db")), ErrorKind::Config),
             bad("a directory", format!("sqlite://{}", directory.display()), ErrorKind::Config),
-            bad("no directory", format!("sqlite://{}", path("missing/a.db")), ErrorKind::NotFound),
-            bad("no database", format!("sqlite://{no_database}"), ErrorKind::Corrupt),
-            bad("of another program", format!("sqlite://{foreign}"), ErrorKind::Config),
+            bad("missing directory", format!("sqlite://{}", path("missing/a.db")), ErrorKind::NotFound),
+            bad("not a database", format!("sqlite://{no_database}"), ErrorKind::Corrupt),
+            bad("database of another program", format!("sqlite://{foreign}"), ErrorKind::Config),
         ];
         if cfg!(target_os = "linux") {
-            // Nobody may write there, whoever runs this test.
+            // This directory is not writable for any user.
             let denied = "sqlite:///sys/dwell.db".to_owned();
             bad_urls.push(bad("a directory that cannot be written", denied, ErrorKind::Denied));
         }
@@ -139,7 +140,7 @@ impl Rig for SqliteRig {
 }
 
 impl SqliteRig {
-    /// With a client that knows nothing of Dwell but the documented table.
+    /// Inserts a row as a client that knows only the documented table.
     fn insert(&self, topic: &str, message: &Foreign) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let (path, _) = self.file.opened().ok_or("no file is open")?;
         let headers: Vec<_> = message
