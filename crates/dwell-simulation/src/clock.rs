@@ -1,15 +1,15 @@
-//! The clock of one process: the same time for all, and a wall clock that may be wrong.
+//! Clock of one process: shared monotonic time, and a wall clock that may be wrong.
 
 use crate::{crew::Crew, life::Life};
 use dwell_core::{BoxFuture, Busy, Clock, Moment, Timestamp, VirtualClock};
 use std::{sync::Arc, time::Duration};
 
-/// What a process takes for the time. All that is spawned on it lives and dies with the process.
+/// Clock of a process. All tasks spawned on it end with the process.
 pub(crate) struct ProcessClock {
     pub(crate) clock: VirtualClock,
     pub(crate) crew: Arc<Crew>,
     pub(crate) life: Arc<Life>,
-    /// How far its wall clock is ahead of the broker's, in milliseconds.
+    /// Offset of its wall clock from the broker's, in milliseconds.
     pub(crate) skew: i64,
 }
 

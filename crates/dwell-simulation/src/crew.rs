@@ -1,8 +1,8 @@
-//! The tasks of a world, polled one after the other in an order that the dice choose.
+//! Tasks of a world, polled one after the other in an order drawn from the dice.
 //!
-//! The order in which a runtime polls tasks that became runnable at the same moment is an accident: some of tokio's
-//! channels even wake their receivers at random. Here it is drawn from the seed, so that it can be repeated, and so that
-//! each seed tries another one.
+//! The order in which a runtime polls tasks that became runnable at the same time is arbitrary;
+//! some of tokio's channels even wake their receivers at random. Here the order is drawn from the
+//! seed, so that it can be repeated, and so that each seed tries a different one.
 
 use crate::dice::Dice;
 use dwell_core::BoxFuture;
@@ -23,7 +23,7 @@ pub(crate) struct Crew {
 struct State {
     next: u64,
     tasks: BTreeMap<u64, Task>,
-    /// To be polled in the next turn.
+    /// Tasks to be polled in the next turn.
     ready: BTreeSet<u64>,
     driver: Option<Waker>,
 }
@@ -31,7 +31,7 @@ struct State {
 struct Task {
     /// Absent while it is being polled.
     work: Option<BoxFuture<'static, ()>>,
-    /// Who waits for its end.
+    /// Waker of the task that waits for the end of this one.
     waiting: Option<Waker>,
 }
 
@@ -44,13 +44,13 @@ impl Crew {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a task on. What is returned completes with it, and ends it when it is dropped.
+    /// Adds a task. The returned future completes with the task, and ends it when dropped.
     pub(crate) fn take_on(self: &Arc<Self>, work: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
         let number = {
             let mut state = self.lock();
             state.next += 1;
             let number = state.next;
-            // The runtime's own bounds on how much one task may do are not for all of them together.
+            // The runtime's budget for one task must not apply to all of them together.
             let work: BoxFuture<'static, ()> = Box::pin(tokio::task::unconstrained(work));
             state.tasks.insert(number, Task { work: Some(work), waiting: None });
             number
@@ -69,7 +69,7 @@ impl Crew {
         }
     }
 
-    /// Polls whoever is runnable, turn by turn, for ever.
+    /// Polls the runnable tasks, turn by turn, without end.
     pub(crate) fn drive(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(std::future::poll_fn(move |cx| {
             let turn = {
@@ -80,7 +80,8 @@ impl Crew {
             for number in self.shuffle(turn) {
                 self.poll(number);
             }
-            // What became runnable in this turn is for the next one, after others had theirs.
+            // Tasks that became runnable in this turn are polled in the next one, after the others
+            // had theirs.
             if !self.lock().ready.is_empty() {
                 cx.waker().wake_by_ref();
             }
@@ -113,7 +114,7 @@ impl Crew {
                     waiting.wake();
                 }
             }
-            // It was ended while it was polled.
+            // The task was ended while it was polled.
             None => {
                 drop(state);
                 drop(work);
@@ -138,7 +139,7 @@ impl Wake for WakeTask {
     }
 }
 
-/// Stands for a task where tokio wants one.
+/// Handle that represents a task in tokio.
 struct Ticket {
     crew: Arc<Crew>,
     number: u64,

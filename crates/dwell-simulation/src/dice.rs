@@ -1,9 +1,9 @@
-//! Seeded randomness: everything that is drawn in a world comes from here.
+//! Seeded randomness, the source of everything drawn in a world.
 
 use dwell_core::{Random, SeededRandom};
 use std::time::Duration;
 
-/// Dice of their own: throwing them does not disturb any others.
+/// Independent dice: drawing from them does not affect others.
 #[derive(Debug)]
 pub(crate) struct Dice {
     seed: u64,
@@ -12,12 +12,12 @@ pub(crate) struct Dice {
 
 impl Dice {
     pub(crate) fn new(seed: u64) -> Self {
-        // Neighbouring seeds must not give neighbouring worlds.
+        // Neighbouring seeds must not give similar worlds.
         let seed = SeededRandom::new(seed).next();
         Self { seed, random: SeededRandom::new(seed) }
     }
 
-    /// Other dice, the same ones for the same name, however often these were thrown.
+    /// Returns other dice, which depend only on the name and not on the number of draws so far.
     pub(crate) fn fork(&self, name: &str) -> Self {
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         Self::new(name.bytes().fold(self.seed ^ 0xcbf2_9ce4_8422_2325, mix))
@@ -27,12 +27,12 @@ impl Dice {
         self.random.next()
     }
 
-    /// A number below `n`, which is above zero.
+    /// Returns a number below `n`, which must be above zero.
     pub(crate) fn below(&self, n: u64) -> u64 {
         self.next() % n
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub(crate) fn between(&self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
@@ -49,7 +49,7 @@ impl Dice {
         &of[self.below(of.len() as u64) as usize]
     }
 
-    /// One of these, as likely as its weight.
+    /// Returns one of these values, with a probability proportional to its weight.
     pub(crate) fn weighted<T: Copy>(&self, of: &[(u32, T)]) -> T {
         let total: u64 = of.iter().map(|(weight, _)| u64::from(*weight)).sum();
         let mut at = self.below(total.max(1));
@@ -62,7 +62,8 @@ impl Dice {
         of[0].1
     }
 
-    /// From `low` to `high` milliseconds: short ones are as likely as long ones, on any scale.
+    /// Returns a duration from `low` to `high` milliseconds, in which each order of magnitude is
+    /// equally likely.
     pub(crate) fn millis(&self, low: u64, high: u64) -> Duration {
         let (low, high) = (low.max(1), high.max(1));
         let doublings = (high / low).max(1).ilog2();
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fork_does_not_depend_on_how_often_its_parent_was_thrown() {
+    fn fork_is_independent_of_draws_from_its_parent() {
         let (a, b) = (Dice::new(7), Dice::new(7));
         a.next();
         assert_eq!(a.fork("x").next(), b.fork("x").next());
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_cover_their_whole_range_and_nothing_else() {
+    fn durations_cover_exactly_their_range() {
         let dice = Dice::new(1);
         let all: Vec<_> = (0..1000).map(|_| dice.millis(1, 3_600_000).as_millis()).collect();
         assert!(all.iter().all(|millis| (1..=3_600_000).contains(millis)));

@@ -1,5 +1,5 @@
-//! Handlers that come to whatever the dice say, each run once and for all: the same run of the same message comes to
-//! the same end in every repetition of a world.
+//! Handlers with outcomes drawn from the dice. The same run of the same message has the same
+//! outcome in every repetition of a world.
 
 use crate::{
     dice::Dice,
@@ -13,11 +13,12 @@ use dwell_core::{Address, Clock, Due, Message};
 use dwell_engine::{Context, SubscriptionSettings, Verdict, Work};
 use std::{sync::Arc, time::Duration};
 
-/// So often a message may be given back or put off, before its handler gives in: every world has to come to an end.
+/// Maximum number of releases of a message, and of its runs, before its handler succeeds: every
+/// world must come to an end.
 const PATIENCE: u64 = 4;
 const MOST_RUNS: u32 = 12;
 
-/// What the processes of a world run their messages with.
+/// Returns the handler for the messages of a subscription.
 pub(crate) fn work(
     scene: &Arc<Scene>,
     life: &Arc<Life>,
@@ -36,7 +37,7 @@ pub(crate) fn work(
             }
         })),
         Executor::Inline => Work::Inline(Arc::new(move |message: Message, context: Context| {
-            // Whatever a dead process comes to, nobody hears of it.
+            // The outcome in a dead process has no effect.
             shop.begin(&message, context).map_or(Verdict::ACK, Begun::run_at_once)
         })),
     }
@@ -48,7 +49,7 @@ struct Shop {
     settings: SubscriptionSettings,
 }
 
-/// What a run comes to.
+/// Outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Handled,
@@ -81,7 +82,7 @@ impl Fate {
 }
 
 impl Shop {
-    /// `None` if the process has just died: it is only that its task has not found out.
+    /// Starts a run. `None` if the process has just died and its task has not noticed yet.
     fn begin(&self, message: &Message, context: Context) -> Option<Begun> {
         if !self.life.is_alive() {
             return None;
@@ -122,7 +123,7 @@ impl Shop {
     }
 }
 
-/// A run that has begun.
+/// Run that has started.
 struct Begun {
     open: Open,
     dice: Dice,
@@ -145,7 +146,7 @@ impl Begun {
     }
 
     fn run_at_once(mut self) -> Verdict {
-        // A handler that blocks cannot wait for virtual time: it cannot hang.
+        // A blocking handler cannot wait for virtual time, so it cannot hang.
         if self.fate == Fate::Hung {
             self.fate = Fate::Failed;
         }
@@ -192,7 +193,7 @@ impl Begun {
     }
 }
 
-/// Writes down how a run ended, even if it was dropped.
+/// Records the end of a run, even if it is dropped.
 struct Open {
     scene: Arc<Scene>,
     life: Arc<Life>,

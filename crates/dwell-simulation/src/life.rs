@@ -1,4 +1,4 @@
-//! The life of a simulated process: its tasks run, stand still, or are gone, all at once.
+//! Life of a simulated process: all its tasks run, pause or end together.
 
 use std::{
     collections::BTreeMap,
@@ -10,12 +10,12 @@ use std::{
 
 use dwell_core::BoxFuture;
 
-/// One life of one process: the number of the process, and how often it was started.
+/// One life of one process: the number of the process, and the number of its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Who {
-    /// Which process.
+    /// Number of the process.
     pub process: usize,
-    /// Its how-manieth life, from 1.
+    /// Number of the life, from 1.
     pub life: u32,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for Who {
     }
 }
 
-/// Shared by all tasks of one life.
+/// State shared by all tasks of one life.
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) who: Who,
@@ -37,7 +37,7 @@ struct State {
     alive: bool,
     paused: bool,
     next: u64,
-    /// In order of their spawning, so that they are woken in the same order each time.
+    /// Ordered by their spawning, so that they are always woken in the same order.
     tasks: BTreeMap<u64, Waker>,
 }
 
@@ -51,14 +51,14 @@ impl Life {
         self.lock().alive
     }
 
-    /// From now on, no task of this life is ever polled again. Returns whether it lived.
+    /// Ends this life: no task of it is polled again. Returns whether it was alive.
     pub(crate) fn end(&self) -> bool {
         let lived = std::mem::replace(&mut self.lock().alive, false);
         self.wake_all();
         lived
     }
 
-    /// From now on, no task of this life is polled, until it is resumed.
+    /// Pauses this life: no task of it is polled until it is resumed.
     pub(crate) fn pause(&self) {
         self.lock().paused = true;
     }
@@ -68,14 +68,14 @@ impl Life {
         self.wake_all();
     }
 
-    /// A task of this life.
+    /// Returns a task that belongs to this life.
     pub(crate) fn task(self: &Arc<Self>, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
         let mut state = self.lock();
         state.next += 1;
         Box::pin(Mortal { life: self.clone(), number: state.next, task: Some(task) })
     }
 
-    /// The same work, which stops when this life does, even if its task is being polled at that moment.
+    /// Runs `work`, which stops with this life even if its task is being polled at that moment.
     pub(crate) async fn while_alive<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         std::future::poll_fn(|cx| match self.is_alive() {
@@ -95,7 +95,7 @@ impl Life {
     }
 }
 
-/// A task that ends with its process, wherever it stands.
+/// Task that ends with its process, wherever it is suspended.
 struct Mortal {
     life: Arc<Life>,
     number: u64,

@@ -1,4 +1,4 @@
-//! Runs worlds, one for each seed, and says which promise was broken in which of them.
+//! Runs one world per seed, and reports each broken guarantee.
 
 use clap::Parser;
 use dwell_simulation::{Options, Promise, Report, Tally, run, trace};
@@ -13,23 +13,24 @@ use std::{
     thread,
 };
 
-/// Worlds that are broken are told in full up to this many, and then only counted.
+/// Number of broken worlds that are reported in full; further ones are only counted.
 const MOST_TOLD: usize = 5;
 
-/// Runs the engine in simulated worlds, one for each seed, and checks every promise for every message.
+/// Runs the engine in simulated worlds, one for each seed, and checks every guarantee for every
+/// message.
 #[derive(Parser, Debug)]
 #[command(name = "dwell-simulation")]
 struct Arguments {
-    /// How many seeds to run
+    /// Number of seeds to run
     #[arg(long, value_name = "N", default_value_t = 100)]
     seeds: u64,
-    /// The first seed
+    /// First seed
     #[arg(long, value_name = "S", default_value_t = 0)]
     from: u64,
-    /// Print everything that happens
+    /// Print the whole trace
     #[arg(long)]
     trace: bool,
-    /// How many worlds to run at the same time
+    /// Number of worlds to run concurrently
     #[arg(long, value_name = "N", default_value_t = 2)]
     threads: usize,
 }
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
             });
         }
         drop(send);
-        // In the order of their seeds, whoever is done first.
+        // Reports in the order of their seeds, whichever finishes first.
         let mut early = BTreeMap::new();
         for report in reports {
             early.insert(report.seed, report);
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
     if sum.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What came of all worlds so far.
+/// Totals of all worlds so far.
 #[derive(Default)]
 struct Sum {
     seeds: u64,
@@ -92,7 +93,7 @@ impl Sum {
                 trace::of_message(&report.trace, &violation.id).for_each(|entry| println!("{entry}"));
             }
             println!(
-                "to see it again: cargo run --release -p dwell-simulation -- --seeds 1 --from {seed} --trace"
+                "to repeat it: cargo run --release -p dwell-simulation -- --seeds 1 --from {seed} --trace"
             );
         }
     }
@@ -117,7 +118,7 @@ impl std::fmt::Display for Sum {
     }
 }
 
-/// A line for each tenth, or one that moves where somebody watches.
+/// Prints a line for each tenth, or a line that is updated on a terminal.
 fn progress(done: u64, of: u64) {
     let tenth = |count: u64| count * 10 / of.max(1);
     if stderr().is_terminal() {

@@ -1,4 +1,4 @@
-//! Messages that say themselves what they should be.
+//! Messages that contain their own expected content.
 
 use crate::trace::Subject;
 use dwell_core::Message;
@@ -10,7 +10,7 @@ fn kind(generation: u32) -> String {
     format!("simulated.kind{}", generation % 3)
 }
 
-/// A message of this subject.
+/// Returns a message of this subject.
 pub(crate) fn message(subject: &Subject, key: Option<u8>) -> Message {
     let mut message =
         Message::new(subject.id.clone(), kind(subject.generation), Subject::body(subject.generation));
@@ -22,7 +22,7 @@ pub(crate) fn message(subject: &Subject, key: Option<u8>) -> Message {
     message
 }
 
-/// What of a message is not as it was sent, if anything.
+/// Returns which part of the message differs from what was sent, if any.
 pub(crate) fn altered(message: &Message) -> Option<&'static str> {
     let subject = Subject::of(message);
     if subject.generation == u32::MAX {

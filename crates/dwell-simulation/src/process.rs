@@ -1,4 +1,4 @@
-//! Worker processes: each an engine with its pumps, which start, run, stand still, stop and crash.
+//! Worker processes, each an engine with its pumps, which start, run, pause, stop and crash.
 
 use crate::{
     clock::ProcessClock,
@@ -19,26 +19,26 @@ use std::{
 };
 use tokio::sync::{mpsc, watch};
 
-/// How a broker in a store calls the broker behind it.
+/// Name of the broker in its store.
 pub(crate) const VIA: &str = "broker";
 
-/// What outlives every process.
+/// Brokers, which outlive every process.
 #[derive(Clone)]
 pub(crate) enum Brokers {
-    /// Memory holds everything.
+    /// Memory only.
     Memory(Arc<dyn Transport>),
-    /// Memory, and its store.
+    /// Memory with a store.
     Stored(Arc<dyn Transport>, Arc<dyn Transport>),
-    /// The log, and its store.
+    /// The log with a store.
     Log(LogBroker, Arc<dyn Transport>),
 }
 
-/// One process, in its present life.
+/// One process in its current life.
 struct Seat {
     life: Arc<Life>,
     engine: Option<Engine>,
     links: Vec<Arc<Link>>,
-    /// Its session at the log.
+    /// Its session in the log.
     session: Option<u64>,
     stop: watch::Sender<bool>,
     dice: Dice,
@@ -52,7 +52,7 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// None of them lives yet. `stopped` is told of those that end.
+    /// Creates the processes, none of them alive yet. `stopped` receives those that stop.
     pub(crate) fn new(
         scene: &Arc<Scene>,
         brokers: Brokers,
@@ -104,7 +104,7 @@ impl Processes {
         tokio::spawn(seams.clock.track(Box::pin(main)));
     }
 
-    /// All that a process does from its start to its orderly end.
+    /// Runs a process from its start to its orderly end.
     async fn main(self: Arc<Self>, life: Arc<Life>, seams: Seams, mut stopping: watch::Receiver<bool>) {
         let process = life.who.process;
         let plan = &self.scene.plan.processes[process];
@@ -127,7 +127,7 @@ impl Processes {
         self.scene.record(Event::Life(life.who, Stage::Ready));
         let _ = stopping.wait_for(|stop| *stop).await;
         self.scene.record(Event::Life(life.who, Stage::Stopping));
-        // What cannot be stopped in order is stopped by what follows.
+        // Whatever cannot be stopped in order ends with the life.
         let _ = engine.shutdown().await;
         self.scene.record(Event::Life(life.who, Stage::Stopped));
         life.end();
@@ -161,7 +161,7 @@ impl Processes {
         }
     }
 
-    /// Buries a process that crashed or stopped, and starts it again after a while.
+    /// Cleans up after a process that crashed or stopped, and restarts it after a while.
     pub(crate) fn bury(self: &Arc<Self>, who: Who) {
         let (engine, open, pause, silence) = {
             let mut seat = self.seat(who.process);
@@ -174,7 +174,7 @@ impl Processes {
             (seat.engine.take(), open, seat.dice.millis(10, 60_000), seat.dice.millis(10, 45_000))
         };
         drop(engine);
-        // The broker takes a silent client for alive, for a while.
+        // The broker considers a silent client alive for a while.
         let (scene, sessions) = (self.scene.clone(), self.has_sessions());
         self.scene.spawn(async move {
             scene.sleep(silence).await;
@@ -196,7 +196,7 @@ impl Processes {
         matches!(self.scene.plan.target, Target::Log(_))
     }
 
-    /// A process that can be asked for something: this one, or another.
+    /// Returns a process that can accept requests: this one, or another.
     pub(crate) fn ready(&self, process: usize) -> Option<(Arc<Life>, Engine)> {
         let count = self.seats.len();
         (0..count).find_map(|offset| {
@@ -211,12 +211,12 @@ impl Processes {
         self.scene.crash(&life);
     }
 
-    /// Tells a process to stop in order.
+    /// Asks a process to stop in order.
     pub(crate) fn stop(&self, process: usize) {
         self.seat(process).stop.send_replace(true);
     }
 
-    /// A process stands still for a while. A log takes it for dead if that is long.
+    /// Pauses a process for a while. The log declares it dead if the pause is long.
     pub(crate) fn pause(self: &Arc<Self>, process: usize, pause: Duration) {
         const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
         let (life, session) = {
@@ -243,7 +243,7 @@ impl Processes {
         });
     }
 
-    /// The log takes a process for dead.
+    /// Makes the log declare a process dead.
     pub(crate) fn drop_session(&self, process: usize, session: Option<u64>) {
         let session = session.or(self.seat(process).session);
         if let (Brokers::Log(broker, _), Some(session)) = (&self.brokers, session) {
@@ -255,7 +255,7 @@ impl Processes {
         }
     }
 
-    /// The log's broker goes away with all sessions, or comes back.
+    /// Stops the log's broker with all its sessions, or starts it again.
     pub(crate) fn set_log_running(&self, running: bool) {
         if let Brokers::Log(broker, _) = &self.brokers {
             if running {
@@ -271,7 +271,7 @@ impl Processes {
         }
     }
 
-    /// A process starts nothing for a while.
+    /// Pauses the pumps of a process for a while.
     pub(crate) fn pause_pumps(&self, process: usize, pause: Duration) {
         let engine = self.seat(process).engine.clone();
         let pumps = engine.map(|engine| engine.monitor().pumps()).unwrap_or_default();
@@ -283,7 +283,7 @@ impl Processes {
         });
     }
 
-    /// Starts the performers again that stopped by themselves.
+    /// Restarts performers that have stopped because of a limit or a misconfiguration.
     pub(crate) fn restart_pumps(&self) {
         let is_down = |status: &Status| matches!(status, Status::LimitExceeded | Status::Misconfigured(_));
         for process in 0..self.seats.len() {
@@ -293,7 +293,7 @@ impl Processes {
         }
     }
 
-    /// The end of the world.
+    /// Ends all processes at the end of the world.
     pub(crate) fn end(&self) {
         for seat in &self.seats {
             seat.lock().unwrap_or_else(PoisonError::into_inner).life.end();

@@ -1,4 +1,4 @@
-//! What users ask of the engine.
+//! Requests of users to the engine.
 
 use crate::{
     message::message,
@@ -12,7 +12,8 @@ use dwell_core::{Changed, Delivery, Envelope, Error, Result, Subscription, Text}
 use dwell_engine::{Delay, DelayMode, Engine, Gaps, replay, settle_with_gaps};
 use std::{sync::Arc, time::Duration};
 
-/// Asks for it through a process, as soon as one is ready. The answer is lost if that process is.
+/// Sends a request through a process, as soon as one is ready. The result is lost if that process
+/// ends.
 pub(crate) fn ask(
     scene: &Arc<Scene>,
     processes: &Arc<Processes>,
@@ -69,7 +70,7 @@ impl Asking {
         }
     }
 
-    /// Sends all of them at once, and again those that failed.
+    /// Sends all messages at once, and retries those that failed.
     async fn send(&self, batch: Vec<Sending>, retries: u32) {
         let clock = self.engine.seams().clock.clone();
         let now = clock.now();
@@ -122,7 +123,8 @@ impl Asking {
             if dead.topic != *topic || !self.picks(&dead.message.id.0) {
                 continue;
             }
-            // Half of them are edited on the way; not where the edit would be for several contents under one id.
+            // Half of the replays edit the body, except where the edit would apply to several
+            // contents of one id.
             let is_alone = self.scene.plan.has_one_content(&dead.message.id);
             let edited = (is_alone && self.picks("edited")).then(|| edit(&dead.message.body));
             if monitor.replay(&dead.message.id, edited, "operator").await? == Changed::Done {
@@ -132,7 +134,7 @@ impl Asking {
         Ok(replayed)
     }
 
-    /// Without a ledger, dead letters are read from their channel.
+    /// Replays dead letters from their channel, for brokers without a ledger.
     async fn replay_by_consumer(&self, topic: &Text) -> Result<usize> {
         let channel: Text = format!("{topic}.dlq").into();
         let subscription = Subscription::new(channel.clone(), channel);

@@ -1,4 +1,5 @@
-//! What everybody in one world shares: the time, the trace with its checker, and what is out of order just now.
+//! State shared by everything in one world: the time, the trace with its checker, and current
+//! outages.
 
 use crate::{
     checker::{Checker, Violation},
@@ -30,14 +31,14 @@ pub(crate) struct Scene {
     crashes: mpsc::UnboundedSender<Who>,
 }
 
-/// Whether a service is out of order.
+/// Outage of a service.
 #[derive(Default)]
 struct Outage {
     out: AtomicBool,
     begun: Notify,
 }
 
-/// All that happened, and the one who watches.
+/// Everything that happened, and the checker.
 pub(crate) struct Record {
     pub(crate) trace: Vec<Entry>,
     pub(crate) checker: Checker,
@@ -46,7 +47,7 @@ pub(crate) struct Record {
 }
 
 impl Scene {
-    /// The scene, and where the processes that crashed are told.
+    /// Returns the scene, and the receiver of crashed processes.
     pub(crate) fn new(plan: Arc<Plan>) -> (Arc<Self>, mpsc::UnboundedReceiver<Who>) {
         let (crashes, told) = mpsc::unbounded_channel();
         let clock = VirtualClock::new();
@@ -78,7 +79,7 @@ impl Scene {
         record.next_run
     }
 
-    /// How often this name was counted before.
+    /// Returns how often this name was counted before.
     pub(crate) fn count(&self, name: &str) -> u64 {
         let mut record = self.lock();
         let count = record.counts.entry(name.to_owned()).or_default();
@@ -90,16 +91,16 @@ impl Scene {
         self.lock().checker.violation().cloned()
     }
 
-    /// Whether things may still be made to go wrong.
+    /// Returns whether faults may still be injected.
     pub(crate) fn is_troubled(&self) -> bool {
         self.clock.elapsed() < self.plan.horizon
     }
 
-    /// Ends a process where it stands.
+    /// Ends a process immediately.
     pub(crate) fn crash(&self, life: &Life) {
         if life.end() {
             self.record(Event::Life(life.who, Stage::Crashed));
-            // Nobody listens at the end of the world.
+            // The receiver is gone at the end of the world.
             let _ = self.crashes.send(life.who);
         }
     }
@@ -116,12 +117,12 @@ impl Scene {
         self.outages[service as usize].out.load(Ordering::SeqCst)
     }
 
-    /// Completes when the service goes out of order.
+    /// Completes when the service becomes unavailable.
     pub(crate) async fn until_out(&self, service: Service) {
         self.outages[service as usize].begun.notified().await;
     }
 
-    /// A task that belongs to no process.
+    /// Spawns a task that belongs to no process.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         tokio::spawn(self.clock.track(self.crew.take_on(Box::pin(task))));
     }
@@ -134,16 +135,17 @@ impl Scene {
 }
 
 thread_local! {
-    /// The request of the workload that is being carried out right now.
+    /// Request of the workload that is currently being processed.
     static REQUEST: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// The request of the workload that is being carried out right now, if it is one.
+/// Returns the request of the workload that is currently being processed, if any.
 pub(crate) fn current_request() -> Option<usize> {
     REQUEST.get()
 }
 
-/// Marks all that happens while `work` is polled as asked for by a request. A world runs on one thread.
+/// Attributes everything that happens while `work` is polled to a request. A world runs on one
+/// thread.
 pub(crate) fn as_request<T: 'static>(
     number: usize,
     work: impl Future<Output = T> + Send + 'static,

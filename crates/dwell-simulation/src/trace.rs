@@ -1,4 +1,5 @@
-//! What happened in a world, in order: what the checker reads, and what people read when it found something.
+//! Everything that happened in a world, in order: the input of the checker, and the output for
+//! people when it finds a violation.
 
 use crate::life::Who;
 use dwell_core::{
@@ -7,24 +8,25 @@ use dwell_core::{
 };
 use std::{fmt, time::Duration};
 
-/// One message, as its sender meant it: an id may be sent again with other content, which is another generation.
+/// One message as its sender meant it. An id may be sent again with other content, which is another
+/// generation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subject {
     /// The message id.
     pub id: MessageId,
-    /// Which of the contents that were sent under it.
+    /// Number of the content that was sent under this id.
     pub generation: u32,
 }
 
 impl Subject {
-    /// What a message is about: its body says its generation.
+    /// Returns the subject of a message, whose body contains its generation.
     pub fn of(message: &Message) -> Self {
         let body = std::str::from_utf8(&message.body).unwrap_or_default();
         let number = body.strip_prefix('g').and_then(|rest| rest.trim_end_matches('!').parse().ok());
         Self { id: message.id.clone(), generation: number.unwrap_or(u32::MAX) }
     }
 
-    /// The body that says so.
+    /// Returns the body for this generation.
     pub fn body(generation: u32) -> String {
         format!("g{generation}")
     }
@@ -36,12 +38,12 @@ impl fmt::Display for Subject {
     }
 }
 
-/// The broker itself, or the store behind it.
+/// The broker itself, or the store in front of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Service {
-    /// The broker that handlers are fed from.
+    /// The broker that feeds the handlers.
     Target,
-    /// Where messages wait that the broker cannot make wait.
+    /// The store for pending messages that the broker cannot hold.
     Store,
 }
 
@@ -54,41 +56,41 @@ impl fmt::Display for Service {
     }
 }
 
-/// What can be made to go wrong.
+/// Kind of injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// Answered with an error, and did not happen.
+    /// The call returned an error and had no effect.
     Refused,
     /// Some items of a batch were refused, the others were not.
     PartlyRefused,
-    /// Happened, and was answered with an error.
+    /// The call took effect but returned an error.
     Unconfirmed,
-    /// Happened, and the answer says nothing about some items.
+    /// The call took effect, but its result omits some items.
     ShortAnswer,
-    /// Never arrived; answered with an error after a long time.
+    /// The call never arrived; it returned an error after a long time.
     LostRequest,
-    /// What was handed out never arrived.
+    /// Delivered messages never arrived.
     LostDelivery,
-    /// No answer until the process is gone.
+    /// The call does not return until the process ends.
     Hung,
-    /// So slow that leases may run out.
+    /// The call takes so long that leases may expire.
     Slow,
-    /// Arrives late, even if the one who asked is gone by then.
+    /// The call arrives late, even if its caller is gone by then.
     Detached,
-    /// A process is gone between two steps.
+    /// A process ends between two steps.
     Crash,
-    /// A process stands still.
+    /// A process pauses.
     Pause,
-    /// A broker or store serves nobody for a time.
+    /// A broker or store is unavailable for a time.
     Outage,
     /// The wall clock jumps.
     ClockStep,
-    /// The broker takes a living process for dead.
+    /// The broker declares a live process dead.
     DroppedSession,
 }
 
 impl Fault {
-    /// All of them.
+    /// All kinds of faults.
     pub const ALL: [Self; 14] = [
         Self::Refused,
         Self::PartlyRefused,
@@ -128,116 +130,116 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A message that a fault touched: in one subscription, or wherever it goes.
+/// Message affected by a fault, in one subscription or at any destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touched {
     /// The message.
     pub subject: Subject,
-    /// Where it is, or was, going.
+    /// Its destination.
     pub to: Address,
 }
 
-/// A message was accepted.
+/// An accepted message.
 #[derive(Clone, Debug)]
 pub struct Placed {
-    /// By whom.
+    /// The service that accepted it.
     pub service: Service,
-    /// Who put it there.
+    /// The process that placed it.
     pub who: Option<Who>,
-    /// The request of the workload that did, if it was one.
+    /// The request of the workload that placed it, if any.
     pub request: Option<usize>,
     /// The message.
     pub subject: Subject,
-    /// The topic that holds it.
+    /// The topic that stores it.
     pub topic: dwell_core::Text,
-    /// Where it goes in the end.
+    /// Its final destination.
     pub to: Address,
     /// Its counts.
     pub attempts: Attempts,
-    /// When it may be handled.
+    /// Its due time.
     pub due: Due,
-    /// The name that it waits under, if it waits.
+    /// Its name while it is pending.
     pub schedule: ScheduleId,
-    /// What it says, in a number: the same id may have been sent with another.
+    /// Hash of its content: the same id may have been sent with other content.
     pub content: u128,
-    /// What a known id means.
+    /// Treatment of a known id.
     pub once: Option<OnConflict>,
-    /// Nothing was placed: it was there before.
+    /// Set if no message was placed, because it already existed.
     pub duplicate: bool,
-    /// It moved from where it was, in one step.
+    /// Set if it was moved from another place in one step.
     pub moved: bool,
-    /// For what lies in a dead-letter channel: what is wrong with its stamps, if anything.
+    /// Stamps of a dead letter.
     pub dead: Option<Stamps>,
 }
 
-/// What is written on a dead letter.
+/// Stamps on a dead letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamps {
-    /// The subscription that gave it up, and why; `None` if the stamps do not say.
+    /// The subscription that gave it up, and the reason; `None` if the stamps do not contain them.
     pub from: Option<(Address, String)>,
-    /// What is missing.
+    /// Names of missing stamps.
     pub missing: Vec<&'static str>,
 }
 
-/// A message came into a process's hands.
+/// A message delivered to a process.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// From whom.
+    /// The service that delivered it.
     pub service: Service,
-    /// Into whose.
+    /// The process that received it.
     pub who: Who,
-    /// Which consumer of theirs.
+    /// The consumer of the process.
     pub consumer: u64,
-    /// The subscription that it was received for.
+    /// The subscription of the consumer.
     pub subscription: Address,
-    /// Where it goes in the end.
+    /// Its final destination.
     pub to: Address,
     /// The message.
     pub subject: Subject,
     /// Its counts.
     pub attempts: Attempts,
-    /// The right to settle it.
+    /// Its lease.
     pub lease: LeaseId,
-    /// How often it was handed out.
+    /// Number of its deliveries so far.
     pub deliveries: Option<u32>,
 }
 
-/// A message left a process's hands, in the broker's eyes.
+/// A settlement accepted by a service.
 #[derive(Clone, Debug)]
 pub struct Settled {
-    /// Whose broker.
+    /// The service.
     pub service: Service,
-    /// Out of whose hands.
+    /// The process that held the lease.
     pub who: Who,
     /// The subscription.
     pub subscription: Address,
     /// The message.
     pub subject: Subject,
-    /// Which delivery.
+    /// The lease of the settled delivery.
     pub lease: LeaseId,
-    /// How often it had been handed out.
+    /// Number of its deliveries so far.
     pub deliveries: Option<u32>,
-    /// In which way.
+    /// The settlement.
     pub how: How,
 }
 
-/// The ways to settle.
+/// Kind of settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Done with.
+    /// Acknowledged.
     Ack,
-    /// Put back.
+    /// Released.
     Release,
     /// Moved elsewhere.
     Move,
 }
 
-/// A handler begins.
+/// Start of a handler.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Its number.
+    /// Number of the run.
     pub run: usize,
-    /// Where.
+    /// The process that runs it.
     pub who: Who,
     /// The subscription.
     pub subscription: Address,
@@ -245,167 +247,168 @@ pub struct Run {
     pub subject: Subject,
     /// Its counts.
     pub attempts: Attempts,
-    /// Which delivery.
+    /// The lease of its delivery.
     pub lease: LeaseId,
-    /// How often it was handed out.
+    /// Number of its deliveries so far.
     pub deliveries: Option<u32>,
-    /// What of the message is not as it was sent, if anything.
+    /// The part of the message that differs from what was sent, if any.
     pub altered: Option<&'static str>,
 }
 
-/// How a handler ended.
+/// End of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It handled the message.
+    /// The message was handled.
     Handled,
-    /// It asked to be run again: then, or by the subscription's default.
+    /// The message was deferred, to a given due time or by the subscription's default.
     Deferred(Option<Due>),
-    /// It failed.
+    /// The handler failed.
     Failed,
-    /// It failed by taking too long.
+    /// The handler timed out.
     TimedOut,
-    /// It gave the message back.
+    /// The message was released.
     Released,
-    /// It gave the message up.
+    /// The message was rejected.
     Rejected,
-    /// It could not read the message.
+    /// The message was unreadable.
     Invalid,
-    /// It does not know the type.
+    /// The type was unknown.
     Unknown,
-    /// Its pipeline cannot work.
+    /// The pipeline cannot work.
     Misconfigured,
-    /// It was dropped while it ran.
+    /// The run was dropped.
     Interrupted,
 }
 
-/// What the workload asks for.
+/// Request of the workload.
 #[derive(Clone, Debug)]
 pub enum Request {
     /// A send.
     Send {
         /// The message.
         subject: Subject,
-        /// Where to.
+        /// Its destination.
         to: Address,
-        /// When.
+        /// Its due time.
         due: Due,
-        /// What a known id means.
+        /// Treatment of a known id.
         once: Option<OnConflict>,
     },
-    /// All that waits under this id shall never fire.
+    /// Cancels the pending entries of this id.
     Cancel(MessageId),
-    /// All that waits under this id is due then.
+    /// Changes the due time of the pending entries of this id.
     Reschedule(MessageId, Due),
-    /// Some dead letters of this topic go back.
+    /// Replays some dead letters of this topic.
     Replay(dwell_core::Text),
 }
 
-/// What came of it.
+/// Result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The send is confirmed; whether it was known before.
+    /// The send is confirmed; the value is whether it is a duplicate.
     Sent(bool),
-    /// A change came to this.
+    /// Result of a change.
     Changed(Changed),
-    /// So many dead letters were sent back.
+    /// Number of dead letters replayed.
     Replayed(usize),
     /// An error.
     Failed(ErrorKind),
 }
 
-/// What happens to a process.
+/// Stage of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It begins.
+    /// The process starts.
     Started,
-    /// It has built its engine and started its pumps.
+    /// Its engine is built and its pumps are started.
     Ready,
-    /// It is gone between two steps.
+    /// It ends between two steps.
     Crashed,
-    /// It stands still.
+    /// It pauses.
     Paused,
-    /// It goes on.
+    /// It resumes.
     Resumed,
-    /// It was told to stop in order.
+    /// It was asked to stop in order.
     Stopping,
     /// It has stopped in order.
     Stopped,
 }
 
-/// Something happened.
+/// An event.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// What the world is like.
+    /// Description of the world.
     Note(String),
-    /// A process.
+    /// A change of a process.
     Life(Who, Stage),
-    /// The wall clock of the broker was set, by so many milliseconds.
+    /// A change of the broker's wall clock, in milliseconds.
     Step(i64),
-    /// Something was made to go wrong, in whose call of what.
+    /// An injected fault.
     Fault {
-        /// What.
+        /// Kind of fault.
         fault: Fault,
-        /// Whose call.
+        /// The process whose call it affects.
         who: Option<Who>,
-        /// Of what.
+        /// The affected call.
         call: &'static str,
-        /// Messages that may be delivered again because of it.
+        /// Messages that may be redelivered because of it.
         touched: Vec<Touched>,
     },
-    /// From now on, or no longer, a process cannot keep what it receives here.
+    /// Start or end of a period in which a process cannot renew its leases of this subscription.
     Impaired(Who, Address, bool),
-    /// The members of a group changed, and with them who reads what.
+    /// The members of a group changed, and with them the readers of its partitions.
     Membership(Address),
-    /// The workload asks: the number of the request, and of the item in it.
+    /// A request of the workload: its number, and the number of the item in it.
     Asked(usize, usize, Who, Request),
-    /// And gets an answer.
+    /// The result of a request.
     Answered(usize, usize, Answer),
-    /// A message was accepted.
+    /// An accepted message.
     Placed(Box<Placed>),
-    /// A copy was confirmed to the one who made it.
+    /// A copy that was confirmed to the process that made it.
     Confirmed {
-        /// Who made it.
+        /// The process that made it.
         who: Who,
         /// The message.
         subject: Subject,
-        /// Where it goes.
+        /// Its destination.
         to: Address,
         /// Its handled count.
         handled: u32,
-        /// Whether it was the workload's own.
+        /// Whether it was a request of the workload.
         asked: bool,
     },
     /// A delivery.
     Received(Box<Received>),
     /// The end of a delivery.
     Settled(Box<Settled>),
-    /// A consumer left, and the broker took back what it held.
+    /// A consumer was closed, and the broker released its messages.
     GaveBack(Who, u64, Address),
-    /// A consumer was dropped without leaving: what it held comes again when its leases have run out.
+    /// A consumer was dropped without being closed: its messages return when their leases have
+    /// expired.
     Dropped(Who, u64, Address),
     /// A cancel of the pending entries of this message in this service.
     Cancelled(Service, MessageId, Changed),
-    /// A reschedule of them.
+    /// A reschedule of the pending entries of this message in this service.
     Rescheduled(Service, MessageId, Due, Changed),
-    /// A handler begins.
+    /// Start of a handler.
     Run(Box<Run>),
-    /// A handler ends.
+    /// End of a handler.
     Ended(usize, Ending),
 }
 
-/// Something happened then.
+/// An event with its time.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Monotonic time since the world began.
+    /// Monotonic time since the start of the world.
     pub at: Duration,
-    /// What the broker's wall clock said.
+    /// The broker's wall clock.
     pub wall: Timestamp,
-    /// What.
+    /// The event.
     pub event: Event,
 }
 
 impl Event {
-    /// Whether it concerns this message, or everybody.
+    /// Returns whether the event concerns this message, or all messages.
     pub fn concerns(&self, id: &MessageId) -> bool {
         match self {
             Self::Note(_) | Self::Life(..) | Self::Step(_) | Self::Impaired(..) | Self::Membership(_) => true,
@@ -428,7 +431,7 @@ impl Event {
     }
 }
 
-/// The lines of a trace that concern one message.
+/// Returns the entries of a trace that concern one message.
 pub fn of_message<'a>(trace: &'a [Entry], id: &'a MessageId) -> impl Iterator<Item = &'a Entry> {
     let runs: Vec<usize> = trace.iter().filter_map(|entry| run_of(&entry.event, id)).collect();
     let requests: Vec<(usize, usize)> =

@@ -1,4 +1,4 @@
-//! A trace, as people read it: one line for each thing that happened.
+//! Text form of a trace: one line per event.
 
 use crate::trace::{Answer, Ending, Entry, Event, How, Request, Stage};
 use dwell_core::{Attempts, Due, duration::format_duration};
@@ -10,7 +10,7 @@ impl fmt::Display for Entry {
     }
 }
 
-/// Seconds with three digits behind the point, without going through a float.
+/// Seconds with three decimals, formatted without floating-point conversion.
 struct Millis(u128);
 
 impl fmt::Display for Millis {
@@ -31,15 +31,22 @@ impl fmt::Display for Event {
                 write!(f, " {call}")?;
                 touched.iter().try_for_each(|touched| write!(f, " {}→{}", touched.subject, touched.to))
             }
-            Self::Impaired(who, of, true) => write!(f, "{who} cannot renew what it holds of {of}"),
-            Self::Impaired(who, of, false) => write!(f, "{who} can renew what it holds of {of} again"),
-            Self::Membership(of) => write!(f, "the members of {of} changed"),
-            Self::Asked(number, item, who, request) => write!(f, "{who} asks [{number}.{item}] {request}"),
+            Self::Impaired(who, of, true) => write!(f, "{who} cannot renew its leases of {of}"),
+            Self::Impaired(who, of, false) => write!(f, "{who} can renew its leases of {of} again"),
+            Self::Membership(of) => write!(f, "the group members of {of} changed"),
+            Self::Asked(number, item, who, request) => {
+                write!(f, "{who} requests [{number}.{item}] {request}")
+            }
             Self::Answered(number, item, answer) => {
-                write!(f, "answer [{number}.{item}] {}", answer_text(answer))
+                write!(f, "result [{number}.{item}] {}", answer_text(answer))
             }
             Self::Placed(placed) => {
-                write!(f, "{} {} ", placed.service, if placed.duplicate { "knew" } else { "took" })?;
+                write!(
+                    f,
+                    "{} {} ",
+                    placed.service,
+                    if placed.duplicate { "deduplicated" } else { "accepted" }
+                )?;
                 write!(f, "{}→{} {}", placed.subject, placed.to, counts(placed.attempts))?;
                 write!(f, " due {} as {}", due_text(placed.due), placed.schedule)?;
                 placed.who.map_or(Ok(()), |who| write!(f, " from {who}"))?;
@@ -47,14 +54,14 @@ impl fmt::Display for Event {
                 if placed.moved { write!(f, " (moved)") } else { Ok(()) }
             }
             Self::Confirmed { who, subject, to, handled, asked } => {
-                let asked = if *asked { " it was asked for" } else { "" };
-                write!(f, "{who} knows that {subject}→{to} #{handled} is placed{asked}")
+                let asked = if *asked { " by request" } else { "" };
+                write!(f, "{who} got the confirmation of {subject}→{to} #{handled}{asked}")
             }
             Self::Received(received) => {
-                write!(f, "{} hands {} ", received.service, received.who)?;
+                write!(f, "{} delivers to {} ", received.service, received.who)?;
                 write!(f, "{}→{} {}", received.subject, received.subscription, counts(received.attempts))?;
                 write!(f, " lease {}:{}", received.lease.position, received.lease.fence)?;
-                received.deliveries.map_or(Ok(()), |times| write!(f, " for the time {times}"))
+                received.deliveries.map_or(Ok(()), |times| write!(f, " delivery {times}"))
             }
             Self::Settled(settled) => {
                 let how = match settled.how {
@@ -66,8 +73,8 @@ impl fmt::Display for Event {
                 write!(f, " of {} for {}", settled.subscription, settled.who)?;
                 write!(f, " lease {}:{}", settled.lease.position, settled.lease.fence)
             }
-            Self::GaveBack(who, _, of) => write!(f, "{who} left {of}"),
-            Self::Dropped(who, _, of) => write!(f, "{who} could not leave {of} in order"),
+            Self::GaveBack(who, _, of) => write!(f, "{who} closed its consumer of {of}"),
+            Self::Dropped(who, _, of) => write!(f, "{who} dropped its consumer of {of}"),
             Self::Cancelled(service, id, changed) => write!(f, "{service} cancel of {id}: {changed:?}"),
             Self::Rescheduled(service, id, due, changed) => {
                 write!(f, "{service} reschedule of {id} to {}: {changed:?}", due_text(*due))
@@ -112,9 +119,9 @@ fn stage_text(stage: Stage) -> &'static str {
         Stage::Started => "starts",
         Stage::Ready => "is ready",
         Stage::Crashed => "CRASHES",
-        Stage::Paused => "stands still",
-        Stage::Resumed => "goes on",
-        Stage::Stopping => "stops in order",
+        Stage::Paused => "pauses",
+        Stage::Resumed => "resumes",
+        Stage::Stopping => "begins an orderly stop",
         Stage::Stopped => "has stopped",
     }
 }
@@ -122,7 +129,7 @@ fn stage_text(stage: Stage) -> &'static str {
 fn answer_text(answer: &Answer) -> String {
     match answer {
         Answer::Sent(false) => "sent".into(),
-        Answer::Sent(true) => "sent before".into(),
+        Answer::Sent(true) => "duplicate".into(),
         Answer::Changed(changed) => format!("{changed:?}"),
         Answer::Replayed(count) => format!("replayed {count}"),
         Answer::Failed(kind) => format!("failed: {kind}"),
@@ -135,12 +142,12 @@ fn ending_text(ending: Ending) -> String {
         Ending::Deferred(None) => "deferred it".into(),
         Ending::Deferred(Some(due)) => format!("deferred it, due {}", due_text(due)),
         Ending::Failed => "failed".into(),
-        Ending::TimedOut => "took too long".into(),
+        Ending::TimedOut => "timed out".into(),
         Ending::Released => "released it".into(),
         Ending::Rejected => "rejected it".into(),
         Ending::Invalid => "found it invalid".into(),
         Ending::Unknown => "does not know its type".into(),
-        Ending::Misconfigured => "cannot work".into(),
+        Ending::Misconfigured => "is misconfigured".into(),
         Ending::Interrupted => "was interrupted".into(),
     }
 }

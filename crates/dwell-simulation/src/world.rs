@@ -1,4 +1,4 @@
-//! One world, from its first moment until everything has come to rest.
+//! One world, from its start until it has come to rest.
 
 use crate::{
     checker::{Inventory, Tally, Violation},
@@ -18,22 +18,22 @@ use dwell_engine::{
 };
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// No pause, backoff or lease is longer.
+/// Longer than any pause, backoff or lease.
 const SILENCE: Duration = Duration::from_secs(3600);
-/// A world in which more happens does not come to rest.
+/// Maximum number of events: a world with more does not come to rest.
 const MOST_EVENTS: usize = 200_000;
-/// What has come to rest must stay at rest for this long.
+/// Time for which a world must stay at rest.
 const REST: Duration = Duration::from_secs(600);
 
-/// What came of a world.
+/// Result of a world.
 pub struct Report {
     /// Its seed.
     pub seed: u64,
-    /// The first promise that was broken, if any was.
+    /// The first violation, if any.
     pub violation: Option<Violation>,
-    /// All that happened.
+    /// Everything that happened.
     pub trace: Vec<Entry>,
-    /// The same in numbers.
+    /// Totals of the events.
     pub tally: Tally,
 }
 
@@ -41,7 +41,7 @@ pub struct Report {
 pub fn run(seed: u64, options: Options) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
-        .expect("a runtime without any drivers can always be made");
+        .expect("a runtime without drivers can always be built");
     planted::set(options.bug);
     let report = runtime.block_on(live(Arc::new(Plan::draw(seed, options))));
     planted::set(None);
@@ -51,12 +51,12 @@ pub fn run(seed: u64, options: Options) -> Report {
 async fn live(plan: Arc<Plan>) -> Report {
     let (scene, mut crashes) = Scene::new(plan.clone());
     plan.describe().into_iter().for_each(|line| scene.record(Event::Note(line)));
-    let (brokers, admin) = brokers(&scene).expect("brokers that run can be connected to");
+    let (brokers, admin) = brokers(&scene).expect("connecting to a running broker succeeds");
     provision(&scene, &*admin).await;
     let (stopped, mut stops) = tokio::sync::mpsc::unbounded_channel();
     let processes = Processes::new(&scene, brokers.clone(), stopped);
     (0..plan.processes.len()).for_each(|process| processes.start(process));
-    let undertaker = processes.clone();
+    let reaper = processes.clone();
     scene.spawn(async move {
         loop {
             let who = tokio::select! {
@@ -65,7 +65,7 @@ async fn live(plan: Arc<Plan>) -> Report {
                 Some(who) = stops.recv() => who,
                 else => return,
             };
-            undertaker.bury(who);
+            reaper.bury(who);
         }
     });
 
@@ -96,7 +96,7 @@ async fn live(plan: Arc<Plan>) -> Report {
     }
 }
 
-/// What outlives every process, and a way to look at it that nothing goes wrong on.
+/// Returns the brokers, which outlive every process, and a connection to them without faults.
 fn brokers(scene: &Arc<Scene>) -> Result<(Brokers, Arc<dyn Transport>)> {
     let seams = |name: &str| {
         let random = SeededRandom::new(scene.plan.dice.fork(name).next());
@@ -123,14 +123,15 @@ fn memory(seams: &Seams) -> Arc<dyn Transport> {
     Arc::new(Memory::new(seams.clone(), MemorySettings::default()))
 }
 
-/// Everything is there before the first message: who subscribes later misses what came before, and that is no loss.
+/// Creates everything before the first message: a later subscription would miss earlier messages,
+/// which is not a loss.
 async fn provision(scene: &Scene, admin: &dyn Transport) {
     let topics: Vec<_> = scene.plan.topics.iter().map(|topic| Topic::named(topic.name.clone())).collect();
     let subscriptions: Vec<_> = scene.plan.subscriptions().map(|settings| settings.subscription()).collect();
     admin
         .provision(&topics, &subscriptions, OnMissing::Create)
         .await
-        .expect("an empty broker takes any topics and subscriptions");
+        .expect("an empty broker accepts any topics and subscriptions");
 }
 
 fn happen(scene: &Arc<Scene>, processes: &Arc<Processes>, number: usize, happening: Happening) {
@@ -156,7 +157,7 @@ fn happen(scene: &Arc<Scene>, processes: &Arc<Processes>, number: usize, happeni
 fn outage(scene: &Arc<Scene>, processes: &Arc<Processes>, service: Service, pause: Duration) {
     scene.fault(Fault::Outage, None, "outage", vec![]);
     scene.set_outage(service, true);
-    // A broker that is down forgets its sessions; one that is out of reach does not.
+    // A broker that is down loses its sessions; one that is only unreachable does not.
     let is_down = service == Service::Target && pause.as_millis().is_multiple_of(2);
     if is_down {
         processes.set_log_running(false);
@@ -172,8 +173,9 @@ fn outage(scene: &Arc<Scene>, processes: &Arc<Processes>, service: Service, paus
     });
 }
 
-/// Goes on until everything has ended, and then for a while, because what has ended must not come again. Gives up when
-/// nothing has happened for long, and nothing is due any more: what has not ended by then is lost.
+/// Runs until every message has ended, and then for a while longer, because ended messages must not
+/// return. Stops if no event has happened for long and no message is due any more: messages that
+/// have not ended by then are lost.
 async fn drain(scene: &Scene, processes: &Processes, brokers: &Brokers) {
     scene.clock.advance(scene.plan.horizon.saturating_sub(scene.clock.elapsed())).await;
     let (mut events, mut last) = (0, scene.clock.elapsed());
@@ -205,14 +207,17 @@ async fn drain(scene: &Scene, processes: &Processes, brokers: &Brokers) {
     }
 }
 
-/// What lies among the dead letters, and what is left in queues that should be empty.
+/// Returns the dead letters, and the messages left in queues that should be empty.
 async fn take_stock(scene: &Scene, brokers: &Brokers, admin: &dyn Transport) -> Inventory {
     let mut dead = BTreeSet::new();
     for topic in scene.plan.dead_letter_topics() {
         let consumer = admin.consumer(Subscription::new(topic.clone(), topic)).await;
-        let consumer = consumer.expect("dead-letter channels come with their subscriptions");
+        let consumer = consumer.expect("dead-letter channels exist");
         loop {
-            let batch = consumer.receive(1000, Duration::ZERO, None).await.expect("brokers run at the end");
+            let batch = consumer
+                .receive(1000, Duration::ZERO, None)
+                .await
+                .expect("the brokers are available at the end");
             if batch.is_empty() {
                 break;
             }
@@ -236,7 +241,7 @@ async fn left(scene: &Scene, brokers: &Brokers) -> Vec<String> {
     let mut left = vec![];
     for memory in memories {
         let ledger = memory.ledger().expect("memory keeps a ledger");
-        let counts = ledger.counts().await.expect("memory can always count");
+        let counts = ledger.counts().await.expect("counting in memory succeeds");
         left.extend(counts.into_iter().filter(|count| !ended(count.state)).map(|count| {
             format!("{} {} in {}/{:?}", count.count, count.state, count.topic, count.subscription)
         }));
@@ -246,7 +251,7 @@ async fn left(scene: &Scene, brokers: &Brokers) -> Vec<String> {
             let of = settings.subscription().address();
             let lag = broker.lag(&of).unwrap_or(u64::MAX);
             if lag > 0 {
-                left.push(format!("{lag} records of {of} that were never committed"));
+                left.push(format!("{lag} uncommitted records of {of}"));
             }
         }
     }

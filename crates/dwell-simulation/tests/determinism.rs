@@ -8,7 +8,7 @@ fn trace(seed: u64, options: Options) -> String {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_trace_to_the_byte_with_either_executor_and_either_broker() {
+fn same_seed_gives_the_same_trace() {
     for seed in 0..40 {
         for executor in [None, Some(Executor::Proactor), Some(Executor::Inline)] {
             let options = Options { executor, log: Some(seed % 2 == 0), ..Options::default() };
@@ -20,13 +20,13 @@ fn the_same_seed_gives_the_same_trace_to_the_byte_with_either_executor_and_eithe
 }
 
 #[test]
-fn the_same_seed_gives_the_same_trace_on_another_thread() {
+fn same_seed_gives_the_same_trace_on_another_thread() {
     let here = trace(7, Options::default());
     let there = std::thread::spawn(|| trace(7, Options::default())).join().unwrap();
     assert_eq!(here, there);
 }
 
 #[test]
-fn another_seed_gives_another_world() {
+fn different_seeds_give_different_worlds() {
     assert_ne!(trace(1, Options::default()), trace(2, Options::default()));
 }

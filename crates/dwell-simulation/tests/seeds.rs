@@ -1,4 +1,4 @@
-//! Worlds in which every promise is kept, and what they are made of.
+//! Worlds in which every guarantee is kept, and a check of their variety.
 
 use dwell_simulation::{Options, Tally, run, trace};
 
@@ -17,19 +17,19 @@ fn tally(seeds: std::ops::Range<u64>, options: Options) -> Tally {
 }
 
 #[test]
-fn every_promise_is_kept_on_memory_whatever_goes_wrong() {
+fn guarantees_hold_on_memory_with_faults() {
     let tally = tally(1000..1100, Options { log: Some(false), ..Options::default() });
-    assert!(tally.faults() > 100 && tally.duplicates > 10, "too little went wrong: {tally}");
+    assert!(tally.faults() > 100 && tally.duplicates > 10, "too few faults or duplicates: {tally}");
 }
 
 #[test]
-fn every_promise_is_kept_on_a_log_whatever_goes_wrong() {
+fn guarantees_hold_on_a_log_with_faults() {
     let tally = tally(2000..2100, Options { log: Some(true), ..Options::default() });
-    assert!(tally.faults() > 100 && tally.duplicates > 10, "too little went wrong: {tally}");
+    assert!(tally.faults() > 100 && tally.duplicates > 10, "too few faults or duplicates: {tally}");
 }
 
 #[test]
-fn every_end_that_a_message_can_come_to_is_reached() {
+fn every_kind_of_end_is_reached() {
     let tally = tally(3000..3100, Options::default());
     let reached = [
         tally.handled,

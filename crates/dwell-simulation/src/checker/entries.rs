@@ -1,11 +1,11 @@
-//! What was placed, and when each of it is due.
+//! Placed messages with their due times.
 
 use super::walls::Walls;
 use crate::trace::{Placed, Service, Subject};
 use dwell_core::{Address, MessageId, OnConflict, ScheduleId, Timestamp};
 use std::{collections::BTreeMap, time::Duration};
 
-/// One thing that was placed.
+/// One placed message.
 #[derive(Clone, Debug)]
 pub(super) struct Waiting {
     pub(super) service: Service,
@@ -14,23 +14,24 @@ pub(super) struct Waiting {
     pub(super) to: Address,
     pub(super) handled: u32,
     content: u128,
-    /// A user sent it under an id of their own: its id is known where it was accepted, and not where it is forwarded to.
+    /// Set if a user sent it under a chosen id, which is then known to the service that accepted
+    /// it, but not where it is forwarded.
     chosen: bool,
-    /// A copy by the engine, which a repeated settlement replaces.
+    /// Set for a copy by the engine, which a repeated settlement replaces.
     copied: bool,
-    /// Another entry had its name when it was placed, so that it has a free name; `None` if that cannot be told, because the
-    /// other entry was due.
+    /// Set if another entry had its name when it was placed, so that it got a free name; `None` if
+    /// that is uncertain, because the other entry was due.
     beside: Option<bool>,
     placed: Duration,
     pub(super) due: Timestamp,
-    /// It will never fire: cancelled or replaced while it waited.
+    /// Set if it will never fire, because it was cancelled or replaced while pending.
     pub(super) gone: bool,
-    /// It was cancelled if it had not fired, which cannot be told: its id is free or known.
+    /// Set if it was cancelled but may have fired before: its id may be free or known.
     perhaps_gone: bool,
 }
 
 impl Waiting {
-    /// Whether it may have been due at any moment until now.
+    /// Returns whether it may have been due at some time until now.
     fn was_due(&self, walls: &Walls, now: Duration) -> bool {
         walls.highest(self.placed, now) >= self.due
     }
@@ -40,18 +41,19 @@ impl Waiting {
     }
 }
 
-/// Whether what was placed under a known name took the place of another.
+/// Effect of a placement on an entry with the same name.
 pub(super) enum Replaced {
-    /// Nothing was there.
+    /// There was no such entry.
     Nothing,
-    /// It surely waited, and will never fire.
+    /// The entry was certainly pending, and will never fire.
     Surely(Waiting),
-    /// It was due, and had fired or not.
+    /// The entry was due, and may have fired.
     Perhaps(Waiting),
 }
 
-/// Whether this replaces what has its name. A user's send does so if it asks for it, and a copy replaces an earlier copy of
-/// the same message. Nothing else replaces anything.
+/// Returns whether a placement replaces the entry with its name. A user's send replaces it if it
+/// requests that, and a copy replaces an earlier copy of the same message. No other placement
+/// replaces an entry.
 fn replaces(placed: &Placed, other: &Waiting) -> bool {
     match (placed.request, placed.once) {
         (_, Some(OnConflict::Replace)) => other.beside != Some(true),
@@ -60,14 +62,14 @@ fn replaces(placed: &Placed, other: &Waiting) -> bool {
     }
 }
 
-/// Everything that was placed, by message id.
+/// All placements, by message id.
 #[derive(Default)]
 pub(super) struct Entries {
     placed: BTreeMap<MessageId, Vec<Waiting>>,
 }
 
 impl Entries {
-    /// Adds what was placed; `due` is its due time on the holder's clock.
+    /// Adds a placement; `due` is its due time on the holder's clock.
     pub(super) fn place(
         &mut self,
         placed: &Placed,
@@ -123,7 +125,8 @@ impl Entries {
         replaced
     }
 
-    /// All that was placed of a message with this count, at this service, for whom `covers` says so.
+    /// Returns the placements of a message with this count at this service, for addresses accepted
+    /// by `covers`.
     fn of<'a>(
         &'a self,
         service: Service,
@@ -140,18 +143,18 @@ impl Entries {
         })
     }
 
-    /// Whether anything may be due after this time.
+    /// Returns whether any message may be due after this time.
     pub(super) fn any_due_after(&self, wall: Timestamp) -> bool {
         self.placed.values().flatten().any(|entry| !entry.gone && entry.due > wall)
     }
 
-    /// Whether a message was ever placed there.
+    /// Returns whether a message was ever placed at this destination.
     pub(super) fn is_known(&self, subject: &Subject, to: &Address) -> bool {
         let mut of_id = self.placed.get(&subject.id).into_iter().flatten();
         of_id.any(|entry| entry.subject == *subject && entry.to == *to)
     }
 
-    /// Whether any of what was placed may have come due by now; `None` if nothing was placed at all.
+    /// Returns whether any of these placements may be due by now; `None` if there are none.
     pub(super) fn was_due(
         &self,
         service: Service,
@@ -171,7 +174,7 @@ impl Entries {
         earliest.map(Err)
     }
 
-    /// What of a message has surely waited since then, and still does.
+    /// Returns an entry of a message that has certainly been pending since this time, and still is.
     pub(super) fn left_of(
         &self,
         id: &MessageId,
@@ -184,7 +187,8 @@ impl Entries {
         left.map(|entry| &entry.schedule)
     }
 
-    /// Whether another content was accepted at the same address under the id of this one, and is remembered.
+    /// Returns another content that was accepted at the same address under the same id and is
+    /// remembered.
     pub(super) fn conflict(&self, placed: &Placed) -> Option<&Subject> {
         let mut of_id = self.placed.get(&placed.subject.id).into_iter().flatten();
         let at_address = of_id.find(|entry| {
@@ -197,7 +201,8 @@ impl Entries {
         at_address.map(|entry| &entry.subject)
     }
 
-    /// The pending entries of this message were cancelled: those that surely waited, and those that may have.
+    /// Records a cancel of the pending entries of this message. Returns those certainly pending,
+    /// and those possibly pending.
     pub(super) fn cancel(
         &mut self,
         service: Service,
@@ -212,19 +217,19 @@ impl Entries {
                 entry.gone = true;
                 sure.push(entry.clone());
             } else if entry.due > wall {
-                // It was due before the clock was set back: it has fired or not.
+                // It was due before the clock was set back, so it may have fired.
                 entry.perhaps_gone = true;
                 unsure.push(entry.clone());
             }
         }
         if sure.is_empty() && unsure.is_empty() {
-            // One of them waited, though it was not to be.
+            // One of them was pending, although none should have been.
             unsure.extend(Self::of_message(&mut self.placed, service, message).last().cloned());
         }
         (sure, unsure)
     }
 
-    /// The pending entries of this message are due then.
+    /// Records a reschedule of the pending entries of this message.
     pub(super) fn reschedule(
         &mut self,
         service: Service,
@@ -239,7 +244,7 @@ impl Entries {
         }
     }
 
-    /// Whether an entry of this message surely waits.
+    /// Returns whether an entry of this message is certainly pending.
     pub(super) fn surely_waits(
         &mut self,
         service: Service,

@@ -1,15 +1,15 @@
-//! What is owed when everything has come to rest.
+//! Checks of a world that has come to rest.
 
 use super::{Checker, Promise, track::End};
 use crate::trace::Subject;
 use dwell_core::Address;
 use std::collections::BTreeSet;
 
-/// What the brokers hold when everything has come to rest.
+/// Content of the brokers in a world that has come to rest.
 pub(crate) struct Inventory {
-    /// What lies in dead-letter channels: the message, and the subscription that gave it up.
+    /// Dead letters: the message, and the subscription that gave it up.
     pub(crate) dead: BTreeSet<(Subject, Address)>,
-    /// What is left in queues that should be empty, in words.
+    /// Descriptions of messages left in queues that should be empty.
     pub(crate) left: Vec<String>,
 }
 
@@ -18,24 +18,24 @@ impl Checker {
         let tracks = std::mem::take(&mut self.tracks);
         for ((subject, of), track) in &tracks {
             if !track.has_ended() {
-                let text = format!("{of} never came to an end with it");
+                let text = format!("it has not ended in {of}");
                 self.tally.lost += 1;
                 self.broken(Promise::NeverLost, &subject.id, text);
             }
             let ends = track.ends.len() as u32;
             if track.faults == 0 && !track.unsure && ends != track.starts {
-                let text = format!("{of} ended {ends} times with what was sent {} times", track.starts);
+                let text = format!("it ended {ends} times in {of}, but was sent {} times", track.starts);
                 self.broken(Promise::NeverLost, &subject.id, text);
             }
             let is_dead = track.ends.last().is_some_and(|(_, end)| *end == End::Dead);
             if is_dead && !inventory.dead.contains(&(subject.clone(), of.clone())) {
-                let text = format!("{of} gave it up, and it does not lie among the dead letters");
+                let text = format!("{of} gave it up, but it is not among the dead letters");
                 self.broken(Promise::NeverLost, &subject.id, text);
             }
         }
         self.tracks = tracks;
         if let Some(left) = inventory.left.first() {
-            self.broken(Promise::NeverLost, &"-".into(), format!("something is left behind: {left}"));
+            self.broken(Promise::NeverLost, &"-".into(), format!("messages are left in a queue: {left}"));
         }
     }
 }

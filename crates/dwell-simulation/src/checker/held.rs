@@ -1,4 +1,4 @@
-//! What processes have in their hands, in the broker's eyes, and what a log would hand out again.
+//! Deliveries held by processes, as recorded at the broker, and deliveries that a log would repeat.
 
 use crate::{
     life::Who,
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub(super) struct Delivered {
     pub(super) subject: Subject,
-    /// Where it goes in the end.
+    /// Its final destination.
     pub(super) to: Address,
     pub(super) handled: u32,
 }
@@ -21,15 +21,16 @@ type Place = (Who, u64, Service, Address, LeaseId);
 #[derive(Default)]
 pub(super) struct Held {
     deliveries: BTreeMap<Place, Delivered>,
-    /// The latest fence that was handed out for a position.
+    /// Latest fence delivered for each position.
     fences: BTreeMap<(Service, Address, u64), u64>,
-    /// What was handed out by a log, and whether it is settled: everything from the first that is not may come again.
+    /// Deliveries of a log, with whether each is settled: everything from the first unsettled one
+    /// may be delivered again.
     read: BTreeMap<(Address, u64), (Delivered, bool)>,
     impaired: BTreeMap<(Who, Address), u32>,
 }
 
 impl Held {
-    /// Came into a process's hands. Returns whether that process cannot keep it just now.
+    /// Records a delivery. Returns whether its process currently cannot renew its leases.
     pub(super) fn receive(&mut self, received: &Received, sessions: bool) -> bool {
         let delivered = Delivered {
             subject: received.subject.clone(),
@@ -47,7 +48,7 @@ impl Held {
         self.impaired.contains_key(&(received.who, of.clone()))
     }
 
-    /// Left a process's hands. Returns what it was, and whether its receipt was the latest.
+    /// Records a settlement. Returns its delivery, and whether its receipt was the latest.
     pub(super) fn settle(
         &mut self,
         who: Who,
@@ -66,24 +67,24 @@ impl Held {
         (place.and_then(|place| self.deliveries.remove(&place)), is_latest)
     }
 
-    /// All that a process holds.
+    /// Returns all deliveries held by a process.
     pub(super) fn of(&self, who: Who) -> Vec<Delivered> {
         self.deliveries.iter().filter(|(place, _)| place.0 == who).map(|(_, held)| held.clone()).collect()
     }
 
-    /// What a process holds of one subscription.
+    /// Returns the deliveries of one subscription held by a process.
     pub(super) fn of_subscription(&self, who: Who, of: &Address) -> Vec<Delivered> {
         let held = self.deliveries.iter().filter(|(place, _)| place.0 == who && place.3 == *of);
         held.map(|(_, held)| held.clone()).collect()
     }
 
-    /// A process is gone, and all that it held.
+    /// Removes a process with its deliveries.
     pub(super) fn drop_process(&mut self, who: Who) {
         self.deliveries.retain(|place, _| place.0 != who);
         self.impaired.retain(|(holder, _), _| *holder != who);
     }
 
-    /// A consumer is gone: takes out what it held.
+    /// Removes a consumer, and returns its deliveries.
     pub(super) fn take_consumer(&mut self, who: Who, consumer: u64, of: &Address) -> Vec<Delivered> {
         let is_its = |place: &Place| place.0 == who && place.1 == consumer && place.3 == *of;
         let taken = self.deliveries.iter().filter(|(place, _)| is_its(place));
@@ -104,8 +105,9 @@ impl Held {
         }
     }
 
-    /// What a log hands out again if the reader of any lane changes: from the first in each lane that is not settled.
-    /// A position is a lane in its upper bits, and an offset below.
+    /// Returns the deliveries that a log repeats if the reader of a partition changes: from the
+    /// first unsettled one in each lane. A position contains the lane in its upper bits and the
+    /// offset below.
     pub(super) fn uncommitted(&mut self, of: &Address) -> Vec<Delivered> {
         const LANE_SHIFT: u32 = 48;
         let mut first_open: BTreeMap<u64, u64> = BTreeMap::new();

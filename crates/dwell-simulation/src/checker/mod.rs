@@ -1,12 +1,12 @@
-//! Watches a world, message by message, and says which promise was broken.
+//! Checks a world message by message, and reports the first broken guarantee.
 //!
-//! It goes by two sources that know nothing of each other: what the handlers and the users of the engine asked for and
-//! saw, and what really happened at the brokers, which the faulty transport writes down. The engine stands between the
-//! two, and the rules here say what it owes them.
+//! The checker uses two independent sources: what handlers and users of the engine requested and
+//! saw, and what really happened at the brokers, as recorded by the faulty transport. The engine
+//! stands between the two, and the rules here define what it must do.
 //!
-//! Most rules are counts, kept for each message in each subscription and at each handled count: *so many runs, and no
-//! more, as were placed there; so many copies, and no more, as runs asked for*. What exceeds its count needs a fault
-//! that touched this message: each explains one.
+//! Most rules are counts, kept for each message in each subscription and at each handled count: no
+//! more runs than messages placed there, and no more copies than runs requested. Any excess needs a
+//! fault that affected this message: each fault explains one.
 
 mod entries;
 mod finish;
@@ -38,22 +38,23 @@ use std::{
 use track::{End, Track};
 use walls::Walls;
 
-/// The promises of the design that can be checked message by message.
+/// Guarantees of the design that can be checked message by message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Promise {
-    /// 1: no handler starts before the due time, on the clock of whoever holds the message.
+    /// 1: no handler starts before the due time, on the clock of the broker or store that holds the
+    /// message.
     NeverEarly,
-    /// 2: what was accepted comes to an end.
+    /// 2: every accepted message comes to an end.
     NeverLost,
-    /// 3: no duplicate without a fault.
+    /// 3: no duplicate occurs without a fault.
     DuplicatesExplained,
-    /// 4: a delay is as long as was asked for.
+    /// 4: a delay has the requested length.
     OneMeaningOfDelay,
-    /// 5: what was deferred comes back to the one who deferred it, and to nobody else.
+    /// 5: a deferred message returns only to the subscription that deferred it.
     BackToTheOneWhoDeferred,
-    /// 6: the counts tell the truth, and their limits hold.
+    /// 6: the counts are correct, and their limits hold.
     BudgetsHold,
-    /// 7: what people see and are answered is true.
+    /// 7: records and results shown to people are true.
     Visible,
 }
 
@@ -71,16 +72,16 @@ impl fmt::Display for Promise {
     }
 }
 
-/// A promise was broken.
+/// A broken guarantee.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which.
+    /// The guarantee.
     pub promise: Promise,
-    /// For which message.
+    /// The message.
     pub id: MessageId,
-    /// How.
+    /// Description of the violation.
     pub text: String,
-    /// When, since the world began.
+    /// Time since the start of the world.
     pub at: Duration,
 }
 
@@ -90,10 +91,10 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The copies of one message that one process makes, to one address and with one count.
+/// Copies of one message that one process makes, to one address and with one count.
 #[derive(Clone, Copy, Debug, Default)]
 struct Copies {
-    /// Runs and deliveries that may have led to one.
+    /// Number of runs and deliveries that may have caused one.
     allowed: u32,
     confirmed: u32,
 }
@@ -102,17 +103,17 @@ pub(crate) struct Checker {
     plan: Arc<Plan>,
     walls: Walls,
     tracks: BTreeMap<(Subject, Address), Track>,
-    /// Those that have not come to an end since they were last placed.
+    /// Messages that have not ended since they were last placed.
     open: BTreeSet<(Subject, Address)>,
     entries: Entries,
     held: Held,
     runs: BTreeMap<usize, (Subject, Address, track::RunInfo)>,
-    /// Copies that a process may make, and those of which it knows that they are there.
+    /// Copies that a process may make, and copies confirmed to it.
     copies: BTreeMap<(Who, Subject, Address, u32), Copies>,
     requests: BTreeMap<(usize, usize), (Duration, Request)>,
-    /// When something that waited under an id was last changed.
+    /// Time of the last change of a pending entry, by id.
     changed: BTreeMap<MessageId, Duration>,
-    /// Lives in which some call did not go well.
+    /// Lives in which a call failed.
     troubled: BTreeSet<Who>,
     tally: Tally,
     violation: Option<Violation>,
@@ -141,17 +142,17 @@ impl Checker {
         }
     }
 
-    /// The first promise that was broken.
+    /// Returns the first violation.
     pub(crate) fn violation(&self) -> Option<&Violation> {
         self.violation.as_ref()
     }
 
-    /// Whether everything that was accepted has come to its end.
+    /// Returns whether every accepted message has ended.
     pub(crate) fn all_ended(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Whether anything waits for a time after this one.
+    /// Returns whether any message is due after this time.
     pub(crate) fn any_due_after(&self, wall: Timestamp) -> bool {
         self.entries.any_due_after(wall)
     }
@@ -211,7 +212,7 @@ impl Checker {
                 let is_troubled = self.troubled.contains(who);
                 for held in self.held.take_consumer(*who, *consumer, of) {
                     self.give_back(&held, of);
-                    // Its settlement may have been stuck behind another that did not get through.
+                    // Its settlement may have been blocked by another one that failed.
                     if is_troubled {
                         self.touch_delivered(&held);
                     }
@@ -247,7 +248,7 @@ impl Checker {
         self.tracks.entry((subject.clone(), of.clone())).or_default()
     }
 
-    /// Remembers whether a message has ended.
+    /// Updates whether a message has ended.
     fn note_end(&mut self, subject: &Subject, of: &Address) {
         let key = (subject.clone(), of.clone());
         if self.tracks.get(&key).is_none_or(Track::has_ended) {
@@ -264,7 +265,7 @@ impl Checker {
         self.note_end(subject, of);
     }
 
-    /// A fault may make this message come again, wherever it goes.
+    /// Records that a fault may cause a redelivery of this message, at any destination.
     fn touch(&mut self, touched: &Touched) {
         for of in self.plan.reached(&touched.to) {
             self.track(&touched.subject, &of).faults += 1;
@@ -287,7 +288,8 @@ impl Checker {
             }
             Stage::Paused => self.tally.fault(Fault::Pause),
             Stage::Stopped => {
-                // What it could not give back in order comes again when its lease has run out.
+                // Messages that it could not release in order return when their leases have
+                // expired.
                 if self.troubled.contains(&who) {
                     self.held.of(who).iter().for_each(|held| self.touch_delivered(held));
                 }
@@ -303,14 +305,14 @@ impl Checker {
             (Request::Send { subject, to, .. }, Answer::Sent(_)) => {
                 self.tally.sent += 1;
                 if !self.entries.is_known(&subject, &to) {
-                    let text = format!("the send to {to} was answered with Ok, and nobody accepted it");
+                    let text = format!("the send to {to} returned Ok, but no service accepted the message");
                     self.broken(Promise::NeverLost, &subject.id, text);
                 }
             }
             (Request::Cancel(id), Answer::Changed(changed)) => {
                 self.check_changed(&id, asked, *changed);
                 if let Some(left) = self.entries.left_of(&id, asked, &self.walls, self.now) {
-                    let text = format!("it was cancelled ({changed:?}), and {left} still waits");
+                    let text = format!("it was cancelled ({changed:?}), but {left} is still pending");
                     self.broken(Promise::Visible, &id, text);
                 }
             }
@@ -322,11 +324,11 @@ impl Checker {
         }
     }
 
-    /// Who is told that it was done can rely on it.
+    /// Checks that a change reported as done was made.
     fn check_changed(&mut self, id: &MessageId, asked: Duration, changed: Changed) {
         let is_done = self.changed.get(id).is_some_and(|at| *at >= asked);
         if changed == Changed::Done && !is_done {
-            self.broken(Promise::Visible, id, "a change was answered with Done, and nothing was changed");
+            self.broken(Promise::Visible, id, "a change returned Done, but no entry was changed");
         }
     }
 
@@ -334,7 +336,8 @@ impl Checker {
         let Settled { service, who, subscription, subject, lease, .. } = settled;
         let (held, is_latest) = self.held.settle(*who, *service, subscription, *lease);
         if !is_latest {
-            let text = format!("{subscription} accepted a receipt that a later delivery had made stale");
+            let text =
+                format!("{subscription} accepted a receipt that was stale because of a later delivery");
             self.broken(Promise::DuplicatesExplained, &subject.id, text);
         }
         match (settled.how, held) {
@@ -344,7 +347,8 @@ impl Checker {
         }
     }
 
-    /// What took its worker down too often is given up unrun: where there is no channel for it, it is gone.
+    /// Handles a quarantined message, which is given up without a run: without a channel it is
+    /// discarded.
     fn check_quarantine(&mut self, settled: &Settled) {
         let Some(settings) = self.plan.settings(&settled.subscription) else { return };
         let limit = settings.quarantine_after.unwrap_or(10);
@@ -354,7 +358,8 @@ impl Checker {
         }
     }
 
-    /// The broker put a delivery back as it came: a handler of this subscription may run it again.
+    /// Records that the broker returned a delivery unchanged: a handler of this subscription may
+    /// run it again.
     fn give_back(&mut self, held: &Delivered, of: &Address) {
         if held.to == *of {
             self.track(&held.subject, of).level(held.handled).given_back += 1;
@@ -382,10 +387,10 @@ impl Checker {
         }
     }
 
-    /// What waits must not be said to be unknown, or gone.
+    /// Checks that a pending message is not reported as unknown or gone.
     fn check_answer(&mut self, service: Service, id: &MessageId, what: &str, changed: Changed) {
         if self.entries.surely_waits(service, id, &self.walls, self.now) {
-            let text = format!("{id} waits in the {service}, and was not {what}: {changed:?}");
+            let text = format!("{id} is pending in the {service}, but was not {what}: {changed:?}");
             self.broken(Promise::Visible, id, text);
         }
     }

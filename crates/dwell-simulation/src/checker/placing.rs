@@ -1,4 +1,4 @@
-//! What a message owes when it is put somewhere.
+//! Checks when a message is placed.
 
 use super::{
     Checker, Promise,
@@ -12,7 +12,10 @@ impl Checker {
     pub(super) fn placed(&mut self, placed: &Placed) {
         if placed.duplicate {
             if !self.entries.is_known(&placed.subject, &placed.to) {
-                let text = format!("{} was taken for a repetition of a send that never was", placed.to);
+                let text = format!(
+                    "a message to {} was treated as a duplicate, but was never sent before",
+                    placed.to
+                );
                 self.broken(Promise::NeverLost, &placed.subject.id, text);
             }
             return;
@@ -22,10 +25,10 @@ impl Checker {
         }
         self.check_request(placed);
         if placed.attempts.handled > 0 && placed.to.subscription_name().is_none() {
-            let text = format!("it has run before, and goes to everyone on {}", placed.to);
+            let text = format!("it has run before, but was published to all subscriptions of {}", placed.to);
             return self.broken(Promise::BackToTheOneWhoDeferred, &placed.subject.id, text);
         }
-        // A forwarder puts back what it could not send: the same message goes on waiting.
+        // A forwarder returns messages that it could not send: the same message stays pending.
         let is_hold = placed.request.is_none() && placed.moved && placed.service == Service::Store;
         if placed.request.is_none() && !is_hold {
             self.check_copy(placed);
@@ -39,7 +42,8 @@ impl Checker {
         }
     }
 
-    /// When it is due on the clock of whoever holds it. A log holds nothing back: what it takes is due.
+    /// Returns the due time on the clock of the holder. A log holds no message back: what it
+    /// accepts is due.
     fn due_at_holder(&mut self, placed: &Placed) -> Timestamp {
         if placed.service == Service::Store || !self.has_sessions() {
             return placed.due.resolve(self.wall.into());
@@ -47,7 +51,7 @@ impl Checker {
         if let (Due::At(time), Some(who)) = (placed.due, placed.who) {
             let skew = self.plan.processes[who.process].skew;
             if Timestamp(self.wall.0 + skew) < time {
-                let text = format!("it was sent on by {who} before it was due on the clock of {who}");
+                let text = format!("it was forwarded by {who} before it was due on the clock of {who}");
                 self.broken(Promise::NeverEarly, &placed.subject.id, text);
             }
         }
@@ -64,7 +68,7 @@ impl Checker {
             self.gone(&old);
         }
         if old.subject == by.subject {
-            // The same message again: it goes on in the new one.
+            // The same message again: it continues in the new entry.
             for of in self.plan.clone().reached(&old.to) {
                 self.track(&old.subject, &of).unsure = true;
             }
@@ -76,7 +80,7 @@ impl Checker {
         }
     }
 
-    /// Something that waited will never fire.
+    /// Records that a pending entry will never fire.
     pub(super) fn gone(&mut self, entry: &Waiting) {
         for of in self.plan.clone().reached(&entry.to) {
             let level = self.track(&entry.subject, &of).level(entry.handled);
@@ -105,7 +109,7 @@ impl Checker {
         let extra = track.extra_copies();
         if extra > track.faults {
             let text = format!(
-                "{extra} more copies were made for {of} than asked for, and {} faults touched it",
+                "{extra} more copies were made for {of} than requested, but {} faults affected it",
                 track.faults
             );
             self.broken(Promise::DuplicatesExplained, &placed.subject.id, text);
@@ -113,7 +117,7 @@ impl Checker {
         self.note_end(&placed.subject, of);
     }
 
-    /// A user's send arrives as it was asked for.
+    /// Checks that a user's send arrives as requested.
     fn check_request(&mut self, placed: &Placed) {
         let Some(number) = placed.request else { return };
         let asked =
@@ -130,16 +134,16 @@ impl Checker {
             && let Some(first) = self.entries.conflict(placed)
         {
             let text =
-                format!("{} was accepted under the id of {first}, which was to conflict", placed.subject);
+                format!("{} was accepted under the id of {first} instead of a conflict", placed.subject);
             return self.broken(Promise::DuplicatesExplained, &placed.subject.id, text);
         }
         if *due != placed.due {
-            let text = format!("it was sent with due {due:?}, and placed with {:?}", placed.due);
+            let text = format!("it was sent with due {due:?}, but placed with {:?}", placed.due);
             self.broken(Promise::NeverEarly, &placed.subject.id, text);
         }
     }
 
-    /// A copy that no user asked for: a run asked for it, or it comes from the store.
+    /// Checks a copy that no user requested: a run requested it, or it comes from the store.
     fn check_copy(&mut self, placed: &Placed) {
         let Placed { subject, to, attempts, .. } = placed;
         let stored = match placed.service {
@@ -158,39 +162,40 @@ impl Checker {
             _ if attempts.handled > 0 => self.check_again(placed),
             _ if self.was_released(placed) => {}
             Some(Err(due)) => {
-                let text = format!("it was sent on to {to} before it was due at {} in the store", due.0);
+                let text = format!("it was forwarded to {to} before it was due at {} in the store", due.0);
                 self.broken(Promise::NeverEarly, &subject.id, text);
             }
             None => {
-                let text = format!("it goes to {to} as if it had never run, and nobody sent it there");
+                let text = format!("it was placed at {to} without any runs, but was never sent there");
                 self.broken(Promise::BudgetsHold, &subject.id, text);
             }
         }
         self.check_second_copy(placed);
     }
 
-    /// Whether it goes back as it came because a run released it, on a broker that cannot take it back.
+    /// Returns whether it returns unchanged because a run released it, on a broker without release.
     fn was_released(&self, placed: &Placed) -> bool {
         let track = self.tracks.get(&(placed.subject.clone(), placed.to.clone()));
         let level = track.and_then(|track| track.levels.get(&placed.attempts.handled));
         placed.due == Due::NOW && level.is_some_and(|level| level.released > 0)
     }
 
-    /// Who knows that a copy is there makes no second one.
+    /// Checks that no second copy is made once the first one is confirmed.
     fn check_second_copy(&mut self, placed: &Placed) {
         let Placed { subject, to, attempts, .. } = placed;
         let Some(who) = placed.who.filter(|_| !placed.moved) else { return };
         let copies = *self.copies(who, subject, to, attempts.handled);
         if copies.confirmed >= copies.allowed {
             let text = format!(
-                "{who} put it to {to} once more, knowing that {} copies were there, and {} asked for",
+                "{who} placed it at {to} again, although {} copies were confirmed and {} requested",
                 copies.confirmed, copies.allowed
             );
             self.broken(Promise::DuplicatesExplained, &subject.id, text);
         }
     }
 
-    /// A copy with counts above zero: some run of its subscription asked for exactly this.
+    /// Checks a copy with counts above zero: a run of its subscription must have requested exactly
+    /// this.
     fn check_again(&mut self, placed: &Placed) {
         let Placed { subject, to, attempts, due, .. } = placed;
         let asked: Vec<_> = match self.tracks.get(&(subject.clone(), to.clone())) {
@@ -199,7 +204,7 @@ impl Checker {
         };
         if asked.is_empty() {
             let promise = self.astray(subject, to, *attempts);
-            let text = format!("it goes to {to} with {attempts:?}, and no run there asked for that");
+            let text = format!("it was placed at {to} with {attempts:?}, but no run there requested that");
             return self.broken(promise, &subject.id, text);
         }
         if asked.iter().any(|again| again.due.fits(*due)) || self.was_released(placed) {
@@ -207,25 +212,25 @@ impl Checker {
         }
         let early = asked.iter().all(|again| again.due.is_undercut_by(*due));
         let promise = if early { Promise::NeverEarly } else { Promise::OneMeaningOfDelay };
-        let text = format!("it goes to {to} with due {due:?}, and {:?} was asked for", asked[0].due);
+        let text = format!("it was placed at {to} with due {due:?}, but {:?} was requested", asked[0].due);
         self.broken(promise, &subject.id, text);
     }
 
-    /// A message was put into a dead-letter channel.
+    /// Checks a message that was moved to a dead-letter channel.
     fn died(&mut self, placed: &Placed, stamps: &Stamps) {
         let Placed { subject, to, .. } = placed;
         let Some((from, reason)) = &stamps.from else {
-            let text = format!("it lies in {} without saying where it came from", placed.topic);
+            let text = format!("it is in {} without stamps of its origin", placed.topic);
             return self.broken(Promise::Visible, &subject.id, text);
         };
         if !stamps.missing.is_empty() {
-            let text = format!("it lies in {} without {}", placed.topic, stamps.missing.join(", "));
+            let text = format!("it is in {} without {}", placed.topic, stamps.missing.join(", "));
             return self.broken(Promise::Visible, &subject.id, text);
         }
         if reason == "unroutable" {
             for of in self.plan.clone().reached(to) {
                 if self.plan.settings(&of).is_some() {
-                    let text = format!("it was parked as unroutable, and {of} is there");
+                    let text = format!("it was parked as unroutable, but {of} exists");
                     self.broken(Promise::NeverLost, &subject.id, text);
                 }
                 self.end(subject, &of, End::Parked);
@@ -245,7 +250,7 @@ impl Checker {
             let limit = quarantine.unwrap_or(10);
             if limit == 0 || track.faults < limit {
                 let text =
-                    format!("{from} gave it up as poison after {} faults, and not {limit}", track.faults);
+                    format!("{from} gave it up as poison after {} faults instead of {limit}", track.faults);
                 self.broken(Promise::BudgetsHold, &subject.id, text);
             }
             return;
@@ -255,20 +260,22 @@ impl Checker {
         let counts: Vec<_> =
             track.killed.iter().filter(|killed| killed.attempts == placed.attempts).cloned().collect();
         if counts.is_empty() {
-            let text = format!("{from} gave it up with {:?}, and no run there came to that", placed.attempts);
+            let text = format!("{from} gave it up with {:?}, but no run there led to that", placed.attempts);
             return self.broken(Promise::BudgetsHold, &subject.id, text);
         }
         if !counts.iter().any(|killed| killed.channel == placed.topic) {
-            let text = format!("it lies in {}, and belongs into {}", placed.topic, counts[0].channel);
+            let text = format!("it is in {}, but belongs in {}", placed.topic, counts[0].channel);
             return self.broken(Promise::Visible, &subject.id, text);
         }
         if deaths > killed + faults {
-            let text = format!("it died {deaths} times in {from}: {killed} runs gave it up, {faults} faults");
+            let text = format!(
+                "it became a dead letter {deaths} times in {from}: {killed} runs gave it up, {faults} faults affected it"
+            );
             self.broken(Promise::DuplicatesExplained, &subject.id, text);
         }
     }
 
-    /// A store or a broker hands nothing out before it is due.
+    /// Checks that no service delivers a message before it is due.
     pub(super) fn received(&mut self, received: &Received) {
         let is_impaired = self.held.receive(received, self.has_sessions());
         if is_impaired {
@@ -292,12 +299,13 @@ impl Checker {
         match due {
             Some(Ok(())) => {}
             Some(Err(due)) => {
-                let text = format!("the store handed it out before it was due at {}", due.0);
+                let text = format!("the store delivered it before it was due at {}", due.0);
                 self.broken(Promise::NeverEarly, &subject.id, text);
             }
             None => {
-                let text =
-                    format!("the store holds it for {to} with {handled} handled: nobody put it there so");
+                let text = format!(
+                    "the store holds it for {to} with handled count {handled}, but it was never placed there"
+                );
                 self.broken(Promise::BudgetsHold, &subject.id, text);
             }
         }

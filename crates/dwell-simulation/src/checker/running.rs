@@ -1,4 +1,4 @@
-//! What a message owes when a handler starts, and what its end means.
+//! Checks at the start of a handler, and the effects of its end.
 
 use super::{
     Checker, Promise,
@@ -13,7 +13,7 @@ impl Checker {
         let Run { subject, subscription: of, attempts, who, .. } = run;
         self.tally.runs += 1;
         if let Some(altered) = run.altered {
-            let text = format!("its {altered} is not as it was sent");
+            let text = format!("its {altered} differs from what was sent");
             return self.broken(Promise::NeverLost, &subject.id, text);
         }
         let info = RunInfo { attempts: *attempts, ending: None };
@@ -33,27 +33,27 @@ impl Checker {
         if extra > faults {
             let gone = if cancelled > 0 { ", and it was cancelled or replaced" } else { "" };
             let text = format!(
-                "{of} runs it once more, at {} handled, than it was placed there: {extra} extra runs in all, \
-                 and {faults} faults touched it{gone}",
+                "{of} runs it more often at handled count {} than it was placed there: {extra} extra runs in total, \
+                 but {faults} faults affected it{gone}",
                 attempts.handled
             );
             self.broken(Promise::DuplicatesExplained, &subject.id, text);
         }
     }
 
-    /// The counts say what its runs so far came to, and their limits hold.
+    /// Checks that the counts match the earlier runs, and that their limits hold.
     fn check_counts(&mut self, subject: &Subject, of: &Address, attempts: Attempts) {
         let Some(settings) = self.plan.settings(of).cloned() else { return };
         if settings.max_runs.is_reached(attempts.handled) {
             let text = format!(
-                "{of} runs it after {} runs, and {:?} is the limit",
+                "{of} runs it after {} runs, but the limit is {:?}",
                 attempts.handled, settings.max_runs
             );
             return self.broken(Promise::BudgetsHold, &subject.id, text);
         }
         if attempts.failed > settings.retry.max_retries {
             let text = format!(
-                "{of} runs it after {} failures, and {} retries are the limit",
+                "{of} runs it after {} failures, but the limit is {} retries",
                 attempts.failed, settings.retry.max_retries
             );
             return self.broken(Promise::BudgetsHold, &subject.id, text);
@@ -63,7 +63,7 @@ impl Checker {
         if attempts == Attempts::default() {
             let placed = track.and_then(|track| track.levels.get(&0));
             if placed.is_none_or(|level| level.placed == 0) {
-                let text = format!("{of} runs it, and nobody ever sent it there, or its counts were lost");
+                let text = format!("{of} runs it, but it was never sent there, or its counts were lost");
                 self.broken(Promise::BudgetsHold, &subject.id, text);
             }
             return;
@@ -72,19 +72,19 @@ impl Checker {
             return;
         }
         let promise = self.astray(subject, of, attempts);
-        let text = format!("{of} runs it with {attempts:?}, and no run there asked for that");
+        let text = format!("{of} runs it with {attempts:?}, but no run there requested that");
         self.broken(promise, &subject.id, text);
     }
 
-    /// What is broken if a message comes to a subscription with counts that no run there led to: it may be somebody
-    /// else's deferral, or a count that lies.
+    /// Returns the guarantee that is broken if a message arrives with counts that no run in the
+    /// subscription led to: either it was deferred in another subscription, or a count is wrong.
     pub(super) fn astray(&self, subject: &Subject, of: &Address, attempts: Attempts) -> Promise {
         let mut others = self.tracks.iter().filter(|((other, at), _)| other == subject && at != of);
         let is_of_another = others.any(|(_, track)| track.asked_for(attempts));
         let own = self.tracks.get(&(subject.clone(), of.clone()));
         let before = attempts.handled.checked_sub(1);
         let level = before.and_then(|before| own.and_then(|track| track.levels.get(&before)));
-        // A run of its own that gave it back is closer than any other's that asked for it.
+        // A release by a run of its own is more likely than a request of another subscription.
         if is_of_another && level.is_none_or(|level| level.released == 0) {
             Promise::BackToTheOneWhoDeferred
         } else {
@@ -97,7 +97,7 @@ impl Checker {
         let due = self.entries.was_due(Service::Target, subject, handled, covers, &self.walls, self.now);
         if let Some(Err(due)) = due {
             let text =
-                format!("{of} runs it at {} on the broker's clock, and it is due at {}", self.wall.0, due.0);
+                format!("{of} runs it at {} on the broker's clock, but it is due at {}", self.wall.0, due.0);
             self.broken(Promise::NeverEarly, &subject.id, text);
         }
     }
@@ -161,7 +161,7 @@ impl Checker {
     }
 }
 
-/// Where what is given up goes; `None` where it is discarded.
+/// Returns the channel for messages that are given up; `None` if they are discarded.
 fn dead_letters(settings: &SubscriptionSettings) -> Option<Text> {
     match &settings.dead_letter {
         DeadLetter::Default => Some(format!("{}.dlq", settings.topic).into()),

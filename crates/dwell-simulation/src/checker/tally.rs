@@ -1,35 +1,35 @@
-//! Numbers over one world, or over many.
+//! Totals of one world or of many.
 
 use super::track::End;
 use crate::trace::{Ending, Fault};
 use std::fmt;
 
-/// What happened, in numbers.
+/// Totals of events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Sends that returned `Ok`.
     pub sent: u64,
     /// Runs of handlers.
     pub runs: u64,
-    /// Messages that a handler handled, once for each subscription and each time.
+    /// Handled messages, counted per subscription and per time.
     pub handled: u64,
     /// Runs that deferred.
     pub deferred: u64,
-    /// Runs that failed, or took too long.
+    /// Runs that failed or timed out.
     pub failed: u64,
-    /// Messages given up into a channel.
+    /// Messages moved to a dead-letter or invalid channel.
     pub dead: u64,
-    /// Messages given up without a channel, or left alone, because a setting says so.
+    /// Messages given up without a channel, or skipped, according to a setting.
     pub discarded: u64,
-    /// Messages cancelled, or replaced while they waited.
+    /// Messages cancelled, or replaced while pending.
     pub cancelled: u64,
-    /// Messages that could never be sent on.
+    /// Messages parked because they could not be forwarded.
     pub parked: u64,
-    /// Dead letters that were sent back.
+    /// Replayed dead letters.
     pub replayed: u64,
-    /// Runs that only a fault explains.
+    /// Runs explained only by a fault.
     pub duplicates: u64,
-    /// Messages that never came to an end.
+    /// Messages that never ended.
     pub lost: u64,
     faults: [u64; Fault::ALL.len()],
 }
@@ -57,12 +57,12 @@ impl Tally {
         }
     }
 
-    /// How often something was made to go wrong.
+    /// Returns the number of injected faults.
     pub fn faults(&self) -> u64 {
         self.faults.iter().sum()
     }
 
-    /// Adds another world's.
+    /// Adds the totals of another world.
     pub fn add(&mut self, other: &Self) {
         self.sent += other.sent;
         self.runs += other.runs;

@@ -1,10 +1,11 @@
-//! One message in one subscription: how often it was placed, run and ended, at each of its counts.
+//! History of one message in one subscription: how often it was placed, run and ended, at each of
+//! its counts.
 
 use crate::trace::Ending;
 use dwell_core::{Attempts, Due, Text};
 use std::{collections::BTreeMap, time::Duration};
 
-/// How a message came to its end.
+/// End of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Handled,
@@ -15,18 +16,18 @@ pub(super) enum End {
     Parked,
 }
 
-/// What a run asked for: the message again, with these counts and this due time.
+/// Request of a run to see the message again, with these counts and this due time.
 #[derive(Clone, Debug)]
 pub(super) struct Again {
     pub(super) attempts: Attempts,
     pub(super) due: Expected,
 }
 
-/// When it may come again.
+/// Expected due time.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Expected {
     Exactly(Due),
-    /// After a delay from the first to the second: jitter.
+    /// Any delay between these two, because of jitter.
     Between(Duration, Duration),
 }
 
@@ -39,7 +40,7 @@ impl Expected {
         }
     }
 
-    /// Whether `due` lets it run earlier than was asked for.
+    /// Returns whether `due` allows an earlier run than requested.
     pub(super) fn is_undercut_by(self, due: Due) -> bool {
         match (self, due) {
             (Self::Exactly(Due::After(expected)) | Self::Between(expected, _), Due::After(delay)) => {
@@ -52,36 +53,37 @@ impl Expected {
     }
 }
 
-/// A message was given up: with these counts, into this channel.
+/// Message given up with these counts, into this channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Killed {
     pub(super) attempts: Attempts,
     pub(super) channel: Text,
 }
 
-/// A run of a handler.
+/// Run of a handler.
 #[derive(Clone, Debug)]
 pub(super) struct RunInfo {
     pub(super) attempts: Attempts,
     pub(super) ending: Option<Ending>,
 }
 
-/// What happened at one handled count.
+/// Events at one handled count.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Level {
-    /// Placed where handlers are fed from.
+    /// Number placed at the broker.
     pub(super) placed: u32,
-    /// Of those, by something else than a request of a user.
+    /// Of those, number not placed by a request of a user.
     pub(super) copied: u32,
-    /// Placed in the store by a request of a user.
+    /// Number placed in the store by a request of a user.
     pub(super) stored: u32,
-    /// Cancelled or replaced while it waited, by where it waited.
+    /// Number cancelled or replaced while pending at the broker; `gone_from_store` is the same for
+    /// the store.
     pub(super) gone: u32,
     pub(super) gone_from_store: u32,
-    /// Put back by the broker, as it came, because it was asked to.
+    /// Number returned unchanged by the broker on request.
     pub(super) given_back: u32,
     pub(super) runs: u32,
-    /// Runs that ended with a release.
+    /// Number of runs that ended with a release.
     pub(super) released: u32,
 }
 
@@ -89,18 +91,18 @@ pub(super) struct Level {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Track {
     pub(super) levels: BTreeMap<u32, Level>,
-    /// Runs that asked for another.
+    /// Requests of runs to see it again.
     pub(super) again: Vec<Again>,
-    /// Runs that gave it up, to be put into a channel.
+    /// Runs that gave it up, into a channel.
     pub(super) killed: Vec<Killed>,
     pub(super) deaths: u32,
-    /// Sends and replays that were accepted.
+    /// Number of accepted sends and replays.
     pub(super) starts: u32,
     pub(super) ends: Vec<(Duration, End)>,
-    /// It may or may not have been replaced: how often it ends cannot be told.
+    /// Set if it may have been replaced, so that its number of ends is uncertain.
     pub(super) unsure: bool,
     pub(super) last_placed: Option<Duration>,
-    /// Faults that may have made it come again.
+    /// Number of faults that may have caused a redelivery.
     pub(super) faults: u32,
 }
 
@@ -109,7 +111,7 @@ impl Track {
         self.levels.entry(handled).or_default()
     }
 
-    /// Runs that nothing but a fault explains.
+    /// Returns the number of runs that only a fault explains.
     pub(super) fn extra_runs(&self) -> u32 {
         let extra = |level: &Level| {
             level.runs.saturating_sub((level.placed + level.given_back).saturating_sub(level.gone))
@@ -117,7 +119,7 @@ impl Track {
         self.levels.values().map(extra).sum()
     }
 
-    /// Copies that nothing but a fault explains.
+    /// Returns the number of copies that only a fault explains.
     pub(super) fn extra_copies(&self) -> u32 {
         let asked = |handled: u32| {
             let again = self.again.iter().filter(|again| again.attempts.handled == handled).count() as u32;
@@ -127,7 +129,7 @@ impl Track {
         self.levels.iter().map(|(handled, level)| level.copied.saturating_sub(asked(*handled))).sum()
     }
 
-    /// Whether some run asked to be run again with these counts.
+    /// Returns whether a run requested another run with these counts.
     pub(super) fn asked_for(&self, attempts: Attempts) -> bool {
         self.again.iter().any(|again| again.attempts == attempts)
     }
@@ -136,7 +138,7 @@ impl Track {
         self.ends.push((at, end));
     }
 
-    /// Whether it came to an end since it was last placed.
+    /// Returns whether it has ended since it was last placed.
     pub(super) fn has_ended(&self) -> bool {
         let last_end = self.ends.last().map(|(at, _)| *at);
         self.last_placed.is_none_or(|placed| last_end.is_some_and(|end| end >= placed))

@@ -1,11 +1,11 @@
-//! What the broker's wall clock has shown.
+//! History of the broker's wall clock.
 
 use dwell_core::Timestamp;
 use std::time::Duration;
 
-/// The history of a wall clock that is set now and then.
+/// History of a wall clock that is occasionally set.
 pub(super) struct Walls {
-    /// From this monotonic time on, the wall clock is so far ahead of it, in milliseconds.
+    /// Monotonic time from which the wall clock has this offset, in milliseconds.
     origins: Vec<(Duration, i64)>,
 }
 
@@ -14,13 +14,13 @@ impl Walls {
         Self { origins: vec![(Duration::ZERO, start.0)] }
     }
 
-    /// It was set, and shows `wall` now.
+    /// Records that the clock was set, and shows `wall` now.
     pub(super) fn set(&mut self, at: Duration, wall: Timestamp) {
         self.origins.push((at, wall.0 - at.as_millis() as i64));
     }
 
-    /// The latest time that it has shown between these two moments: what was due by then need not wait any longer,
-    /// even if the clock was set back since.
+    /// Returns the latest time shown between these two moments: a message due by then may run, even
+    /// if the clock was set back since.
     pub(super) fn highest(&self, from: Duration, to: Duration) -> Timestamp {
         let ends = self.origins.iter().skip(1).map(|(start, _)| *start).chain([Duration::MAX]);
         let shown = self.origins.iter().zip(ends).filter(|((start, _), end)| *start <= to && *end >= from);
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_was_set_back_has_still_shown_the_later_time() {
+    fn highest_includes_times_before_the_clock_was_set_back() {
         let second = Duration::from_secs(1);
         let mut walls = Walls::new(Timestamp(100_000));
         walls.set(second * 10, Timestamp(50_000));

@@ -1,4 +1,4 @@
-//! Receiving and settling, and writing down what was handed out and what was settled.
+//! Consumer that injects faults and records deliveries and settlements.
 
 use super::{
     destination,
@@ -28,13 +28,13 @@ pub(super) struct FaultyConsumer {
     link: Arc<Link>,
     of: Address,
     number: u64,
-    /// Leases last as long as the session.
+    /// Set if leases last as long as the session.
     sessions: bool,
-    /// How many sessions had been lost when it last joined.
+    /// Number of sessions lost when it last joined.
     joined: AtomicU64,
-    /// Handed out by the broker, and not yet returned: a receive that is dropped loses nothing.
+    /// Delivered by the broker but not yet returned: dropping a receive loses nothing.
     fetched: Mutex<Vec<Delivery>>,
-    /// What was handed out and may be settled or extended.
+    /// Deliveries that may be settled or extended.
     held: Mutex<BTreeMap<LeaseId, Touched>>,
 }
 
@@ -98,7 +98,7 @@ impl FaultyConsumer {
             self.record_received(delivery);
         }
         let touched: Vec<_> = batch.iter().map(|delivery| self.touched(delivery)).collect();
-        // A session has no lease that runs out, so that what it was handed cannot get lost on the way.
+        // A lease of a session does not expire, so its deliveries must not get lost on the way.
         if !batch.is_empty() && !self.sessions && link.happens(|rates| rates.lost_delivery) {
             link.fault(Fault::LostDelivery, &Call::new(CALL, &touched));
             return Err(timeout(CALL));
@@ -165,7 +165,7 @@ impl FaultyConsumer {
         left
     }
 
-    /// Some items of the batch fail, the others do not.
+    /// Refuses some items of the batch.
     fn refuse_some(&self, batch: Vec<Settle>) -> (Vec<Settle>, Vec<Unsettled>) {
         let link = &self.link;
         if batch.len() < 2 || !link.happens(|rates| rates.partly_refused) {
@@ -216,7 +216,7 @@ impl FaultyConsumer {
     }
 }
 
-/// A settlement once more: the decorator of one may keep what it hands on.
+/// Copies a settlement, since the inner consumer takes it by value.
 fn again(settle: &Settle) -> Settle {
     let receipt = &settle.delivery.receipt;
     let LeaseId { position, fence } = receipt.lease();
@@ -267,7 +267,7 @@ impl Consumer for FaultyConsumer {
     }
 }
 
-/// Dropped by a living process, it is gone at once; by a dead one, when the broker finds out.
+/// A consumer dropped by a live process is gone at once; after a crash, the broker finds out later.
 impl Drop for FaultyConsumer {
     fn drop(&mut self) {
         if self.link.life.is_alive() && self.link.closed(self.number) {

@@ -1,4 +1,4 @@
-//! Looking messages up and changing them.
+//! Ledger that injects faults and records replays.
 
 use super::link::{Call, Link};
 use crate::{
@@ -63,12 +63,12 @@ impl Ledger for FaultyLedger {
     }
 }
 
-/// What was dead, and was sent back to where it had come from.
+/// Records the dead letters that were replayed to their origin.
 fn record_replays(link: &Link, request: Option<usize>, dead: Vec<Record>, answers: &[Answer]) {
     let mut seen = vec![];
     for record in dead {
         let Some(name) = record.subscription.clone() else { continue };
-        // What died twice is one dead letter.
+        // A message that died twice is one dead letter.
         let what = (Subject::of(&record.message), record.topic.clone(), name.clone());
         if seen.contains(&what) {
             continue;
@@ -79,7 +79,7 @@ fn record_replays(link: &Link, request: Option<usize>, dead: Vec<Record>, answer
         if !answers.iter().any(done) {
             continue;
         }
-        // A parked one goes back to its forwarder, and from there to where it was for.
+        // A parked message returns to its forwarder, and from there to its destination.
         let home = Address::subscription(record.topic.clone(), name.clone());
         let to = wire::final_destination(&Envelope::new(home, record.message.clone()));
         link.scene.record(Event::Placed(Box::new(Placed {

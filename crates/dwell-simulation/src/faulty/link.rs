@@ -1,4 +1,4 @@
-//! The way of one process to one service, and what happens to calls on it.
+//! Connection from one process to one service, and the faults of calls on it.
 
 use super::{timeout, unavailable};
 use crate::{
@@ -17,7 +17,7 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// How likely each fault is, at each call.
+/// Probability of each fault at each call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rates {
     pub(crate) refused: f64,
@@ -30,16 +30,16 @@ pub(crate) struct Rates {
     pub(crate) slow: f64,
     pub(crate) detached: f64,
     pub(crate) crash: f64,
-    /// The share of calls that take a little time, which is no fault.
+    /// Share of calls with a small latency, which is not a fault.
     pub(crate) latency: f64,
 }
 
-/// What is asked of a service.
+/// Call to a service.
 pub(super) struct Call<'a> {
     pub(super) name: &'static str,
-    /// The messages that it is about.
+    /// Messages that the call concerns.
     pub(super) touched: &'a [Touched],
-    /// While this call takes its time, nothing that this subscription hands out is renewed.
+    /// Subscription whose leases are not renewed while this call takes its time.
     pub(super) renews: Option<&'a Address>,
 }
 
@@ -49,17 +49,17 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What came of a call.
+/// Result of a call.
 pub(super) enum Carried<T> {
     Answered(T),
-    /// It did not happen.
+    /// The call had no effect.
     NotDone(Error),
-    /// It happened, and its caller hears otherwise.
+    /// The call took effect, but its caller gets an error.
     Doubtful(T, Error),
 }
 
 impl<T> Carried<Result<T>> {
-    /// What the caller hears.
+    /// Returns the result for the caller.
     pub(super) fn answer(self) -> Result<T> {
         match self {
             Self::Answered(result) => result,
@@ -73,9 +73,10 @@ pub(crate) struct Link {
     pub(super) life: Arc<Life>,
     pub(super) service: Service,
     pub(super) dice: Dice,
-    /// Consumers of this process at the broker itself: when it crashes, the broker finds out a while later.
+    /// Consumers of this process at the broker itself: after a crash, the broker notices a while
+    /// later.
     open: Mutex<Open>,
-    /// How often the broker took this process for dead.
+    /// Number of times that the broker declared this process dead.
     sessions_lost: AtomicU64,
 }
 
@@ -86,7 +87,8 @@ struct Open {
 }
 
 impl Link {
-    /// The `attempt`th of this life: each has dice of its own, or one that fails would fail for ever.
+    /// Creates the `attempt`th link of this life. Each has its own dice; otherwise a failing one
+    /// would fail forever.
     pub(crate) fn new(scene: &Arc<Scene>, life: &Arc<Life>, service: Service, attempt: usize) -> Arc<Self> {
         let dice = scene.plan.dice.fork(&format!("link {} {service} {attempt}", life.who));
         Arc::new(Self {
@@ -107,7 +109,7 @@ impl Link {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A consumer joined. Returns its number.
+    /// Registers a consumer. Returns its number.
     pub(super) fn opened(&self, of: Address, consumer: Arc<dyn Consumer>) -> u64 {
         let mut open = self.open();
         open.next += 1;
@@ -116,13 +118,13 @@ impl Link {
         number
     }
 
-    /// It left. Returns whether it was there.
+    /// Removes a consumer. Returns whether it was registered.
     pub(super) fn closed(&self, number: u64) -> bool {
         let closed: Vec<_> = self.open().consumers.extract_if(.., |(of, ..)| *of == number).collect();
         !closed.is_empty()
     }
 
-    /// The broker takes this process for dead: its consumers join again.
+    /// Records that the broker declared this process dead: its consumers join again.
     pub(crate) fn lose_session(&self) {
         self.sessions_lost.fetch_add(1, Ordering::Relaxed);
     }
@@ -131,12 +133,12 @@ impl Link {
         self.sessions_lost.load(Ordering::Relaxed)
     }
 
-    /// What the broker still takes for connected.
+    /// Returns the consumers that the broker still considers connected.
     pub(crate) fn take_open(&self) -> Vec<(Address, Arc<dyn Consumer>)> {
         self.open().consumers.drain(..).map(|(_, of, consumer)| (of, consumer)).collect()
     }
 
-    /// Throws the dice for one kind of fault.
+    /// Draws whether a fault of this kind happens.
     pub(super) fn happens(&self, rate: impl Fn(&Rates) -> f64) -> bool {
         let rate = rate(&self.scene.plan.rates);
         rate > 0.0 && self.scene.is_troubled() && self.dice.chance(rate)
@@ -146,7 +148,7 @@ impl Link {
         self.scene.fault(fault, Some(self.who()), call.name, call.touched.to_vec());
     }
 
-    /// The process may end here, between two steps.
+    /// Lets the process crash here, between two steps.
     pub(super) async fn crash_point(&self) {
         if self.happens(|rates| rates.crash) {
             self.scene.crash(&self.life);
@@ -154,7 +156,7 @@ impl Link {
         }
     }
 
-    /// A little time passes, or a lot: then it is a fault.
+    /// Lets a little time pass, or much time, which is a fault.
     pub(super) async fn latency(&self, call: &Call<'_>) {
         if self.happens(|rates| rates.slow) {
             self.fault(Fault::Slow, call);
@@ -170,13 +172,13 @@ impl Link {
             .millis(plan.shortest_lease.as_millis() as u64 / 10, plan.longest_lease.as_millis() as u64 * 2)
     }
 
-    /// Lets time pass in which a call that renews leases does not.
+    /// Runs `work`, during which the leases that the call should renew are not renewed.
     async fn impair<T>(&self, call: &Call<'_>, work: impl Future<Output = T>) -> T {
         let _impaired = call.renews.map(|of| Impaired::begin(self, of));
         work.await
     }
 
-    /// Why the service cannot be asked, if it cannot.
+    /// Returns the error if the service is unavailable.
     pub(super) fn refusal(&self, call: &Call<'_>) -> Option<Error> {
         if self.scene.is_out(self.service) || self.happens(|rates| rates.refused) {
             self.fault(Fault::Refused, call);
@@ -185,7 +187,7 @@ impl Link {
         None
     }
 
-    /// Carries a call to the service and its answer back, or not.
+    /// Passes a call to the service and its result back, or injects a fault.
     pub(super) async fn carry<T: Send + 'static>(
         &self,
         call: Call<'_>,
@@ -228,13 +230,13 @@ impl Link {
         Carried::Answered(value)
     }
 
-    /// On its way, the request no longer depends on the one who sent it.
+    /// Runs the call independently of its sender.
     async fn detached<T: Send + 'static>(&self, act: impl Future<Output = T> + Send + 'static) -> T {
         let (answer, answered) = oneshot::channel();
         let (scene, pause) = (self.scene.clone(), self.slow());
         self.scene.spawn(async move {
             scene.sleep(pause).await;
-            // Nobody listens any more if the process is gone.
+            // The receiver is gone if the process is.
             let _ = answer.send(act.await);
         });
         match answered.await {
@@ -243,7 +245,7 @@ impl Link {
         }
     }
 
-    /// No answer ever comes: somebody notices after a while, and ends the process.
+    /// Never returns; the process is ended after a while.
     async fn hang(&self) {
         let (scene, life, pause) = (self.scene.clone(), self.life.clone(), self.dice.millis(5_000, 300_000));
         self.scene.spawn(async move {
@@ -254,7 +256,7 @@ impl Link {
     }
 }
 
-/// Tells the checker that a process cannot renew what it holds.
+/// Reports to the checker that a process cannot renew its leases.
 struct Impaired<'a> {
     link: &'a Link,
     of: &'a Address,

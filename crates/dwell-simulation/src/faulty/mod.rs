@@ -1,6 +1,7 @@
-//! A transport between a process and its broker that does what networks and brokers do: it is slow, refuses, does and
-//! does not say so, says nothing at all, and loses its caller between any two steps. It also writes down what really
-//! happened at the broker, which is what the checker goes by.
+//! A transport between a process and its broker that injects the faults of networks and brokers: it
+//! is slow, refuses calls, executes calls without confirming them, never answers, and lets its
+//! caller crash between any two steps. It also records what really happened at the broker, which is
+//! the input of the checker.
 
 mod consumer;
 mod ledger;
@@ -16,7 +17,7 @@ use crate::trace::{Stamps, Subject, Touched};
 use dwell_core::{Address, Envelope, Error, ErrorKind, Message, Text, Timestamp, wire};
 
 fn unavailable(call: &str) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("simulated: `{call}` cannot be served now"))
+    Error::new(ErrorKind::Unavailable, format!("simulated: `{call}` is unavailable"))
 }
 
 fn timeout(call: &str) -> Error {
@@ -27,7 +28,8 @@ fn touched(envelope: &Envelope) -> Touched {
     Touched { subject: Subject::of(&envelope.message), to: destination(&envelope.to, &envelope.message) }
 }
 
-/// Where a message goes in the end: behind the forwarder, and for a dead letter where it came from.
+/// Returns the final destination of a message: the one behind the forwarder, or the origin of a
+/// dead letter.
 fn destination(to: &Address, message: &Message) -> Address {
     let envelope = Envelope::new(to.clone(), message.clone());
     match stamps(to.topic_name(), message).and_then(|stamps| stamps.from) {
@@ -36,12 +38,12 @@ fn destination(to: &Address, message: &Message) -> Address {
     }
 }
 
-/// Whether this is where a forwarder parks what it can never send.
+/// Returns whether a forwarder parks unroutable messages in this topic.
 fn is_parking(topic: &str) -> bool {
     topic.starts_with(dwell_engine::FORWARD_TOPICS)
 }
 
-/// What is written on a message that lies in a dead-letter channel.
+/// Returns the stamps of a message in a dead-letter channel.
 fn stamps(topic: &str, message: &Message) -> Option<Stamps> {
     if !wire::is_dead_letter_topic(topic) {
         return None;
@@ -49,7 +51,7 @@ fn stamps(topic: &str, message: &Message) -> Option<Stamps> {
     let text = |name| message.headers.get_text(name);
     let mut missing: Vec<&'static str> =
         wire::REJECTION_STAMPS.into_iter().filter(|name| text(name).is_none()).collect();
-    // The last error of what could not be sent on is the description itself.
+    // The last error of a message that could not be forwarded is the description itself.
     missing.retain(|name| *name != wire::LAST_ERROR || !is_parking(topic));
     if text(wire::REJECTED_AT).is_some_and(|at| Timestamp::parse(at).is_err()) {
         missing.push(wire::REJECTED_AT);

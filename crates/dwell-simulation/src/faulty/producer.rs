@@ -1,4 +1,4 @@
-//! Sending, and writing down what was accepted.
+//! Producer that injects faults and records accepted messages.
 
 use super::{
     destination,
@@ -27,7 +27,7 @@ impl Producer for FaultyProducer {
     }
 }
 
-/// Puts envelopes somewhere: the same for a producer and a scheduler.
+/// Places envelopes, on behalf of a producer or a scheduler.
 pub(super) async fn place(
     link: &Arc<Link>,
     call: &'static str,
@@ -82,14 +82,14 @@ pub(super) async fn place(
         } else if let Some(answer) = answers.next() {
             merged.push(answer);
         } else {
-            // Results are in order, so that what comes after a missing one cannot be told.
+            // Results are in order, so the results after a missing one are unknown.
             break;
         }
     }
     merged
 }
 
-/// Which items of a batch are refused while the others are not.
+/// Returns which items of a batch are refused while the others are not.
 pub(super) fn refused_items(link: &Link, call: &'static str, batch: &[Envelope]) -> Vec<bool> {
     if batch.len() < 2 || !link.happens(|rates| rates.partly_refused) {
         return vec![false; batch.len()];
@@ -103,7 +103,7 @@ pub(super) fn refused_items(link: &Link, call: &'static str, batch: &[Envelope])
     refused
 }
 
-/// An envelope that was accepted, by nobody in particular.
+/// Returns the event of an accepted envelope, without its origin.
 pub(super) fn placed(service: Service, envelope: &Envelope) -> Placed {
     Placed {
         service,

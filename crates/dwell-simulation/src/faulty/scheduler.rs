@@ -1,4 +1,4 @@
-//! Control over what waits.
+//! Scheduler that injects faults and records changes.
 
 use super::{
     link::{Call, Link},

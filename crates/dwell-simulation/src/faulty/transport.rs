@@ -1,4 +1,4 @@
-//! The connection, and opening its two ends.
+//! Transport that injects faults.
 
 use super::{
     consumer::FaultyConsumer,
@@ -14,7 +14,7 @@ use dwell_core::{
 };
 use std::sync::Arc;
 
-/// One process's connection to a service.
+/// Connection of one process to a service.
 pub(crate) struct Faulty {
     inner: Arc<dyn Transport>,
     link: Arc<Link>,
@@ -62,7 +62,7 @@ impl Transport for Faulty {
             let (inner, address, asked) = (self.inner.clone(), of.address(), of.clone());
             let sessions = matches!(self.inner.capabilities().lease, Lease::Session);
             let (link, joined) = (self.link.clone(), address.clone());
-            // An answer that is lost here leaves nobody behind: the consumer is dropped with it.
+            // If the result is lost here, the consumer is dropped with it.
             let opened = self
                 .link
                 .carry(Call::new("consumer", &[]), async move {
@@ -96,7 +96,7 @@ impl Transport for Faulty {
         self.inner.background(stop)
     }
 
-    /// The process goes, the broker stays: others are connected to it, too.
+    /// Returns at once: the broker stays, since other processes are connected to it too.
     fn close(&self) -> BoxFuture<'_, Result<()>> {
         ready(Ok(()))
     }

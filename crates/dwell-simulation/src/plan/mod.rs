@@ -1,4 +1,4 @@
-//! What one world is like: all of it drawn from the seed before anything happens.
+//! Plan of one world, drawn from the seed before it starts.
 
 mod timeline;
 mod topology;
@@ -11,34 +11,34 @@ use dwell_core::{Address, MessageId, Text};
 use dwell_engine::{SubscriptionSettings, planted::Bug};
 use std::{collections::BTreeSet, time::Duration};
 
-/// The kind of broker.
+/// Kind of broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// Memory: it makes messages wait by itself, and its leases run out.
+    /// Memory with native delays and timed leases.
     Memory,
-    /// Memory, behind another memory that makes messages wait for it: its leases run out, and messages are forwarded.
+    /// Memory with another memory as its store: timed leases, and forwarded messages.
     Stored,
-    /// A log with so many partitions, and memory as the store behind it: nothing but append and ack.
+    /// A log with this number of partitions and memory as its store: only append and ack.
     Log(usize),
 }
 
-/// The way that handlers run.
+/// The way handlers run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executor {
     /// Async handlers, which may take time.
     Proactor,
-    /// Blocking handlers, run where they stand.
+    /// Blocking handlers, run inline.
     Inline,
 }
 
-/// What is not left to the seed.
+/// Choices that are not left to the seed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// All processes run their handlers in this way.
+    /// The way handlers run in all processes.
     pub executor: Option<Executor>,
     /// Whether the broker is a log.
     pub log: Option<bool>,
-    /// This bug of the engine is switched on.
+    /// Bug of the engine to enable.
     pub bug: Option<Bug>,
 }
 
@@ -50,16 +50,16 @@ pub(crate) struct Plan {
     pub(crate) topics: Vec<TopicPlan>,
     pub(crate) processes: Vec<ProcessPlan>,
     pub(crate) rates: Rates,
-    /// From then on, nothing is made to go wrong any more.
+    /// Time after which no more faults are injected.
     pub(crate) horizon: Duration,
     pub(crate) timeline: Vec<(Duration, Happening)>,
-    /// How likely each ending of a run is.
+    /// Weights of the outcomes of a run.
     pub(crate) mood: Mood,
     pub(crate) shortest_lease: Duration,
     pub(crate) longest_lease: Duration,
 }
 
-/// Weights of what handlers come to.
+/// Weights of handlers' outcomes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mood {
     pub(crate) handled: u32,
@@ -72,7 +72,7 @@ pub(crate) struct Mood {
     pub(crate) unknown: u32,
     pub(crate) misconfigured: u32,
     pub(crate) hung: u32,
-    /// The share of runs that take time, out of 100.
+    /// Share of runs that take time, out of 100.
     pub(crate) slow: u32,
 }
 
@@ -116,7 +116,8 @@ impl Plan {
         self.subscriptions().find(|settings| settings.topic == *of.topic_name() && settings.name == *name)
     }
 
-    /// Every subscription that a message to this address comes to; the address itself, if there is none.
+    /// Returns the subscriptions that a message to this address reaches, or the address itself if
+    /// there are none.
     pub(crate) fn reached(&self, to: &Address) -> Vec<Address> {
         match to {
             Address::Subscription { .. } => vec![to.clone()],
@@ -128,7 +129,7 @@ impl Plan {
         }
     }
 
-    /// Whether only one content is ever sent under this id.
+    /// Returns whether only one content is ever sent under this id.
     pub(crate) fn has_one_content(&self, id: &MessageId) -> bool {
         let generations = self.timeline.iter().filter_map(|(_, happening)| match happening {
             Happening::Request(_, Planned::Send(batch, _)) => Some(batch),
@@ -138,7 +139,7 @@ impl Plan {
         of_id.map(|sending| sending.subject.generation).collect::<BTreeSet<_>>().len() == 1
     }
 
-    /// The channels where messages lie that were given up.
+    /// Returns the topics of dead-letter and invalid channels.
     pub(crate) fn dead_letter_topics(&self) -> Vec<Text> {
         let mut topics: Vec<Text> = vec![];
         for settings in self.subscriptions() {
@@ -151,7 +152,7 @@ impl Plan {
         topics
     }
 
-    /// One line for each thing that was drawn.
+    /// Returns one line for each drawn item.
     pub(crate) fn describe(&self) -> Vec<String> {
         let mut lines = vec![format!("seed {}: {:?}, faults {:?}", self.seed, self.target, self.rates)];
         lines.extend(self.subscriptions().map(|settings| {

@@ -1,4 +1,4 @@
-//! What is asked for and what goes wrong, and when.
+//! Requests and faults with their times.
 
 use super::{ProcessPlan, Target, TopicPlan};
 use crate::{
@@ -8,12 +8,12 @@ use crate::{
 use dwell_core::{Address, Due, MessageId, OnConflict, Text, Timestamp};
 use std::time::Duration;
 
-/// A due time in the words of the plan, which does not know what time it will be.
+/// Due time in the plan, which does not know the time of the send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum When {
     Now,
     After(Duration),
-    /// So many milliseconds from the moment of sending.
+    /// Milliseconds from the time of the send.
     At(i64),
 }
 
@@ -27,17 +27,17 @@ impl When {
     }
 }
 
-/// What the workload asks for, through which process.
+/// Planned request of the workload.
 #[derive(Clone, Debug)]
 pub(crate) enum Planned {
-    /// All of these at once; how often the sender tries again those that failed.
+    /// Sends all of these at once; the number is the sender's retries for those that fail.
     Send(Vec<Sending>, u32),
     Cancel(MessageId),
     Reschedule(MessageId, When),
     Replay(Text),
 }
 
-/// One message that is sent.
+/// Planned message.
 #[derive(Clone, Debug)]
 pub(crate) struct Sending {
     pub(crate) subject: Subject,
@@ -52,14 +52,14 @@ pub(crate) enum Happening {
     Request(usize, Planned),
     Crash(usize),
     Pause(usize, Duration),
-    /// Stopped in order, and started again.
+    /// Stops the process in order, and starts it again.
     Restart(usize),
     Step(i64),
     Outage(Service, Duration),
     DropSession(usize),
-    /// Its pumps start nothing for a while.
+    /// Its pumps start no messages for a while.
     PausePumps(usize, Duration),
-    /// Somebody starts the performers again that stopped by themselves.
+    /// Restarts performers that have stopped.
     RestartPumps,
 }
 
@@ -73,7 +73,7 @@ pub(super) fn draw(
 ) -> Vec<(Duration, Happening)> {
     let mut timeline = requests(&dice.fork("requests"), target, topics, processes.len(), window);
     troubles(&dice.fork("troubles"), target, processes.len(), window, faults, &mut timeline);
-    // A stable sort: what happens at the same time happens in the order in which it was drawn.
+    // A stable sort keeps the drawn order of simultaneous events.
     timeline.sort_by_key(|(at, _)| *at);
     timeline
 }
@@ -101,7 +101,7 @@ fn requests(
             _ => Address::topic(topic.name.clone()),
         };
         let when = when(dice);
-        // The log itself does not remember ids, its store does.
+        // The log itself does not remember ids; its store does.
         let remembered = !matches!(target, Target::Log(_)) || !matches!(when, When::Now);
         let once = match dice.below(4) {
             0 if remembered => Some(OnConflict::Fail),
@@ -124,7 +124,7 @@ fn requests(
         generation += 1;
         let mut batch = vec![sending(generation, &to, when, once)];
         while dice.chance(0.2) {
-            // Others with it, each by its own way.
+            // Other messages in the same batch, each with its own destination.
             generation += 1;
             let id = MessageId::from(format!("m{number}-{}", batch.len()));
             let to = Address::topic(dice.pick(topics).name.clone());
@@ -138,7 +138,7 @@ fn requests(
             ask(later(60_000), send(first, &to, when, once));
         }
         if once == Some(OnConflict::Fail) && dice.chance(0.2) {
-            // Other content under the same id: to be refused.
+            // Other content under the same id, which must be refused.
             generation += 1;
             ask(later(60_000), send(generation, &to, when, once));
         }
@@ -147,12 +147,13 @@ fn requests(
             ask(later(60_000), send(generation, &to, self::when(dice), once));
         }
         if once.is_some() && dice.chance(0.1) {
-            // The same id means something else in another topic.
+            // The same id in another topic is a separate message.
             generation += 1;
             ask(at, send(generation, &Address::topic(dice.pick(topics).name.clone()), when, once));
         }
         while once.is_none() && dice.chance(0.2) {
-            // Nobody chose this id to be idempotent: each send of it is another message, also at the same address.
+            // Without a user-chosen id, each send of it is a separate message, even to the same
+            // address.
             generation += 1;
             let content = if dice.chance(0.5) { first } else { generation };
             let topic = dice.pick(topics);
@@ -200,7 +201,8 @@ fn troubles(
 ) {
     let process = || dice.below(processes as u64) as usize;
     let times = |most: u64| if dice.chance(0.5) { 0 } else { dice.below(most + 1) };
-    // A clean stop and a wrong clock are no reason for a duplicate: they come in calm worlds, too.
+    // An orderly stop or a wrong clock does not justify a duplicate, so they occur in worlds
+    // without faults too.
     for _ in 0..times(3) {
         timeline.push((moment(dice, window), Happening::Restart(process())));
     }

@@ -13,9 +13,9 @@ pub(crate) struct TopicPlan {
 
 pub(crate) struct ProcessPlan {
     pub(crate) executor: Executor,
-    /// How far its wall clock is ahead of the broker's, in milliseconds.
+    /// Offset of its wall clock from the broker's, in milliseconds.
     pub(crate) skew: i64,
-    /// What it works on.
+    /// Subscriptions that it consumes.
     pub(crate) subscriptions: Vec<SubscriptionSettings>,
 }
 
@@ -72,7 +72,7 @@ fn subscription(dice: &Dice, topic: &Text, number: usize, target: Target) -> Sub
     }
 }
 
-/// Every subscription is worked on by at least one process.
+/// Draws the processes. Every subscription is consumed by at least one of them.
 pub(super) fn processes(dice: &Dice, topics: &[TopicPlan], options: Options) -> Vec<ProcessPlan> {
     let mut processes: Vec<ProcessPlan> = (0..dice.size(1, 3))
         .map(|_| ProcessPlan {
