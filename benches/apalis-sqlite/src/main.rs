@@ -1,7 +1,9 @@
-//! `FILE MESSAGES SENDERS BATCH`: pushes messages durably, fetches and acks them, and prints how many of them per second.
+//! Pushes messages durably, fetches and acknowledges them, and prints the rate per second.
+//! Arguments: `FILE MESSAGES SENDERS BATCH`.
 //!
-//! Set up as serves apalis best: one connection, because writers of one file only wait for each other, and batches of the
-//! size with which it is fastest. `synchronous=FULL`, as on the other side.
+//! The set-up is the best for apalis: one connection, because writers of one file only wait for
+//! each other, and the batch size with which it is fastest. `synchronous=FULL`, as in the benchmark
+//! of Dwell.
 
 use apalis::prelude::{Data, TaskSink, WorkerBuilder};
 use apalis_sqlite::{Config, SqliteConnectOptions, SqlitePool, SqlitePoolOptions, SqliteStorage};
@@ -17,10 +19,10 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// What it fetches at one time: fewer or more is slower.
+/// Number of tasks fetched at a time: smaller and larger values are slower.
 const FETCH: usize = 50;
 
-/// About as long as JSON as the body of the other side.
+/// As JSON, about as long as the body in the benchmark of Dwell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Work {
     text: String,
@@ -32,7 +34,7 @@ impl Work {
     }
 }
 
-/// What is left to be handled.
+/// Counter of the messages left.
 struct Left {
     messages: AtomicUsize,
     none: Notify,
@@ -51,17 +53,17 @@ async fn connect(path: &Path) -> SqlitePool {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full);
     let pool = SqlitePoolOptions::new().max_connections(1).acquire_timeout(Duration::from_secs(600));
-    pool.connect_with(options).await.expect("the file can be made")
+    pool.connect_with(options).await.expect("the file can be created")
 }
 
 #[tokio::main(worker_threads = 2)]
 async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let number = |at: usize| arguments[at].parse::<usize>().expect("a number");
+    let number = |at: usize| arguments[at].parse::<usize>().expect("the argument must be a number");
     let (path, messages, senders, batch) = (Path::new(&arguments[0]), number(1), number(2), number(3));
-    // The set-up turns `synchronous` off, for the connection that it is done on.
+    // The set-up turns `synchronous` off for its connection.
     let pool = connect(path).await;
-    SqliteStorage::setup(&pool).await.expect("the tables can be made");
+    SqliteStorage::setup(&pool).await.expect("creating the tables succeeds");
     pool.close().await;
     let pool = connect(path).await;
     let storage =
@@ -72,7 +74,7 @@ async fn main() {
     let senders = (0..senders).map(|_| tokio::spawn(push(storage.clone(), messages / senders, batch)));
     let senders: Vec<_> = senders.collect();
     for sender in senders {
-        sender.await.expect("the sender has sent");
+        sender.await.expect("the sender succeeds");
     }
     let worker = WorkerBuilder::new("bench").backend(storage).data(left.clone()).build(handle);
     let worker = tokio::spawn(worker.run());
@@ -91,7 +93,7 @@ async fn push(mut storage: SqliteStorage<Work>, messages: usize, batch: usize) {
             1 => storage.push(Work::new()).await,
             _ => storage.push_bulk(vec![Work::new(); batch]).await,
         };
-        pushed.expect("there is room");
+        pushed.expect("the push succeeds");
     }
 }
 
