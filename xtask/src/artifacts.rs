@@ -1,7 +1,8 @@
 //! The test executables that cargo builds.
 //!
-//! Cargo builds them for the whole workspace at once, so that every step shares one build with one set of features,
-//! and says where they are; we run them ourselves, because cargo cannot leave out a single one.
+//! Cargo builds them for the whole workspace at once, so that every step shares one build with one
+//! set of features, and reports their paths. They are run directly, because cargo cannot leave out
+//! a single one.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,11 +13,11 @@ use serde_json::Value;
 use crate::process::{Output, Program};
 use crate::workspace::{Package, Workspace};
 
-/// The features that are off by default. All tests are built with all of them, and so is whatever looks at all code.
+/// Features that are off by default. Every build of the tests enables all of them.
 pub(crate) const FEATURES: &str =
     "dwell/axum,dwell/kafka,dwell/metrics,dwell/otel,dwell/redis,dwell/sqlite,dwell-server/kafka";
 
-/// A test executable that runs longer than this hangs.
+/// Time limit of a test executable.
 const LIMIT: Duration = Duration::from_mins(10);
 
 /// One test executable of one package.
@@ -40,7 +41,7 @@ impl fmt::Display for TestBinary {
 }
 
 impl TestBinary {
-    /// Runs it where cargo would, and with what cargo would tell it about its package.
+    /// Returns the program with the working directory and the variables that cargo would set.
     pub(crate) fn program(&self, arguments: &[&str]) -> Program {
         Program::new(self.executable.as_os_str(), &self.to_string(), arguments)
             .directory(&self.directory)
@@ -51,7 +52,8 @@ impl TestBinary {
     }
 }
 
-/// Builds the test executables that cargo's `selection` (`--lib`, `--test NAME`, …) names, in any package.
+/// Builds the test executables that cargo's `selection` (`--lib`, `--test NAME`, …) names, in any
+/// package.
 pub(crate) fn build(
     workspace: &Workspace,
     selection: &[&str],
@@ -69,7 +71,8 @@ pub(crate) fn build(
 pub(crate) struct Programs(Vec<(String, String, String, PathBuf)>);
 
 impl Programs {
-    /// Builds them together with what tests share, because each by itself would be another build of nearly everything.
+    /// Builds them in the build that the tests share. Separate builds would compile nearly
+    /// everything again.
     pub(crate) fn build(
         workspace: &Workspace,
         run: &mut dyn FnMut(Program) -> Result<Output, String>,
@@ -84,13 +87,13 @@ impl Programs {
         Ok(Self(programs.collect()))
     }
 
-    /// The one of this name.
+    /// Returns the program of this name.
     pub(crate) fn get(&self, package: &str, kind: &str, name: &str) -> Result<Program, String> {
         let path = self.path(package, kind, name)?;
         Ok(Program::new(path.as_os_str(), &format!("{package} ({kind} {name})"), [""; 0]))
     }
 
-    /// Where the one of this name is.
+    /// Returns the path of the program of this name.
     pub(crate) fn path(&self, package: &str, kind: &str, name: &str) -> Result<&Path, String> {
         let is_it =
             |(of, a, b, _): &&(String, String, String, PathBuf)| (&**of, &**a, &**b) == (package, kind, name);
@@ -100,7 +103,7 @@ impl Programs {
     }
 }
 
-/// What cargo says that it built.
+/// Runs a build, and returns cargo's messages about the artifacts.
 fn built(
     command: &[&str],
     run: &mut dyn FnMut(Program) -> Result<Output, String>,
@@ -114,7 +117,7 @@ fn built(
     Ok(messages.filter(|message| message["reason"] == "compiler-artifact").collect())
 }
 
-/// Reads one of cargo's messages, if it announces a test executable.
+/// Reads a message of cargo about a test executable.
 fn test_binary(workspace: &Workspace, message: &Value) -> Option<TestBinary> {
     let is_test = message["profile"]["test"] == true;
     let executable = PathBuf::from(message["executable"].as_str().filter(|_| is_test)?);

@@ -1,4 +1,4 @@
-//! The time, for showing how long things take and for stopping what hangs.
+//! The time, for durations in the output and for time limits.
 
 use std::time::Instant;
 

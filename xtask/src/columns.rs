@@ -1,8 +1,7 @@
-//! The columns of the conformance matrix: a transport with its store each, and the test target that runs the suite on
-//! it; and those that kill workers on it.
+//! The columns of the conformance matrix: transports with their stores, and the test targets that
+//! run the suite or kill workers on them.
 
-/// One column. Its test target takes `--json` and then prints one result per line. The kills under load have targets of
-/// the same form.
+/// One column. Its test target takes `--json` and then prints one result per line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Column {
     pub(crate) name: &'static str,
@@ -26,7 +25,8 @@ pub(crate) const COLUMNS: &[Column] = &[
     Column { name: "kafka+sqlite", package: "dwell-kafka", target: "sqlite" },
 ];
 
-/// The transports on which workers are killed. Their targets take `--kills N` and `--seed S` as well.
+/// The transports on which workers are killed. Their test targets also take `--kills N` and `--seed
+/// S`.
 pub(crate) const FAULTS: &[Column] = &[
     Column { name: "sqlite", package: "dwell-sqlite", target: "faults" },
     Column { name: "redis", package: "dwell-redis", target: "faults" },
@@ -35,16 +35,17 @@ pub(crate) const FAULTS: &[Column] = &[
     Column { name: "kafka", package: "dwell-kafka", target: "transactions" },
 ];
 
-/// The transports whose broker is hung under load. Their targets take `--hangs=N` and `--seed=S`.
+/// The transports whose broker is suspended under load. Their test targets take `--hangs=N` and
+/// `--seed=S`.
 pub(crate) const HANGS: &[Column] = &[Column { name: "kafka", package: "dwell-kafka", target: "hangs" }];
 
-/// The names a person may give. One name may stand for several columns, one after the other.
+/// The names of the columns. One name may denote several consecutive columns.
 pub(crate) fn names_of(columns: &'static [Column]) -> impl Iterator<Item = &'static str> {
     let is_first = |index: usize| index == 0 || columns[index - 1].name != columns[index].name;
     columns.iter().enumerate().filter(move |(index, _)| is_first(*index)).map(|(_, column)| column.name)
 }
 
-/// The named columns in their order, or all where none is named.
+/// The named columns in their order, or all columns if none is named.
 pub(crate) fn named(columns: &[Column], names: &[String]) -> Vec<Column> {
     let is_named = |column: &&Column| names.is_empty() || names.iter().any(|name| name == column.name);
     columns.iter().filter(is_named).copied().collect()

@@ -1,14 +1,15 @@
-//! The licences and sources of everything we build: what `cargo deny` would say about them, without having to install it.
+//! The licences and sources of all dependencies, checked without an installed `cargo deny`.
 
 use std::path::Path;
 
 use crate::workspace::{Package, Workspace};
 
-/// How cargo writes crates.io, over git and over HTTP.
+/// The names of crates.io in cargo's metadata, for git and HTTP.
 const CRATES_IO: &[&str] =
     &["registry+https://github.com/rust-lang/crates.io-index", "sparse+https://index.crates.io/"];
 
-/// Checks every package against the list in `deny.toml`; says how many there are, or what is wrong.
+/// Checks every package against the list in `deny.toml`. Returns the number of packages, or the
+/// problems.
 pub(crate) fn check(root: &Path) -> Result<usize, String> {
     let file = root.join("deny.toml");
     let deny = std::fs::read_to_string(&file)
@@ -52,15 +53,15 @@ fn problem(package: &Package, allowed: &[String], root: &Path) -> Option<String>
     }
 }
 
-/// An SPDX expression, read from left to right: `OR` of `AND` of licences, with parentheses. The old form
-/// `MIT/Apache-2.0` is an `OR`.
+/// An SPDX expression, read from left to right: `OR` of `AND` of licences, with parentheses. The
+/// old form `MIT/Apache-2.0` is an `OR`.
 struct Expression<'a> {
     words: std::iter::Peekable<std::vec::IntoIter<&'a str>>,
     allowed: &'a [String],
 }
 
 impl<'a> Expression<'a> {
-    /// Whether the allowed licences satisfy the expression; none if it is no expression.
+    /// Whether the allowed licences satisfy the expression. `None` if it cannot be parsed.
     fn holds(text: &'a str, allowed: &'a [String]) -> Option<bool> {
         let mut words = Vec::new();
         for word in text.split_whitespace() {

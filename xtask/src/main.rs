@@ -1,7 +1,7 @@
 //! The repository's own commands: `cargo xtask …`.
 //!
-//! They build, run and judge the other packages from outside, through cargo and the lines those print, and depend on
-//! none of them: a broken crate is then a failed step of a report, and not a command that does not start.
+//! They build and run the other packages through cargo and read their output, and depend on none of
+//! them. A crate that does not compile is then a failed step, and the command still starts.
 
 #![forbid(unsafe_code)]
 
@@ -32,15 +32,15 @@ use clap::Parser;
 enum Command {
     /// Run everything: format, lints, tests, conformance, simulation, docs
     Test(test::Options),
-    /// Show which transport passes which case of the conformance suite
+    /// Run the conformance suite and show the result of each case on each transport
     Conformance(conformance::Options),
-    /// Run the benchmarks, each beside the bare thing it is measured against
+    /// Run the benchmarks, each beside its baseline
     Bench(bench::Options),
     /// Run the deterministic simulation; a failing seed is printed and replays exactly
     Simulate(simulate::Options),
-    /// Kill workers under load on real stores, and check what came of every message
+    /// Kill workers under load on real stores, and account for every message
     Faults(faults::Options),
-    /// Start and stop private servers for tests and trials, and print their addresses
+    /// Start and stop private servers for tests, and print their URLs
     Services(services::Options),
     /// Write the generated parts of the Markdown files, and check their links
     Docs(docs::Options),

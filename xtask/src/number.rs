@@ -1,8 +1,8 @@
-//! Numbers as people read them.
+//! Numbers for people.
 
 use std::time::Duration;
 
-/// A number with thousands separators, and as many decimals as carry meaning at its size.
+/// Formats a number with thousands separators and the decimals that are significant at its size.
 pub(crate) fn grouped(number: f64) -> String {
     if !number.is_finite() {
         return number.to_string();

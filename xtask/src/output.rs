@@ -1,4 +1,4 @@
-//! What a person sees: colours and a live progress line on a terminal, plain lines everywhere else.
+//! Terminal output: colours and a live progress line on a terminal, plain lines everywhere else.
 
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 
-/// How a piece of text stands out, where colours are shown.
+/// Emphasis of a text, where colours are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Style {
     #[default]
@@ -19,7 +19,7 @@ pub(crate) enum Style {
 }
 
 impl Style {
-    /// The text in this style, or as it is without colours.
+    /// Returns the text in this style, or unchanged without colours.
     pub(crate) fn paint(self, text: &str, colours: bool) -> String {
         let code = match self {
             Style::Good => "32",
@@ -44,7 +44,7 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Standard output as it is: a terminal, or a pipe or file that gets plain lines.
+    /// Wraps standard output. A pipe or a file gets plain lines.
     pub(crate) fn new() -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let terminal = std::io::stdout().is_terminal() && !dumb;
@@ -70,24 +70,24 @@ impl Screen {
         self.write(&format!("{}\n", text.trim_end_matches('\n')));
     }
 
-    /// Shows what is going on right now; on a terminal alone.
+    /// Shows the current activity, on a terminal only.
     pub(crate) fn progress(&self, text: &str) {
         if !self.terminal || self.drawn.get().is_some_and(|drawn| drawn.elapsed() < REDRAW) {
             return;
         }
-        // Line wrap is off while writing, so that a long line stays one line whatever the width.
+        // Line wrap is off while writing, so that a long line stays one line at any width.
         self.write(&format!("\r\x1b[2K\x1b[?7l{text}\x1b[?7h"));
         self.drawn.set(Some(clock::now()));
     }
 
-    /// Takes the progress line away.
+    /// Removes the progress line.
     pub(crate) fn clear(&self) {
         if self.drawn.take().is_some() {
             self.write("\r\x1b[2K");
         }
     }
 
-    /// A reader that went away (`| head`) is no reason to stop the work.
+    /// A closed pipe (`| head`) does not stop the work.
     fn write(&self, text: &str) {
         let mut out = std::io::stdout().lock();
         let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -1,6 +1,7 @@
-//! Running other programs: their lines as they come, and an end to what hangs.
+//! Running other programs, with their output line by line and a time limit.
 //!
-//! A program stays in our process group, so that Ctrl-C on the terminal reaches it, and everything it started, too.
+//! A program stays in the process group of this command, so that Ctrl-C on the terminal reaches it
+//! and its children.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -13,26 +14,27 @@ use std::time::{Duration, Instant};
 
 use crate::{clock, workspace};
 
-/// Longer than any build or run should take: beyond it, something hangs.
+/// Time limit of a program, longer than any build or run takes.
 const LIMIT: Duration = Duration::from_mins(20);
-/// How often a watcher hears of a program that prints nothing.
+/// Interval of callbacks for a program that prints nothing.
 const TICK: Duration = Duration::from_millis(100);
-/// How long lines may still arrive after a program's end: one it left behind may hold the pipe open for ever.
+/// Time for further lines after the end of a program. A child that it left behind may keep the pipe
+/// open for ever.
 const DRAIN: Duration = Duration::from_secs(5);
-/// How many of the last lines are kept, to be shown where the program fails.
+/// Number of last lines that a failure shows.
 const TAIL: usize = 40;
 
-/// Which of its two outputs a program printed to.
+/// Output stream of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     Stdout,
     Stderr,
 }
 
-/// What there is to see while a program runs.
+/// An event of a running program.
 pub(crate) enum Seen<'a> {
     Line(Stream, &'a str),
-    /// Still running, with nothing to say.
+    /// The program runs and printed nothing.
     Tick,
 }
 
@@ -41,7 +43,7 @@ pub(crate) enum Seen<'a> {
 pub(crate) enum Ending {
     Code(i32),
     Signal,
-    /// Stopped by us, at its limit.
+    /// The program was stopped at its time limit.
     TimedOut(Duration),
 }
 
@@ -69,20 +71,20 @@ impl From<ExitStatus> for Ending {
     }
 }
 
-/// What is left of a program that has ended.
+/// Result of a program that has ended.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) ending: Ending,
     /// All lines of standard output.
     pub(crate) stdout: Vec<String>,
-    /// The last lines of both outputs, as they came.
+    /// The last lines of both streams, in their order of arrival.
     pub(crate) tail: Vec<String>,
-    /// The program, as one would type it.
+    /// The command line of the program.
     pub(crate) shown: String,
 }
 
 impl Output {
-    /// Says what failed, with the last lines before it did.
+    /// Describes the failure, with the last lines of output.
     pub(crate) fn problem(&self) -> String {
         let mut text = format!("`{}` {}", self.shown, self.ending);
         for line in &self.tail {
@@ -93,7 +95,7 @@ impl Output {
     }
 }
 
-/// A program that is yet to run, at the root of the repository unless told otherwise.
+/// A program to run. Its working directory is the root of the repository unless another is set.
 pub(crate) struct Program {
     command: Command,
     shown: String,
@@ -103,13 +105,13 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// The cargo that runs this command.
+    /// Cargo, in the version that runs this command.
     pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Self {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         Program::new(&cargo, "cargo", arguments)
     }
 
-    /// An executable, shown under another name than its path.
+    /// An executable, shown under a name instead of its path.
     pub(crate) fn new<S: AsRef<OsStr>>(
         executable: &OsStr,
         name: &str,
@@ -117,7 +119,8 @@ impl Program {
     ) -> Self {
         let mut command = Command::new(executable);
         command.args(arguments).current_dir(workspace::root()).stdin(Stdio::null());
-        // `cargo run` describes this package in the environment, which would be wrong for any other.
+        // `cargo run` describes this package in the environment, which would be wrong for any
+        // other.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -147,13 +150,13 @@ impl Program {
         self
     }
 
-    /// Its standard error is ours: cargo then shows its own progress bar.
+    /// Shares standard error with this command, so that cargo shows its progress bar.
     pub(crate) fn sharing_stderr(mut self) -> Self {
         self.shares_stderr = true;
         self
     }
 
-    /// Its standard output is meant for a program: no log and no tail of it.
+    /// Excludes standard output from logs and failure reports, because a program reads it.
     pub(crate) fn machine_readable(mut self) -> Self {
         self.machine_readable = true;
         self
@@ -163,18 +166,18 @@ impl Program {
         self.machine_readable
     }
 
-    /// The program, as one would type it.
+    /// The command line of the program.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
     }
 
-    /// Runs it on our own terminal, and says how it ended.
+    /// Runs the program on the terminal of this command, and returns how it ended.
     pub(crate) fn pass_through(mut self) -> Result<Ending, String> {
         let status = self.command.status().map_err(|error| cannot_start(&self.shown, &error))?;
         Ok(status.into())
     }
 
-    /// Runs it to its end, showing each line as it comes.
+    /// Runs the program to its end, and passes on each line as it arrives.
     pub(crate) fn run(mut self, see: &mut dyn FnMut(Seen<'_>)) -> Result<Output, String> {
         let stderr = if self.shares_stderr { Stdio::inherit() } else { Stdio::piped() };
         self.command.stdout(Stdio::piped()).stderr(stderr);
@@ -204,7 +207,8 @@ impl Program {
     }
 }
 
-/// Whether a line is of a backtrace: a few of those, and the tail would no longer say what has failed. The log has them.
+/// Whether a line belongs to a backtrace. Backtraces are in the log only, because they would push
+/// the failure out of the last lines.
 fn is_frame(line: &str) -> bool {
     let rest = line.trim_start();
     let is_place = rest.starts_with("at ") && rest.len() + 10 <= line.len();
@@ -239,7 +243,7 @@ fn watch(child: &mut Child, limit: Duration, see: &mut dyn FnMut(Seen<'_>)) -> s
     let mut asked = started;
     let mut stopped = false;
     loop {
-        // With both outputs at their end there is nothing to wait for but the exit itself.
+        // Both streams have ended, so only the exit is left to wait for.
         let patience = if open == 0 { Duration::from_millis(2) } else { TICK };
         match receiver.recv_timeout(patience) {
             Ok((stream, Some(line))) => see(Seen::Line(stream, &line)),
@@ -262,7 +266,7 @@ fn watch(child: &mut Child, limit: Duration, see: &mut dyn FnMut(Seen<'_>)) -> s
     }
 }
 
-/// Reads lines in a thread of their own; what is no UTF-8 is shown as well as can be.
+/// Reads lines in a separate thread. Invalid UTF-8 is replaced.
 fn forward(stream: Stream, source: impl Read + Send + 'static, sender: Sender<Message>) {
     std::thread::spawn(move || {
         let mut source = BufReader::new(source);
@@ -274,7 +278,7 @@ fn forward(stream: Stream, source: impl Read + Send + 'static, sender: Sender<Me
             }
             bytes.clear();
         }
-        // The watcher may be gone by now; then nobody asks.
+        // The receiver may have stopped listening.
         let _ = sender.send((stream, None));
     });
 }

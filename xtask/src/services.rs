@@ -1,6 +1,8 @@
-//! `cargo xtask services`: private servers on free ports of the loopback interface, as the tests use them.
+//! `cargo xtask services`: private servers on free ports of the loopback interface, as the tests
+//! use them.
 //!
-//! A server, or a cluster, belongs to a process of ours that goes on when this command has ended, and ends with it.
+//! A server or a cluster belongs to a process that outlives this command. The server stops when
+//! that process ends.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -14,12 +16,12 @@ use clap::{Args, Subcommand};
 use crate::process::{Output, Program, Seen};
 use crate::workspace::Workspace;
 
-/// What can be started here.
+/// A server that this command can start.
 struct Service {
     name: &'static str,
-    /// What to install for it.
+    /// The transport whose packages it needs.
     transport: &'static str,
-    /// Where a test looks for its URL. Set by hand, it replaces ours.
+    /// Environment variable with its URL. A test uses the value instead of starting a server.
     variable: &'static str,
 }
 
@@ -29,7 +31,7 @@ const SERVICES: &[Service] = &[
     Service { name: "kafka", transport: "kafka", variable: "DWELL_TEST_KAFKA_URL" },
 ];
 
-/// The program of `dwell-conformance` that a server belongs to.
+/// Program of `dwell-conformance` that starts a server and stops it when it exits.
 const HOLDER: &str = "services";
 
 /// Private servers.
@@ -45,7 +47,7 @@ enum Action {
     Up(Names),
     /// Stop them, and remove their data
     Down(Names),
-    /// Say which of them run
+    /// Show which of them run
     Status,
     /// Print their URLs as shell exports
     Env,
@@ -53,7 +55,7 @@ enum Action {
 
 #[derive(Args, Debug)]
 struct Names {
-    /// Which; all of them unless named
+    /// Names of the servers; all if none is named
     #[arg(value_delimiter = ',', value_parser = PossibleValuesParser::new(SERVICES.iter().map(|service| service.name)))]
     names: Vec<String>,
 }
@@ -91,7 +93,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Installs what is missing of what these need, servers or the build itself, if `may`; else says in one line what is.
+/// Installs the missing packages that these servers or the build need, if `may` is set. Otherwise
+/// returns an error that names them.
 pub(crate) fn prepare(needs: &[&str], may: bool, target_directory: &Path) -> Result<(), String> {
     let holder = Place(target_directory.to_owned()).build()?;
     let word = if may { "install" } else { "check" };
@@ -115,7 +118,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Starts it; built and kept where cargo builds.
+    /// Starts the server. Its files are in the target directory.
     pub(crate) fn start(name: &str, target_directory: &Path) -> Result<Self, String> {
         let (url, holder) = Place(target_directory.to_owned()).spawn(name)?;
         Ok(Self { url, holder })
@@ -129,7 +132,7 @@ impl Drop for Held {
     }
 }
 
-/// Where cargo builds, and where we keep what we know of the servers.
+/// The target directory, which also holds the state files of the servers.
 struct Place(PathBuf);
 
 impl Place {
@@ -151,9 +154,9 @@ impl Place {
         Ok(started)
     }
 
-    /// The program that servers belong to.
+    /// Builds the program that starts servers, and returns its path.
     fn build(&self) -> Result<PathBuf, String> {
-        // Not quietly: the first time takes minutes, and it may have to wait for another build.
+        // Cargo's output is shown: the first build takes minutes and may wait for another build.
         let build = ["build", "--package", "dwell-conformance", "--bin", HOLDER];
         let built = Program::cargo(build).sharing_stderr().run(&mut |_| ())?;
         match built.ending.is_success() {
@@ -162,14 +165,15 @@ impl Place {
         }
     }
 
-    /// The URL of a new server, and the process that it belongs to.
+    /// Starts a server. Returns its URL and the process that owns it.
     fn spawn(&self, name: &str) -> Result<(String, Child), String> {
         let holder = self.build()?;
-        // Nothing of ours stays open in it, or whoever reads what we say would wait for its end.
+        // The server inherits no open descriptor. Otherwise a reader of this command's output would
+        // wait for the end of the server.
         let log = self.path(name, "log");
         let errors = fs::create_dir_all(self.0.join("services")).and_then(|()| File::create(&log));
         let errors = errors.map_err(|error| format!("cannot write `{}`: {error}", log.display()))?;
-        // In a group of its own: a Ctrl-C in the terminal is not meant for it.
+        // A separate process group does not receive Ctrl-C from the terminal.
         let mut holder = detached(&holder)
             .arg(name)
             .stdin(Stdio::null())
@@ -200,11 +204,11 @@ impl Place {
         Ok(())
     }
 
-    /// Its URL and the id of the process that it belongs to, if it runs.
+    /// URL and process id of a running server.
     fn running(&self, service: &Service) -> Option<(String, u32)> {
         let state = fs::read_to_string(self.state(service)).ok()?;
         let (url, id) = state.trim().split_once(' ')?;
-        // The number may be another program's by now.
+        // The process id may belong to another program by now.
         let process = run_program("ps", &["-o", "args=", "-p", id]).ok()?;
         let is_ours = process.stdout.iter().any(|line| line.ends_with(&format!("{HOLDER} {}", service.name)));
         is_ours.then(|| Some((url.to_owned(), id.parse().ok()?))).flatten()
@@ -219,16 +223,16 @@ impl Place {
     }
 }
 
-/// A program to which nothing is handed down but its three streams: it goes on when we have ended, and whoever waits for a
-/// descriptor to be closed, as `flock` does for its lock, does not wait for it. The shell becomes that program, and knows no
-/// descriptors of two digits.
+/// A program that inherits only its three streams, because it outlives this command: a process that
+/// waits until a descriptor is closed, such as `flock`, must not wait for it. The shell replaces
+/// itself with the program, and supports no descriptors of two digits.
 fn detached(program: &Path) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", r#"exec "$0" "$@" 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-"#]).arg(program);
     shell
 }
 
-/// Runs a program that must succeed.
+/// Runs a program; a failure is an error.
 fn run_program(name: &str, arguments: &[&str]) -> Result<Output, String> {
     let output = Program::new(name.as_ref(), name, arguments).run(&mut |_| ())?;
     if output.ending.is_success() { Ok(output) } else { Err(output.problem()) }
@@ -238,7 +242,7 @@ fn run_program(name: &str, arguments: &[&str]) -> Result<Output, String> {
 mod tests {
     use super::*;
 
-    /// The descriptors of a program that is started, as this command says, by somebody who has more of them.
+    /// Returns the descriptors that a program inherits from a shell that has more of them open.
     fn descriptors(command: &Command) -> String {
         let mut shell = Command::new("sh");
         shell.args(["-c", r#"exec 3</dev/null 9</dev/null; exec "$0" "$@""#]);

@@ -1,4 +1,4 @@
-//! `cargo xtask simulate`: the deterministic simulation, in a release build because it is made of many small steps.
+//! `cargo xtask simulate`: the deterministic simulation, in a release build.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use crate::process::{Ending, Program};
 /// Run the deterministic simulation.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// How many seeds to run
+    /// Number of seeds to run
     #[arg(long, value_name = "N")]
     seeds: u64,
     /// The first seed

@@ -2,7 +2,7 @@
 
 use crate::output::Style;
 
-/// One cell: its text, how it stands out, and to which side it leans.
+/// A cell: its text, style and alignment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cell {
     text: String,
@@ -19,7 +19,7 @@ impl Cell {
         Cell { style, ..Cell::new(text) }
     }
 
-    /// Leans to the right, as numbers do.
+    /// Aligns the cell to the right.
     pub(crate) fn right(self) -> Self {
         Cell { right: true, ..self }
     }
@@ -29,7 +29,8 @@ impl Cell {
     }
 }
 
-/// Lays the rows out in columns, two spaces apart. A row of one cell is a heading and widens no column.
+/// Formats the rows in columns, two spaces apart. A row of one cell is a heading and does not widen
+/// a column.
 pub(crate) fn table(rows: &[Vec<Cell>], colours: bool) -> String {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows.iter().filter(|row| row.len() > 1) {

@@ -8,7 +8,7 @@ use crate::process::Program;
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
-    // Set by `cargo run`; without it, where this package was built is the best there is.
+    // `cargo run` sets it. Otherwise the directory in which this package was built is used.
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     manifest.parent().map(Path::to_path_buf).unwrap_or(manifest)
@@ -22,7 +22,7 @@ pub(crate) struct Package {
     pub(crate) version: String,
     pub(crate) directory: PathBuf,
     pub(crate) licence: Option<String>,
-    /// Where it comes from; none for a directory.
+    /// Registry or repository of the package; `None` for a directory.
     pub(crate) source: Option<String>,
     pub(crate) targets: Vec<Target>,
 }
@@ -39,7 +39,7 @@ impl Target {
     }
 }
 
-/// What `cargo metadata` knows.
+/// The output of `cargo metadata`.
 #[derive(Clone, Debug)]
 pub(crate) struct Workspace {
     pub(crate) target_directory: PathBuf,
@@ -47,12 +47,12 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// The members alone.
+    /// Reads the members without their dependencies.
     pub(crate) fn members() -> Result<Self, String> {
         Workspace::ask(&["metadata", "--format-version", "1", "--no-deps"])
     }
 
-    /// The members and all they depend on, on every platform.
+    /// Reads the members and their dependencies on all platforms.
     pub(crate) fn with_dependencies() -> Result<Self, String> {
         Workspace::ask(&["metadata", "--format-version", "1"])
     }
@@ -84,7 +84,7 @@ impl Workspace {
         self.packages.iter().find(|package| package.id == id)
     }
 
-    /// Fails, naming what is missing, unless the package has such a target.
+    /// Returns an error that names the package or the target if it does not exist.
     pub(crate) fn require(&self, package: &str, kind: &str, target: &str) -> Result<(), String> {
         let Some(found) = self.named(package) else {
             return Err(format!(
@@ -100,7 +100,8 @@ impl Workspace {
         }
     }
 
-    /// The names of all targets of one kind, in the order of the manifest. None at all is an error.
+    /// The names of all targets of one kind, in the order of the manifest. An empty list is an
+    /// error.
     pub(crate) fn targets(&self, package: &str, kind: &str) -> Result<Vec<String>, String> {
         let found = self.named(package).ok_or_else(|| format!("the workspace has no package `{package}`"))?;
         let of_kind = found.targets.iter().filter(|target| target.is(kind));

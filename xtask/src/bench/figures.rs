@@ -1,7 +1,8 @@
 //! The figures of benchmarks, and their tables.
 //!
-//! A rate or a cost is `{"bench","case","ours","raw","ratio","unit"}`, without `raw` and `ratio` where there is nothing
-//! to compare with; lateness is `{"bench","case","p50_ms","p99_ms","max_ms","early"}`.
+//! A rate or a cost is `{"bench","case","ours","raw","ratio","unit"}`, without `raw` and `ratio`
+//! where there is nothing to compare with; lateness is
+//! `{"bench","case","p50_ms","p99_ms","max_ms","early"}`.
 
 use serde_json::Value;
 
@@ -15,13 +16,13 @@ pub(crate) fn parse(line: &str) -> Option<Value> {
     (value["bench"].is_string() && value["case"].is_string()).then_some(value)
 }
 
-/// Says so, if the figure counts messages that came before they were due.
+/// Returns a problem if the figure counts messages that were delivered early.
 pub(crate) fn early(figure: &Value) -> Option<String> {
     let count = figure["early"].as_u64().filter(|count| *count > 0)?;
     Some(format!("{}, {}: {count} messages came early", text(figure, "bench"), text(figure, "case")))
 }
 
-/// The figures as tables, and every line that is none as it is.
+/// Formats the figures as tables. Other lines stay as they are.
 pub(crate) fn render(lines: &[String], colours: bool) -> String {
     let mut costs = vec![heads(&["bench", "case"], &["ours", "raw", "ratio"], Some("unit"))];
     let mut lateness = vec![heads(&["bench", "case"], &["p50 (ms)", "p99 (ms)", "max (ms)", "early"], None)];

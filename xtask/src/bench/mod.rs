@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: runs the benchmarks, each of which measures us beside the bare thing in the same run.
+//! `cargo xtask bench`: runs the benchmarks. Each measures Dwell and a baseline in the same run.
 
 mod figures;
 
@@ -28,13 +28,13 @@ const SUITES: &[Suite] = &[
 /// Run the benchmarks.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// The benchmarks to run; all of them unless named
+    /// Names of the benchmarks; all if none is named
     #[arg(value_delimiter = ',', value_parser = PossibleValuesParser::new(SUITES.iter().map(|suite| suite.name)))]
     names: Vec<String>,
-    /// Print one JSON object per line, in place of the table
+    /// Print one JSON object per line instead of the table
     #[arg(long)]
     json: bool,
-    /// Only see that they run: few iterations, figures without meaning
+    /// Only check that they run: few iterations, meaningless figures
     #[arg(long)]
     smoke: bool,
 }
@@ -89,7 +89,7 @@ fn programs(workspace: &Workspace, names: &[String], smoke: bool) -> Result<Vec<
     Ok(programs)
 }
 
-/// What is wrong with a run: it failed, measured nothing, or saw a message early, which is never a matter of speed.
+/// The problems of a run: it failed, measured nothing, or saw an early message.
 pub(crate) fn judge(output: &Output) -> Vec<String> {
     if !output.ending.is_success() {
         return vec![output.problem()];

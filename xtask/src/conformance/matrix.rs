@@ -5,8 +5,8 @@ use crate::table::{Cell, table};
 
 use super::{CaseResult, Verdict};
 
-/// The cases by group, a column for each transport, totals below, and what failed at the end. Where a case has no
-/// meaning for a transport, the cell is blank.
+/// The cases by group with a column for each transport, totals, and the failures. The cell is blank
+/// if a case does not apply to a transport.
 pub(crate) fn render(results: &[CaseResult], colours: bool) -> String {
     let transports = distinct(results.iter().map(|result| result.transport.as_str()));
 

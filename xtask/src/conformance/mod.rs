@@ -1,4 +1,4 @@
-//! `cargo xtask conformance`: runs each column's own test and shows the matrix transport × case.
+//! `cargo xtask conformance`: runs the test of each column and shows the matrix transport × case.
 
 mod matrix;
 mod results;
@@ -16,13 +16,13 @@ use crate::workspace::Workspace;
 
 pub(crate) use results::{CaseResult, Verdict};
 
-/// Show which transport passes which case of the conformance suite.
+/// Run the conformance suite and show the result of each case on each transport.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// The columns to run; all of them unless named
+    /// Names of the columns; all if none is named
     #[arg(value_delimiter = ',', value_parser = PossibleValuesParser::new(columns::names_of(COLUMNS)))]
     columns: Vec<String>,
-    /// Print one JSON object per line, as the tests do, in place of the matrix
+    /// Print one JSON object per line instead of the matrix
     #[arg(long)]
     json: bool,
 }
@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Builds the columns' tests, of the suite or of the kills, in the order of the columns.
+/// Builds the tests of the columns, in the order of the columns.
 pub(crate) fn build(
     workspace: &Workspace,
     columns: &[Column],
@@ -90,11 +90,11 @@ pub(crate) fn build(
     columns.iter().map(of).collect()
 }
 
-/// What a column's test printed, and what is wrong beyond the failed cases.
+/// Reads the output of a column's test. Returns the results, and problems beyond failed cases.
 pub(crate) fn judge(column: &Column, output: &Output) -> (Vec<CaseResult>, Vec<String>) {
     let mut problems = Vec::new();
     let mut results = Vec::new();
-    // What is no object is something a case printed by the way.
+    // A line that is not an object was printed by a case.
     for line in output.stdout.iter().filter(|line| line.starts_with('{')) {
         match CaseResult::parse(line) {
             Ok(result) => results.push(result),

@@ -2,18 +2,18 @@
 
 use serde_json::Value;
 
-/// How a case came out.
+/// Result of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Pass,
-    /// The transport declares that it cannot, and was seen to refuse with a typed error.
+    /// The transport declares the capability absent, and refused the call with a typed error.
     Refused,
     Fail,
-    /// Left out by name, or the server was not ours to restart.
+    /// The case was left out by name, or the server may not be restarted.
     Skipped,
 }
 
-/// One line of a column's test.
+/// One output line of a column's test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CaseResult {
     pub(crate) transport: String,

@@ -1,4 +1,4 @@
-//! Generated blocks: what stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+//! Generated blocks: the lines between `<!-- generated: NAME -->` and `<!-- end -->`.
 
 use std::collections::HashSet;
 
@@ -13,12 +13,12 @@ pub(crate) struct Filled {
     pub(crate) count: usize,
 }
 
-/// Replaces the content of each generated block; a problem starts with the number of its line.
+/// Replaces the content of each generated block. A problem starts with its line number.
 pub(crate) fn fill(
     text: &str,
     generate: &mut dyn FnMut(&str) -> Result<String, String>,
 ) -> Result<Filled, String> {
-    // A page that explains the markers does so in a code block.
+    // Markers in a code block are documentation.
     let prose: HashSet<usize> = markdown::prose(text).map(|(number, _)| number).collect();
 
     let mut filled = String::with_capacity(text.len());

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// All files below the root, relative to it and in order; without what git or cargo keep for themselves.
+/// All files below the root, relative to it and sorted, without the directories of git and cargo.
 pub(crate) fn all(root: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     let mut waiting = vec![root.to_path_buf()];
@@ -15,7 +15,7 @@ pub(crate) fn all(root: &Path) -> Result<Vec<PathBuf>, String> {
             if kind.is_dir() && entry.file_name() != ".git" && !path.join("CACHEDIR.TAG").exists() {
                 waiting.push(path);
             } else if kind.is_file() && entry.file_name() != ".git" {
-                // Everything here was found below the root.
+                // Every path is below the root.
                 found.extend(path.strip_prefix(root).map(Path::to_path_buf));
             }
         }

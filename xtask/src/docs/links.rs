@@ -4,14 +4,14 @@ use std::path::{Component, Path, PathBuf};
 
 use super::markdown;
 
-/// The links of a file: how many lead within the repository, and which of them lead nowhere.
+/// The links of a file: the number of relative links, and the broken ones.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Links {
     pub(crate) count: usize,
     pub(crate) problems: Vec<String>,
 }
 
-/// Looks at every relative link of the Markdown `file`; a problem starts with the number of its line.
+/// Checks every relative link of the Markdown `file`. A problem starts with its line number.
 pub(crate) fn check(root: &Path, file: &Path, text: &str) -> Links {
     let mut links = Links::default();
     for (number, line) in markdown::prose(text) {
@@ -39,7 +39,7 @@ fn targets(line: &str) -> Vec<String> {
         rest = after;
     }
     let start = line.trim_start();
-    // A footnote, `[^1]: text`, looks alike and is none.
+    // A footnote, `[^1]: text`, is not a link.
     if start.starts_with('[')
         && !start.starts_with("[^")
         && let Some((_, after)) = start.split_once("]: ")
@@ -49,7 +49,7 @@ fn targets(line: &str) -> Vec<String> {
     found
 }
 
-/// What is pointed at: in angle brackets, or up to a title or the closing character.
+/// The target of a link: in angle brackets, or up to a title or the closing character.
 fn destination(text: &str, close: char) -> Option<String> {
     let target = match text.strip_prefix('<') {
         Some(inside) => inside.split_once('>')?.0,
@@ -58,7 +58,8 @@ fn destination(text: &str, close: char) -> Option<String> {
     (!target.is_empty()).then(|| target.to_owned())
 }
 
-/// The path of a link to a file, without its anchor; none for an address or an anchor in the same file.
+/// The path of a link to a file, without its anchor. `None` for a URL or an anchor in the same
+/// file.
 fn within_repository(target: &str) -> Option<String> {
     let has_scheme = target.split_once(':').is_some_and(|(scheme, _)| {
         !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
@@ -67,7 +68,7 @@ fn within_repository(target: &str) -> Option<String> {
     (!has_scheme && !target.starts_with("//") && !path.is_empty()).then(|| path.replace("%20", " "))
 }
 
-/// The linked path from the root of the repository; none if it leads out of it.
+/// The linked path from the root of the repository. `None` if it is outside.
 fn resolve(file: &Path, link: &str) -> Option<PathBuf> {
     let (mut path, link) = match link.strip_prefix('/') {
         Some(from_root) => (PathBuf::new(), from_root),

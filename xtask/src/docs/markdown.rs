@@ -1,4 +1,4 @@
-//! Just enough of Markdown to tell prose from code.
+//! A minimal Markdown reader that distinguishes prose from code.
 
 /// The lines outside of fenced code blocks, with their numbers from 1.
 pub(crate) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -7,7 +7,7 @@ pub(crate) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
         let start = line.trim_start();
         match fence {
             Some(open) => {
-                // Closed by at least as many of the same character, and nothing else.
+                // A fence is closed by at least as many of the same character and nothing else.
                 if start.starts_with(open) && start.trim_end().trim_start_matches(&open[..1]).is_empty() {
                     fence = None;
                 }
@@ -27,7 +27,7 @@ fn opening(line: &str) -> Option<&str> {
     (length >= 3).then(|| &line[..length])
 }
 
-/// The line without what stands in backquotes.
+/// The line without inline code.
 pub(crate) fn without_code(line: &str) -> String {
     let mut text = String::new();
     let mut rest = line;

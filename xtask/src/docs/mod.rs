@@ -1,6 +1,6 @@
-//! `cargo xtask docs`: keeps the Markdown files true. Tables that the code can print are printed into them, programs
-//! they show are the programs that are compiled, links within the repository lead somewhere, and no file names a
-//! directory of the machine it was written on.
+//! `cargo xtask docs`: keeps the Markdown files consistent with the code. It generates tables and
+//! program listings, checks links within the repository, and finds directories of a developer's
+//! machine.
 
 mod blocks;
 mod files;
@@ -35,7 +35,7 @@ const PROGRAM: &str = "program ";
 /// Write the generated parts of the Markdown files, and check their links.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Change nothing, and fail if a file would change
+    /// Change nothing, and fail if a file is out of date
     #[arg(long)]
     check: bool,
 }
@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(ExitCode::FAILURE)
 }
 
-/// What was found and done.
+/// The result of a run.
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) problems: Vec<String>,
@@ -70,7 +70,8 @@ impl Report {
     }
 }
 
-/// Brings every Markdown file up to date, or with `check` says which one is not; and checks what they say.
+/// Updates every Markdown file, or with `check` reports the files that are out of date. Checks
+/// links and paths.
 pub(crate) fn keep(
     check: bool,
     run: &mut dyn FnMut(Program) -> Result<Output, String>,

@@ -1,10 +1,11 @@
-//! Directories of a developer's machine, which mean nothing on any other.
+//! Directories that exist only on a developer's machine.
 
-/// Written in two parts, so that this file does not mention them either.
+/// Written in two parts, so that this file does not contain them.
 const ABSOLUTE: [&str; 2] = [concat!("/", "root/"), concat!("/", "work/")];
 const RELATIVE: [&str; 1] = [concat!("../", "shared")];
 
-/// Names each line that mentions such a directory; a problem starts with the number of its line.
+/// Returns a problem for each line that mentions such a directory. A problem starts with its line
+/// number.
 pub(crate) fn check(text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -17,7 +18,7 @@ pub(crate) fn check(text: &str) -> Vec<String> {
     problems
 }
 
-/// Whether the line has the path itself, and not a longer one that it is a part of.
+/// Whether the line contains the path, and not a longer path that includes it.
 fn starts_at_root(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(place, _)| {
         let before = line[..place].chars().next_back();

@@ -1,4 +1,4 @@
-//! What came of the kills on one transport.
+//! Results of the kills on one transport.
 
 use serde_json::Value;
 
@@ -6,24 +6,24 @@ use crate::number::grouped;
 use crate::output::Style;
 use crate::table::{Cell, table};
 
-/// What happened.
+/// Counts of events.
 const COUNTS: [&str; 10] =
     ["kills", "sent", "copies", "handled", "dead", "cancelled", "unsure", "duplicates", "lapsed", "seed"];
-/// What must not happen.
+/// Counts of broken promises.
 const FAULTS: [&str; 4] = ["lost", "early", "unexplained", "broken"];
 
-/// The last line of a transport's test.
+/// The last output line of a transport's test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Figures {
     pub(crate) transport: String,
     counts: Vec<(&'static str, u64)>,
     findings: Vec<String>,
-    /// Where its journals are, if something was found.
+    /// Directory of the journals, if a promise was broken.
     kept: Option<String>,
 }
 
 impl Figures {
-    /// Reads the object, in which nothing may be missing.
+    /// Reads the object. Every field is required.
     pub(crate) fn parse(line: &str, kept: Option<String>) -> Result<Self, String> {
         let value: Value = serde_json::from_str(line)
             .map_err(|error| format!("printed what is no JSON ({error}): {line}"))?;
@@ -48,7 +48,7 @@ impl Figures {
         FAULTS.into_iter().all(|name| self.count(name) == 0)
     }
 
-    /// What was found, in words.
+    /// Describes the broken promises.
     pub(crate) fn problem(&self) -> String {
         let faults = FAULTS.map(|name| format!("{} {name}", self.count(name)));
         let head = format!("{}: {} (seed {})", self.transport, faults.join(", "), self.count("seed"));
@@ -62,7 +62,7 @@ fn finding(value: &Value) -> String {
     format!("{} {}: {}", text("kind"), text("id"), text("text"))
 }
 
-/// A row for each transport, and below what was found.
+/// A table with a row for each transport, followed by the broken promises.
 pub(crate) fn render(results: &[Figures], colours: bool) -> String {
     let head = ["transport"].into_iter().chain(COUNTS).chain(FAULTS);
     let mut rows = vec![head.map(|name| Cell::styled(name, Style::Strong)).collect::<Vec<_>>()];
@@ -92,7 +92,7 @@ pub(crate) fn render(results: &[Figures], colours: bool) -> String {
 pub(super) mod tests {
     use super::*;
 
-    /// A line in which one count is not 0.
+    /// A result in which one count is not 0.
     pub(crate) fn line(name: &str, count: u64) -> String {
         let mut value = serde_json::json!({"transport": "sqlite", "findings": []});
         for field in COUNTS.into_iter().chain(FAULTS) {

@@ -1,4 +1,4 @@
-//! `cargo xtask faults`: kills workers under load on real stores, and shows what came of every message.
+//! `cargo xtask faults`: kills workers under load on real stores, and accounts for every message.
 
 mod figures;
 
@@ -18,22 +18,22 @@ use crate::workspace::Workspace;
 
 pub(crate) use figures::Figures;
 
-/// Kill workers under load, and check what came of every message.
+/// Kill workers under load, and account for every message.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// The transports to run on; all of them unless named
+    /// Names of the transports; all if none is named
     #[arg(value_delimiter = ',', value_parser = PossibleValuesParser::new(columns::names_of(FAULTS)))]
     transports: Vec<String>,
-    /// How many workers to kill on each
+    /// Number of workers to kill on each transport
     #[arg(long, value_name = "N", required_unless_present = "hangs", default_value_t = 0)]
     kills: u64,
     /// How often to hang the broker instead, for 11 to 40 s each time; on kafka alone
     #[arg(long, value_name = "N", conflicts_with_all = ["kills", "json"])]
     hangs: Option<u64>,
-    /// The plan of an earlier run: who is killed, what is sent, and what becomes of it
+    /// Seed of an earlier run, which repeats its plan
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// Print one JSON object for each transport, in place of the table
+    /// Print one JSON object for each transport instead of the table
     #[arg(long)]
     json: bool,
 }
@@ -81,7 +81,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Hangs the brokers of these transports, and shows what their tests print.
+/// Hangs the brokers of these transports, and prints the output of their tests.
 fn hang(
     workspace: &Workspace,
     options: &Options,
@@ -98,7 +98,7 @@ fn hang(
         let mut arguments = vec![format!("--hangs={hangs}")];
         arguments.extend(options.seed.map(|seed| format!("--seed={seed}")));
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        // Each is preceded by traffic, and all levels have half a minute to resume.
+        // Traffic precedes each hang, and every level has 30 s to resume.
         let limit = Duration::from_mins(10) + Duration::from_secs(hangs.saturating_mul(90));
         let output = binary.program(&arguments).limit(limit).sharing_stderr().run(&mut |seen| {
             if let Seen::Line(Stream::Stdout, line) = seen {
@@ -110,16 +110,16 @@ fn hang(
     Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Kills so many workers on the transport of this test.
+/// Returns the program that kills this number of workers on one transport.
 pub(crate) fn program(binary: &TestBinary, kills: u64, seed: Option<u64>) -> Program {
     let mut arguments = vec!["--json".to_owned(), format!("--kills={kills}")];
     arguments.extend(seed.map(|seed| format!("--seed={seed}")));
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    // Some minutes to come to rest, and some seconds for each kill.
+    // Minutes for the remaining messages, and seconds for each kill.
     binary.program(&arguments).limit(Duration::from_mins(10) + Duration::from_secs(kills.saturating_mul(5)))
 }
 
-/// What a transport's test printed; an error if it made no run of it.
+/// Reads the output of a transport's test. Output without a result is an error.
 pub(crate) fn judge(transport: &Column, output: &Output) -> Result<Figures, String> {
     let line = output.stdout.iter().rev().find(|line| is_object(line));
     let Some(line) = line else {
@@ -134,7 +134,7 @@ pub(crate) fn judge(transport: &Column, output: &Output) -> Result<Figures, Stri
     Ok(figures)
 }
 
-/// What is no object tells how far it is.
+/// A line that is not an object reports progress.
 fn is_object(line: &str) -> bool {
     line.starts_with('{')
 }

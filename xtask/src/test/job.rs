@@ -1,4 +1,4 @@
-//! One step at work: its log file, and what it shows while it runs.
+//! A running step: its log file and its progress line.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::workspace::Workspace;
 
 use super::Options;
 
-/// What a step works with.
+/// The context of a running step.
 pub(crate) struct Job<'a> {
     pub(crate) workspace: &'a Workspace,
     pub(crate) options: &'a Options,
@@ -47,7 +47,7 @@ impl<'a> Job<'a> {
         &self.log_path
     }
 
-    /// Runs a program to its end, whatever that is, with its output in the log as it comes.
+    /// Runs a program to its end, and writes its output to the log.
     pub(crate) fn run(&mut self, program: Program) -> Result<Output, String> {
         let shown = program.shown().to_owned();
         let is_machine_readable = program.is_machine_readable();
@@ -74,8 +74,9 @@ impl<'a> Job<'a> {
         Ok(output)
     }
 
-    /// Runs programs to their ends, the lanes beside each other, and in each lane so many at a time: for those that mostly
-    /// wait. The log has each of them as a whole, and what they printed is given in the order of all lanes together.
+    /// Runs programs in parallel lanes; each lane has the maximum number of programs that run at a
+    /// time. The log contains the output of each program as a whole. The results are in the order
+    /// of the programs in all lanes.
     pub(crate) fn run_beside(&mut self, lanes: Vec<(Vec<Program>, usize)>) -> Result<Vec<Output>, String> {
         let mut outputs: Vec<_> = lanes.iter().flat_map(|(programs, _)| programs).map(|_| None).collect();
         let mut first = 0;
@@ -93,7 +94,7 @@ impl<'a> Job<'a> {
                     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
                     while let Some((at, program)) = next() {
                         let ended = run_apart(program, |line| _ = told.send(News::Line(line)));
-                        // The other end waits for as long as anybody runs.
+                        // The receiver listens until all programs have ended.
                         let _ = told.send(News::Ended(at, ended));
                     }
                 });
@@ -109,7 +110,7 @@ impl<'a> Job<'a> {
         outputs.into_iter().map(|output| output.unwrap_or_else(|| Err("it was never run".into()))).collect()
     }
 
-    /// Writes into the log what a program printed that ran beside others.
+    /// Writes the output of a program that ran in parallel to the log.
     fn keep(&mut self, ended: Result<Apart, String>) -> Result<Output, String> {
         let Apart { output, lines, taken } = ended?;
         let mut text = format!("$ {}\n", output.shown);
@@ -128,26 +129,26 @@ impl<'a> Job<'a> {
         format!("cannot write the log {}: {error}", self.log_path.display())
     }
 
-    /// Writes into the log what the step has to say at its end.
+    /// Writes a note or a problem of the step to the log.
     pub(crate) fn write(&mut self, text: &str) {
-        // It is on the screen as well, so that nothing is lost where the disk is full.
+        // The screen shows it as well, so a full disk loses nothing.
         let _ = writeln!(self.log, "{text}");
     }
 
-    /// Runs a program that has to succeed.
+    /// Runs a program; a failure is an error.
     pub(crate) fn check(&mut self, program: Program) -> Result<Output, String> {
         let output = self.run(program)?;
         if output.ending.is_success() { Ok(output) } else { Err(output.problem()) }
     }
 }
 
-/// What there is to hear of programs that run beside each other.
+/// An event of programs that run in parallel.
 enum News {
     Line(String),
     Ended(usize, Result<Apart, String>),
 }
 
-/// A program that has ended, all that it printed for people, and how long it took.
+/// A program that has ended, its output for people, and its duration.
 struct Apart {
     output: Output,
     lines: Vec<String>,
@@ -166,7 +167,7 @@ fn run_apart(program: Program, mut tell: impl FnMut(String)) -> Result<Apart, St
     Ok(Apart { output, lines, taken: began.elapsed() })
 }
 
-/// A line that belongs into the log.
+/// Returns the line if it belongs into the log.
 fn for_people<'a>(seen: &Seen<'a>, is_machine_readable: bool) -> Option<&'a str> {
     match *seen {
         Seen::Line(stream, line) if stream == Stream::Stderr || !is_machine_readable => Some(line),

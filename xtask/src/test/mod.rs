@@ -36,10 +36,10 @@ pub(crate) struct Options {
     /// Build and install cargo-deny if it is missing
     #[arg(long)]
     install_deny: bool,
-    /// Leave out what takes long or needs a server: 100 simulation seeds, no kills, no benchmarks
+    /// Leave out slow steps and servers: 100 simulation seeds, no kills, no benchmarks
     #[arg(long)]
     quick: bool,
-    /// Run these steps or transports alone
+    /// Run only these steps or transports
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = PossibleValuesParser::new(selection::names()))]
     only: Vec<String>,
     /// Leave these steps or transports out
@@ -74,7 +74,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Runs one step, and says what came of it; a failed step is no reason to stop.
+/// Runs one step and prints its result. Later steps run although one has failed.
 fn run_step(step: &Step, title: &str, options: &Options, workspace: &Workspace, screen: &Screen) -> Finished {
     if let Some(reason) = reason_to_leave_out(step, options) {
         screen.print(&format!("{title}: {}, {reason}", screen.paint(Style::Caution, "skipped")));

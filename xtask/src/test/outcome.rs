@@ -1,4 +1,4 @@
-//! What a step came to.
+//! The result of a step.
 
 use crate::conformance::{CaseResult, Verdict};
 use crate::output::Style;
@@ -6,10 +6,10 @@ use crate::process::Output;
 
 use super::tally::Tally;
 
-/// How a test says what it cannot do on this machine.
+/// Prefix of a line in which a test reports what it cannot do on this machine.
 const LEFT_OUT: &str = "left out: ";
 
-/// The counts of a step, what failed in it, and what is worth saying beside.
+/// The counts of a step, its problems and its notes.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) tally: Tally,
@@ -18,17 +18,17 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// A step that counts as one test, and passed.
+    /// A step that counts as one passed test.
     pub(crate) fn passed() -> Self {
         Outcome { tally: Tally::PASSED, ..Outcome::default() }
     }
 
-    /// A step that counts as one test, and failed.
+    /// A step that counts as one failed test.
     pub(crate) fn failed(problem: String) -> Self {
         Outcome { tally: Tally::FAILED, problems: vec![problem], notes: vec![] }
     }
 
-    /// A step that was left out, and why.
+    /// A step that was left out, with the reason.
     pub(crate) fn skipped(reason: impl Into<String>) -> Self {
         Outcome { tally: Tally::SKIPPED, problems: vec![], notes: vec![reason.into()] }
     }
@@ -38,7 +38,7 @@ impl Outcome {
         self
     }
 
-    /// Adds one that was left out, and why.
+    /// Adds a skipped test, with the reason.
     pub(crate) fn leave_out(&mut self, reason: String) {
         self.tally += Tally::SKIPPED;
         self.notes.push(reason);
@@ -50,9 +50,9 @@ impl Outcome {
         self.problems.push(problem);
     }
 
-    /// Adds what programs of Rust's own test harness counted. One that failed without a failed test, because it crashed
-    /// or was stopped, is a failed test; one with a harness of its own is a single test. What a test says it cannot do here,
-    /// on a line that begins with `left out: `, is one that was left out, beside what the test did all the same.
+    /// Adds the counts of a test program. A program that crashed or was stopped without a failed
+    /// test counts as one failed test. A program without Rust's test harness counts as one test. A
+    /// line that begins with `left out: ` counts as one skipped test in addition.
     pub(crate) fn add_harness(&mut self, output: &Output, counted: Option<Tally>) {
         let success = output.ending.is_success();
         let mut tally = counted.unwrap_or(if success { Tally::PASSED } else { Tally::FAILED });
@@ -68,7 +68,7 @@ impl Outcome {
         }
     }
 
-    /// Adds one case of the conformance suite; a refusal that was declared is what should happen.
+    /// Adds one case of the conformance suite. A declared refusal counts as passed.
     pub(crate) fn add_case(&mut self, result: &CaseResult) {
         match result.verdict {
             Verdict::Pass | Verdict::Refused => self.tally += Tally::PASSED,
@@ -80,7 +80,7 @@ impl Outcome {
         }
     }
 
-    /// The word for the whole, and how it stands out.
+    /// The word for the result, and its style.
     pub(crate) fn word(&self) -> (&'static str, Style) {
         match self.tally {
             Tally { failed: 1.., .. } => ("FAILED", Style::Bad),

@@ -9,14 +9,14 @@ use crate::table::{Cell, table};
 use super::outcome::Outcome;
 use super::tally::Tally;
 
-/// A step that is over.
+/// A finished step.
 pub(crate) struct Finished {
     pub(crate) name: &'static str,
     pub(crate) outcome: Outcome,
     pub(crate) took: Duration,
 }
 
-/// One row for each step, and as the very last line the counts.
+/// A table with a row for each step. The last line has the counts.
 pub(crate) fn render(steps: &[Finished], colours: bool) -> String {
     let strong = |text: &str| Cell::styled(text, Style::Strong);
     let mut rows = vec![vec![strong("step"), strong("result"), strong("tests"), strong("seconds").right()]];

@@ -1,4 +1,4 @@
-//! What to run, by name: steps and columns.
+//! Selection of steps and columns by name.
 
 use crate::columns::{self, COLUMNS, Column, FAULTS};
 
@@ -12,7 +12,7 @@ pub(crate) struct Selection {
     skip: Vec<String>,
 }
 
-/// Every name that `--only` and `--skip` take, once: a transport may be in both tables.
+/// Every name that `--only` and `--skip` accept, without repetition.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let only_killed =
         columns::names_of(FAULTS).filter(|name| columns::names_of(COLUMNS).all(|of| of != *name));
@@ -33,7 +33,7 @@ impl Selection {
         Selection { only: only.to_vec(), skip: skip.to_vec() }
     }
 
-    /// Whether the step runs. One with columns does so too where one of these is asked for.
+    /// Whether the step runs. It also runs if one of its columns was requested.
     pub(crate) fn has_step(&self, step: &str) -> bool {
         let is_asked = self.only.is_empty()
             || self.asks_for(step)
@@ -41,7 +41,7 @@ impl Selection {
         is_asked && !self.leaves_out(step)
     }
 
-    /// The columns of a step that run, and those left out.
+    /// The selected columns of a step, and the others.
     pub(crate) fn columns(&self, step: &str) -> (Vec<Column>, Vec<Column>) {
         columns_of(step).iter().partition(|column| {
             let is_asked = self.only.is_empty() || self.asks_for(step) || self.asks_for(column.name);
@@ -50,7 +50,7 @@ impl Selection {
         })
     }
 
-    /// Whether something that was asked for may run on this server.
+    /// Whether a selected step or column may use this server.
     pub(crate) fn has_server(&self, server: &str) -> bool {
         let is_on_it = |name: &String| servers::of_column(name).is_none_or(|of| of == server);
         (self.only.is_empty() || self.only.iter().any(is_on_it)) && !self.leaves_out(server)

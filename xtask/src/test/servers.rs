@@ -1,9 +1,9 @@
-//! Which tests need a server, so that they can be left out by its name.
+//! The servers that tests need, so that tests can be left out by the name of a server.
 
 /// The servers, by the names of their transports.
 pub(crate) const SERVERS: [&str; 2] = ["redis", "kafka"];
 
-/// Programs that need one, in packages that do not: package, target, server.
+/// Programs that need a server, in packages that do not: package, target, server.
 const AMONG_OTHERS: [(&str, &str, &str); 6] = [
     ("dwell", "redis", "redis"),
     ("dwell", "kafka", "kafka"),
@@ -13,7 +13,7 @@ const AMONG_OTHERS: [(&str, &str, &str); 6] = [
     ("dwell-bench", "redis-jobs", "redis"),
 ];
 
-/// The server without which a program of tests or benchmarks has nothing to do.
+/// Returns the server that a program of tests or benchmarks requires.
 pub(crate) fn of_program(package: &str, target: &str) -> Option<&'static str> {
     let its_own = SERVERS.into_iter().find(|server| package.strip_prefix("dwell-") == Some(server));
     let among_others = AMONG_OTHERS.iter().find(|(of, name, _)| (*of, *name) == (package, target));
@@ -25,7 +25,7 @@ pub(crate) fn of_column(name: &str) -> Option<&'static str> {
     SERVERS.into_iter().find(|server| name.split(['-', '+']).next() == Some(server))
 }
 
-/// What tells a program that it is to leave out those of its tests that need one of these.
+/// Returns the arguments with which a program leaves out the tests that need these servers.
 pub(crate) fn without(package: &str, target: &str, servers: &[&'static str]) -> Vec<&'static str> {
     let tells_stories_of_each = package == "dwell" && ["jobs", "jobs_axum"].contains(&target);
     let servers = servers.iter().filter(|_| tells_stories_of_each);

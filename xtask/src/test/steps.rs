@@ -1,4 +1,4 @@
-//! The steps, in their order: what is quick and often wrong first.
+//! The steps in their order. Quick steps that often fail come first.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::outcome::Outcome;
 use super::servers;
 use super::tally::Tally;
 
-/// One named step. An error means that the step itself could not do its work, and counts as one failed test.
+/// A named step. An error means that the step could not run, and counts as one failed test.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) run: fn(&mut Job<'_>) -> Result<Outcome, String>,
@@ -23,34 +23,34 @@ pub(crate) struct Step {
     pub(crate) is_long: bool,
 }
 
-/// Features of `dwell` that are to work without each other.
+/// Features of `dwell` that must compile alone.
 const ALONE: [&str; 6] = ["sqlite", "redis", "kafka", "axum", "metrics", "otel"];
 
 /// The package of the examples.
 const EXAMPLES: &str = "dwell-examples";
-/// The one that people use with `curl`.
+/// The example that is called with `curl`.
 const SERVICE: &str = "image-resize";
 const SERVICE_SOURCE: &str = "examples/image_resize.rs";
-/// Where each is told which broker to use.
+/// Environment variable with the URL of the broker.
 const EXAMPLE_URL: &str = "DWELL_EXAMPLE_URL";
-/// Each ends by itself within seconds: one that runs longer hangs.
+/// Time limit of an example. Each ends within seconds.
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// A broker that examples run on as well, by another URL alone.
+/// Another broker that examples run on.
 struct ExampleServer {
     name: &'static str,
-    /// What is set in the URL; each example has a prefix of its own beside it.
+    /// Options in the URL. Each example also gets a separate prefix.
     settings: &'static str,
     runs: fn(&str) -> bool,
 }
 
 const EXAMPLE_SERVERS: [ExampleServer; 2] = [
-    // Its time is the server's, which no test can set.
+    // This example needs virtual time, and the server uses its own clock.
     ExampleServer { name: "redis", settings: "", runs: |name| name != "testing-with-virtual-time" },
     ExampleServer {
         name: "kafka",
         settings: "partitions=1&ladder=1s,2s&session=3s&",
-        // Those that ask for nothing that a log cannot do.
+        // Examples that need nothing that a log does not support.
         runs: |name| ["first-program", "blocking-handlers", "observability"].contains(&name),
     },
 ];
@@ -59,15 +59,15 @@ const EXAMPLE_SERVERS: [ExampleServer; 2] = [
 pub(crate) const CONFORMANCE: &str = "conformance";
 pub(crate) const KILLS: &str = "faults";
 
-/// How many test executables run at a time: most of them wait for a server, or for time to pass.
+/// Number of test executables that run in parallel. Most of them wait for a server or a timer.
 const BESIDE: usize = 2;
 
-/// Its tests start brokers in virtual machines, up to three at a time, and need both processors for them.
+/// Package whose tests start up to three brokers on the JVM, which need both processors.
 const HEAVY: &str = "dwell-kafka";
-/// Its tests mostly wait for a server that needs little: they may run beside the heavy ones.
+/// Package whose tests mostly wait for a light server. They run beside the heavy ones.
 const LIGHT: &str = "dwell-redis";
 
-/// More kills are a run of their own: `cargo xtask faults`.
+/// Number of kills on each transport. `cargo xtask faults` runs more.
 const FEW_KILLS: u64 = 5;
 
 const fn step(name: &'static str, run: fn(&mut Job<'_>) -> Result<Outcome, String>) -> Step {
@@ -90,7 +90,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("deny", deny),
 ];
 
-/// The names a person may give.
+/// The names that the options accept.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     STEPS.iter().map(|step| step.name)
 }
@@ -100,8 +100,8 @@ fn format(job: &mut Job<'_>) -> Result<Outcome, String> {
     Ok(Outcome::passed())
 }
 
-/// All together, and then as others build them: the binary of the README's first command, and the framework with nothing else
-/// or with one feature alone. What one of them needs and does not ask for may come with the rest.
+/// Lints the whole workspace with all features. Then lints the default binary, and `dwell` without
+/// features and with each feature alone: a missing feature of a dependency shows only there.
 fn clippy(job: &mut Job<'_>) -> Result<Outcome, String> {
     let with = |arguments: &[&'static str]| {
         Program::cargo(["clippy"].iter().chain(arguments).chain(&["--", "-D", "warnings"]).copied())
@@ -115,7 +115,8 @@ fn clippy(job: &mut Job<'_>) -> Result<Outcome, String> {
     Ok(Outcome::passed())
 }
 
-/// Every test executable, but for the columns of the conformance suite and of the kills, which have steps of their own.
+/// Runs every test executable except the columns of the conformance suite and of the kills, which
+/// have separate steps.
 fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
     let mut outcome = without_kafka(job)?;
     let workspace = job.workspace;
@@ -142,15 +143,15 @@ fn unit(job: &mut Job<'_>) -> Result<Outcome, String> {
         outcome.leave_out(format!("{binary} needs a server that is left out"));
     }
     for output in outputs {
-        // The last one, because a test may run a harness of its own and show what that said.
+        // The last line counts, because a test may print the output of another harness.
         let counted = output.stdout.iter().rev().find_map(|line| Tally::of_line(line));
         outcome.add_harness(&output, counted);
     }
     Ok(outcome)
 }
 
-/// What `dwell` says where it was built without Kafka. Only the binary is another one, at the path where
-/// other tests look for theirs: so this comes before the build that all steps share.
+/// Tests the errors of a `dwell` that was built without Kafka. Its binary is at the path of the one
+/// that other tests use, so this build precedes the shared one.
 fn without_kafka(job: &mut Job<'_>) -> Result<Outcome, String> {
     let features = FEATURES.split(',').filter(|feature| *feature != "dwell-server/kafka");
     let features = features.collect::<Vec<_>>().join(",");
@@ -165,7 +166,7 @@ fn without_kafka(job: &mut Job<'_>) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// The examples in the documentation, and the documentation itself.
+/// The doc tests, and a build of the documentation.
 fn doc(job: &mut Job<'_>) -> Result<Outcome, String> {
     let mut outcome = Outcome::default();
     let examples =
@@ -182,7 +183,7 @@ fn doc(job: &mut Job<'_>) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// The programs that people learn from: each runs to its end, and checks what it shows, on one broker and on another.
+/// The examples. Each runs to its end and checks its results, on several brokers.
 fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
     let workspace = job.workspace;
     let names = workspace.targets(EXAMPLES, "example")?;
@@ -198,7 +199,7 @@ fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
     }
     let mut note = format!("{}: each on memory:// and on sqlite://", names.join(", "));
     if names.iter().any(|name| name == SERVICE) {
-        // As people use it, by the lines at the head of its source.
+        // The `curl` commands are those in the head of its source.
         let [lines, source] =
             ["xtask/src/test/curl.sh", SERVICE_SOURCE].map(|path| workspace::root().join(path));
         let service = programs.path(EXAMPLES, "example", SERVICE)?;
@@ -222,7 +223,7 @@ fn examples(job: &mut Job<'_>) -> Result<Outcome, String> {
     Ok(outcome.with_note(note))
 }
 
-/// Makes a directory that has nothing in it.
+/// Creates an empty directory, or empties an existing one.
 fn empty(path: &Path) -> Result<(), String> {
     let made = match std::fs::remove_dir_all(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -247,7 +248,7 @@ fn conformance_suite(job: &mut Job<'_>) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// The columns of a step that are not left out by name, with their tests.
+/// Returns the selected columns of a step, with their test executables.
 fn chosen(job: &mut Job<'_>, step: &str) -> Result<(Outcome, Vec<(Column, TestBinary)>), String> {
     let (chosen, left_out) = job.options.selection().columns(step);
     let mut outcome = Outcome::default();
@@ -269,7 +270,7 @@ fn chosen(job: &mut Job<'_>, step: &str) -> Result<(Outcome, Vec<(Column, TestBi
     Ok((outcome, chosen.into_iter().zip(binaries).collect()))
 }
 
-/// All kills on one transport are one test; the faults that its checker must find are tests of its package.
+/// All kills on one transport count as one test. Its package tests the checker.
 fn kills(job: &mut Job<'_>) -> Result<Outcome, String> {
     let (mut outcome, chosen) = chosen(job, KILLS)?;
     let programs = chosen.iter().map(|(_, binary)| faults::program(binary, FEW_KILLS, None)).collect();
@@ -286,7 +287,7 @@ fn kills(job: &mut Job<'_>) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// All seeds together are one test; the planted bugs that the checker must find are tests of its package.
+/// All seeds count as one test. The package of the simulation tests the checker with planted bugs.
 fn simulation(job: &mut Job<'_>) -> Result<Outcome, String> {
     let seeds = if job.options.quick { 100 } else { 1_000 };
     let output = job.check(simulate::program(seeds, 0))?;
@@ -294,7 +295,7 @@ fn simulation(job: &mut Job<'_>) -> Result<Outcome, String> {
     Ok(Outcome::passed().with_note(said))
 }
 
-/// That they work, and not how fast: in the build that all steps share, because another one takes minutes.
+/// Runs every benchmark once without measuring, in the build that all steps share.
 fn bench_smoke(job: &mut Job<'_>) -> Result<Outcome, String> {
     let workspace = job.workspace;
     let binaries = artifacts::build(workspace, &["--benches"], &mut |program| job.check(program))?;
@@ -317,7 +318,7 @@ fn bench_smoke(job: &mut Job<'_>) -> Result<Outcome, String> {
     if problems.is_empty() { Ok(Outcome::passed()) } else { Err(problems.join("\n")) }
 }
 
-/// What the README's first command runs, in the build that all steps share.
+/// The tour, which is the README's first command, in the build that all steps share.
 fn tour(job: &mut Job<'_>) -> Result<Outcome, String> {
     let workspace = job.workspace;
     workspace.require("dwell-server", "bin", "dwell")?;
@@ -342,7 +343,7 @@ fn licences_and_sources(_: &mut Job<'_>) -> Result<Outcome, String> {
     Ok(Outcome::passed().with_note(format!("{count} packages")))
 }
 
-/// Its check of advisories is left out: their database may be out of reach.
+/// The check of advisories is left out, because their database may be unreachable.
 fn deny(job: &mut Job<'_>) -> Result<Outcome, String> {
     if !job.run(Program::cargo(["deny", "--version"]))?.ending.is_success() {
         if !job.options.install_deny {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::iter::Sum;
 use std::ops::AddAssign;
 
-/// How many tests came out how.
+/// Numbers of tests by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: u64,
@@ -17,7 +17,7 @@ impl Tally {
     pub(crate) const FAILED: Tally = Tally { passed: 0, failed: 1, skipped: 0 };
     pub(crate) const SKIPPED: Tally = Tally { passed: 0, failed: 0, skipped: 1 };
 
-    /// Reads the line with which a run of Rust's own test harness ends; an ignored test is a skipped one.
+    /// Reads the last line of Rust's test harness. An ignored test counts as skipped.
     pub(crate) fn of_line(line: &str) -> Option<Tally> {
         let (_, counts) = line.trim_start().strip_prefix("test result: ")?.split_once(". ")?;
         let count = |of: &str| {
@@ -27,7 +27,7 @@ impl Tally {
         Some(Tally { passed: count("passed")?, failed: count("failed")?, skipped: count("ignored")? })
     }
 
-    /// Short, without what did not happen: `12 passed, 1 skipped`.
+    /// Returns the counts without zeros: `12 passed, 1 skipped`.
     pub(crate) fn short(self) -> String {
         let counts = [(self.passed, "passed"), (self.failed, "failed"), (self.skipped, "skipped")];
         let parts =

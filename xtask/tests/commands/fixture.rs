@@ -10,7 +10,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// Writes it anew under the given name.
+    /// Writes it again under the given name.
     pub(crate) fn new(name: &str) -> Self {
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         if root.exists() {
@@ -238,7 +238,8 @@ fn main() {
 }
 "#;
 
-/// Says where the server is that it would have started, and stays until it is ended; or what it would have installed.
+/// Says where the server is that it would have started, and stays until it is ended; or what it
+/// would have installed.
 const SERVICE: &str = r#"
 fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();

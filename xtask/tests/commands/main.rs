@@ -15,8 +15,9 @@ fn tests_are_counted_over_all_steps_and_what_is_left_out_is_skipped() {
     let ran = fixture.xtask("test --install --only unit,log");
     assert_eq!(ran.code, 0, "{}", ran.all());
     assert!(ran.stderr.contains("installing abacus for build,redis,kafka"), "{}", ran.all());
-    // Unit: 4 passed (the namesake of a column and the one without Kafka among them, the kills not), 1 ignored. The column log:
-    // 2 passed, 1 skipped. The other columns and all other steps: skipped.
+    // Unit: 4 passed (the namesake of a column and the one without Kafka among them, the kills
+    // not), 1 ignored. The column log: 2 passed, 1 skipped. The other columns and all other steps:
+    // skipped.
     assert_eq!(
         ran.last_line(),
         format!("6 passed, 0 failed, {} skipped", 2 + COLUMNS - 1 + STEPS - 2),
@@ -69,7 +70,8 @@ fn a_quick_run_leaves_the_benchmarks_out_and_asks_for_fewer_seeds() {
 #[test]
 fn every_example_is_run_and_counted() {
     let fixture = Fixture::new("examples");
-    // On each server, which is started for them, and there as well as on both brokers that need none.
+    // On each server, which is started for them, and there as well as on both brokers that need
+    // none.
     let ran = fixture.xtask("test --only examples");
     assert_eq!(ran.code, 0, "{}", ran.all());
     assert!(ran.stdout.contains("blocking-handlers, first-program, observability"), "{}", ran.all());
