@@ -1,8 +1,10 @@
-//! Backstops: what becomes of errors that nobody thought of. Each of the three, in both styles.
+//! Backstops convert unexpected errors. The example shows all three, with attributes and with the
+//! builder.
 //!
-//! Expect one event with three subscriptions, all of which fail at first. `index` defers: it comes back twice, and no
-//! retry is used up. `audit` rejects: a dead letter, at once. `cache` releases: it comes back as it came, uncounted.
-//! Then a handler rejects on purpose, and its backstop, which defers errors, lets that pass.
+//! One event has three subscriptions, and all of them fail at first. `index` defers: the message is
+//! redelivered twice, without using up retries. `audit` rejects: the message becomes a dead letter
+//! at once. `cache` releases: the message is redelivered unchanged and uncounted. Finally a handler
+//! rejects explicitly, and its backstop, which defers errors, lets the rejection pass.
 
 use dwell::{
     Pipeline, Sent, Step,
@@ -28,13 +30,14 @@ struct PriceChanged {
 
 type Tell = UnboundedSender<&'static str>;
 
-/// With attributes: the steps stand above the function, the top one is the outermost.
+/// With attributes: the steps are above the function, and the top one is the outermost.
 #[handler]
 #[defer_on_error(delay = "200ms")]
 #[timeout("5s")]
 async fn index(message: PriceChanged, State(tell): State<Tell>, cx: Cx) -> Result<(), Failure> {
     if message.cents < 0 {
-        // Control outcomes pass every backstop untouched: this is a dead letter at once, and not deferred.
+        // Explicit outcomes pass every backstop: this message becomes a dead letter and is not
+        // deferred.
         return Err(Failure::reject("a price is never negative"));
     }
     println!("index   run {}, {} failures so far", cx.attempt(), cx.failures());
@@ -46,7 +49,7 @@ async fn index(message: PriceChanged, State(tell): State<Tell>, cx: Cx) -> Resul
     Ok(())
 }
 
-/// A plain function. The steps around it are put there by the builder, in `main`.
+/// A plain function. The builder in `main` adds the steps.
 async fn audit(message: PriceChanged) -> Result<(), io::Error> {
     println!("audit   article {}: an entry that cannot be written is for a person to see", message.article);
     Err(io::Error::other("the audit log is full"))
@@ -67,7 +70,7 @@ async fn cache(
     Ok(())
 }
 
-/// The dead letter that this message is in this subscription, as soon as it is one.
+/// Waits until the message is a dead letter of the subscription, and returns it.
 async fn dead(bus: &Bus, sent: &Sent, subscription: &str) -> Result<Record, dwell::Error> {
     loop {
         let mut records = bus.get(&sent.id).await?.into_iter();
@@ -99,7 +102,7 @@ async fn main() -> Result<(), dwell::Error> {
         .start(&url)
         .await?;
 
-    // Both styles make the same steps, and steps can be compared.
+    // Both styles create equal steps.
     let by_hand = Pipeline::new(index::call)
         .step(Step::defer_on_error().delay(Duration::from_millis(200)))
         .step(Step::timeout(Duration::from_secs(5)));

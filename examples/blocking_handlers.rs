@@ -1,7 +1,9 @@
-//! Handlers that block: plain functions, on threads of their own, with the same steps and the same outcomes.
+//! Blocking handlers are plain functions on dedicated threads, with the same steps and outcomes as
+//! async handlers.
 //!
-//! Expect four thumbnails that are made side by side while the pulse of an async handler goes on, each with a message
-//! that is sent from its thread; and a fifth whose first run hangs, is given up, and succeeds in its second.
+//! Four thumbnails are made in parallel while an async handler continues to run, and each sends a
+//! message from its thread. The first run of a fifth thumbnail hangs and is abandoned; its second
+//! run succeeds.
 
 use dwell::prelude::*;
 use std::{
@@ -32,15 +34,15 @@ struct ThumbnailMade {
 #[message(name = "examples.beat")]
 struct Beat;
 
-/// How many run at this moment, and how many did at most.
+/// Number of running handlers, and its maximum.
 #[derive(Clone, Default)]
 struct Load {
     now: Arc<AtomicUsize>,
     peak: Arc<AtomicUsize>,
 }
 
-/// Not `async`: it may block, and has a thread to do so. Steps work as they do elsewhere; those that wait wait outside
-/// of the thread.
+/// Not `async`: the handler runs on a thread and may block. Steps that wait do so outside of the
+/// thread.
 #[handler]
 #[retry(base_delay = "100ms")]
 fn make_thumbnail(message: MakeThumbnail, State(load): State<Load>, cx: Cx) -> Result<(), Failure> {
@@ -48,8 +50,8 @@ fn make_thumbnail(message: MakeThumbnail, State(load): State<Load>, cx: Cx) -> R
     let hangs = message.picture == "broken.png" && cx.attempt() == 1;
     thread::sleep(Duration::from_millis(if hangs { 1500 } else { 200 }));
     load.now.fetch_sub(1, SeqCst);
-    // Blocking code waits for a send; async code awaits it. What a run that was given up sends is not called back, so
-    // an id of our own keeps it to one message.
+    // Blocking code waits for a send; async code awaits it. A message that an abandoned run has
+    // sent is not recalled, so a chosen id prevents a second one.
     let made = ThumbnailMade { picture: message.picture, run: cx.attempt() };
     if !hangs {
         cx.publish(made).id(format!("made-{}", cx.id())).wait()?;
@@ -97,8 +99,8 @@ async fn main() -> Result<(), dwell::Error> {
     assert!((2..=4).contains(&peak), "side by side, and never more than `concurrency`");
     assert_eq!(beats, 5, "async handlers are not held up");
 
-    // A thread cannot be stopped. Its run is given up at the timeout, shown as hung, and its thread is replaced; what it
-    // says in the end is not listened to.
+    // A thread cannot be stopped. At the timeout the run is abandoned and shown as hung, and the
+    // thread is replaced. A late outcome is dropped.
     bus.send(MakeThumbnail { picture: "broken.png".into() }).await?;
     let made = told.recv().await.expect("the second run succeeds");
     println!("made {} in run {}", made.picture, made.run);

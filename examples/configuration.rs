@@ -1,13 +1,14 @@
-//! Settings from outside: a `dwell.toml`, and the environment over it.
+//! Settings from `dwell.toml` and the environment.
 //!
-//! Expect what is in force, with its secrets hidden; three slips of the pen, each refused with what to write instead; and
-//! a handler that obeys the file rather than the code: it runs twice, though the code allows for eleven runs.
+//! The example prints the effective settings with secrets hidden, then three mistakes with the
+//! errors that explain them. A handler then uses the settings of the file instead of those in code:
+//! it runs twice, although the code allows eleven runs.
 
 use dwell::{Config, prelude::*, raw::Stage::DeadLettered, settings::RetryPolicy};
 use std::{env, time::Duration};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-/// In a project this is a file, and `Config::load("dwell.toml")` reads it, and the environment of the process.
+/// In a project this is a file. `Config::load("dwell.toml")` reads it and the environment.
 const FILE: &str = r#"
 [transport]
 url = "memory://?capacity=1000"
@@ -46,7 +47,7 @@ async fn import(message: Import, State(tell): State<UnboundedSender<u32>>, cx: C
 
 #[tokio::main]
 async fn main() -> Result<(), dwell::Error> {
-    // Each key can be set as `DWELL_SECTION__KEY`, which beats the file. `std::env::vars()` gives the real ones.
+    // `DWELL_SECTION__KEY` overrides a key of the file. A program passes `std::env::vars()`.
     let mut variables = vec![("DWELL_RETRY__BASE_DELAY".to_owned(), "50ms".to_owned())];
     let url = env::args().nth(1).or(env::var("DWELL_EXAMPLE_URL").ok());
     variables.extend(url.map(|url| ("DWELL_TRANSPORT__URL".to_owned(), url)));
@@ -66,8 +67,8 @@ async fn main() -> Result<(), dwell::Error> {
         println!("  {}", Config::from_toml(slip).expect_err("it means nothing"));
     }
 
-    // What code says about a subscription beats the general part of the file; what the file says about a type or about
-    // this very subscription beats code.
+    // Code overrides the general part of the file. The parts of the file for a type or for this
+    // subscription override code.
     let (tell, mut told) = unbounded_channel::<u32>();
     let retry =
         RetryPolicy { max_retries: 10, base_delay: Duration::from_millis(50), ..RetryPolicy::default() };

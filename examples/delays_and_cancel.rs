@@ -1,7 +1,8 @@
-//! Messages that wait: after a delay or at a time; listed, moved, replaced and cancelled meanwhile.
+//! Delayed messages: sent after a duration or at a time, listed, rescheduled, replaced and
+//! cancelled.
 //!
-//! Expect a list of four that wait, then what becomes of each: two come at their times, one comes earlier than it was
-//! first told to, with other words, and one never comes. None of them is early.
+//! The example lists four pending messages. Two are delivered at their times. One is replaced and
+//! delivered at its new, earlier time. One is cancelled. No message is early.
 
 use dwell::{
     prelude::*,
@@ -19,9 +20,9 @@ struct Remind {
     of: String,
 }
 
-/// Tells the main function what came, and when it was due.
+/// Reports each message and its due time to `main`.
 async fn remind(message: Remind, State(tell): State<UnboundedSender<String>>, cx: Cx) {
-    // Not every transport knows when a message became due; those that do are held to it.
+    // Some transports do not report due times.
     assert!(cx.due().is_none_or(|due| due <= cx.now()), "never early");
     let _ = tell.send(message.of);
 }
@@ -33,22 +34,23 @@ async fn main() -> Result<(), dwell::Error> {
     let bus = Bus::builder().state(tell).handle(remind).start(&url).await?;
     let reminder = |of: &str| Remind { of: of.to_owned() };
 
-    // An id of your own makes a send repeatable, and is what it is found by. It is remembered, so it is new in each run.
+    // A chosen id makes a send idempotent, and identifies the message later. Ids are remembered, so
+    // each run uses new ones.
     let run = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
     let [tea, train, dentist, gym] = ["tea", "train", "dentist", "gym"].map(|name| format!("{name}-{run}"));
 
-    // After a delay, which starts when whoever holds the message has it; or at a time.
+    // A delay starts when the broker or the store has accepted the message.
     bus.send(reminder("the tea")).id(&tea).after(Duration::from_millis(300)).await?;
     let time = SystemTime::now() + Duration::from_millis(600);
     bus.send(reminder("the train")).id(&train).at(time).await?;
     bus.send(reminder("the dentist")).id(&dentist).after(Duration::from_hours(5 * 24)).await?;
     bus.send(reminder("the gym")).id(&gym).after(Duration::from_mins(15)).await?;
 
-    // The same send again, after a crash for instance, is still one message: the first answer stands.
+    // A repeated send, for example after a crash, creates no second message.
     let again = bus.send(reminder("the tea")).id(&tea).after(Duration::from_hours(1)).await?;
     assert!(again.duplicate);
 
-    println!("what waits:");
+    println!("pending messages:");
     let query = Query { to: Some(Address::topic("examples.remind")), limit: 100, ..Query::default() };
     let pending = bus.pending(query).await?;
     for waiting in &pending {
@@ -60,7 +62,7 @@ async fn main() -> Result<(), dwell::Error> {
     println!("the gym:      {:?}", bus.cancel(&gym).await?);
     assert_eq!(bus.cancel(&gym).await?, Cancel::NotFound, "it is gone");
 
-    // Other words under the same id are refused, unless they shall replace what still waits.
+    // Other content under the same id is refused, unless it replaces the pending message.
     let other = bus.send(reminder("the dentist, at noon")).id(&dentist).await;
     println!("the dentist:  {}", other.expect_err("other content under a known id is a conflict"));
     bus.send(reminder("the dentist, at noon"))
@@ -79,7 +81,7 @@ async fn main() -> Result<(), dwell::Error> {
         assert_eq!(of, expected);
     }
 
-    // What has gone on its way is told apart from what never was.
+    // A fired message is distinguished from an unknown one.
     assert_eq!(bus.cancel(&tea).await?, Cancel::TooLate);
     assert_eq!(bus.cancel("no-such-message").await?, Cancel::NotFound);
     bus.shutdown().await

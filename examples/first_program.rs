@@ -1,7 +1,8 @@
-//! An order is confirmed at once, and reminded of if it is not paid within five days.
+//! Confirms an order at once, and sends a reminder if it is not paid within five days.
 //!
-//! Expect a confirmation, and then nothing for five days, for which this program does not wait: it ends when both handlers of
-//! the order have run. Its test waits, on virtual time: `cargo test -p dwell-examples --example first-program`.
+//! The program prints a confirmation and ends when both handlers of the order have run. It does not
+//! wait for the reminder. The tests do, on virtual time:
+//! `cargo test -p dwell-examples --example first-program`.
 
 use dwell::prelude::*;
 use std::time::Duration;
@@ -9,32 +10,33 @@ use tokio::sync::Semaphore;
 
 const FIVE_DAYS: Duration = Duration::from_hours(5 * 24);
 
-/// How often an order was handled, for `main` to know when it may end.
+/// Number of handled orders. `main` ends when both handlers have run.
 static HANDLED: Semaphore = Semaphore::const_new(0);
 
-/// An event says what has happened: everybody who subscribed gets it.
+/// An event states what happened. Every subscription receives it.
 #[derive(Event, Serialize, Deserialize)]
 #[message(name = "orders.placed")]
 struct OrderPlaced {
     order: u64,
 }
 
-/// A command asks for something: it has one handler.
+/// A command requests an action. It has one handler.
 #[derive(Command, Serialize, Deserialize)]
 #[message(name = "orders.remind")]
 struct Remind {
     order: u64,
 }
 
-/// A handler is a function: the message first, then what it needs.
+/// A handler is a function. Its first argument is the message.
 async fn confirm(placed: OrderPlaced) -> Result<(), Failure> {
     println!("order {}: thank you!", placed.order);
     HANDLED.add_permits(1);
     Ok(())
 }
 
-/// If it fails, it is tried again, later and later, and kept among the dead letters in the end. An id of our own makes the
-/// send repeatable, and is what the reminder is cancelled by once the order is paid.
+/// If a handler fails, the message is retried with a growing delay, and finally becomes a dead
+/// letter. A chosen id makes the send idempotent, and identifies the reminder when the paid order
+/// cancels it.
 async fn expect_payment(placed: OrderPlaced, cx: Cx) -> Result<(), Failure> {
     let OrderPlaced { order } = placed;
     cx.send(Remind { order }).id(format!("reminder-{order}")).after(FIVE_DAYS).await?;
@@ -46,8 +48,8 @@ async fn remind(message: Remind) {
     println!("order {}: please remember to pay", message.order);
 }
 
-/// The same in production and in tests. Steps around a handler change what becomes of failures: here, mail that takes too
-/// long or fails is tried again twenty times.
+/// The wiring is the same in production and in tests. Steps around a handler change how failures
+/// are treated: here, a confirmation that fails or takes too long is retried twenty times.
 fn wiring() -> Builder {
     let confirm = Pipeline::new(confirm)
         .step(Step::retry().max_retries(20))
@@ -57,14 +59,15 @@ fn wiring() -> Builder {
 
 #[tokio::main]
 async fn main() -> Result<(), dwell::Error> {
-    // What fails, is tried again or dies is shown on the terminal.
+    // Failures, retries and dead letters are logged to the terminal.
     tracing_subscriber::fmt::init();
-    // A broker in this process. Another URL is another broker: `sqlite://shop.db` is a file that survives a restart.
+    // `memory://` is a broker in this process. `sqlite://shop.db` is a file that survives a
+    // restart.
     let url = std::env::var("DWELL_EXAMPLE_URL").unwrap_or("memory://".into());
     let bus = wiring().start(&url).await?;
     bus.publish(OrderPlaced { order: 42 }).await?;
-    // A service waits for a signal here: `tokio::signal::ctrl_c()`, and the SIGTERM that Docker and systemd send. Then what
-    // runs may end, and the rest is given back.
+    // A service waits here for `tokio::signal::ctrl_c()`, and for the SIGTERM that Docker and
+    // systemd send. Running handlers may then finish, and unstarted messages are released.
     bus.run_until(HANDLED.acquire_many(2)).await
 }
 

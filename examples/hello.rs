@@ -1,6 +1,7 @@
 //! A message, a handler, a bus: now, later, and cancelled.
 //!
-//! Expect two greetings, the second one a second after the first; nobody greets Carol.
+//! The example prints two greetings, the second one a second after the first. The greeting of Carol
+//! is cancelled.
 
 use dwell::prelude::*;
 use std::{

@@ -1,6 +1,6 @@
-//! A service that makes images smaller: it answers at once, and does the work later.
+//! A service that resizes images: it responds at once, and resizes in a job.
 //!
-//! Without arguments it starts on a free port, uses itself, and checks what came out. To use it yourself:
+//! Without arguments it starts on a free port, calls itself and checks the result. To call it:
 //!
 //! ```sh
 //! cargo run -p dwell-examples --example image-resize -- serve sqlite://images.db
@@ -18,10 +18,10 @@
 //! curl -X DELETE http://127.0.0.1:3000/v1/jobs/ID                               # {"outcome":"cancelled"}
 //! ```
 //!
-//! It listens on port 3000, or where a third argument says (`127.0.0.1:8080`), and keeps the images in a folder `images` where it
-//! was started.
+//! It listens on port 3000, or on the address in the third argument (`127.0.0.1:8080`), and stores
+//! the images in the folder `images` of the working directory.
 //!
-//! With `sqlite://` a job survives the service: stop it in the middle, start it again, and the job is done.
+//! With `sqlite://` a job survives a restart of the service.
 
 use anyhow::{Context as _, ensure};
 use axum::{
@@ -54,12 +54,12 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-// ---- the job ---------------------------------------------------------------------------------------------------------
+// The job.
 
 #[derive(Command, Serialize, Deserialize)]
 #[message(name = "image.resize")]
 struct Resize {
-    /// The upload, in the folder of images.
+    /// File name of the upload in the folder of images.
     upload: String,
     width: u32,
 }
@@ -71,14 +71,15 @@ struct Resized {
     height: u32,
 }
 
-/// Where uploads and results are.
+/// Folder of uploads and results.
 #[derive(Clone)]
 struct Folder(PathBuf);
 
-/// A blocking handler, on a thread of its own: this is work, and not waiting. What it returns is kept with the job.
+/// A blocking handler on a dedicated thread, because resizing is computation. Its return value is
+/// the result of the job.
 fn resize(job: Resize, State(folder): State<Folder>, cx: Cx) -> Result<Resized, Failure> {
     let upload = ImageReader::open(folder.0.join(&job.upload))?.with_guessed_format()?;
-    // Another try would find the same image.
+    // A retry would read the same image.
     let image = upload.decode().map_err(|error| Failure::reject(format!("this is no image: {error}")))?;
     let small = image.thumbnail(job.width, u32::MAX);
     let name = format!("{}.png", cx.id());
@@ -86,7 +87,7 @@ fn resize(job: Resize, State(folder): State<Folder>, cx: Cx) -> Result<Resized, 
     Ok(Resized { image: format!("/images/{name}"), width: small.width(), height: small.height() })
 }
 
-// ---- the service -----------------------------------------------------------------------------------------------------
+// The service.
 
 #[derive(Clone)]
 struct Service {
@@ -100,7 +101,7 @@ struct Wish {
     delay_seconds: Option<u64>,
 }
 
-/// Keeps the upload, submits the job, and says where to ask for it.
+/// Stores the upload, submits the job, and responds with its location.
 async fn upload(
     App(service): App<Service>,
     key: IdempotencyKey,
@@ -110,8 +111,8 @@ async fn upload(
     if wish.width == 0 {
         return Err(dwell::Error::new(dwell::ErrorKind::Invalid, "`width` is at least 1").into());
     }
-    // Named after its content, so that the same request is the same job. It has its name when all of it is there: a worker may
-    // be at the same image, sent before.
+    // The name is a hash of the content, so that an equal request is the same job. The file is
+    // renamed when it is complete, because a worker may already read the same image.
     static PART: AtomicU64 = AtomicU64::new(0);
     let (folder, upload) = (&service.folder.0, format!("upload-{:016x}", fingerprint(&body)));
     let part = folder.join(format!("part-{}", PART.fetch_add(1, Ordering::Relaxed)));
@@ -189,7 +190,7 @@ async fn main() -> anyhow::Result<()> {
     checked
 }
 
-// ---- the check -------------------------------------------------------------------------------------------------------
+// The check.
 
 async fn check(client: &Client) -> anyhow::Result<()> {
     let mut photo = Cursor::new(vec![]);
@@ -226,11 +227,11 @@ async fn check(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As much of HTTP as this needs: the address of a service.
+/// A minimal HTTP client for one address.
 struct Client(String);
 
 impl Client {
-    /// Status, `Location` and body of the answer.
+    /// Returns status, `Location` and body of the response.
     async fn call(&self, request: &str, body: &[u8]) -> anyhow::Result<(u16, String, Vec<u8>)> {
         let mut stream = TcpStream::connect(&self.0).await?;
         let head = format!(
@@ -256,7 +257,7 @@ impl Client {
         Ok(body)
     }
 
-    /// The job at this path, once it is over: as it should be.
+    /// Waits until the job at this path has ended, and returns it.
     async fn wait_for(&self, path: &str, expected: &str) -> anyhow::Result<Value> {
         loop {
             let job: Value = serde_json::from_slice(&self.get(path).await?)?;

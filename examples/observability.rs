@@ -1,7 +1,7 @@
-//! What one sees of a running bus: logs, spans and metrics.
+//! Logs, spans and metrics of a running bus.
 //!
-//! Expect a warning about a gateway that is busy, and then a page of metrics. With
-//! `OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318`, the spans go to the collector there.
+//! The example logs a warning about a busy gateway, and prints a page of metrics. With
+//! `OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4318`, it exports spans to that collector.
 
 use dwell::{
     prelude::*,
@@ -28,7 +28,7 @@ async fn charge(message: Charge, cx: Cx) -> Result<(), Failure> {
 
 #[tokio::main]
 async fn main() -> Result<(), dwell::Error> {
-    // The guard exports what is left when the program ends.
+    // The guard exports the remaining spans when the program ends.
     let (layer, _guard) = match env::var("OTEL_EXPORTER_OTLP_ENDPOINT") {
         Ok(endpoint) => telemetry::otlp("shop", endpoint).map(|(layer, guard)| (Some(layer), Some(guard)))?,
         Err(_) => (None, None),
@@ -39,7 +39,7 @@ async fn main() -> Result<(), dwell::Error> {
     let metrics = Metrics::new();
     let bus = Bus::builder().metrics(&metrics).handle(charge).start(&url).await?;
     bus.send(Charge { order: 42 }).await?;
-    // A retry takes a moment; on a broker that holds messages in steps of seconds, longer.
+    // A retry takes longer on a broker whose delays have a resolution of seconds.
     let mut page = metrics.render(&bus).await;
     for _ in 0..300 {
         if counted(&page, "handled") == 1 {
@@ -53,7 +53,7 @@ async fn main() -> Result<(), dwell::Error> {
     bus.shutdown().await
 }
 
-/// How many deliveries of the page had this outcome.
+/// Number of deliveries with this outcome on the page.
 fn counted(page: &str, outcome: &str) -> u64 {
     let of_outcome =
         |line: &&str| line.starts_with("dwell_deliveries_total{") && line.contains(&format!("\"{outcome}\""));

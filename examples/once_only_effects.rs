@@ -1,8 +1,9 @@
-//! Effects that happen once, although a message may come more than once.
+//! Effects that happen once, although a message may be delivered more than once.
 //!
-//! Expect three charges. The first is sent twice, under one id: the transport recognises it. The second is delivered
-//! twice, as after a crash: the inbox recognises it. The third fails at first: that is not forgotten for a success, and
-//! its second run charges. In the end each card was charged once.
+//! Each of three cards is charged once. The first message is sent twice under one id, which the
+//! transport deduplicates. The second is delivered twice, as after a crash, which the inbox
+//! deduplicates. The third fails in its first run, which the inbox does not record as a success,
+//! and charges in its second run.
 
 use dwell::{
     Pipeline, Step,
@@ -22,10 +23,10 @@ struct Charge {
     card: String,
 }
 
-/// How often each card was charged.
+/// Number of charges of each card.
 type Charges = Arc<Mutex<BTreeMap<String, u32>>>;
 
-/// The inbox is the outermost step: what it lets through, it remembers, once everything inside has succeeded.
+/// The inbox is the outermost step. It records a message when all inner steps have succeeded.
 #[handler]
 #[inbox(keep = "1d")]
 #[retry(base_delay = "100ms")]
@@ -51,26 +52,26 @@ async fn main() -> Result<(), dwell::Error> {
         .step(Step::retry().base_delay(Duration::from_millis(100)));
     assert_eq!(Pipeline::new(charge).steps(), by_hand.steps());
 
-    // Ids are remembered, so they are new in each run of this example.
+    // Ids are remembered, so each run of this example uses new ones.
     let run = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
 
-    // 1. A sender that is not sure sends again, under the same id.
+    // 1. A sender without a confirmation sends again under the same id.
     for expected in [false, true] {
         let sent = bus.send(Charge { card: "first card".into() }).id(format!("first-{run}")).await?;
         assert_eq!(sent.duplicate, expected);
     }
 
-    // 2. A worker that crashes between its effect and the ack gets its message again. Two raw messages with one id do the
-    //    same: raw messages are not recognised by their ids.
+    // 2. After a crash between effect and ack, the message is redelivered. Two raw messages with
+    //    one id have the same effect, because raw messages are not deduplicated by the transport.
     for _ in 0..2 {
         let message = Message::new(format!("second-{run}"), "examples.charge", r#"{"card":"second card"}"#);
         bus.post(Address::topic("examples.charge"), message).await?;
     }
 
-    // 3. Only a success is remembered.
+    // 3. Only a success is recorded.
     bus.send(Charge { card: "slow card".into() }).await?;
 
-    // Until nothing is left to do.
+    // Wait until all messages are settled.
     while charges.lock().unwrap().len() < 3 || !bus.monitor().in_flight().is_empty() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -1,10 +1,11 @@
-//! What fails is tried again, with a growing delay, and is kept when it is given up: to be looked at, fixed and replayed.
+//! Failed messages are retried with a growing delay, and become dead letters that can be inspected,
+//! fixed and replayed.
 //!
-//! Expect a charge that runs four times, is watched while it waits, and ends as a dead letter. Beside it, one that is
-//! rejected at once, and one that nobody can read. Then the cause is fixed: the first is replayed as it is, the third with
-//! a corrected body, and the second is cleared away. No dead letter is left.
+//! One charge runs four times and becomes a dead letter. A second is rejected at once. A third
+//! cannot be decoded. After the cause is fixed, the first is replayed unchanged, the third is
+//! replayed with a corrected body, and the second is discarded. No dead letter is left.
 //!
-//! The log says the same for whoever operates it: `RUST_LOG=dwell_engine=warn`.
+//! `RUST_LOG=dwell_engine=warn` shows the log lines.
 
 use anyhow::Context;
 use dwell::{
@@ -29,10 +30,10 @@ struct Pay {
     cents: u64,
 }
 
-/// Whether the card company answers.
+/// Whether the card processor responds.
 type Answers = Arc<AtomicBool>;
 
-/// Three retries are four runs. The delay doubles: 100, 200, 300 ms, each with some jitter, and never more than the last.
+/// Three retries are four runs. The delays are 100, 200 and 300 ms (the maximum), with jitter.
 #[handler]
 #[retry(max_retries = 3, base_delay = "100ms", max_delay = "300ms", jitter = 0.1)]
 async fn pay(
@@ -42,11 +43,11 @@ async fn pay(
     cx: Cx,
 ) -> Result<(), Failure> {
     if message.cents == 0 {
-        // No retry would help: to the dead letters at once.
+        // A retry would not help, so the message becomes a dead letter at once.
         return Err(Failure::reject("there is nothing to pay"));
     }
     println!("  order {}, run {}, after {} failures", message.order, cx.attempt(), cx.failures());
-    // Any error will do: `?` makes it a failure, and the retry policy decides.
+    // `?` converts any error to a failure, to which the retry policy applies.
     charge(&answers).context("the card could not be charged")?;
     let _ = told.send(cx.id().clone());
     Ok(())
@@ -57,7 +58,7 @@ fn charge(answers: &AtomicBool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The dead letters of this run, as soon as there are so many.
+/// Waits for this number of dead letters, and returns them.
 async fn dead_letters(bus: &Bus, ids: &[MessageId]) -> Result<Vec<Record>, dwell::Error> {
     loop {
         let mut dead = bus.monitor().dead(1000).await?;

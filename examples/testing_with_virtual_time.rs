@@ -1,10 +1,11 @@
-//! A flow that takes days, and its tests, which take milliseconds.
+//! A process that takes days, and its tests, which take milliseconds.
 //!
-//! Expect a log with virtual times: an unpaid invoice is reminded of after five days; the mail server is away just then,
-//! so it is tried again with a growing delay; a last warning follows a week later. In the end it says how long that really
-//! took. That is on `memory://`, or on another transport within this process, such as `sqlite://:memory:`.
+//! The example prints a log with virtual times. A reminder of an unpaid invoice is due after five
+//! days. The mail server is unavailable at that time, so the reminder is retried with a growing
+//! delay. A last warning follows a week later. The last line is the real duration. The example
+//! needs a transport within the process: `memory://` or `sqlite://:memory:`.
 //!
-//! In a project, this is a test: the module at the end of this file, run by
+//! In a project this is a test, as in the module at the end of this file:
 //! `cargo test -p dwell-examples --example testing-with-virtual-time`.
 
 use dwell::{
@@ -56,7 +57,7 @@ async fn remind(message: Remind, State(mail): State<Mail>, cx: Cx) -> Result<(),
     Ok(())
 }
 
-/// A mail server: the real one, or one that is away for a message's first runs.
+/// A mail server: the real one, or one that is unavailable during a message's first runs.
 #[derive(Clone, Copy)]
 struct Mail {
     away: u32,
@@ -64,11 +65,11 @@ struct Mail {
 
 impl Mail {
     fn send(self, cx: &Cx) -> Result<(), &'static str> {
-        if cx.attempt() <= self.away { Err("the mail server is away") } else { Ok(()) }
+        if cx.attempt() <= self.away { Err("the mail server is unavailable") } else { Ok(()) }
     }
 }
 
-/// The same in production and in tests.
+/// The wiring is the same in production and in tests.
 fn wiring(mail: Mail) -> Builder {
     Bus::builder().state(mail).subscribe("payment", expect_payment).handle(remind)
 }
@@ -77,23 +78,23 @@ async fn an_invoice_is_reminded_of_twice(url: &str) -> Result<(), dwell::Error> 
     let t: TestBus = testing::start_on(wiring(Mail { away: 2 }), url).await?;
     t.publish(InvoiceSent { invoice: 7 }).await?;
 
-    // All that is due now. What was sent for later waits, and can be looked at.
+    // Runs all due messages. Pending messages can be listed.
     t.run_until_idle().await;
     let pending = t.pending::<Remind>().await?;
     assert_eq!(pending.len(), 1);
     assert_eq!(pending[0].message, Remind { invoice: 7, tone: Tone::Friendly });
     assert_eq!(pending[0].due, t.now().after(5 * DAY));
 
-    // Time passes as far as it is told to, and everything on the way happens at its own time.
+    // Advances the clock. Every timer on the way fires at its own time.
     t.advance(5 * DAY - Duration::from_millis(1)).await;
     assert_eq!(t.failed::<Remind>(), 0, "never early");
     t.advance(Duration::from_millis(1)).await;
     assert_eq!(t.failed::<Remind>(), 1, "to the millisecond");
 
-    // Retries after a minute, and after two more.
+    // Retries after one minute, and after two more minutes.
     t.advance(Duration::from_mins(3)).await;
     assert_eq!((t.failed::<Remind>(), t.handled::<Remind>()), (2, 1));
-    assert_eq!(t.errors::<Remind>(), ["the mail server is away"; 2]);
+    assert_eq!(t.errors::<Remind>(), ["the mail server is unavailable"; 2]);
 
     t.advance(8 * DAY).await;
     assert_eq!(t.handled::<Remind>(), 2);
@@ -103,13 +104,13 @@ async fn an_invoice_is_reminded_of_twice(url: &str) -> Result<(), dwell::Error> 
     Ok(())
 }
 
-/// A handler is a function. With a context of its own, it needs no bus.
+/// A handler is a function, so a test can call it without a bus.
 async fn a_handler_alone_sends_for_later() -> Result<(), Failure> {
     let cx = testing::cx();
     expect_payment(InvoiceSent { invoice: 7 }, cx.clone()).await?;
     assert_eq!(cx.sent::<Remind>(), [(Remind { invoice: 7, tone: Tone::Friendly }, 5 * DAY)]);
 
-    // One with `#[handler]` is called by `call`, without its steps.
+    // `call` runs a handler with `#[handler]` without its steps.
     remind::call(Remind { invoice: 7, tone: Tone::Firm }, State(Mail { away: 0 }), cx.clone()).await?;
     assert_eq!(cx.sent::<Remind>().len(), 1, "a firm one is the last");
     Ok(())

@@ -1,11 +1,12 @@
-//! From checkout to payment timeout, over two modules that meet in messages alone.
+//! From checkout to payment timeout, in two modules that communicate only by messages.
 //!
-//! `orders` publishes that a checkout is complete, and imports nothing of `payments`. `payments` subscribes to that, and
-//! sends a timeout to itself, which it cancels when the payment arrives. Messages live with who publishes them, handlers
-//! with who subscribes; only this file knows both.
+//! `orders` publishes that a checkout is complete, and imports nothing of `payments`. `payments`
+//! subscribes to that event and sends itself a timeout, which it cancels when the payment arrives.
+//! A message is defined in the module that publishes it, and a handler in the module that
+//! subscribes. Only this file depends on both.
 //!
-//! Expect two orders. The payment of the first arrives, that of the second does not, and half a second later it is timed
-//! out. Then the same once more on virtual time, with the real fifteen minutes.
+//! There are two orders. The payment of the first arrives. The second times out after half a
+//! second. The same flow then runs on virtual time, with a timeout of fifteen minutes.
 
 mod orders;
 mod payments;
@@ -19,7 +20,7 @@ use std::{
 };
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-/// The same in production and in tests.
+/// The wiring is the same in production and in tests.
 fn wiring(patience: Duration) -> Builder {
     payments::wire(orders::wire(Bus::builder()), patience)
 }
@@ -41,7 +42,7 @@ async fn for_real() -> Result<(), dwell::Error> {
     let (teller, mut told) = unbounded_channel::<PaymentSettled>();
     let bus = wiring(Duration::from_millis(500)).state(teller).subscribe("teller", tell).start(&url).await?;
 
-    // Ids are made from the order's number and are remembered, so the numbers are new in each run.
+    // Ids contain the order's number and are remembered, so each run uses new numbers.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let first = now.as_millis() as u64 * 10;
     let (paid, unpaid) = (format!("payment-{first}"), format!("payment-{}", first + 1));

@@ -1,8 +1,8 @@
-//! The orders. They say what has happened, and know nobody who listens.
+//! The orders. This module publishes events and does not depend on their subscribers.
 
 use dwell::{Builder, prelude::*};
 
-/// A customer is done shopping.
+/// Completes the checkout of an order.
 #[derive(Command, Serialize, Deserialize)]
 #[message(name = "orders.checkout")]
 pub(crate) struct Checkout {
@@ -10,7 +10,7 @@ pub(crate) struct Checkout {
     pub(crate) cents: u64,
 }
 
-/// Published by this module, so it lives here. Whoever subscribes depends on this module; this module on nobody.
+/// Published by this module and therefore defined here. Subscribers depend on this module.
 #[derive(Event, Serialize, Deserialize)]
 #[message(name = "orders.checkout_completed")]
 pub(crate) struct CheckoutCompleted {
@@ -19,7 +19,7 @@ pub(crate) struct CheckoutCompleted {
     pub(crate) cents: u64,
 }
 
-/// What this module handles.
+/// Adds the handlers of this module.
 pub(crate) fn wire(bus: Builder) -> Builder {
     bus.handle(check_out)
 }
@@ -27,7 +27,7 @@ pub(crate) fn wire(bus: Builder) -> Builder {
 async fn check_out(checkout: Checkout, cx: Cx) -> Result<(), Failure> {
     let Checkout { order, cents } = checkout;
     println!("orders    order {order} over {cents} cents is complete");
-    // The id makes it repeatable: if this handler runs twice, there is still one event.
+    // The id makes the publish idempotent: two runs of this handler publish one event.
     let completed = CheckoutCompleted { order, payment: format!("payment-{order}"), cents };
     cx.publish(completed).id(format!("checkout-completed-{order}")).await?;
     Ok(())

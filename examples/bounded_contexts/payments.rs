@@ -1,4 +1,4 @@
-//! The payments, which must come in time. This module depends on the messages of `orders`, and on nothing else of it.
+//! The payments and their timeout. This module depends only on the messages of `orders`.
 
 use crate::orders::CheckoutCompleted;
 use dwell::{Builder, prelude::*};
@@ -8,21 +8,21 @@ use std::{
     time::Duration,
 };
 
-/// The bank has it.
+/// Records a payment that the bank has received.
 #[derive(Command, Serialize, Deserialize)]
 #[message(name = "payments.arrived")]
 pub(crate) struct PaymentArrived {
     pub(crate) payment: String,
 }
 
-/// What this module sends to itself, for later. Nobody else handles it.
+/// A delayed command of this module to itself.
 #[derive(Command, Serialize, Deserialize)]
 #[message(name = "payments.timeout")]
 pub(crate) struct PaymentTimeout {
     payment: String,
 }
 
-/// A payment has come to its end.
+/// States that a payment has ended.
 #[derive(Event, Serialize, Deserialize, Debug, PartialEq)]
 #[message(name = "payments.settled")]
 pub(crate) struct PaymentSettled {
@@ -36,13 +36,13 @@ pub(crate) enum End {
     TimedOut,
 }
 
-/// What this module handles, if customers may take so long.
+/// Adds the handlers of this module, with this time limit for customers.
 pub(crate) fn wire(bus: Builder, patience: Duration) -> Builder {
     let payments = Payments { patience, ends: Arc::default() };
     bus.state(payments).subscribe("payments", expect).handle(arrived).handle(timed_out)
 }
 
-/// What this module remembers; in real life, a table.
+/// The state of this module. A real service uses a table.
 #[derive(Clone)]
 struct Payments {
     patience: Duration,
@@ -50,7 +50,7 @@ struct Payments {
 }
 
 impl Payments {
-    /// Ends a payment, and says how it has ended: the first word counts. A repeated run gets the same answer.
+    /// Ends a payment and returns its first outcome. A repeated run gets the same outcome.
     fn end(&self, payment: &str, end: End) -> End {
         *self.ends.lock().unwrap().entry(payment.to_owned()).or_insert(end)
     }
@@ -60,7 +60,7 @@ impl Payments {
     }
 }
 
-/// Everybody here computes the same id, so that nobody has to store it.
+/// The id is computed from the order, so that it need not be stored.
 fn timeout_id(payment: &str) -> String {
     format!("timeout-{payment}")
 }
@@ -84,7 +84,7 @@ async fn arrived(arrived: PaymentArrived, State(payments): State<Payments>, cx: 
     if payments.end(&payment, End::Paid) == End::TimedOut {
         return Err(Failure::reject("the payment came too late: somebody must pay it back"));
     }
-    // It would find that there is nothing to do; now it does not even run.
+    // Without the cancel, the timeout would run and find nothing to do.
     let timeout = cx.bus().cancel(timeout_id(&payment)).await?;
     println!("payments  {payment} arrived in time, its timeout: {timeout:?}");
     settled(payment, End::Paid, &cx).await

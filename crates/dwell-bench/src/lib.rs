@@ -1,28 +1,28 @@
-//! What benchmarks share: how figures are shown, to people or to programs.
+//! Output of benchmark figures, for people or for programs.
 #![forbid(unsafe_code)]
 
 pub mod process;
 
-/// Where the figures of one benchmark go: a line each, or one JSON object per line.
+/// Prints the figures of one benchmark, as text or as one JSON object per line.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
     /// The name of the benchmark.
     pub bench: &'static str,
-    /// For programs.
+    /// Whether to print JSON.
     pub json: bool,
 }
 
 impl Output {
-    /// Two rates that were measured in turns, ours first; the ratio is better when larger. Of all rounds it shows the one
-    /// whose ratio is in the middle: the machine is shared, and a neighbour who slows down both at once does no harm to a
-    /// ratio.
+    /// Prints two rates that were measured alternately, ours first. A larger ratio is better. The
+    /// round with the median ratio is shown, because other load on the machine slows down both
+    /// sides.
     pub fn rates(&self, case: &str, mut rounds: Vec<(f64, f64)>) {
         rounds.sort_by(|a, b| (a.0 / a.1).total_cmp(&(b.0 / b.1)));
         let (ours, raw) = rounds[rounds.len() / 2];
         self.ratio(case, ours, raw, ours / raw, "messages/s");
     }
 
-    /// A figure beside the bare thing's: `ratio` is better when larger.
+    /// Prints a figure beside its baseline. A larger `ratio` is better.
     pub fn ratio(&self, case: &str, ours: f64, raw: f64, ratio: f64, unit: &str) {
         let Self { bench, json } = self;
         if *json {
@@ -34,7 +34,7 @@ impl Output {
         }
     }
 
-    /// A figure that stands alone.
+    /// Prints a figure without a baseline.
     pub fn figure(&self, case: &str, ours: f64, unit: &str) {
         let Self { bench, json } = self;
         if *json {
@@ -44,7 +44,7 @@ impl Output {
         }
     }
 
-    /// How late things were, in milliseconds.
+    /// Prints lateness in milliseconds.
     pub fn lateness(&self, case: &str, mut late: Vec<f64>) {
         late.sort_by(f64::total_cmp);
         let at = |share: f64| late[((late.len() - 1) as f64 * share) as usize];
@@ -61,13 +61,13 @@ impl Output {
     }
 }
 
-/// The middle of some figures: the machines are shared, and one slow round says nothing.
+/// The median: machines are shared, so a single slow round is not representative.
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures[figures.len() / 2]
 }
 
-/// Rates that were measured in turns, as pairs.
+/// Pairs of rates that were measured alternately.
 pub fn in_turns(ours: &[f64], raw: &[f64]) -> Vec<(f64, f64)> {
     ours.iter().copied().zip(raw.iter().copied()).collect()
 }

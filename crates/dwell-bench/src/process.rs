@@ -1,14 +1,14 @@
-//! What this process takes of the machine.
+//! Resource usage of this process.
 
 use std::fs;
 
-/// What this process holds in memory, in bytes.
+/// Resident memory of this process, in bytes.
 pub fn resident() -> usize {
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
 }
 
-/// How long the threads of this process have run in all, those that have ended included, in seconds.
+/// CPU time of all threads of this process, including those that have ended, in seconds.
 pub fn processor_time() -> f64 {
     let passed = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     passed.tv_sec as f64 + passed.tv_nsec as f64 / 1e9

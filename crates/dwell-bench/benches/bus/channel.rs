@@ -1,10 +1,10 @@
-//! The bare thing: a bounded channel, JSON before and after.
+//! The baseline: a bounded channel, with JSON encoding and decoding.
 
 use crate::{CAPACITY, message::Placed};
 use std::{hint::black_box, time::Instant};
 use tokio::sync::mpsc;
 
-/// From encoding to decoded: messages per second.
+/// Messages per second, from encoding to decoding.
 pub(crate) async fn rate(messages: usize, producers: usize) -> f64 {
     let (send, mut receive) = mpsc::channel::<Vec<u8>>(CAPACITY);
     let start = Instant::now();

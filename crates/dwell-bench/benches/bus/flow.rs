@@ -9,7 +9,7 @@ pub(crate) fn run(output: &Output, scale: &Scale) {
     by_attributes(output, scale);
 }
 
-/// With one producer, sending and handling have a thread each; with several, they have to share.
+/// With one producer, sending and handling have a thread each; with several, they share threads.
 fn beside_others(output: &Output, scale: &Scale, label: &str, producers: usize) {
     let (mut bus, mut channels, mut others) = (vec![], vec![], vec![]);
     for _ in 0..scale.rounds {

@@ -1,4 +1,4 @@
-//! Jobs in memory, beside the transport that carries them.
+//! Jobs in memory, beside the bare transport.
 
 #[path = "../jobs/rate.rs"]
 mod rate;

@@ -1,7 +1,7 @@
-//! The bus in memory, beside the bare thing and beside another framework, in the same run.
+//! The bus in memory, beside a bare channel and another framework in the same run.
 //!
-//! `cargo xtask bench bus` runs it; `--json` prints one object per line, `--smoke` only shows that it works. A word such
-//! as `jobs` runs that part alone.
+//! `cargo xtask bench bus` runs it; `--json` prints one object per line, `--smoke` only checks that
+//! it runs. A word such as `jobs` runs only that part.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod channel;
@@ -15,7 +15,7 @@ mod steps;
 
 use dwell_bench::Output;
 
-/// What the queue between producers and handler holds.
+/// Capacity of the queue between producers and handler.
 const CAPACITY: usize = 10_000;
 
 fn main() {
@@ -35,14 +35,14 @@ fn main() {
 
 type Part = fn(&Output, &Scale);
 
-/// How much one round does.
+/// Number of messages of one round.
 struct Scale {
     rounds: usize,
     /// From publish to handled.
     messages: usize,
-    /// Through one step.
+    /// Through one step of a pipeline.
     runs: usize,
-    /// Sends that nobody handles; the default queue takes them all.
+    /// Sends without a handler; they fit into the default queue.
     sends: usize,
     /// Sends that wait until they are handled.
     inline: usize,
@@ -53,7 +53,7 @@ impl Scale {
     const SMOKE: Self = Self { rounds: 2, messages: 2_000, runs: 500, sends: 1_000, inline: 500 };
 }
 
-/// Two threads, as two cores would have it.
+/// A runtime with two threads.
 fn two_threads() -> tokio::runtime::Runtime {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build();
     runtime.expect("a runtime can be started")

@@ -1,4 +1,4 @@
-//! What is sent in every case, and who counts what arrived.
+//! The messages of all cases, and the counter of handled messages.
 
 use dwell::prelude::*;
 use std::{
@@ -10,7 +10,7 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// 100 bytes as JSON.
+/// A message of 100 bytes in JSON.
 #[derive(Event, Serialize, Deserialize)]
 #[message(name = "bench.placed")]
 pub(crate) struct Placed {
@@ -25,7 +25,7 @@ impl Placed {
     }
 }
 
-/// The same as a command.
+/// The same content as a command.
 #[derive(Command, Serialize, Deserialize)]
 #[message(name = "bench.place")]
 pub(crate) struct Place {
@@ -50,20 +50,20 @@ impl Left {
         Self(Arc::new((AtomicUsize::new(messages), Notify::new())))
     }
 
-    /// One more is handled.
+    /// Counts one handled message.
     pub(crate) fn handled(&self) {
         if self.0.0.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.1.notify_one();
         }
     }
 
-    /// Completes when all are.
+    /// Completes when all messages are handled.
     pub(crate) async fn none(&self) {
         self.0.1.notified().await;
     }
 }
 
-/// Publishes until it is taken: the bounded queue pushes back.
+/// Publishes until the bounded queue accepts the message.
 pub(crate) async fn publish(bus: &Bus, number: usize) {
     while let Err(error) = bus.publish(Placed::new(number)).await {
         assert_eq!(error.kind(), dwell::ErrorKind::Full, "{error}");

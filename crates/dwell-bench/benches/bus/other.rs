@@ -1,4 +1,4 @@
-//! `apalis` on its memory backend, which moves the struct as it is, without encoding.
+//! `apalis` on its memory backend, which moves the struct without encoding.
 
 use crate::{
     CAPACITY,
@@ -15,14 +15,14 @@ async fn handle(_: Placed, left: Data<Left>) {
     left.handled();
 }
 
-/// Everyone has a sink of their own: a shared one panics when two use it at the same moment.
+/// Each producer has a separate sink: a shared one panics on concurrent use.
 fn sink(send: Sender<Task<Placed>>) -> MemorySink<Placed> {
     let send: Box<dyn Sink<_, Error = MemoryStorageError> + Send + Sync + Unpin> =
         Box::new(send.sink_map_err(MemoryStorageError::from));
     MemorySink::new(Arc::new(Mutex::new(send)))
 }
 
-/// From push to handled: messages per second.
+/// Messages per second, from push to handled.
 pub(crate) async fn rate(messages: usize, producers: usize) -> f64 {
     let left = Left::new(messages);
     let (send, receive) = mpsc::channel(CAPACITY);

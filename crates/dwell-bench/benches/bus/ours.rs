@@ -1,4 +1,4 @@
-//! A bus in memory with one subscription, and the handlers that it is given.
+//! A bus in memory with one subscription, and its handlers.
 
 use crate::{
     CAPACITY,
@@ -7,13 +7,13 @@ use crate::{
 use dwell::{IntoHandler, Pipeline, Step, prelude::*};
 use std::time::{Duration, Instant};
 
-/// A handler that does nothing but count.
+/// A handler that only counts.
 pub(crate) async fn bare(_: Placed, State(left): State<Left>) -> Result<(), Failure> {
     left.handled();
     Ok(())
 }
 
-/// The same with three steps, by attributes.
+/// The same handler with three steps, added by attributes.
 #[handler]
 #[defer_on_error(delay = "30s")]
 #[timeout("10s")]
@@ -23,7 +23,7 @@ pub(crate) async fn attributed(_: Placed, State(left): State<Left>) -> Result<()
     Ok(())
 }
 
-/// The same with three steps, by hand.
+/// The same handler with three steps, added by the builder.
 pub(crate) fn built() -> Pipeline<Placed> {
     Pipeline::new(bare)
         .step(Step::defer_on_error().delay(Duration::from_secs(30)))
@@ -31,7 +31,7 @@ pub(crate) fn built() -> Pipeline<Placed> {
         .step(Step::retry_inline().max_retries(3))
 }
 
-/// A bus on which this handler gets every event.
+/// Returns a bus on which this handler receives every event.
 pub(crate) async fn bus<H, Marker>(left: &Left, handler: H) -> Bus
 where
     H: IntoHandler<Marker, Message = Placed>,
@@ -41,7 +41,7 @@ where
     wiring.start(&format!("memory://?capacity={CAPACITY}")).await.expect("memory starts")
 }
 
-/// From publish to handled: messages per second.
+/// Messages per second, from publish to handled.
 pub(crate) async fn rate<H, Marker>(messages: usize, producers: usize, handler: H) -> f64
 where
     H: IntoHandler<Marker, Message = Placed>,
@@ -63,12 +63,12 @@ where
     rate
 }
 
-/// Lets messages pile up.
+/// Blocks the handlers.
 pub(crate) fn pause(bus: &Bus) {
     bus.monitor().pumps().iter().for_each(|pump| pump.pause());
 }
 
-/// Lets them flow again.
+/// Unblocks the handlers.
 pub(crate) fn resume(bus: &Bus) {
     bus.monitor().pumps().iter().for_each(|pump| pump.resume());
 }

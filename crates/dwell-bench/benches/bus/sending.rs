@@ -1,4 +1,4 @@
-//! Sending alone, and sends that wait for what they cause.
+//! Sends alone, and sends that wait until their messages are handled.
 
 use crate::{
     Scale,
@@ -37,7 +37,7 @@ async fn start(wiring: Builder) -> Bus {
     wiring.start("memory://").await.expect("memory starts")
 }
 
-/// What is sent stays in the queue: nobody takes it out meanwhile.
+/// Sends without a consumer.
 async fn paused() -> Bus {
     let bus = start(Bus::builder()).await;
     ours::pause(&bus);
@@ -46,7 +46,7 @@ async fn paused() -> Bus {
 
 async fn rate(messages: usize, sends: impl Future<Output = Bus> + Send + 'static) -> f64 {
     let start = Instant::now();
-    // The bus is dropped after the time was taken: it takes its messages with it.
+    // The bus and its messages are dropped after the measurement.
     let _bus = tokio::spawn(sends).await.expect("nobody panics");
     messages as f64 / start.elapsed().as_secs_f64()
 }

@@ -1,4 +1,4 @@
-//! What each step costs one message: the time with the step less the time without.
+//! Cost of each step per message: the time with the step minus the time without it.
 
 use crate::{
     Scale,
@@ -22,7 +22,7 @@ pub(crate) fn run(output: &Output, scale: &Scale) {
         || Step::inbox().into(),
         around,
     ];
-    // The least disturbed round of each counts: noise only ever adds.
+    // The fastest round counts, because noise only adds time.
     let mut without = f64::INFINITY;
     let mut with = [f64::INFINITY; 10];
     for _ in 0..4 * scale.rounds {
@@ -41,7 +41,7 @@ fn around() -> Step {
     Step::around("around", |_: Cx, next: Next| async move { next.run().await })
 }
 
-/// From received to settled, on one thread, with everything sent before: nanoseconds per message.
+/// Nanoseconds per message from receive to settle, on one thread; all messages are sent before.
 fn nanoseconds(messages: usize, pipeline: Pipeline<Placed>) -> f64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     runtime.expect("a runtime can be started").block_on(async {

@@ -1,17 +1,18 @@
-//! Jobs beside the transport that carries them, in the same run, each on a store of its own.
+//! Jobs beside the bare transport in the same run, each on a separate store.
 
 use crate::rate;
 use dwell_bench::Output;
 use dwell_core::{Seams, Transport};
 use std::sync::Arc;
 
-/// How often, and how many messages each time.
+/// Number of rounds, and of messages in each.
 pub(crate) struct Scale {
     pub(crate) rounds: usize,
     pub(crate) messages: usize,
 }
 
-/// Measures on stores of this kind: each is new, has a URL, can be opened without a bus, and goes when it is dropped.
+/// Measures on new stores of this kind. A store has a URL, can be opened without a bus, and is
+/// deleted when it is dropped.
 pub(crate) fn run<S>(
     bench: &'static str,
     full: Scale,

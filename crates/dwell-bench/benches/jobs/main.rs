@@ -1,6 +1,7 @@
-//! Jobs in SQLite, beside the transport that carries them, in the same run.
+//! Jobs in SQLite, beside the bare transport in the same run.
 //!
-//! `cargo xtask bench sqlite` runs it, too; `--json` prints one object per line, `--smoke` only shows that it works.
+//! `cargo xtask bench sqlite` also runs it; `--json` prints one object per line, `--smoke` only
+//! checks that it runs.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod beside;
@@ -30,7 +31,7 @@ fn main() {
     );
 }
 
-/// A file that goes with its round.
+/// A database file that is deleted after its round.
 struct Place(PathBuf);
 
 impl Place {

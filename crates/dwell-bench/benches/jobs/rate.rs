@@ -1,4 +1,5 @@
-//! The same messages as jobs, and bare: sent in the same batches, by as many, handled in the same batches.
+//! The same messages as jobs and without jobs, with the same numbers of senders and the same
+//! batches.
 
 use dwell::prelude::*;
 use dwell_core::{
@@ -13,14 +14,14 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// What is sent at one time.
+/// Size of a sent batch.
 const SENT: usize = 100;
-/// What is received at one time.
+/// Size of a received batch.
 const RECEIVED: usize = 500;
-/// Who send at the same time.
+/// Number of concurrent senders.
 const SENDERS: usize = 4;
 
-/// 100 bytes as JSON.
+/// A message of 100 bytes in JSON.
 #[derive(Command, Serialize, Deserialize)]
 #[message(name = "bench.work")]
 struct Work {
@@ -59,7 +60,7 @@ async fn work(job: Work, State(left): State<Left>) -> Result<u64, Failure> {
     Ok(job.order)
 }
 
-/// Of another type, that nobody submits.
+/// A job type that is never submitted.
 #[derive(Command, Serialize, Deserialize)]
 #[message(name = "bench.rest")]
 struct Rest;
@@ -73,23 +74,23 @@ async fn command(_: Work, State(left): State<Left>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The numbers that one of the senders sends, batch by batch.
+/// The numbers that one sender sends, in batches.
 fn batches(sender: usize, messages: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let firsts = (sender * SENT..messages).step_by(SENDERS * SENT);
     firsts.map(move |first| first..messages.min(first + SENT))
 }
 
-/// From submitted to completed, all of it settled: jobs per second.
+/// Jobs per second, from submit to completion.
 pub(crate) async fn jobs(url: &str, messages: usize) -> f64 {
     jobs_under(|_| None, url, messages).await
 }
 
-/// The same under ids of their own, which are looked for before.
+/// The same with chosen ids, which are looked up first.
 pub(crate) async fn jobs_under(id: fn(usize) -> Option<String>, url: &str, messages: usize) -> f64 {
     let left = Left::new(messages);
     let wiring = Bus::builder().state(left.clone());
     let wiring = wiring.job_with(|queue| queue.with(|settings| settings.batch = RECEIVED), work);
-    // Where a bus knows one type alone, no other can have its ids, and nobody looks.
+    // With a single job type, ids are not looked up.
     let wiring = if id(0).is_some() { wiring.job(another) } else { wiring };
     let bus = wiring.start(url).await.expect("the store can be opened");
     let jobs = bus.jobs().expect("it has a ledger");
@@ -106,12 +107,12 @@ pub(crate) async fn jobs_under(id: fn(usize) -> Option<String>, url: &str, messa
         });
     }
     left.none().await;
-    // The last have run, and are settled when the bus has stopped.
+    // The last jobs have run; they are settled when the bus has stopped.
     bus.shutdown().await.expect("the store closes");
     messages as f64 / start.elapsed().as_secs_f64()
 }
 
-/// The same as commands: messages per second.
+/// Messages per second, as commands instead of jobs.
 pub(crate) async fn commands(url: &str, messages: usize) -> f64 {
     let left = Left::new(messages);
     let queue = Subscription::named("bench").with(|settings| settings.batch = RECEIVED);
@@ -134,7 +135,7 @@ pub(crate) async fn commands(url: &str, messages: usize) -> f64 {
     messages as f64 / start.elapsed().as_secs_f64()
 }
 
-/// From sent to acked, without anything above the transport: messages per second.
+/// Messages per second from send to ack, on the transport alone.
 pub(crate) async fn transport(transport: Arc<dyn Transport>, seams: &Seams, messages: usize) -> f64 {
     let subscription = dwell_core::Subscription::new("bench", "bench");
     let (topics, subscriptions) = ([Topic::named("bench")], [subscription.clone()]);

@@ -1,6 +1,7 @@
-//! Jobs on Redis, beside the transport that carries them, in the same run, each on a private server of its own.
+//! Jobs on Redis, beside the bare transport in the same run, each on a private server.
 //!
-//! `cargo xtask bench redis` runs it, too; `--json` prints one object per line, `--smoke` only shows that it works.
+//! `cargo xtask bench redis` also runs it; `--json` prints one object per line, `--smoke` only
+//! checks that it runs.
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod beside;
