@@ -206,8 +206,8 @@ fn detour(
     let scheduler = store.scheduler().filter(|_| can.delay_control && can.atomic_move != AtomicMove::No);
     let Some(scheduler) = scheduler else {
         return Err(config(
-            "`[scheduler] url` names a transport that cannot hold messages until they are due: use memory, sqlite, \
-             postgres, redis or mssql",
+            "`[scheduler] url` names a transport that cannot hold messages until they are due: use memory, sqlite \
+             or redis",
         ));
     };
     if target.durable && !can.durable && !allow_volatile {
