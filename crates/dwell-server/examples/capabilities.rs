@@ -1,4 +1,4 @@
-//! Prints the README's table of capabilities, as Markdown.
+//! Prints the capability table of the README as Markdown.
 #![forbid(unsafe_code)]
 
 use dwell_core::{AtomicMove, Capabilities, Lease, Seams, Transport, format_duration};

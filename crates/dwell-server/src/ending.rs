@@ -1,31 +1,31 @@
-//! The wish that we end.
+//! Signals that stop the process.
 
 use std::{io, process::exit};
 
-/// What a shell says of a process that was interrupted.
+/// Exit code after an interrupt, as shells report it.
 const INTERRUPTED: i32 = 130;
 
-/// Until somebody presses Ctrl-C or asks the process to end. Whoever asks again does not want to wait for what is being
-/// finished: it ends at once.
+/// Completes on the first Ctrl-C or termination signal. A second signal ends the process at once,
+/// without waiting for work in flight.
 pub(crate) async fn asked_to_end() {
     let mut wishes = match Wishes::listen() {
         Ok(wishes) => wishes,
         Err(error) => {
-            tracing::warn!(%error, "this process cannot be asked to end in good order");
+            tracing::warn!(%error, "signal handler unavailable; this process cannot shut down gracefully");
             return std::future::pending().await;
         }
     };
     wishes.next().await;
-    // Heard from now on, whoever asks: nobody can ask between the two.
-    tracing::info!("finishing what is on its way; asked once more, it ends at once");
+    // The signals are registered already, so none is missed between the first and the second.
+    tracing::info!("shutting down after work in flight; a second signal ends the process at once");
     tokio::spawn(async move {
         wishes.next().await;
-        eprintln!("ending at once: what was not confirmed yet comes again");
+        eprintln!("ending at once; unconfirmed messages will be processed again");
         exit(INTERRUPTED);
     });
 }
 
-/// All who ask, in turn.
+/// Streams of the signals.
 #[cfg(unix)]
 struct Wishes {
     interrupt: tokio::signal::unix::Signal,

@@ -1,14 +1,14 @@
-//! How a command ends that cannot go on.
+//! Exit codes and messages of failed commands.
 
 use std::{error::Error, process::ExitCode};
 
-/// Says why, with the causes, in one line.
+/// Prints an error with its causes in one line.
 pub(crate) fn fail(error: &dyn Error) -> ExitCode {
     eprintln!("error: {}", with_causes(error));
     ExitCode::FAILURE
 }
 
-/// The same where it was asked for in a way that makes no sense.
+/// Prints an error in the arguments. Its exit code is 2.
 pub(crate) fn misused(error: &dyn Error) -> ExitCode {
     fail(error);
     ExitCode::from(2)
@@ -19,7 +19,7 @@ fn with_causes(error: &dyn Error) -> String {
     let mut cause = error.source();
     while let Some(error) = cause {
         let why = error.to_string();
-        // Some say it themselves.
+        // Some errors contain the text of their cause.
         if !text.contains(&why) {
             text = format!("{text}: {why}");
         }
@@ -35,7 +35,7 @@ mod tests {
     use std::io;
 
     #[test]
-    fn an_error_is_said_with_its_cause_once() {
+    fn an_error_contains_its_cause_once() {
         let cause = || io::Error::other("address in use");
         let error = |text: &str| dwell_core::Error::new(ErrorKind::Config, text).with_source(cause());
         assert_eq!(with_causes(&error("nothing is served")), "nothing is served: address in use");

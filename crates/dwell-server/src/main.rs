@@ -1,4 +1,5 @@
-//! The `dwell` binary. Until there is a daemon, it shows a tour of Dwell in the terminal.
+//! The `dwell` binary: a tour of Dwell in the terminal, and commands that run parts of a transport
+//! in a separate process.
 #![forbid(unsafe_code)]
 
 mod colours;
@@ -13,19 +14,19 @@ use clap::{Parser, Subcommand};
 use std::{io, process::ExitCode};
 use tracing_subscriber::EnvFilter;
 
-/// Messages now, later, again or never: on any broker, with any delay.
+/// Sends, delays and retries messages on any broker.
 ///
-/// dwell shows a tour in the terminal: real messages through the real engine, in ten to fifteen seconds. It ends with
-/// exit code 1 if any message was early or lost.
+/// Without a command, dwell shows a tour in the terminal: it sends real messages through the
+/// engine, in ten to fifteen seconds. It ends with exit code 1 if any message was early or lost.
 #[derive(Parser)]
 #[command(
     name = "dwell",
     version,
-    after_long_help = "Environment:\n  RUST_LOG   what is logged on stderr, for instance `RUST_LOG=warn`: nothing during the tour unless set, and else `info`\n  NO_COLOR   no colours, also on a terminal"
+    after_long_help = "Environment:\n  RUST_LOG   log filter for stderr, such as `RUST_LOG=warn`; by default, commands log at `info` and the tour logs nothing\n  NO_COLOR   disables colours on a terminal"
 )]
 struct Arguments {
-    /// Where the messages of the tour lie: memory://, or sqlite:// and a path. If not given, in a SQLite file that is
-    /// removed at the end
+    /// Broker of the tour: `memory://`, or `sqlite://` and a path [default: a temporary SQLite
+    /// file]
     #[arg(long)]
     url: Option<String>,
     #[command(subcommand)]
@@ -34,12 +35,13 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make ready what is due on Redis, for consumers whose URL says `promoter=elsewhere`; until it is interrupted
+    /// Make due messages on Redis ready for consumers whose URL has `promoter=elsewhere`, until
+    /// interrupted
     Promote {
-        /// Where, such as `redis://localhost:6379`
+        /// URL of the server, such as `redis://localhost:6379`
         url: String,
     },
-    /// Empty the delay topics of a broker on time, in a process of its own
+    /// Run a relay for the delay topics of a broker
     #[command(subcommand)]
     Relay(relay::Command),
 }
@@ -63,12 +65,12 @@ async fn main() -> ExitCode {
     }
 }
 
-/// What runs by itself says what happens to it.
+/// Returns the log filter of commands other than the tour.
 fn service_filter() -> EnvFilter {
     EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"))
 }
 
-/// The log would run through the picture, so it is there for those who ask for it.
+/// Logs only if `RUST_LOG` is set, because the log would garble the output of the tour.
 fn log_if_asked() {
     if std::env::var_os(EnvFilter::DEFAULT_ENV).is_some_and(|filter| !filter.is_empty()) {
         log(EnvFilter::from_default_env());

@@ -1,4 +1,4 @@
-//! `dwell promote`: a promoter in a process of its own.
+//! `dwell promote`: a promoter in a separate process.
 
 use dwell_core::{Result, Seams, TransportUrl};
 use dwell_redis::RedisSettings;
@@ -9,9 +9,9 @@ use crate::{
     failure::{fail, misused},
 };
 
-/// Makes ready what is due until it is interrupted or asked to end.
+/// Promotes due messages until it is interrupted.
 pub(crate) async fn run(url: &str) -> ExitCode {
-    // Read before anything is asked of a server: what is wrong with it is the fault of who wrote it.
+    // Check the URL before connecting: an error in it is an error in the arguments.
     let read = TransportUrl::parse(url).and_then(|url| RedisSettings::from_url(&url).map(|_| url));
     let url = match read {
         Ok(url) => url,
@@ -24,6 +24,6 @@ pub(crate) async fn run(url: &str) -> ExitCode {
 }
 
 async fn promote(url: &TransportUrl) -> Result<()> {
-    eprintln!("making ready what is due at {url}; Ctrl-C ends it");
+    eprintln!("promoting due messages at {url}; press Ctrl-C to stop");
     dwell_redis::promote(url, Seams::system("promoter"), Box::pin(asked_to_end())).await
 }

@@ -1,4 +1,5 @@
-//! `dwell promote` as people run it: a process beside a real server, for consumers that only read what is ready.
+//! Runs `dwell promote` as a process with a real server, for consumers that only read ready
+//! messages.
 
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{
@@ -12,10 +13,10 @@ use std::{
     time::Duration,
 };
 
-/// A promoter that says where it works.
+/// A promoter process.
 struct Promoter {
     process: Child,
-    /// What it says, line by line, as long as somebody listens.
+    /// Lines of its log.
     says: mpsc::Receiver<String>,
 }
 
@@ -26,10 +27,10 @@ impl Promoter {
         let mut process = command.spawn().unwrap();
         let lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let (say, says) = mpsc::channel();
-        // It is read to the end: who writes to nobody stops.
+        // Read to the end: a process blocks when nobody reads its output.
         thread::spawn(move || lines.map_while(Result::ok).for_each(|line| _ = say.send(line)));
         let promoter = Self { process, says };
-        promoter.says("making ready what is due at redis://");
+        promoter.says("promoting due messages at redis://");
         promoter
     }
 
@@ -45,7 +46,7 @@ impl Promoter {
         }
     }
 
-    /// Asks it to end, as a service manager does.
+    /// Stops the process with a signal, as a service manager does.
     fn end(mut self) {
         let asked = Command::new("kill").arg(self.process.id().to_string()).status().unwrap();
         assert!(asked.success() && self.process.wait().unwrap().success());
@@ -60,7 +61,7 @@ impl Drop for Promoter {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_due_comes_on_time_once_a_promoter_runs_and_not_before() {
+async fn due_messages_arrive_once_a_promoter_runs() {
     let server = RedisServer::start(RedisOptions::default()).unwrap();
     let seams = Seams::system("test");
     let url = TransportUrl::parse(&format!("{}?promoter=elsewhere", server.url())).unwrap();
@@ -76,26 +77,28 @@ async fn what_is_due_comes_on_time_once_a_promoter_runs_and_not_before() {
     let receive = async |wait: Duration| consumer.receive(1, wait, None).await.unwrap().pop();
 
     send("late", Duration::from_millis(100)).await;
-    assert!(receive(Duration::from_secs(1)).await.is_none(), "nobody makes it ready");
+    assert!(receive(Duration::from_secs(1)).await.is_none(), "no promoter makes it ready");
 
     let promoter = Promoter::start(&server.url());
-    let late = receive(Duration::from_secs(30)).await.expect("it makes ready what was due before it came");
+    let late = receive(Duration::from_secs(30))
+        .await
+        .expect("a message that was due before the promoter started arrives");
     assert_eq!(&*late.message.id.0, "late");
     let due = send("in time", Duration::from_millis(500)).await;
-    let in_time = receive(Duration::from_secs(30)).await.expect("it comes");
+    let in_time = receive(Duration::from_secs(30)).await.expect("a delayed message arrives");
     assert!(seams.clock.now() >= due, "never early");
     assert_eq!(&*in_time.message.id.0, "in time");
     promoter.end();
     redis.close().await.unwrap();
 }
 
-/// Whoever looks at its log must see why nothing becomes ready.
+/// The log must show why no message becomes ready.
 #[test]
-fn a_server_that_goes_away_is_said_without_being_asked_for() {
+fn an_unavailable_server_is_logged_by_default() {
     let server = RedisServer::start(RedisOptions::default()).unwrap();
     let promoter = Promoter::start(&server.url());
     let place = server.url().trim_start_matches("redis://").to_owned();
-    // It says how durable the server is, so it is connected.
+    // The durability of the server is logged once the promoter is connected.
     promoter.says("once a second");
     drop(server);
     let said = promoter.says("tried again");
@@ -103,7 +106,7 @@ fn a_server_that_goes_away_is_said_without_being_asked_for() {
 }
 
 #[test]
-fn what_cannot_be_promoted_is_said_in_one_line_and_the_exit_code_tells_whose_fault_it_is() {
+fn errors_are_one_line_and_usage_errors_have_exit_code_2() {
     for (url, says, code) in [
         ("redis://127.0.0.1:1", "127.0.0.1:1", 1),
         ("memory://", "redis", 2),

@@ -1,4 +1,4 @@
-//! `dwell relay kafka` as people run it: a process beside a real broker, with `kcat` as the client.
+//! Runs `dwell relay kafka` as a process with a real broker, and `kcat` as the client.
 #![expect(clippy::disallowed_methods, reason = "a process runs in real time")]
 
 use dwell_conformance::servers::{kafka::KafkaServer, require};
@@ -14,7 +14,7 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A relay, and what it has said so far.
+/// A relay process, and its log so far.
 struct Relay {
     child: Child,
     said: mpsc::Receiver<String>,
@@ -31,7 +31,7 @@ impl Relay {
         Self::run(command(server, group).args(ladder).args(more))
     }
 
-    /// One that holds in memory whatever is due within the hour.
+    /// Starts a relay that holds in memory all records that are due within the hour.
     fn start_holding(server: &KafkaServer, session: &str) -> Self {
         let ladder = ["--ladder", "1h", "--option", "partitions=1", "--option", session];
         Self::run(command(server, "shop").args(ladder))
@@ -40,7 +40,7 @@ impl Relay {
     fn run(command: &mut Command) -> Self {
         let mut child = command
             .args(["--metrics", "127.0.0.1:0", "--option", "absent_for=1s"])
-            // Also what is committed, which some tests wait for.
+            // Commits are logged as well, because some tests wait for them.
             .env("RUST_LOG", "info,dwell_kafka::group::committer=debug")
             .stderr(Stdio::piped())
             .spawn()
@@ -51,7 +51,7 @@ impl Relay {
         Self { child, said, log: vec![] }
     }
 
-    /// The line that contains this.
+    /// Waits for a line with this text.
     fn line(&mut self, text: &str) -> String {
         let start = Instant::now();
         loop {
@@ -75,7 +75,7 @@ impl Relay {
         text
     }
 
-    /// The value of a metric, once it is so.
+    /// Waits until a metric has a suitable value.
     fn metric(&mut self, name: &str, is: impl Fn(f64) -> bool) {
         let start = Instant::now();
         loop {
@@ -87,13 +87,13 @@ impl Relay {
             }
             if start.elapsed() >= PATIENCE {
                 self.log.extend(self.said.try_iter());
-                panic!("{name} is {value:?} in {text}, and it said {:#?}", self.log);
+                panic!("{name} is {value:?} in {text}; its log is {:#?}", self.log);
             }
             thread::sleep(Duration::from_millis(100));
         }
     }
 
-    /// Asks it to end, as a service manager does.
+    /// Sends the signal that service managers send.
     fn ask(&self) {
         self.signal("-TERM");
     }
@@ -102,13 +102,13 @@ impl Relay {
         assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
     }
 
-    /// Asks, and sees it end in good order.
+    /// Stops the relay, and checks that it ends without an error.
     fn end(mut self) {
         self.ask();
         let status = self.child.wait().unwrap();
         self.log.extend(self.said.iter());
         assert!(status.success(), "{status}: {:#?}", self.log);
-        self.line("the relay has ended");
+        self.line("relay stopped");
     }
 }
 
@@ -132,12 +132,12 @@ fn kcat(server: &KafkaServer, arguments: &[&str]) -> Command {
     kcat
 }
 
-/// Writes so many records into a delay topic, for this target at this time.
+/// Writes records into a delay topic, for this target at this time.
 fn write(server: &KafkaServer, topic: &str, target: &str, at: u128, bodies: std::ops::Range<usize>) {
     write_to(server, topic, "0", target, at, bodies);
 }
 
-/// The same, into this partition of it.
+/// Writes records into this partition of a delay topic.
 fn write_to(
     server: &KafkaServer,
     topic: &str,
@@ -154,7 +154,7 @@ fn write_to(
     assert!(child.wait().unwrap().success());
 }
 
-/// The first timestamp of each body, once there are so many of them.
+/// Returns the first timestamp of each body, once this number of bodies exists.
 fn read(server: &KafkaServer, topic: &str, count: usize) -> BTreeMap<usize, u128> {
     let start = Instant::now();
     loop {
@@ -178,8 +178,8 @@ fn now() -> u128 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis()
 }
 
-/// Through a topic of ours, since the broker makes none by itself. Its delay topics are its own: those of a relay here have
-/// another ladder, which would be a conflict.
+/// Creates a topic with Dwell, since the broker does not create topics automatically. It uses its
+/// own delay topics: those of the relays here have another ladder, which would be a conflict.
 fn make_topic(server: &KafkaServer, name: &str) {
     let mut settings = dwell_kafka::KafkaSettings::at(server.address());
     settings.relay.prefix = "unused-".to_owned();
@@ -193,19 +193,19 @@ fn make_topic(server: &KafkaServer, name: &str) {
 }
 
 #[test]
-fn two_relays_share_the_work_until_one_is_killed_and_nothing_is_early_or_lost() {
+fn two_relays_share_the_work_and_a_killed_one_loses_nothing() {
     const COUNT: usize = 500;
     let server = KafkaServer::start().unwrap();
     let (mut one, mut two) = (Relay::start(&server, &[]), Relay::start(&server, &[]));
     for relay in [&mut one, &mut two] {
-        relay.line("relaying what is due");
+        relay.line("relaying due records");
         relay.metric("dwell_relay_lag{topic=\"delay-1s\"}", |lag| lag == 0.0);
     }
     make_topic(&server, "orders");
     let at = now() + 4_000;
     write_to(&server, "delay-1s", "0", "orders", at, 0..COUNT / 2);
     write_to(&server, "delay-1s", "1", "orders", at, COUNT / 2..COUNT);
-    // Each has a partition of the topic, and some of it waits at the next level.
+    // Each relay has a partition of the topic, and some records wait in the next level.
     for relay in [&mut one, &mut two] {
         relay.metric("dwell_relay_shelved_total", |count| count > 0.0);
     }
@@ -217,13 +217,13 @@ fn two_relays_share_the_work_until_one_is_killed_and_nothing_is_early_or_lost() 
     two.metric("dwell_relay_lateness_seconds_count", |count| count > 0.0);
     two.metric("dwell_relay_held", |held| held == 0.0);
     two.end();
-    // Nobody who names its group otherwise learns of it from the duplicates alone.
+    // A relay with another group name gets a warning, besides the duplicates.
     let mut other = Relay::start_as(&server, "another", &[]);
     other.line("relays these delay topics as well");
 }
 
 #[test]
-fn what_may_not_be_sent_to_is_parked_and_counted() {
+fn records_for_targets_that_are_not_allowed_are_parked_and_counted() {
     let server = KafkaServer::start().unwrap();
     let more = ["--allow-targets", "shop.*", "--prefix", "later-", "--option", "transactions=5s"];
     let mut relay = Relay::start(&server, &more);
@@ -235,19 +235,19 @@ fn what_may_not_be_sent_to_is_parked_and_counted() {
     assert!(read(&server, "shop.orders", 1).contains_key(&2));
     assert!(read(&server, "later-parked", 1).contains_key(&1));
     relay.metric("dwell_relay_parked_total", |count| count == 1.0);
-    // Offsets that were committed within a transaction count, too.
+    // The lag includes offsets that were committed in transactions.
     relay.metric("dwell_relay_lag{topic=\"later-1s\"}", |lag| lag == 0.0);
     write(&server, "later-3600s", "shop.orders", now() + 3_600_000, 3..4);
     relay.metric("dwell_relay_lag{topic=\"later-3600s\"}", |lag| lag == 1.0);
-    relay.line("reason=\"the target `secrets` is not one that this relay may send to\"");
+    relay.line("reason=\"this relay may not forward to the target `secrets`\"");
     relay.end();
 }
 
 #[test]
-fn on_a_terminal_one_line_says_how_it_is_doing() {
+fn a_terminal_shows_a_status_line() {
     let server = KafkaServer::start().unwrap();
     let program = env!("CARGO_BIN_EXE_dwell");
-    // One that never says it has an end all the same, and with it what is read here.
+    // The timeout ends a relay that never prints the line, so that reading ends as well.
     let relay = format!(
         "timeout --foreground -k 5 60 {program} relay kafka --brokers {} --group shop --ladder 1s --option partitions=1",
         server.address()
@@ -269,11 +269,12 @@ fn on_a_terminal_one_line_says_how_it_is_doing() {
     assert!(found, "{said:#?}");
 }
 
-/// Has one record relayed and committed, so that it has nothing to commit any more, and then one held that is due in ten
-/// seconds: a busy machine needs some of them until the relay has read it. Returns when that is.
+/// Has one record relayed and committed, so that no commit is pending, and then another one held
+/// that is due in ten seconds: a busy machine takes some of them to read it. Returns its due time.
 ///
-/// While a commit is on its way that nobody answers, a relay sends nothing, also what is due. So whoever takes its broker
-/// away, and wants to see what is due be sent, has to know that there is none; that the lag is zero does not say so.
+/// While a commit is not answered, a relay forwards nothing, including due records. A test that
+/// stops the broker and expects due records to be sent has to make sure that no commit is pending;
+/// a lag of zero does not show that.
 fn hold_one(server: &KafkaServer, relay: &mut Relay) -> u128 {
     make_topic(server, "orders");
     relay.metric("dwell_relay_lag{topic=\"delay-3600s\"}", |lag| lag == 0.0);
@@ -287,28 +288,29 @@ fn hold_one(server: &KafkaServer, relay: &mut Relay) -> u128 {
 }
 
 #[test]
-fn one_that_waits_for_a_broker_ends_at_once_when_it_is_asked_again() {
+fn a_second_signal_ends_a_relay_that_waits_for_its_broker() {
     let server = KafkaServer::start().unwrap();
-    // It does not take its partitions for lost while nobody answers.
+    // The session is long, so that the relay keeps its partitions while the broker does not answer.
     let mut relay = Relay::start_holding(&server, "session=60s");
     hold_one(&server, &mut relay);
     server.freeze().unwrap();
-    // It is sent, and nobody confirms it: whoever asks the relay to end has to wait for that.
+    // The record is sent and not confirmed, so that a graceful shutdown has to wait.
     relay.metric("dwell_relay_held", |held| held == 0.0);
     relay.metric("dwell_relay_forwarded_total", |count| count == 1.0);
     relay.ask();
-    relay.line("finishing what is on its way");
-    assert!(relay.child.try_wait().unwrap().is_none(), "it waits for what it has sent");
+    relay.line("shutting down after work in flight");
+    assert!(relay.child.try_wait().unwrap().is_none(), "it waits for records in flight");
     relay.ask();
     relay.line("ending at once");
     assert_eq!(relay.child.wait().unwrap().code(), Some(130));
 }
 
-/// Another relay has the partitions by then, and has sent the records that became due. There are many levels, because each
-/// learns separately that it has lost its partitions, and may take records before that. The levels are long, because all
-/// records must be read by the first relay before the first of them is due, also on a busy machine.
+/// Another relay owns the partitions by then, and has sent the records that became due. There are
+/// many levels, because each of them learns separately that its partitions are lost, and may take
+/// records before. The levels are long, because the first relay must read all records before the
+/// first of them is due, also on a busy machine.
 #[test]
-fn a_relay_that_was_suspended_beyond_its_session_sends_nothing_twice() {
+fn a_relay_suspended_beyond_its_session_sends_no_duplicates() {
     const LEVELS: usize = 10;
     const EACH: usize = 20;
     const COUNT: usize = LEVELS * EACH;
@@ -325,28 +327,28 @@ fn a_relay_that_was_suspended_beyond_its_session_sends_nothing_twice() {
     for (index, level) in levels.iter().enumerate() {
         write(&server, &format!("delay-{level}"), "orders", now(), index * EACH..(index + 1) * EACH);
     }
-    // It has fetched them all.
+    // The relay has fetched all records.
     for level in &levels {
         one.metric(&format!("dwell_relay_lag{{topic=\"delay-{level}\"}}"), |lag| lag == EACH as f64);
     }
     one.signal("-STOP");
     let mut two = start();
-    two.line("relaying what is due");
+    two.line("relaying due records");
     read(&server, "orders", COUNT);
     one.signal("-CONT");
     one.line("relay was suspended");
-    // Records that the first one has sent precede this.
+    // The records that the first relay has sent precede this one.
     two.metric("dwell_relay_forwarded_total", |count| count == COUNT as f64);
     two.end();
     write(&server, "delay-due", "orders", now(), COUNT..COUNT + 1);
     read(&server, "orders", COUNT + 1);
     let all = ["-C", "-q", "-t", "orders", "-o", "beginning", "-e", "-f", "%s\n"];
     let Output { stdout, .. } = kcat(&server, &all).output().unwrap();
-    assert_eq!(String::from_utf8(stdout).unwrap().lines().count(), COUNT + 1, "some came twice");
+    assert_eq!(String::from_utf8(stdout).unwrap().lines().count(), COUNT + 1, "some records are duplicates");
 }
 
 #[test]
-fn one_whose_broker_is_gone_sends_nothing_into_the_void_and_what_it_held_comes_when_the_broker_is_back() {
+fn a_relay_without_a_broker_keeps_its_records_until_the_broker_is_back() {
     let mut server = KafkaServer::start().unwrap();
     let mut relay = Relay::start_holding(&server, "session=60s");
     let at = hold_one(&server, &mut relay);
@@ -358,7 +360,8 @@ fn one_whose_broker_is_gone_sends_nothing_into_the_void_and_what_it_held_comes_w
     server.resume().unwrap();
     assert!(read(&server, "orders", 2)[&1] >= at, "early");
     relay.metric("dwell_relay_forwarded_total", |count| count == 2.0);
-    // The client of each level recovers separately. A relay that ends before that reports a failure.
+    // The client of each level recovers separately. A relay that ends before that reports a
+    // failure.
     for topic in ["delay-3600s", "delay-due"] {
         relay.metric(&format!("dwell_relay_troubled{{topic=\"{topic}\"}}"), |troubled| troubled == 0.0);
     }
@@ -367,7 +370,7 @@ fn one_whose_broker_is_gone_sends_nothing_into_the_void_and_what_it_held_comes_w
 }
 
 #[test]
-fn what_cannot_work_is_said_and_the_exit_code_tells_whose_fault_it_is() {
+fn errors_are_printed_and_usage_errors_have_exit_code_2() {
     let run = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
         let Output { status, stderr, .. } = command.args(["relay", "kafka"]).args(more).output().unwrap();
@@ -379,7 +382,7 @@ fn what_cannot_work_is_said_and_the_exit_code_tells_whose_fault_it_is() {
     let (code, said) = run(&["--brokers", "127.0.0.1:1", "--group", "shop"]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("error: Kafka cannot connect to 127.0.0.1:1"), "{said}");
-    assert!(said.lines().count() < 10, "once is enough: {said}");
+    assert!(said.lines().count() < 10, "the error is not repeated: {said}");
     let (code, said) = run(&["--brokers", "127.0.0.1:1", "--group", "shop", "--option", "ladder"]);
     assert_eq!(code, Some(2), "{said}");
     let (code, said) = run(&["--brokers", "127.0.0.1:1", "--group", "shop", "--ladder", "5s,soon"]);

@@ -1,4 +1,4 @@
-//! The tour as a newcomer sees it: the binary itself, in real time.
+//! Runs the tour as users see it: the binary itself, in real time.
 
 use std::process::{Command, Output};
 
@@ -8,10 +8,10 @@ fn dwell(arguments: &[&str]) -> Output {
 }
 
 fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("the tour speaks UTF-8")
+    String::from_utf8(bytes.to_vec()).expect("the tour prints UTF-8")
 }
 
-/// The lines of the tour: time, symbol, and what happened.
+/// Returns the event lines with this symbol. They begin with time and symbol.
 fn lines_with(shown: &str, symbol: char) -> Vec<&str> {
     let is_event =
         |line: &&str| line.split_whitespace().next().is_some_and(|time| time.parse::<f64>().is_ok());
@@ -23,29 +23,29 @@ fn lines_with(shown: &str, symbol: char) -> Vec<&str> {
 }
 
 #[test]
-fn the_tour_shows_every_kind_of_thing_and_nothing_is_early_or_lost() {
+fn the_tour_shows_every_event_and_nothing_is_early_or_lost() {
     let output = dwell(&[]);
     let (shown, log) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{shown}\n{log}");
-    assert_eq!(log, "", "the log is for those who ask for it");
-    assert!(!shown.contains('\x1b'), "colours where there is no terminal");
-    assert!(!shown.contains('\r'), "a moving line where there is no terminal");
+    assert_eq!(log, "", "nothing is logged by default");
+    assert!(!shown.contains('\x1b'), "colours without a terminal");
+    assert!(!shown.contains('\r'), "a progress bar without a terminal");
 
     let expected = [
-        ('→', "orders          order-1", "sent, to all 2 who subscribed"),
-        ('→', "orders          order-1", "sent again: known"),
+        ('→', "orders          order-1", "sent to 2 subscriptions"),
+        ('→', "orders          order-1", "sent again: ignored"),
         ('→', "reminders       remind-1", "sent, due in "),
-        ('◷', "reminders       remind-1", "waits until "),
+        ('◷', "reminders       remind-1", "due at "),
         ('⊘', "reminders       remind-2", "cancelled"),
         ('◷', "reminders       remind-3", "rescheduled"),
         ('✓', "reminders/inbox remind-1", "handled, "),
         ('✓', "reminders/inbox 1000", "handled, 0 early"),
-        ('↻', "orders/stock    order-2", "deferred, back in "),
+        ('↻', "orders/stock    order-2", "deferred, due in "),
         ('✓', "orders/stock    order-2", "handled in run 2, "),
-        ('!', "payments/card   charge-1", "run 2 failed, again in "),
+        ('!', "payments/card   charge-1", "run 2 failed, retry in "),
         ('✓', "payments/card   charge-1", "handled in run 3, "),
         ('!', "payments/card   refund-1", "run 1 failed"),
-        ('▸', "reports/pdf     report-1", "runs, and hangs"),
+        ('▸', "reports/pdf     report-1", "started, and hangs"),
         ('!', "reports/pdf     report-1", "run 1 failed"),
         ('✗', "payments/card   charge-3", "given up after 3 runs"),
         ('↩', "payments/card   charge-3", "edited and replayed"),
@@ -62,17 +62,17 @@ fn the_tour_shows_every_kind_of_thing_and_nothing_is_early_or_lost() {
     for detail in [
         "the handler panicked: attempt to divide by zero",
         "the handler did not finish within 500ms",
-        "error:   nobody can be charged -500 cents",
+        "error:   cannot charge -500 cents",
         r#"payload: {"order":3,"cents":-500}"#,
     ] {
         assert!(shown.contains(detail), "`{detail}` is missing in:\n{shown}");
     }
     let never = lines_with(&shown, '✓').into_iter().find(|line| line.contains("remind-2"));
-    assert_eq!(never, None, "it was cancelled");
+    assert_eq!(never, None, "remind-2 was cancelled");
     let mails = lines_with(&shown, '✓')
         .into_iter()
         .filter(|line| line.contains("orders/mail") && line.contains("order-2"));
-    assert_eq!(mails.count(), 1, "what stock deferred is none of mail's business");
+    assert_eq!(mails.count(), 1, "a deferral by stock does not affect mail");
     let last = shown.lines().last().unwrap_or_default();
     assert!(last.starts_with("tour: 10") && last.ends_with(" messages, 0 early, 0 lost"), "{last}");
     let too_wide = shown.lines().find(|line| line.chars().count() > 80);
@@ -80,7 +80,7 @@ fn the_tour_shows_every_kind_of_thing_and_nothing_is_early_or_lost() {
 }
 
 #[test]
-fn the_tour_is_the_same_in_memory_and_says_where_it_cannot_be_taken() {
+fn the_tour_runs_in_memory_and_refuses_unknown_transports() {
     let output = dwell(&["--url", "memory://"]);
     let shown = text(&output.stdout);
     assert!(output.status.success() && shown.contains("a small shop on memory://"), "{shown}");
@@ -91,7 +91,7 @@ fn the_tour_is_the_same_in_memory_and_says_where_it_cannot_be_taken() {
 }
 
 #[test]
-fn help_and_version_are_given_when_asked_for() {
+fn help_and_version_are_printed() {
     let help = dwell(&["--help"]);
     assert!(help.status.success());
     assert!(text(&help.stdout).contains("Usage: dwell"), "{}", text(&help.stdout));

@@ -1,10 +1,10 @@
-//! A program that was built without Kafka: `cargo xtask test` builds it so for this test alone.
+//! A program that was built without Kafka. `cargo xtask test` builds it for this test alone.
 #![cfg(not(feature = "kafka"))]
 
 use std::process::Command;
 
 #[test]
-fn who_asks_for_a_relay_that_was_not_built_in_is_told_how_to_build_it() {
+fn a_program_without_kafka_explains_how_to_build_the_relay() {
     for more in [&[][..], &["--brokers", "localhost:9092", "--group", "dwell"]] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dwell"));
         let ended = command.args(["relay", "kafka"]).args(more).output().unwrap();

@@ -1,13 +1,13 @@
-//! `dwell relay` in a program that was built without a broker that needs one.
+//! `dwell relay` in a program that was built without Kafka.
 
 use clap::Subcommand;
 use std::process::ExitCode;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Not in this program, which was built without the feature `kafka`
+    /// Not available: this program was built without the feature `kafka`
     Kafka {
-        /// Whatever it is told, it says the same.
+        /// Ignored.
         #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
         _arguments: Vec<String>,
     },
@@ -15,7 +15,7 @@ pub(crate) enum Command {
 
 pub(crate) async fn run(_: Command) -> ExitCode {
     eprintln!(
-        "error: this program was built without Kafka: build `dwell` with the feature `kafka`, as by `cargo install --path \
+        "error: this program was built without Kafka: build `dwell` with the feature `kafka`, for example with `cargo install --path \
          crates/dwell-server --features kafka`"
     );
     ExitCode::from(2)

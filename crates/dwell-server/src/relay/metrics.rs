@@ -1,4 +1,4 @@
-//! What the relay counts, for Prometheus.
+//! Metrics of the relay for Prometheus, and its health.
 
 use axum::{
     Router,
@@ -10,10 +10,10 @@ use dwell_kafka::{Counts, Tally};
 use std::{net::SocketAddr, sync::Arc};
 use tokio::net::TcpListener;
 
-/// Serves them from now on. Returns where, which matters if any port would do.
+/// Starts the server. Returns its address, which is only known now if any port was requested.
 pub(super) async fn serve(address: SocketAddr, counts: Arc<Counts>) -> Result<SocketAddr> {
     let cannot = |error| {
-        let text = format!("metrics cannot be served at {address}: choose another `--metrics`");
+        let text = format!("metrics cannot be served at {address}: choose another address with `--metrics`");
         Error::new(ErrorKind::Config, text).with_source(error)
     };
     let listener = TcpListener::bind(address).await.map_err(cannot)?;
@@ -24,13 +24,13 @@ pub(super) async fn serve(address: SocketAddr, counts: Arc<Counts>) -> Result<So
     let pages = Router::new().route("/metrics", get(answer)).route("/health", get(health));
     tokio::spawn(async move {
         if let Err(error) = axum::serve(listener, pages).await {
-            tracing::error!(%error, "metrics are served no longer");
+            tracing::error!(%error, "metrics server failed; metrics are no longer available");
         }
     });
     Ok(at)
 }
 
-/// Whether the records of every delay topic arrive.
+/// Returns whether the records of every delay topic arrive.
 fn health(tally: &Tally) -> (StatusCode, String) {
     if tally.troubled.is_empty() {
         return (StatusCode::OK, "ok\n".to_owned());

@@ -1,4 +1,4 @@
-//! `dwell relay kafka`: a relay of Kafka's delay topics in a process of its own.
+//! `dwell relay kafka`: a relay for Kafka's delay topics in a separate process.
 
 mod metrics;
 mod status;
@@ -15,7 +15,7 @@ use crate::{
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Empty the delay topics of Kafka on time, for any client that writes into them; until it is interrupted
+    /// Forward records from Kafka's delay topics when they are due, until interrupted
     Kafka(Options),
 }
 
@@ -25,37 +25,40 @@ pub(crate) struct Options {
     /// Host and port of some brokers, separated by commas
     #[arg(long, value_name = "HOST:PORT,…")]
     brokers: String,
-    /// The consumer groups are NAME, a dash, and the delay topic. All relays have one NAME, also those inside of a bus
+    /// Consumer groups are named NAME-TOPIC for each delay topic. All relays must use the same
+    /// NAME, as must those inside a bus
     #[arg(long, value_name = "NAME", default_value = "dwell")]
     group: String,
-    /// What the names of the delay topics begin with
+    /// Prefix of the names of the delay topics
     #[arg(long, value_name = "TEXT", default_value = "delay-")]
     prefix: String,
-    /// The levels [default: 5s, doubled up to 327680s, and 432000s]
+    /// Levels of the ladder [default: 5s, doubled up to 327680s, and 432000s]
     #[arg(long, value_name = "5s,10s,…")]
     ladder: Option<String>,
     /// Serve metrics for Prometheus at http://ADDR/metrics
     #[arg(long, value_name = "ADDR", value_parser = socket)]
     metrics: Option<SocketAddr>,
-    /// Targets that may be sent to, `*` standing for any text; others are parked [default: all]
+    /// Pattern of allowed targets, where `*` stands for any text; records for others are parked
+    /// [default: all]
     #[arg(long, value_name = "GLOB")]
     allow_targets: Option<String>,
-    /// A setting: an option of a `kafka://` URL such as `tls=true`, `username=…`, `password_file=…` or `transactions=10s`, or
-    /// a property of librdkafka such as `ssl.ca.location=…`. One that is secret is read from a file: `key_password_file=…`
+    /// A setting: an option of a `kafka://` URL such as `tls=true`, `username=…`, `password_file=…`
+    /// or `transactions=10s`, or a property of librdkafka such as `ssl.ca.location=…`. Secrets are
+    /// read from files: `key_password_file=…`
     #[arg(long = "option", value_name = "KEY=VALUE", value_parser = pair)]
     options: Vec<(String, String)>,
 }
 
 fn pair(text: &str) -> std::result::Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write it KEY=VALUE")?;
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
 fn socket(text: &str) -> std::result::Result<SocketAddr, String> {
-    text.parse().map_err(|_| "write it ADDRESS:PORT, such as `127.0.0.1:9187`".to_owned())
+    text.parse().map_err(|_| "write ADDRESS:PORT, such as `127.0.0.1:9187`".to_owned())
 }
 
-/// Relays until it is interrupted or asked to end.
+/// Relays until it is interrupted.
 pub(crate) async fn run(command: Command) -> ExitCode {
     let Command::Kafka(options) = command;
     let settings = match settings(&options) {
@@ -73,34 +76,35 @@ async fn relay(settings: KafkaSettings, metrics: Option<SocketAddr>) -> Result<(
     let (seams, counts) = (Seams::system("relay"), Arc::new(Counts::default()));
     if let Some(address) = metrics {
         let at = metrics::serve(address, counts.clone()).await?;
-        tracing::info!("metrics are at http://{at}/metrics");
+        tracing::info!("serving metrics at http://{at}/metrics");
     }
     tracing::info!(
         brokers = settings.brokers,
         group = settings.relay.group,
         ladder = %settings.relay.ladder,
         transactions = settings.relay.transactions.is_some(),
-        "relaying what is due in `{}…`; Ctrl-C ends it",
+        "relaying due records of the delay topics `{}…`; press Ctrl-C to stop",
         settings.relay.prefix
     );
     let _status = status::show(counts.clone(), seams.clock.clone());
     dwell_kafka::relay(settings, seams, counts.clone(), Box::pin(asked_to_end())).await?;
     let tally = counts.tally();
-    tracing::info!(forwarded = tally.forwarded, parked = tally.parked, "the relay has ended");
+    tracing::info!(forwarded = tally.forwarded, parked = tally.parked, "relay stopped");
     Ok(())
 }
 
-/// What the name of a secret ends with where its value is the file that it is in.
+/// Suffix of a secret option whose value is the path of a file with the secret.
 const FILE: &str = "_file";
 
-/// All as it would stand in a URL, so that it is read and checked in one place; properties of librdkafka have a dot.
+/// Builds a URL from the options, so that they are read and checked in one place. Options with a
+/// dot are properties of librdkafka.
 fn settings(options: &Options) -> Result<KafkaSettings> {
     let (mut login, mut query, mut properties) = ((None, None), vec![], vec![]);
     for (key, value) in &options.options {
-        // Whoever lists processes would read it.
+        // Anybody who lists processes can read the command line.
         if KafkaSettings::is_secret(key) && !key.ends_with(FILE) {
             let text = format!(
-                "`{key}` does not go on the command line: write it to a file, and say `--option {key}{FILE}=PATH`"
+                "`{key}` is secret and must not be on the command line: write it to a file and set `--option {key}{FILE}=PATH`"
             );
             return Err(Error::new(ErrorKind::Config, text));
         }
@@ -121,7 +125,8 @@ fn settings(options: &Options) -> Result<KafkaSettings> {
         (Some(user), Some(password)) => format!("{}:{}@", encoded(&user), encoded(&password)),
         (None, None) => String::new(),
         _ => {
-            let text = "`--option username=…` and `--option password_file=…` go together";
+            let text =
+                "`--option username=…` and `--option password_file=…` go together: set both, or neither";
             return Err(Error::new(ErrorKind::Config, text));
         }
     };
@@ -135,11 +140,11 @@ fn settings(options: &Options) -> Result<KafkaSettings> {
     Ok(settings)
 }
 
-/// Hosts and ports. People copy them from a URL.
+/// Returns hosts and ports. The scheme is accepted, because people copy it from a URL.
 fn brokers(given: &str) -> Result<&str> {
     let brokers = given.trim_start_matches("kafka://").trim_end_matches('/');
     if brokers.contains(['@', '/', '?']) {
-        let text = "`--brokers` takes hosts and ports alone, such as `one:9092,two:9092`: users and options go to `--option`";
+        let text = "`--brokers` accepts only hosts and ports, such as `one:9092,two:9092`: set users and options with `--option`";
         return Err(Error::new(ErrorKind::Config, text));
     }
     Ok(brokers)
@@ -151,12 +156,12 @@ fn read_secret(path: &str) -> Result<String> {
             io::ErrorKind::NotFound => ErrorKind::NotFound,
             _ => ErrorKind::Denied,
         };
-        Error::new(kind, format!("a secret cannot be read from `{path}`")).with_source(error)
+        Error::new(kind, format!("the secret file `{path}` cannot be read")).with_source(error)
     })?;
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }
 
-/// In percent-encoding.
+/// Percent-encodes a text.
 fn encoded(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
@@ -190,13 +195,13 @@ mod tests {
     }
 
     #[test]
-    fn a_relay_has_the_group_of_those_inside_of_a_bus_unless_told_otherwise() {
+    fn the_default_group_is_that_of_relays_inside_a_bus() {
         let settings = read_all(&["--brokers", "one"]).unwrap();
         assert_eq!(settings.relay, KafkaSettings::at("one").relay);
     }
 
     #[test]
-    fn brokers_may_be_written_as_a_url_says_them_and_nothing_else_of_it() {
+    fn brokers_accept_a_scheme_but_no_other_part_of_a_url() {
         for given in ["kafka://one:9092,two", "kafka://one:9092,two/"] {
             assert_eq!(read_all(&["--brokers", given]).unwrap().brokers, "one:9092,two:9092");
         }
@@ -208,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_options_are_those_of_a_url_and_properties_of_the_library() {
+    fn options_set_url_options_and_librdkafka_properties() {
         let settings =
             read(&["--ladder", "1s,2s", "--allow-targets", "shop.*", "--option", "transactions=10s"]);
         let settings = settings.unwrap();
@@ -223,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_options_are_refused_by_name() {
         let refused = |more: &[&str]| read(more).unwrap_err().to_string();
         assert!(refused(&["--option", "partitons=3"]).contains("partitons"));
         assert!(refused(&["--ladder", "5s,1s"]).contains("5s"), "{}", refused(&["--ladder", "5s,1s"]));
@@ -237,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_secret_is_taken_from_the_command_line() {
+    fn secrets_on_the_command_line_are_refused() {
         for key in ["password", "key_password", "sasl.password", "ssl.key.password", "ssl.key.pem"] {
             let said = read(&["--option", &format!("{key}=s3cret")]).unwrap_err();
             assert!(said.to_string().contains(&format!("`--option {key}_file=PATH`")), "{said}");
@@ -246,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_secret_comes_from_files() {
+    fn secrets_are_read_from_files() {
         let file = std::env::temp_dir().join(format!("dwell-relay-secrets-{}", std::process::id()));
         std::fs::write(&file, "s3cret&more=1\n").unwrap();
         let of = |key: &str| format!("{key}_file={}", file.display());
@@ -259,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_comes_from_a_file_whatever_is_in_it() {
+    fn a_password_file_may_contain_any_characters() {
         let file = std::env::temp_dir().join(format!("dwell-relay-password-{}", std::process::id()));
         std::fs::write(&file, "p@ss/w?rd%\n").unwrap();
         let option = format!("password_file={}", file.display());

@@ -1,4 +1,5 @@
-//! How the relay is doing: a line on the terminal that is written anew, or else a line in the log now and then.
+//! Status of the relay: a line on the terminal that is updated, or a line in the log from time to
+//! time.
 
 use dwell_core::Clock;
 use dwell_kafka::{Counts, Tally};
@@ -12,7 +13,7 @@ use tokio::task::JoinHandle;
 const ON_A_TERMINAL: Duration = Duration::from_secs(1);
 const IN_A_LOG: Duration = Duration::from_secs(60);
 
-/// Shows it until it is dropped.
+/// Shows the status until it is dropped.
 pub(super) struct Status {
     task: JoinHandle<()>,
     on_a_terminal: bool,
@@ -27,13 +28,13 @@ pub(super) fn show(counts: Arc<Counts>, clock: Arc<dyn Clock>) -> Status {
             clock.sleep(period).await;
             let tally = counts.tally();
             if on_a_terminal {
-                // What is logged meanwhile begins a line of its own.
+                // The cursor returns to the start, so that a log line overwrites the status.
                 let _ = write!(stderr(), "\r\x1b[2K{}\r", line(&tally, tally.forwarded - before));
             } else {
                 let lag: u64 = tally.lag.values().sum();
                 let (lateness, latest) = (mean(&tally), tally.latest);
                 let Tally { held, forwarded, parked, .. } = tally;
-                tracing::info!(lag, held, forwarded, parked, ?lateness, ?latest, "the relay is at work");
+                tracing::info!(lag, held, forwarded, parked, ?lateness, ?latest, "relay status");
             }
             before = tally.forwarded;
         }
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_what_a_person_wants_to_know() {
+    fn the_line_shows_the_counts_and_the_lateness() {
         let said = line(&Counts::default().tally(), 3);
         assert_eq!(said, "lag 0  held 0  forwarded 0 (3/s)  parked 0  late 0ns on average, 0ns at most");
     }

@@ -1,4 +1,4 @@
-//! What must come of every message, and what came of it: the figures at the end of the tour.
+//! Books of the tour: the expected and the actual outcome of every message, for the final figures.
 
 use dwell_core::{Address, MessageId, Timestamp};
 use std::collections::BTreeMap;
@@ -6,15 +6,16 @@ use std::collections::BTreeMap;
 /// One message in one subscription.
 #[derive(Default)]
 struct Account {
-    /// How often it was handled or cancelled. Once is right.
+    /// How often it was handled or cancelled. Exactly once is correct.
     ends: u32,
-    /// No handler may start before this.
+    /// Earliest time at which its handler may start.
     not_before: Option<Timestamp>,
-    /// How many milliseconds late its last run was started, if it had to wait; less than nothing is early.
+    /// Lateness of its last run in milliseconds, if it had to wait. Negative means early.
     late: Option<i64>,
 }
 
-/// Every message of the tour. Kept from what was sent and what the handlers saw, not from what the engine says.
+/// Every message of the tour. The entries come from what was sent and what the handlers saw, and
+/// are independent of the engine.
 #[derive(Default)]
 pub(super) struct Books {
     accounts: BTreeMap<(MessageId, Address), Account>,
@@ -23,22 +24,22 @@ pub(super) struct Books {
     early: usize,
 }
 
-/// The figures of the last line.
+/// Figures of the last line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) messages: usize,
-    /// Handlers that started before the message was due.
+    /// Number of handlers that started before the message was due.
     pub(super) early: usize,
-    /// Neither handled nor cancelled, in one of the subscriptions that it was for.
+    /// Number of messages that were neither handled nor cancelled in one of their subscriptions.
     pub(super) lost: usize,
-    /// Handled more than once, or where it was not for.
+    /// Number of messages that were handled more than once, or in another subscription.
     pub(super) twice: usize,
-    /// Handlers that succeeded.
+    /// Number of handlers that succeeded.
     pub(super) handled: u64,
 }
 
 impl Books {
-    /// A message went off to these subscriptions.
+    /// Enters a message that was sent to these subscriptions.
     pub(super) fn sent(&mut self, id: &MessageId, places: &[Address], not_before: Option<Timestamp>) {
         self.messages += 1;
         for place in places {
@@ -47,17 +48,17 @@ impl Books {
         }
     }
 
-    /// It now waits until then.
+    /// Notes that a message is delayed until then.
     pub(super) fn waits(&mut self, id: &MessageId, place: &Address, until: Timestamp) {
         self.account(id, place).not_before = Some(until);
     }
 
-    /// It need not wait any more.
+    /// Notes that a message is no longer delayed.
     pub(super) fn at_once(&mut self, id: &MessageId, place: &Address) {
         self.account(id, place).not_before = None;
     }
 
-    /// Its handler was started. `due` is when the transport says that it was due.
+    /// Notes that a handler was started. `due` is the due time that the transport reports.
     pub(super) fn started(
         &mut self,
         id: &MessageId,
@@ -68,29 +69,29 @@ impl Books {
         let account = self.account(id, place);
         let Some(due) = account.not_before.max(due) else { return };
         let late = now.0 - due.0;
-        // What did not have to wait has no lateness worth showing.
+        // The lateness of messages without a delay is not shown.
         account.late = account.not_before.map(|_| late);
         self.early += usize::from(late < 0);
     }
 
-    /// How many milliseconds late its last run was started, if it had to wait.
+    /// Returns the lateness of the last run in milliseconds, if the message had to wait.
     pub(super) fn late(&self, id: &MessageId, place: &Address) -> Option<i64> {
         self.accounts.get(&(id.clone(), place.clone()))?.late
     }
 
-    /// Its handler succeeded.
+    /// Notes that a handler succeeded.
     pub(super) fn handled(&mut self, id: &MessageId, place: &Address) {
         self.handled += 1;
         self.account(id, place).ends += 1;
     }
 
-    /// It will never be handled, in none of its subscriptions.
+    /// Notes that a message was cancelled in all subscriptions.
     pub(super) fn cancelled(&mut self, id: &MessageId) {
         let accounts = self.accounts.iter_mut().filter(|((of, _), _)| of == id);
         accounts.for_each(|(_, account)| account.ends += 1);
     }
 
-    /// How often it came to an end there.
+    /// Returns how often a message was handled or cancelled in a subscription.
     pub(super) fn ends(&self, id: &MessageId, place: &Address) -> u32 {
         self.accounts.get(&(id.clone(), place.clone())).map_or(0, |account| account.ends)
     }
@@ -106,7 +107,8 @@ impl Books {
         }
     }
 
-    /// What nobody sent there has an account that is one end ahead, and so counts as handled twice.
+    /// Returns the account of a message. An unexpected one begins with one end, and so counts as
+    /// handled twice.
     fn account(&mut self, id: &MessageId, place: &Address) -> &mut Account {
         let unexpected = || Account { ends: 1, ..Account::default() };
         self.accounts.entry((id.clone(), place.clone())).or_insert_with(unexpected)
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_end_everywhere_is_lost() {
+    fn a_message_that_is_unhandled_in_one_subscription_is_lost() {
         let (mut books, id) = books();
         assert_eq!(books.totals().lost, 2);
         books.handled(&id, &mail());
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_twice_or_where_it_was_not_for_is_found() {
+    fn a_message_handled_twice_or_in_another_subscription_is_found() {
         let (mut books, id) = books();
         books.cancelled(&id);
         assert_eq!((books.totals().lost, books.totals().twice), (0, 0));
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_before_the_due_time_of_the_sender_or_of_the_transport_is_early() {
+    fn a_start_before_either_due_time_is_early() {
         let (mut books, id) = books();
         let mut late = |now, due: Option<i64>| {
             books.started(&id, &mail(), Timestamp(now), due.map(Timestamp));

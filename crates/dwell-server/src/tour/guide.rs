@@ -1,4 +1,4 @@
-//! Leads through the tour: sends, waits, looks, and shows what there is to see.
+//! Plays the tour: sends messages, waits, checks the monitor, and shows what happens.
 
 use super::{
     books::Books,
@@ -15,14 +15,14 @@ use dwell_engine::{Engine, Seen, Stage};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// Nothing on this tour takes longer: what has not come by then never will.
+/// Limit of every wait. Nothing on this tour takes longer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks at the monitor.
+/// Interval between two checks of the monitor.
 const LOOK: Duration = Duration::from_millis(3);
-/// For whoever reads along.
+/// Pause between scenes, for readers.
 const PAUSE: Duration = Duration::from_millis(700);
 
-/// A stop of the tour ends with this if something did not go as promised.
+/// Result of a scene. The error describes what did not go as promised.
 pub(super) type Result<T, E = String> = std::result::Result<T, E>;
 
 pub(super) struct Guide {
@@ -51,41 +51,42 @@ impl Guide {
         self.engine.seams().clock.now()
     }
 
-    /// Time to read.
+    /// Waits on a terminal, so that people can read.
     pub(super) async fn pause(&self) {
         if self.screen.is_terminal() {
             self.clock().sleep(PAUSE).await;
         }
     }
 
-    /// Sends a message to everybody of its topic, and shows it.
+    /// Sends a message to the subscriptions of its topic, and shows it.
     pub(super) async fn send(&mut self, parcel: Parcel<'_>) -> Result<Sent> {
         let Parcel { id, kind, body, after, places } = parcel;
         let topic: Text = places[0].topic_name().clone();
         let due = Due::After(after);
-        // From before the send: whoever holds the message can only have resolved it later.
+        // Computed before the send, so that the broker cannot have resolved an earlier time.
         let not_before = (!after.is_zero()).then(|| due.resolve(self.clock().moment()));
         let sent = self.post(envelope(&topic, id, kind, body, self.now()).due(due)).await?;
         self.books.sent(&id.into(), places, not_before);
         let text = match (sent.due, places) {
             (Some(due), _) => format!("sent, due in {}", ms(due.since(self.now()))),
             (None, [_]) => "sent".to_owned(),
-            (None, _) => format!("sent, to all {} who subscribed", places.len()),
+            (None, _) => format!("sent to {} subscriptions", places.len()),
         };
         self.screen.line(Mark::Sent, &topic, id, &text);
         Ok(sent)
     }
 
-    /// Sends, and shows nothing.
+    /// Sends a message and shows nothing.
     pub(super) async fn post(&self, envelope: Envelope) -> Result<Sent> {
         match self.engine.send(std::slice::from_ref(&envelope)).await.pop() {
             Some(Ok(sent)) => Ok(sent),
             Some(Err(error)) => Err(format!("{} was not sent: {error}", envelope.message.id)),
-            None => Err(format!("nobody says whether {} was sent", envelope.message.id)),
+            None => Err(format!("there is no result for {}", envelope.message.id)),
         }
     }
 
-    /// Waits until a message was handled there, and shows what the handlers tell meanwhile.
+    /// Waits until a message was handled in a subscription, and shows reports of handlers
+    /// meanwhile.
     pub(super) async fn handled(&mut self, id: &str, place: &Address) -> Result<()> {
         let id = MessageId::from(id);
         while self.books.ends(&id, place) == 0 {
@@ -95,7 +96,7 @@ impl Guide {
         Ok(())
     }
 
-    /// Waits until its handler was started, and shows that.
+    /// Waits until the handler of a message was started, and shows that.
     pub(super) async fn started(&mut self, id: &str, place: &Address, text: &str) -> Result<()> {
         loop {
             let told = self.listen(&format!("{id} was not started in {place}")).await?;
@@ -107,7 +108,7 @@ impl Guide {
         }
     }
 
-    /// Waits for the next thing that a handler tells, and enters it in the books.
+    /// Waits for the next report of a handler, and enters it in the books.
     pub(super) async fn listen(&mut self, otherwise: &str) -> Result<Told> {
         let clock = self.clock();
         let told = tokio::select! {
@@ -120,7 +121,7 @@ impl Guide {
         Ok(told)
     }
 
-    /// Shows what a handler told, unless it is only that a run began.
+    /// Shows a report of a handler, unless it is only the start of a run.
     fn show(&self, told: &Told) {
         if told.what != What::Handled {
             return;
@@ -135,33 +136,33 @@ impl Guide {
         self.screen.line_at(told.at, Mark::Handled, &told.place.to_string(), &told.id.0, &text);
     }
 
-    /// Waits until the monitor sees that a run of it failed for the `nth` time, and shows what the monitor knows.
+    /// Waits until the monitor shows the `nth` failed run of a message, and shows its details.
     pub(super) async fn failed(&mut self, id: &str, place: &Address, nth: u32) -> Result<()> {
         let is_it = |seen: &Seen| seen.stage == Stage::Retrying && seen.retry_count == nth;
         let seen = self.seen(id, place, is_it).await?;
         let wait = self.will_wait(&seen, place);
-        self.screen.line(Mark::Failed, &place.to_string(), id, &format!("run {nth} failed, again in {wait}"));
+        self.screen.line(Mark::Failed, &place.to_string(), id, &format!("run {nth} failed, retry in {wait}"));
         self.screen.detail(seen.last_error.as_deref().unwrap_or_default());
         Ok(())
     }
 
-    /// Waits until the monitor sees that it was deferred, and shows it.
+    /// Waits until the monitor shows that a message was deferred, and shows that.
     pub(super) async fn deferred(&mut self, id: &str, place: &Address) -> Result<()> {
         let is_it = |seen: &Seen| seen.stage == Stage::Enqueued && seen.next_retry_at.is_some();
         let seen = self.seen(id, place, is_it).await?;
         let wait = self.will_wait(&seen, place);
-        self.screen.line(Mark::Deferred, &place.to_string(), id, &format!("deferred, back in {wait}"));
+        self.screen.line(Mark::Deferred, &place.to_string(), id, &format!("deferred, due in {wait}"));
         Ok(())
     }
 
-    /// Enters when it is due again, and says how long that is.
+    /// Enters when a message is due again, and returns the remaining time.
     fn will_wait(&mut self, seen: &Seen, place: &Address) -> String {
-        let Some(due) = seen.next_retry_at else { return "no time".to_owned() };
+        let Some(due) = seen.next_retry_at else { return "an unknown time".to_owned() };
         self.books.waits(&seen.id, place, due);
         ms(due.since(self.now()))
     }
 
-    /// Looks at the monitor until it shows the message there as `is_it` wants it.
+    /// Waits until the monitor shows a message in a state that satisfies `is_it`.
     async fn seen(&mut self, id: &str, place: &Address, is_it: impl Fn(&Seen) -> bool) -> Result<Seen> {
         let monitor = self.engine.monitor().clone();
         let is_here = |seen: &Seen| {
@@ -169,14 +170,14 @@ impl Guide {
                 && seen.topic == *place.topic_name()
                 && seen.subscription.as_ref() == place.subscription_name()
         };
-        self.look(&format!("the monitor does not see what became of {id} in {place}"), async || {
+        self.look(&format!("the monitor does not show the outcome of {id} in {place}"), async || {
             let list = monitor.list(100).await?;
             Ok(list.into_iter().find(|seen| is_here(seen) && is_it(seen)))
         })
         .await
     }
 
-    /// Waits until the monitor shows it among the dead letters.
+    /// Waits until the monitor shows a message among the dead letters.
     pub(super) async fn dead(&mut self, id: &str) -> Result<Record> {
         let monitor = self.engine.monitor().clone();
         self.look(&format!("{id} is not among the dead letters"), async || {
@@ -186,21 +187,22 @@ impl Guide {
         .await
     }
 
-    /// Waits until the monitor shows nothing any more: a handler tells that it is done before its message is settled.
+    /// Waits until the monitor shows no more messages: a handler reports its success before its
+    /// message is settled.
     pub(super) async fn all_settled(&mut self) -> Result<()> {
         let monitor = self.engine.monitor().clone();
-        let otherwise = "the monitor still shows what should be settled";
+        let otherwise = "the monitor still shows unsettled messages";
         self.look(otherwise, async || Ok(monitor.list(1).await?.is_empty().then_some(()))).await
     }
 
-    /// Waits until the monitor shows so many runs that were given up and have not come back.
+    /// Waits until the monitor shows this number of runs that timed out and have not returned.
     pub(super) async fn hung_runs(&mut self, count: usize) -> Result<()> {
         let monitor = self.engine.monitor().clone();
         let otherwise = format!("the monitor does not show {count} hung runs");
         self.look(&otherwise, async || Ok((monitor.hung().len() == count).then_some(()))).await
     }
 
-    /// Looks again and again until there is something. What handlers tell meanwhile is entered and shown.
+    /// Polls until there is a result. Reports of handlers are entered and shown meanwhile.
     async fn look<T>(
         &mut self,
         otherwise: &str,
@@ -210,7 +212,7 @@ impl Guide {
         let until = clock.elapsed() + PATIENCE;
         while clock.elapsed() < until {
             let found = at().await.map_err(|error| format!("{otherwise}: {error}"))?;
-            // What led to what was found was told before: it belongs in the books first.
+            // Reports that precede the result belong in the books first.
             while let Ok(told) = self.told.try_recv() {
                 self.enter(&told);
                 self.show(&told);
@@ -236,19 +238,19 @@ pub(super) struct Parcel<'a> {
     pub(super) id: &'a str,
     pub(super) kind: &'a str,
     pub(super) body: &'a str,
-    /// How long it waits; zero is not at all.
+    /// Its delay; zero for none.
     pub(super) after: Duration,
-    /// Who gets it.
+    /// Subscriptions that get it.
     pub(super) places: &'a [Address],
 }
 
-/// A user's send under an id of the user's own.
+/// Creates a message with an id that the sender chose.
 pub(super) fn envelope(topic: &str, id: &str, kind: &str, body: &str, now: Timestamp) -> Envelope {
     let message = Message::new(id, kind, body.to_owned()).with(|message| message.sent_at = Some(now));
     Envelope::new(Address::topic(topic), message).once(OnConflict::Fail)
 }
 
-/// In whole milliseconds, as people read them.
+/// Formats a duration in whole milliseconds.
 pub(super) fn ms(time: Duration) -> String {
     format!("{} ms", time.as_millis())
 }

@@ -1,6 +1,6 @@
-//! The symbols of the tour, one for each thing that can happen to a message.
+//! The symbols of the tour, one for each event of a message.
 
-/// What happened to a message.
+/// An event of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     Sent,
@@ -16,7 +16,7 @@ pub(super) enum Mark {
 }
 
 impl Mark {
-    /// All of them, in the order of a message's life.
+    /// All symbols, in the order of a message's life.
     pub(super) const ALL: [Self; 10] = [
         Self::Sent,
         Self::Waits,
@@ -48,8 +48,8 @@ impl Mark {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Sent => "sent",
-            Self::Waits => "waits",
-            Self::Runs => "runs",
+            Self::Waits => "pending",
+            Self::Runs => "started",
             Self::Handled => "handled",
             Self::Deferred => "deferred",
             Self::Failed => "failed",

@@ -1,7 +1,8 @@
-//! A tour of Dwell in the terminal: real messages through the real engine.
+//! A tour of Dwell in the terminal, with real messages in the real engine.
 //!
-//! The [`guide`](guide::Guide) plays the [`scenes`] in a small [`shop`]. What it shows comes from three sides: the
-//! handlers tell what they saw, the monitor what the engine knows, and the [`books`] hold both against what was sent.
+//! The [`guide`](guide::Guide) plays the [`scenes`] in a small [`shop`]. Its output has three
+//! sources: reports of the handlers, the monitor, and the [`books`], which compare both with what
+//! was sent.
 
 mod books;
 mod guide;
@@ -23,7 +24,7 @@ use shop::Shop;
 use std::process::ExitCode;
 use tokio::sync::mpsc;
 
-/// Shows the tour. It fails if anything was early, lost, or otherwise not as promised.
+/// Shows the tour. Fails if any message was early, lost, or otherwise not as promised.
 pub(crate) async fn run(url: Option<String>) -> ExitCode {
     let place = Place::of(url);
     let mut guide = match open(&place).await {

@@ -1,13 +1,13 @@
-//! Where the messages of the tour lie.
+//! The broker of the tour.
 
 use dwell_core::{Error, ErrorKind, Result, Seams, Transport, TransportUrl};
 use dwell_engine::memory;
 use std::{env, fmt, fs, path::PathBuf, process, sync::Arc};
 
-/// A URL, or a file of our own.
+/// A given URL, or a temporary file.
 pub(crate) enum Place {
     Given(String),
-    /// In this directory, which is removed at the end.
+    /// A SQLite file in this directory, which is removed at the end.
     Own(PathBuf),
 }
 
@@ -28,7 +28,7 @@ impl Place {
         if let Self::Own(directory) = self {
             fs::create_dir_all(directory).map_err(|error| {
                 let text = format!(
-                    "no directory `{}` can be made: give a URL, such as memory://",
+                    "the directory `{}` cannot be created: choose another broker with `--url`, such as memory://",
                     directory.display()
                 );
                 Error::new(ErrorKind::Denied, text).with_source(error)
@@ -39,7 +39,7 @@ impl Place {
             "memory" => Ok(Arc::new(memory::connect(&url, seams.clone())?)),
             "sqlite" => Ok(Arc::new(dwell_sqlite::connect(&url, seams.clone())?)),
             other => {
-                let text = format!("the tour knows memory:// and sqlite://, but not `{other}://`");
+                let text = format!("the tour supports memory:// and sqlite://, not `{other}://`");
                 Err(Error::new(ErrorKind::Config, text))
             }
         }

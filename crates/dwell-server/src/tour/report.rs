@@ -1,23 +1,23 @@
-//! What the handlers of the tour tell about their runs, as they see them.
+//! Reports of the handlers about their runs.
 
 use dwell_core::{Address, Clock, Message, MessageId, Timestamp};
 use dwell_engine::{Context, Verdict};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Something that a handler told.
+/// A report of a handler.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) what: What,
-    /// When, in elapsed time.
+    /// Time of the monotonic clock.
     pub(super) at: Duration,
-    /// When, on the wall.
+    /// Time of the wall clock.
     pub(super) now: Timestamp,
     pub(super) place: Address,
     pub(super) id: MessageId,
-    /// Which run of this message, from 1.
+    /// Number of the run of this message, from 1.
     pub(super) run: u32,
-    /// When the message was due, as the transport says.
+    /// Due time of the message that the transport reports.
     pub(super) due: Option<Timestamp>,
 }
 
@@ -27,7 +27,7 @@ pub(super) enum What {
     Handled,
 }
 
-/// Where the handlers tell it.
+/// Sends the reports of the handlers.
 #[derive(Clone)]
 pub(super) struct Reporter {
     pub(super) clock: Arc<dyn Clock>,
@@ -55,14 +55,14 @@ impl Reporter {
         Run { reporter: self.clone(), told }
     }
 
-    /// The tour may be over before a handler that hung comes back.
+    /// Sends a report. The tour may have ended before a hung handler returns.
     fn tell(&self, told: Told) {
         let _ = self.to.send(told);
     }
 }
 
 impl Run {
-    /// The handler succeeded.
+    /// Reports that the handler succeeded.
     pub(super) fn handled(self) -> Verdict {
         let Self { reporter, told } = self;
         let (at, now) = (reporter.clock.elapsed(), reporter.clock.now());

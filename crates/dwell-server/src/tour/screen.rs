@@ -1,4 +1,4 @@
-//! The picture: columns, colours and a line that moves.
+//! Output of the tour: columns, colours and a progress bar.
 
 use super::mark::Mark;
 use crate::colours;
@@ -9,14 +9,14 @@ use std::{
     time::Duration,
 };
 
-/// The tour fits a terminal of 80 columns; these are the widths of the columns before the text.
+/// Widths of the columns before the text. The output fits a terminal of 80 columns.
 const PLACE: usize = 15;
 const ID: usize = 9;
-/// Where they start, behind time and symbol.
+/// Start of these columns, after time and symbol.
 const START: usize = 2 + 7 + 2 + 1 + 2;
 const BAR: usize = 40;
 
-/// How a text looks on a terminal that shows colours.
+/// Style of a text on a terminal with colours.
 #[derive(Clone, Copy)]
 pub(super) enum Look {
     Plain,
@@ -52,7 +52,7 @@ impl Look {
     }
 }
 
-/// Standard output. What cannot be written, because nobody reads any more, is left out.
+/// Standard output. Write errors are ignored, because nobody reads the output then.
 pub(super) struct Screen {
     is_terminal: bool,
     colours: bool,
@@ -68,7 +68,7 @@ impl Screen {
         Self { is_terminal, colours, clock, start }
     }
 
-    /// Whether a person looks on, who wants time to read.
+    /// Returns whether the output is a terminal, so that people need time to read.
     pub(super) fn is_terminal(&self) -> bool {
         self.is_terminal
     }
@@ -94,7 +94,7 @@ impl Screen {
             let cells: String = half.iter().map(cell).collect();
             self.print(&format!("  {}", cells.trim_end()));
         }
-        let columns = format!("  seconds     {:<PLACE$} {:<ID$} what happened", "where", "message");
+        let columns = format!("  seconds     {:<PLACE$} {:<ID$} event", "address", "message");
         self.print(&format!("\n{}", self.paint(Look::Faint, &columns)));
     }
 
@@ -103,12 +103,12 @@ impl Screen {
         self.print(&format!("\n{title}\n    {}", self.paint(Look::Faint, says)));
     }
 
-    /// One thing that happened now.
+    /// Shows an event that happened now.
     pub(super) fn line(&self, mark: Mark, place: &str, id: &str, text: &str) {
         self.line_at(self.clock.elapsed(), mark, place, id, text);
     }
 
-    /// One thing that happened at this time of the clock.
+    /// Shows an event that happened at this time of the clock.
     pub(super) fn line_at(&self, at: Duration, mark: Mark, place: &str, id: &str, text: &str) {
         let seconds = at.saturating_sub(self.start).as_secs_f64();
         let time = self.paint(Look::Faint, &format!("{seconds:>7.3}"));
@@ -117,12 +117,12 @@ impl Screen {
         self.print(&format!("  {time}  {symbol}  {place:<PLACE$} {id:<ID$} {text}"));
     }
 
-    /// More about the line above.
+    /// Shows a detail of the event above.
     pub(super) fn detail(&self, text: &str) {
         self.print(&format!("{:START$}{}", "", self.paint(Look::Faint, text)));
     }
 
-    /// A line that is written over and over, on a terminal alone.
+    /// Updates the progress bar, on a terminal only.
     pub(super) fn progress(&self, done: usize, of: usize) {
         if !self.is_terminal {
             return;
@@ -135,7 +135,7 @@ impl Screen {
         let _ = io::stdout().flush();
     }
 
-    /// Takes the moving line away.
+    /// Removes the progress bar.
     pub(super) fn end_progress(&self) {
         if self.is_terminal {
             let _ = write!(io::stdout(), "\r{:79}\r", "");

@@ -13,17 +13,17 @@ use std::{
     time::Duration,
 };
 
-/// How long the shelves take to be counted.
+/// How long stocktaking takes.
 pub(super) const COUNTING: Duration = Duration::from_millis(600);
-/// How long a parcel takes to be packed.
+/// How long packing a parcel takes.
 pub(super) const PACKING: Duration = Duration::from_millis(700);
-/// How long a report may take.
+/// Timeout of the handler that prints reports.
 const REPORT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What the bug in the refunds says.
+/// Panic message of the bug in refunds.
 const BUG: &str = "attempt to divide by zero";
 
-/// For people: the defaults wait seconds where this waits fractions of them.
+/// Retries after fractions of a second, where the defaults wait for seconds.
 const RETRY: RetryPolicy = RetryPolicy {
     max_retries: 2,
     base_delay: Duration::from_millis(400),
@@ -55,20 +55,20 @@ pub(super) fn packing() -> Address {
     Address::subscription("parcels", "packing")
 }
 
-/// What the handlers find when they look around.
+/// State of the shop that handlers use.
 pub(super) struct Shop {
     reporter: Reporter,
-    /// How many calls of the card company will not be answered.
+    /// Number of calls that the payment provider will not answer.
     pub(super) outages: AtomicU32,
-    /// Whether the shelves are being counted.
+    /// Whether stocktaking is in progress.
     pub(super) counting: AtomicBool,
-    /// Waiting for it ends when the jam is cleared.
+    /// A receive on this channel ends when the jam is cleared.
     jam: Mutex<mpsc::Receiver<()>>,
     clears_jam: Mutex<Option<mpsc::Sender<()>>>,
 }
 
 impl Shop {
-    /// Subscribes everyone who works here.
+    /// Subscribes the handlers of the shop.
     pub(super) async fn open(engine: &Engine, reporter: Reporter) -> Result<Arc<Self>> {
         hide_the_bug();
         let (clears_jam, jam) = mpsc::channel();
@@ -115,12 +115,12 @@ impl Shop {
         }
         let answered = self.outages.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_err();
         if !answered {
-            return Verdict::fail("the card company does not answer");
+            return Verdict::fail("the payment provider does not answer");
         }
         match cents(&message.body) {
             Some(cents) if cents > 0 => run.handled(),
-            Some(cents) => Verdict::fail(format!("nobody can be charged {cents} cents")),
-            None => Verdict::fail("there is no amount in it"),
+            Some(cents) => Verdict::fail(format!("cannot charge {cents} cents")),
+            None => Verdict::fail("the message contains no amount"),
         }
     }
 
@@ -130,30 +130,31 @@ impl Shop {
         run.handled()
     }
 
-    /// On a thread of its own. The first run finds the printer jammed, and waits.
+    /// Runs on a thread of its own. In the first run the printer is jammed, and the handler waits.
     fn print_report(&self, message: &Message, context: &Context) -> Verdict {
         let run = self.reporter.start(message, context);
         if message.attempts.handled == 0 {
             let _ = self.jam.lock().unwrap_or_else(PoisonError::into_inner).recv();
-            // Nobody waits for this any more: another run has done the work, and no outcome may change that.
+            // This run has timed out, and another run has done the work, so this outcome must not
+            // matter.
             return Verdict::Reject("late".into());
         }
         run.handled()
     }
 
-    /// Lets whoever waits for the printer go on.
+    /// Lets the waiting handler continue.
     pub(super) fn clear_jam(&self) {
         self.clears_jam.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
 
-/// Retries after a few hundred milliseconds.
+/// Returns settings that retry after a few hundred milliseconds.
 fn settings(place: &Address) -> SubscriptionSettings {
     let name = place.subscription_name().cloned().unwrap_or_else(|| place.topic_name().clone());
     SubscriptionSettings { retry: RETRY, ..SubscriptionSettings::new(place.topic_name().clone(), name) }
 }
 
-/// Subscribes a handler that is done at once.
+/// Subscribes a handler that does not wait.
 async fn subscribe(
     engine: &Engine,
     settings: SubscriptionSettings,
@@ -168,14 +169,15 @@ async fn subscribe(
     Ok(())
 }
 
-/// The number behind `"cents":` in a JSON object of one level.
+/// Returns the number after `"cents":` in a flat JSON object.
 fn cents(body: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(body).ok()?;
     let (_, after) = text.split_once("\"cents\":")?;
     after.split([',', '}']).next()?.trim().parse().ok()
 }
 
-/// A panic is reported by the monitor; its text on stderr would run through the picture.
+/// Suppresses the panic message of the bug, which would garble the output. The monitor reports the
+/// panic.
 fn hide_the_bug() {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_amount_is_found_wherever_it_stands() {
+    fn the_amount_is_found_at_any_position() {
         assert_eq!(cents(br#"{"order":3,"cents":-5}"#), Some(-5));
         assert_eq!(cents(br#"{"cents": 999, "order":3}"#), Some(999));
         assert_eq!(cents(br#"{"order":3}"#), None);

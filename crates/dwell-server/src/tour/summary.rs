@@ -1,4 +1,4 @@
-//! The end of the tour: a table, and one line that says it all.
+//! The end of the tour: a table, and a line with the result.
 
 use super::{
     books::Totals,
@@ -6,7 +6,7 @@ use super::{
 };
 use dwell_engine::{Counts, Pump};
 
-/// The head of a column, and what stands in it.
+/// Heading of a column, and its value.
 type Column = (&'static str, fn(&Counts) -> u64);
 
 const COLUMNS: [Column; 6] = [
@@ -18,7 +18,7 @@ const COLUMNS: [Column; 6] = [
     ("dead", |counts| counts.dead()),
 ];
 
-/// What each subscription's pump has counted.
+/// Prints the counts of each subscription's pump.
 pub(super) fn table(screen: &Screen, pumps: &[Pump]) {
     let heads: String = COLUMNS.iter().map(|(name, _)| format!("{name:>10}")).collect();
     screen.print(&format!("\n{}", screen.paint(Look::Title, &format!("  {:<16}{heads}", "subscription"))));
@@ -36,23 +36,23 @@ fn cell(screen: &Screen, count: u64) -> String {
     }
 }
 
-/// What the books say against what the pumps counted, and what they say themselves.
+/// Compares the books with the counts of the pumps, and checks the books themselves.
 pub(super) fn problems(totals: &Totals, pumps: &[Pump]) -> Vec<String> {
     let settled: u64 = pumps.iter().map(|pump| pump.counts().handled).sum();
     let mut problems = vec![];
     if settled != totals.handled {
         problems.push(format!(
-            "{} handlers succeeded, and {settled} messages were settled as handled",
+            "{} handlers succeeded, but {settled} messages were settled as handled",
             totals.handled
         ));
     }
     if totals.twice > 0 {
-        problems.push(format!("{} messages were handled twice, or where they were not for", totals.twice));
+        problems.push(format!("{} messages were handled twice or in another subscription", totals.twice));
     }
     problems
 }
 
-/// The last line.
+/// Prints the last line.
 pub(super) fn verdict(screen: &Screen, totals: &Totals, is_good: bool) {
     let Totals { messages, early, lost, .. } = totals;
     let look = if is_good { Look::Good } else { Look::Bad };

@@ -1,4 +1,4 @@
-//! Many messages, each due at a moment of its own: how late are they?
+//! Many messages with different due times, and their lateness.
 
 use crate::tour::{
     guide::{Guide, Result, envelope},
@@ -13,12 +13,12 @@ const CROWD: usize = 1000;
 const SPREAD_MS: u64 = 2000;
 
 pub(super) async fn play(guide: &mut Guide) -> Result<()> {
-    let says = "1000 reminders, each due at its own moment of the next two seconds";
-    guide.screen.heading(3, "A crowd", says);
+    let says = "1000 reminders that are due at random times within the next two seconds";
+    guide.screen.heading(3, "A thousand messages", says);
     send(guide).await?;
     let mut late = Vec::with_capacity(CROWD);
     while late.len() < CROWD {
-        let told = guide.listen("not all of the crowd were handled").await?;
+        let told = guide.listen("not all reminders were handled").await?;
         if told.what == What::Handled {
             late.push(guide.books.late(&told.id, &told.place).unwrap_or_default());
             guide.screen.progress(late.len(), CROWD);
@@ -52,7 +52,7 @@ async fn send(guide: &mut Guide) -> Result<()> {
     let confirmed = results.iter().filter(|result| result.is_ok()).count();
     guide.screen.line(Mark::Sent, "reminders", "1000", &format!("sent in one batch, {confirmed} confirmed"));
     match results.into_iter().find_map(Result::err) {
-        Some(error) => Err(format!("not all of the crowd were sent: {error}")),
+        Some(error) => Err(format!("not all reminders were sent: {error}")),
         None => Ok(()),
     }
 }

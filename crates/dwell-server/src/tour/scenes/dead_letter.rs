@@ -1,4 +1,4 @@
-//! A message that cannot be handled as it is: given up, found, mended, handled.
+//! A message that cannot be handled: it becomes a dead letter, is edited, replayed and handled.
 
 use crate::tour::{
     guide::{Guide, Parcel, Result},
@@ -11,8 +11,8 @@ use std::time::Duration;
 const MENDED: &str = r#"{"order":3,"cents":500}"#;
 
 pub(super) async fn play(guide: &mut Guide) -> Result<()> {
-    let says = "after two retries it is given up: kept, and shown with its reason";
-    guide.screen.heading(8, "Dead, and back", says);
+    let says = "after two retries a message becomes a dead letter, stored with its error";
+    guide.screen.heading(8, "A dead letter, and its replay", says);
     let charge = Parcel {
         id: "charge-3",
         kind: "payments.charge",
@@ -34,9 +34,14 @@ pub(super) async fn play(guide: &mut Guide) -> Result<()> {
     let id = MessageId::from("charge-3");
     match guide.engine.monitor().replay(&id, Some(MENDED.into()), "the tour").await {
         Ok(Changed::Done) => {}
-        other => return Err(format!("{id} is dead and could not be replayed: {other:?}")),
+        other => return Err(format!("the dead letter {id} could not be replayed: {other:?}")),
     }
-    guide.screen.line(Mark::Replayed, &card().to_string(), "charge-3", "edited and replayed, counts at 0");
+    guide.screen.line(
+        Mark::Replayed,
+        &card().to_string(),
+        "charge-3",
+        "edited and replayed, attempts reset to 0",
+    );
     guide.screen.detail(&format!("payload: {MENDED}"));
     guide.books.at_once(&id, &card());
     guide.handled("charge-3", &card()).await?;

@@ -1,4 +1,4 @@
-//! A handler that asks for more time.
+//! A handler that defers its message.
 
 use crate::tour::{
     guide::{Guide, Parcel, Result},
@@ -7,7 +7,7 @@ use crate::tour::{
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 pub(super) async fn play(guide: &mut Guide) -> Result<()> {
-    let says = "the shelves are being counted: stock asks for it again, mail is left alone";
+    let says = "during stocktaking the stock handler defers; mail is not affected";
     guide.screen.heading(4, "Deferred", says);
     guide.shop.counting.store(true, Relaxed);
     let order = Parcel {
@@ -27,7 +27,7 @@ pub(super) async fn play(guide: &mut Guide) -> Result<()> {
         let pump = pumps.iter().find(|pump| &*pump.settings().name == subscription);
         pump.map_or(0, |pump| pump.counts().received)
     };
-    let text = format!("orders so far: mail ran {} times, stock {}", runs("mail"), runs("stock"));
+    let text = format!("runs so far: {} of orders/mail, {} of orders/stock", runs("mail"), runs("stock"));
     guide.screen.detail(&text);
     guide.pause().await;
     Ok(())

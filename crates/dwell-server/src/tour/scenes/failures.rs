@@ -1,4 +1,4 @@
-//! Three ways to fail, and the same way back: an error, a panic, a handler that hangs.
+//! Three failures that are retried alike: an error, a panic, and a handler that hangs.
 
 use crate::tour::{
     guide::{Guide, Parcel, Result},
@@ -14,7 +14,7 @@ pub(super) async fn play(guide: &mut Guide) -> Result<()> {
 }
 
 async fn errors(guide: &mut Guide) -> Result<()> {
-    let says = "the card company is away: again after a backoff that doubles, with jitter";
+    let says = "the payment provider is down: retries with exponential backoff and jitter";
     guide.screen.heading(5, "Failed, and retried", says);
     guide.shop.outages.store(2, Relaxed);
     send(guide, "charge-1", "payments.charge", r#"{"order":1,"cents":1999}"#, &card()).await?;
@@ -26,7 +26,7 @@ async fn errors(guide: &mut Guide) -> Result<()> {
 }
 
 async fn panic(guide: &mut Guide) -> Result<()> {
-    guide.screen.heading(6, "A panic", "is a failure like any other: one message, not the process");
+    guide.screen.heading(6, "A panic", "a panic fails one message and does not end the process");
     send(guide, "refund-1", "payments.refund", r#"{"order":1,"cents":100}"#, &card()).await?;
     guide.failed("refund-1", &card(), 1).await?;
     guide.handled("refund-1", &card()).await?;
@@ -35,17 +35,17 @@ async fn panic(guide: &mut Guide) -> Result<()> {
 }
 
 async fn hang(guide: &mut Guide) -> Result<()> {
-    let says = "a blocking handler does not return: its run is given up, its thread replaced";
+    let says = "a blocking handler hangs: its run times out, and its thread is replaced";
     guide.screen.heading(7, "A hung handler", says);
     send(guide, "report-1", "reports.monthly", "{}", &pdf()).await?;
-    guide.started("report-1", &pdf(), "runs, and hangs").await?;
+    guide.started("report-1", &pdf(), "started, and hangs").await?;
     guide.failed("report-1", &pdf(), 1).await?;
     guide.handled("report-1", &pdf()).await?;
     guide.hung_runs(1).await?;
-    guide.screen.detail("the monitor still shows the first run, as hung");
+    guide.screen.detail("the monitor shows the first run as hung");
     guide.shop.clear_jam();
     guide.hung_runs(0).await?;
-    guide.screen.detail("it came back: its late outcome is dropped");
+    guide.screen.detail("the first run returned: its late outcome is ignored");
     guide.pause().await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Messages that wait: listed, cancelled, rescheduled, and handled when they are due.
+//! Delayed messages: listed, cancelled, rescheduled, and handled when they are due.
 
 use crate::tour::{
     guide::{Guide, Parcel, Result, ms},
@@ -21,21 +21,21 @@ pub(super) async fn play(guide: &mut Guide) -> Result<()> {
     cancel(guide, "remind-2").await?;
     reschedule(guide, "remind-3").await?;
     guide.handled("remind-1", &inbox()).await?;
-    // By then the cancelled one would have come, too.
+    // The cancelled message would have arrived by then as well.
     guide.handled("remind-3", &inbox()).await?;
     guide.pause().await;
     Ok(())
 }
 
-/// Shows what waits, in the order in which it is due.
+/// Shows pending messages in the order of their due times.
 async fn list(guide: &mut Guide) -> Result<()> {
     let query = Query { limit: 10, ..Query::default() };
     let pending = guide.engine.pending(query).await.map_err(|error| error.to_string())?;
     if pending.len() != 3 {
-        return Err(format!("3 messages wait, and {} are listed", pending.len()));
+        return Err(format!("3 messages are pending, but {} are listed", pending.len()));
     }
     for waiting in pending {
-        let text = format!("waits until {} UTC", time_of_day(waiting.due));
+        let text = format!("due at {} UTC", time_of_day(waiting.due));
         guide.screen.line(Mark::Waits, "reminders", &waiting.envelope.message.id.0, &text);
     }
     Ok(())
@@ -49,7 +49,7 @@ async fn cancel(guide: &mut Guide, id: &str) -> Result<()> {
             guide.screen.line(Mark::Cancelled, "reminders", &id.0, "cancelled: it will never be handled");
             Ok(())
         }
-        other => Err(format!("{id} waits and could not be cancelled: {other:?}")),
+        other => Err(format!("the pending message {id} could not be cancelled: {other:?}")),
     }
 }
 
@@ -64,11 +64,11 @@ async fn reschedule(guide: &mut Guide, id: &str) -> Result<()> {
             guide.screen.line(Mark::Waits, "reminders", &id.0, &text);
             Ok(())
         }
-        other => Err(format!("{id} waits and could not be rescheduled: {other:?}")),
+        other => Err(format!("the pending message {id} could not be rescheduled: {other:?}")),
     }
 }
 
-/// Hours to milliseconds, in UTC.
+/// Formats the time of day in UTC, with milliseconds.
 fn time_of_day(time: Timestamp) -> String {
     let text = time.to_rfc3339();
     let (_, time) = text.split_once('T').unwrap_or(("", &text));

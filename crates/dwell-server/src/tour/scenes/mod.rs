@@ -1,4 +1,4 @@
-//! The stops of the tour, in their order.
+//! The scenes of the tour, in order.
 
 mod crowd;
 mod dead_letter;
@@ -10,7 +10,7 @@ mod shutdown;
 
 use super::guide::{Guide, Result};
 
-/// Plays them all; the first that does not go as promised ends the tour.
+/// Plays all scenes. The first that fails ends the tour.
 pub(super) async fn play(guide: &mut Guide) -> Result<()> {
     now::play(guide).await?;
     later::play(guide).await?;

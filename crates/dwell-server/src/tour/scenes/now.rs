@@ -1,4 +1,4 @@
-//! A message that does not wait, and the same send once more.
+//! A message without a delay, and the same send once more.
 
 use crate::tour::{
     guide::{Guide, Parcel, Result, envelope},
@@ -10,7 +10,7 @@ use std::time::Duration;
 const BODY: &str = r#"{"order":1,"cents":1999}"#;
 
 pub(super) async fn play(guide: &mut Guide) -> Result<()> {
-    guide.screen.heading(1, "Now", "one message, two subscriptions: each handles it, in its own time");
+    guide.screen.heading(1, "Now", "one message for two subscriptions, each of which handles it");
     let order = Parcel {
         id: "order-1",
         kind: "orders.placed",
@@ -25,9 +25,9 @@ pub(super) async fn play(guide: &mut Guide) -> Result<()> {
     let again = envelope("orders", "order-1", "orders.placed", BODY, guide.now());
     let sent = guide.post(again).await?;
     if !sent.duplicate {
-        return Err("order-1 was sent twice, and nobody noticed".to_owned());
+        return Err("the second send of order-1 was not detected as a duplicate".to_owned());
     }
-    guide.screen.line(Mark::Sent, "orders", "order-1", "sent again: known, so nothing happens");
+    guide.screen.line(Mark::Sent, "orders", "order-1", "sent again: ignored as a duplicate");
     guide.pause().await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The end, in order: nothing is cut off, nothing is left behind.
+//! A graceful shutdown: running handlers finish, and no message is left unsettled.
 
 use crate::tour::{
     guide::{Guide, Parcel, Result, ms},
@@ -12,7 +12,7 @@ pub(super) async fn play(guide: &mut Guide) -> Result<()> {
     guide.screen.heading(
         9,
         "Shutdown",
-        "while a handler runs: it may finish, is settled, then all is closed",
+        "during a run: the handler finishes, its message is settled, all is closed",
     );
     guide.all_settled().await?;
     let parcel = Parcel {
@@ -23,13 +23,13 @@ pub(super) async fn play(guide: &mut Guide) -> Result<()> {
         places: &[packing()],
     };
     guide.send(parcel).await?;
-    guide.started("parcel-1", &packing(), &format!("runs, for {}", ms(PACKING))).await?;
+    guide.started("parcel-1", &packing(), &format!("started, takes {}", ms(PACKING))).await?;
 
     let left = guide.engine.monitor().list(100).await.map_err(|error| error.to_string())?;
     let engine = guide.engine.clone();
-    guide.screen.line(Mark::Stopped, "", "", "stop receiving, let 1 message finish");
+    guide.screen.line(Mark::Stopped, "", "", "stop receiving, finish 1 message");
     if left.len() != 1 {
-        return Err(format!("1 message is in flight, and the monitor sees {}: {left:?}", left.len()));
+        return Err(format!("1 message is in flight, but the monitor shows {}: {left:?}", left.len()));
     }
     let shutdown = tokio::spawn(async move { engine.shutdown().await });
     guide.handled("parcel-1", &packing()).await?;
@@ -37,7 +37,7 @@ pub(super) async fn play(guide: &mut Guide) -> Result<()> {
 
     let pumps = guide.engine.monitor().pumps();
     let stopped = pumps.iter().filter(|pump| pump.status().iter().all(|status| *status == Status::Stopped));
-    let text = format!("{} of {} subscriptions stopped, closed", stopped.count(), pumps.len());
+    let text = format!("{} of {} subscriptions stopped; all closed", stopped.count(), pumps.len());
     guide.screen.line(Mark::Stopped, "", "", &text);
     Ok(())
 }
