@@ -99,7 +99,7 @@ impl Plan {
         self.outgoing(topic.into(), headers)
     }
 
-    /// Notes that the target exists. If it is absent later, that time starts anew.
+    /// Notes that the target exists. A later absence is measured from its own start.
     pub(super) fn found(&mut self) {
         self.absent_since = None;
     }
