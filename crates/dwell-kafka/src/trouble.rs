@@ -96,8 +96,8 @@ impl Trouble {
 
 impl ClientContext for Trouble {
     fn log(&self, level: Level, fac: &str, message: &str) {
-        // Failed connections are reported to `error` as well, and librdkafka polls a coordinator that
-        // is still loading again.
+        // Failed connections are reported to `error` as well, and librdkafka retries by itself while a
+        // coordinator is loading.
         let is_said = matches!(level, Level::Error) && fac == "FAIL" || message.contains("load in progress");
         match level {
             Level::Emerg | Level::Alert | Level::Critical => tracing::error!(fac, "{message}"),
