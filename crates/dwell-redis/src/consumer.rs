@@ -325,7 +325,16 @@ async fn look(
         answer => answer?,
     };
     if answer.first().map(text).as_deref() == Some("gone") {
-        // Another one has adopted what it held: from now on there is nothing, whatever was there before.
+        // The topic may have vanished, and others may have created it without this subscription.
+        store.places.forget(&topics);
+        let place = store.place(&of.topic).await?;
+        if place.feeds().contains(&of.name) {
+            return Ok(Look::Again);
+        }
+        if !place.has(&of.name) {
+            return Err(place.missing(&of.name));
+        }
+        // Another subscription has adopted its messages and gets all later ones.
         let [ready, wake, stuck] = [(); 3].map(|()| "$".to_owned());
         return Ok(Look::Nothing { wait: None, ready, wake, stuck });
     }

@@ -1,23 +1,39 @@
 //! What this link declared, to be provisioned again when the server has lost it: after `FLUSHALL`, for instance, or a restart of a
 //! server without persistence.
 
-use crate::{keys, places::Place, provision::create_missing, store::Store};
-use dwell_core::{BoxFuture, ErrorKind, Result, Subscription, Text, Topic, Unclaimed};
+use crate::{
+    keys,
+    places::{Place, Places},
+    provision::create_missing,
+    store::Store,
+};
+use dwell_core::{BoxFuture, Error, ErrorKind, Result, Subscription, Text, Topic, Unclaimed};
+use futures_util::future::join_all;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+/// Number of topics that are restored at the same time.
+const AT_ONCE: usize = 16;
+
 #[derive(Default)]
 pub(crate) struct Declared {
     parts: Mutex<Parts>,
     /// The number of restores that have started.
     started: AtomicU64,
-    /// Held during a restore; the number of the last one that succeeded.
-    restored: tokio::sync::Mutex<u64>,
+    /// Held during a restore.
+    last: tokio::sync::Mutex<LastRestore>,
+}
+
+/// The last restore that ended.
+#[derive(Default)]
+struct LastRestore {
+    number: u64,
+    error: Option<Error>,
 }
 
 #[derive(Clone, Default)]
@@ -26,15 +42,28 @@ struct Parts {
     topics: BTreeMap<Text, Topic>,
     /// By topic and name.
     subscriptions: BTreeMap<Text, BTreeMap<Text, Subscription>>,
-    /// Topics of dead letters and of invalid messages.
-    channels: BTreeMap<Text, ()>,
+}
+
+/// Forgets all topics when it is dropped, unless the restore succeeded: topics that were loaded before the restore failed may lack
+/// subscriptions, and callers must notice that again.
+struct Unfinished<'a> {
+    places: &'a Places,
+    has_succeeded: bool,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if !self.has_succeeded {
+            self.places.forget_all();
+        }
+    }
 }
 
 impl Parts {
     fn has(&self, topic: &str) -> bool {
         self.topics.contains_key(topic)
             || self.subscriptions.contains_key(topic)
-            || self.channels.contains_key(topic)
+            || self.channels().any(|channel| **channel == *topic)
     }
 
     /// A topic that vanished is restored as it was last known: with subscriptions of other programs, so that they miss nothing
@@ -49,8 +78,25 @@ impl Parts {
         self.subscriptions.entry(topic.clone()).or_default().extend(place.subscriptions.clone());
     }
 
-    fn names(&self) -> impl Iterator<Item = &Text> {
-        self.topics.keys().chain(self.subscriptions.keys()).chain(self.channels.keys())
+    /// Topics of dead letters and of invalid messages.
+    fn channels(&self) -> impl Iterator<Item = &Text> {
+        let subscriptions = self.subscriptions.values().flat_map(BTreeMap::values);
+        subscriptions.flat_map(Subscription::channels).map(|channel| channel.topic_name())
+    }
+
+    fn names(&self) -> BTreeSet<Text> {
+        self.topics.keys().chain(self.subscriptions.keys()).chain(self.channels()).cloned().collect()
+    }
+
+    /// The declarations of one topic. A channel that nobody declared by itself keeps its messages.
+    fn of(&self, topic: &Text) -> (Topic, Vec<Subscription>) {
+        let subscriptions = self.subscriptions.get(topic).into_iter().flat_map(BTreeMap::values);
+        let subscriptions: Vec<_> = subscriptions.cloned().collect();
+        let undeclared = || match subscriptions.is_empty() {
+            true => Topic::named(topic.clone()).keep(),
+            false => Topic::named(topic.clone()),
+        };
+        (self.topics.get(topic).cloned().unwrap_or_else(undeclared), subscriptions)
     }
 }
 
@@ -68,7 +114,6 @@ impl Declared {
             known.unclaimed = topic.unclaimed.or(known.unclaimed);
         }
         for of in subscriptions {
-            parts.channels.extend(of.channels().map(|channel| (channel.topic_name().clone(), ())));
             let subscriptions = parts.subscriptions.entry(of.topic.clone()).or_default();
             subscriptions.insert(of.name.clone(), of.clone());
         }
@@ -100,56 +145,70 @@ impl Store {
         if !is_missing {
             return found;
         }
-        self.restore().await?;
-        self.places.get(&self.link, topic).await
+        let restored = self.restore().await;
+        // Another topic may be the one that could not be restored.
+        match self.places.get(&self.link, topic).await {
+            Ok(place) if base != &**topic || !self.declared.is_missing(&place) => Ok(place),
+            found => restored.and(found),
+        }
     }
 
     /// The names of all topics.
     pub(crate) async fn names(&self) -> Result<Vec<Text>> {
         let names = self.places.names(&self.link).await?;
-        let is_missing = self.declared.lock().names().any(|declared| names.binary_search(declared).is_err());
-        if !is_missing {
+        let declared = self.declared.lock().names();
+        if declared.iter().all(|declared| names.binary_search(declared).is_ok()) {
             return Ok(names);
         }
-        self.restore().await?;
-        self.places.names(&self.link).await
+        let restored = self.restore().await;
+        let names = self.places.names(&self.link).await?;
+        // The topics that exist are served, also if others cannot be restored.
+        if names.is_empty() { restored.map(|()| names) } else { Ok(names) }
     }
 
-    /// Creates what was declared here and has vanished, and changes nothing that exists. Callers that notice the same loss share one
-    /// restore.
+    /// Creates what was declared here and has vanished, and changes nothing that exists. Callers that notice the same loss share
+    /// one restore and its outcome.
     fn restore(&self) -> BoxFuture<'_, Result<()>> {
         let noticed = self.declared.started.load(Ordering::SeqCst);
         Box::pin(async move {
-            let mut restored = self.declared.restored.lock().await;
-            if *restored > noticed {
-                return Ok(());
+            let mut last = self.declared.last.lock().await;
+            if last.number <= noticed {
+                let number = self.declared.started.fetch_add(1, Ordering::SeqCst) + 1;
+                let mut unfinished = Unfinished { places: &self.places, has_succeeded: false };
+                let outcome = self.restore_missing().await;
+                unfinished.has_succeeded = outcome.is_ok();
+                *last = LastRestore { number, error: outcome.err() };
             }
-            let number = self.declared.started.fetch_add(1, Ordering::SeqCst) + 1;
-            self.restore_missing().await?;
-            *restored = number;
-            Ok(())
+            last.error.as_ref().map_or(Ok(()), |error| Err(error.again()))
         })
     }
 
+    /// Restores each topic by itself, so that one that cannot be restored holds up no other. Returns the first error.
     async fn restore_missing(&self) -> Result<()> {
         let mut parts = self.declared.lock().clone();
         let names = self.places.names(&self.link).await?;
-        let mut missing: Vec<_> =
-            parts.names().filter(|name| names.binary_search(name).is_err()).cloned().collect();
-        for topic in parts.clone().names() {
-            let place = self.places.load(&self.link, topic).await?;
-            if self.declared.is_missing(&place) && !missing.contains(topic) {
-                missing.push(topic.clone());
-            }
-            if !place.is_there()
-                && let Some(last) = self.places.last_known(topic)
-            {
-                parts.add_last_known(&last);
+        let mut missing: BTreeSet<_> =
+            parts.names().into_iter().filter(|name| names.binary_search(name).is_err()).collect();
+        let all: Vec<_> = parts.names().into_iter().collect();
+        for some in all.chunks(AT_ONCE) {
+            let places = some.iter().map(|topic| self.places.load(&self.link, topic));
+            for (topic, place) in some.iter().zip(join_all(places).await) {
+                // A topic that cannot be loaded gets its error below.
+                let is_missing = place.as_ref().map_or(true, |place| self.declared.is_missing(place));
+                if is_missing {
+                    missing.insert(topic.clone());
+                }
+                if place.is_ok_and(|place| !place.is_there())
+                    && let Some(last) = self.places.last_known(topic)
+                {
+                    parts.add_last_known(&last);
+                }
             }
         }
         if missing.is_empty() {
             return Ok(());
         }
+        let missing: Vec<_> = missing.into_iter().collect();
         tracing::error!(
             server = %self.link.settings.place(),
             topics = %missing.join(", "),
@@ -159,9 +218,19 @@ impl Store {
         let known = keys::topics(&self.link.settings.prefix);
         let names: Vec<_> = missing.iter().map(|topic| &**topic).collect();
         self.link.query(redis::cmd("SADD").arg(known).arg(names)).await?;
-        let topics: Vec<_> = parts.topics.into_values().collect();
-        let subscriptions: Vec<_> =
-            parts.subscriptions.into_values().flat_map(BTreeMap::into_values).collect();
-        create_missing(self, &topics, &subscriptions).await
+        let mut outcome = Ok(());
+        for some in missing.chunks(AT_ONCE) {
+            let restores = some.iter().map(|topic| {
+                let (topic, subscriptions) = parts.of(topic);
+                async move { create_missing(self, &[topic], &subscriptions).await }
+            });
+            for (topic, restored) in some.iter().zip(join_all(restores).await) {
+                if let Err(error) = &restored {
+                    tracing::error!(%error, topic = &**topic, "topic could not be provisioned again");
+                }
+                outcome = outcome.and(restored);
+            }
+        }
+        outcome
     }
 }

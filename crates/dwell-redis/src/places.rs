@@ -45,6 +45,8 @@ pub(crate) struct Place {
     pub(crate) version: u64,
     /// Keeps what nobody subscribed to.
     pub(crate) keeps: bool,
+    /// Kept what nobody subscribed to at some time, so that it may hold messages without a subscription.
+    pub(crate) has_kept: bool,
     /// Whether somebody said so, or it only came with a subscription.
     pub(crate) is_declared: bool,
     /// Has taken over what was kept, and answers to the topic's own name as well.
@@ -120,6 +122,7 @@ impl Place {
             is_dead: wire::is_dead_letter_topic(topic),
             version,
             keeps: is("keep"),
+            has_kept: is("keep") || is("kept"),
             is_declared: is("declared"),
             adopter: fields.get("adopter").map(|name| Text::from(name.as_str())),
             subscriptions,
@@ -154,6 +157,7 @@ impl Place {
             is_dead: false,
             version: 0,
             keeps: false,
+            has_kept: false,
             is_declared: false,
             adopter: None,
             subscriptions: BTreeMap::new(),
@@ -289,6 +293,11 @@ impl Places {
                 known.is_current = false;
             }
         }
+    }
+
+    /// Everything that is known is outdated.
+    pub(crate) fn forget_all(&self) {
+        self.lock().values_mut().for_each(|known| known.is_current = false);
     }
 
     /// The names of all topics.

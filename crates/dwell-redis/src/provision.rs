@@ -247,13 +247,14 @@ async fn make(store: &Store, mut plan: Plan) -> Result<bool> {
     }
     for (name, wanted) in plan.missing {
         let place = &plan.there[&name];
-        if place.is_there() && !wanted.subscriptions.is_empty() {
+        let is_new = |of: &Subscription| !place.subscriptions.contains_key(&of.name);
+        if place.is_there() && wanted.subscriptions.iter().any(is_new) {
             // Whoever subscribes now does not get what was due before.
             promote_all(store, &name).await?;
         }
         // The name first, so that whatever the topic holds can be found.
         store.link.query(redis::cmd("SADD").arg(keys::topics(prefix)).arg(&*name)).await?;
-        let is_first = place.subscriptions.is_empty() && (place.keeps || wanted.keeps);
+        let is_first = place.subscriptions.is_empty() && (place.has_kept || wanted.keeps);
         let adopter = wanted.subscriptions.first().filter(|first| is_first && first.name != name);
         let heir = adopter.map_or(&name, |first| &first.name);
         let mut all = vec![

@@ -4,9 +4,10 @@ mod stage;
 
 use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
 use dwell_core::{
-    Address, Consumer, Envelope, ErrorKind, OnMissing, Result, Seams, Subscription, Topic, Transport,
+    Action, Address, Consumer, Envelope, ErrorKind, OnMissing, Result, Seams, Settle, Subscription, Topic,
+    Transport,
 };
-use stage::{PATIENCE, connect, mail, order, said, send, subscribed};
+use stage::{PATIENCE, connect, mail, note, order, said, send, subscribed};
 use std::{sync::Arc, time::Duration};
 
 /// The id of the next message, whatever happens to the connection meanwhile.
@@ -81,6 +82,58 @@ async fn concurrent_callers_share_one_restore() {
     // Each caller loads its topic, finds it missing and loads it again. A restore loads all topics twice, and one that begins after
     // it finds nothing missing.
     assert!(loads <= TOPICS * 6, "{loads} loads of {TOPICS} topics");
+}
+
+/// A subscription of `orders` that only another program knows.
+fn stock() -> Subscription {
+    Subscription::new("orders", "stock")
+}
+
+#[tokio::test]
+async fn a_topic_that_cannot_be_restored_holds_up_no_other() {
+    let server = RedisServer::start(RedisOptions::default()).unwrap();
+    let (redis, other) = (connect(&server.url()).await.unwrap(), connect(&server.url()).await.unwrap());
+    redis.provision(&[], &[Subscription::new("bills", "pay")], OnMissing::Create).await.unwrap();
+    let consumer = subscribed(&redis).await;
+    send(&redis, order("before")).await.unwrap();
+    assert_eq!(receive(&consumer).await, "before");
+
+    // The server comes back empty. One topic cannot be created, and another program creates the other one without our subscription.
+    said(&server, &["flushall"]);
+    said(&server, &["set", "dwell:{bills}:topic", "no topic"]);
+    other.provision(&[], &[stock()], OnMissing::Create).await.unwrap();
+    send(&redis, order("after")).await.unwrap();
+    assert_eq!(receive(&consumer).await, "after");
+    let bill = Envelope { to: Address::topic("bills"), ..order("bill") };
+    assert!(send(&redis, bill.clone()).await.is_err());
+    said(&server, &["del", "dwell:{bills}:topic"]);
+    send(&redis, bill).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_consumer_whose_subscription_vanished_gets_an_error_that_names_it() {
+    let server = RedisServer::start(RedisOptions::default()).unwrap();
+    let (redis, other) = (connect(&server.url()).await.unwrap(), connect(&server.url()).await.unwrap());
+    other.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
+    // It provisions nothing, so it creates nothing again.
+    redis.provision(&[], &[mail()], OnMissing::Assume).await.unwrap();
+    let consumer = redis.consumer(mail()).await.unwrap();
+    send(&other, order("a")).await.unwrap();
+    let delivery = consumer.receive(1, PATIENCE, None).await.unwrap().remove(0);
+    other.close().await.unwrap();
+
+    said(&server, &["flushall"]);
+    let third = connect(&server.url()).await.unwrap();
+    third.provision(&[], &[stock()], OnMissing::Create).await.unwrap();
+    let lease = delivery.receipt.lease();
+    assert_eq!(consumer.extend(vec![lease], None).await.unwrap(), [lease]);
+    let settle = Settle { delivery, action: Action::Ack { result: None }, note: note() };
+    let unsettled = consumer.settle(vec![settle]).await;
+    assert_eq!(unsettled[0].error.kind(), ErrorKind::Stale, "{unsettled:?}");
+    let error = consumer.receive(1, PATIENCE, None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.to_string().contains("`mail`"), "{error}");
+    consumer.close().await.unwrap();
 }
 
 /// The publisher has no subscription of its own, and is the first to notice that the server is empty.

@@ -14,6 +14,8 @@ if is_old and ARGV[7] ~= '1' and call('EXISTS', KEYS[2]) == 1 then
   return 'reload'
 end
 call('HSET', config, 'topic', topic, 'keep', ARGV[3], 'declared', ARGV[4])
+-- Messages that were kept stay until a subscription adopts them, also if the topic discards later ones.
+if ARGV[3] == '1' then call('HSET', config, 'kept', '1') end
 call('HSETNX', config, 'ledger', ARGV[7])
 -- The versions of a topic that vanished and was created again must not look like those before.
 if ARGV[2] == '0' then

@@ -2,6 +2,7 @@
 -- of all that there is. Answers how many were given back, or need not be: not all where they are large. A consumer without anything is
 -- removed.
 local s, owner = T[1].names[ARGV[A]], ARGV[A + 1]
+if not s then return { 'ok', 0 } end
 if #ARGV ~= A + 2 then
   local looked = 0
   for a = A + 2, #ARGV, 2 do

@@ -590,7 +590,9 @@ local function read_entry(s, entry)
 end
 
 -- The fence, the consumer, the time and the worker of an entry in flight.
+-- Nobody holds a delivery of a subscription that does not exist.
 local function holder_of(s, entry)
+  if not s then return nil end
   local held = call('HGET', s.held, entry)
   local is_read, of = pcall(cmsgpack.unpack, held or '')
   if not is_read or type(of) ~= 'table' then return nil end
