@@ -171,6 +171,12 @@ impl Tx<'_> {
     /// Makes all damaged rows readable, and gives each a problem. Returns their number.
     pub(crate) fn repair(&mut self) -> Sql<usize> {
         let damaged = self.damaged()?;
+        if damaged.is_empty() {
+            return Ok(0);
+        }
+        // Entries of `waiting` are looked up by message here and nowhere else. Without this index,
+        // each damaged row would scan the table.
+        self.connection().execute_batch("CREATE INDEX waiting_repair ON waiting (message)")?;
         for row in &damaged {
             let problem = row.problem();
             self.repair_row(row, &problem)?;
@@ -184,6 +190,7 @@ impl Tx<'_> {
         if damaged.iter().any(|row| row.has("home") || row.has("state") || row.has("phase")) {
             self.count_again()?;
         }
+        self.connection().execute_batch("DROP INDEX waiting_repair")?;
         Ok(damaged.len())
     }
 
