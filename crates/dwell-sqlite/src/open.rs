@@ -189,8 +189,8 @@ mod tests {
     #[test]
     fn missing_directory_error_tells_what_to_do() {
         let error = |path: &str| check_path(Path::new(path)).unwrap_err().to_string();
-        assert!(error(" nowhere/dwell.db").contains("create it"));
-        let home = error(" ~/dwell.db");
+        assert!(error("nowhere/dwell.db").contains("create it"));
+        let home = error("~/dwell.db");
         assert!(home.contains("write the whole path") && !home.contains("create it"), "{home}");
     }
 
