@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 /// The version that is fetched and started.
@@ -17,6 +18,9 @@ pub const VERSION: &str = "4.1.0";
 pub const USER: &str = "dwell";
 /// The password of [`USER`].
 pub const PASSWORD: &str = "dwell-test-password";
+
+/// How soon a node that does not answer is fenced, unless a test asks for something else. Kafka's default is 9 s.
+const FENCING: Duration = Duration::from_secs(3);
 
 /// What the log says when the server takes connections.
 const STARTED: &str = "Kafka Server started";
@@ -74,6 +78,15 @@ struct Place {
     voters: String,
     /// Copies of each partition.
     replicas: usize,
+    /// How long the controller waits for a node before it fences it.
+    fencing: Duration,
+}
+
+impl Place {
+    /// The only node.
+    fn alone(controller: u16) -> Self {
+        Self { node: 1, voters: format!("1@127.0.0.1:{controller}"), replicas: 1, fencing: FENCING }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +138,7 @@ impl KafkaServer {
     /// Starts one that tells clients to connect to this port, where a proxy leads to [`Self::port`].
     pub fn start_behind(advertised: u16) -> io::Result<Self> {
         let ports = Ports { advertised, ..Ports::new(free_ports()?) };
-        let place = Place { node: 1, voters: format!("1@127.0.0.1:{}", ports.controller), replicas: 1 };
+        let place = Place::alone(ports.controller);
         let mut server = Self::at(ports, None, Kind::Quick, place)?;
         server.resume()?;
         Ok(server)
@@ -138,7 +151,7 @@ impl KafkaServer {
 
     fn start_as(tls: Option<Tls>, kind: Kind) -> io::Result<Self> {
         let ports = Ports::new(free_ports()?);
-        let place = Place { node: 1, voters: format!("1@127.0.0.1:{}", ports.controller), replicas: 1 };
+        let place = Place::alone(ports.controller);
         let mut server = Self::at(ports, tls, kind, place)?;
         server.resume()?;
         Ok(server)
@@ -285,7 +298,7 @@ impl KafkaServer {
 
     fn settings(&self) -> String {
         let Ports { plain, password, controller, tls, tls_and_password, advertised } = self.ports;
-        let Place { node, voters, replicas } = &self.place;
+        let Place { node, voters, replicas, fencing } = &self.place;
         // Writes go on while one is away.
         let in_sync = replicas.div_ceil(2);
         let data = self.path("data");
@@ -310,7 +323,7 @@ impl KafkaServer {
             "process.roles=broker,controller\n\
              node.id={node}\n\
              controller.quorum.voters={voters}\n\
-             broker.session.timeout.ms=3000\n\
+             broker.session.timeout.ms={fencing}\n\
              broker.heartbeat.interval.ms=500\n\
              controller.listener.names=CONTROLLER\n\
              listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{password},CONTROLLER://127.0.0.1:{controller}{ssl}\n\
@@ -337,6 +350,7 @@ impl KafkaServer {
              group.initial.rebalance.delay.ms=0\n\
              group.min.session.timeout.ms=1000\n\
              log.cleaner.enable=true\n",
+            fencing = fencing.as_millis(),
             data = data.display()
         )
     }
@@ -378,6 +392,11 @@ pub struct KafkaCluster {
 impl KafkaCluster {
     /// Starts three servers, and waits until each takes connections.
     pub fn start() -> io::Result<Self> {
+        Self::start_fencing_after(FENCING)
+    }
+
+    /// Starts three servers. The controller waits this long for a node that does not answer before it fences it.
+    pub fn start_fencing_after(fencing: Duration) -> io::Result<Self> {
         let ports: [u16; 3 * Ports::COUNT] = free_ports()?;
         let (ports, _) = ports.as_chunks();
         let all: Vec<_> = ports.iter().map(|ports| Ports::new(*ports)).collect();
@@ -386,7 +405,7 @@ impl KafkaCluster {
         let voters = voters.collect::<Vec<_>>().join(",");
         let mut nodes = vec![];
         for (ports, node) in all.into_iter().zip(1..) {
-            let place = Place { node, voters: voters.clone(), replicas: 3 };
+            let place = Place { node, voters: voters.clone(), replicas: 3, fencing };
             nodes.push(KafkaServer::at(ports, None, Kind::Quick, place)?);
         }
         // None is ready before most of them are there.

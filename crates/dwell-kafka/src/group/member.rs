@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     fault::fault,
-    probe::Probe,
+    probe::{GivenUp, Probe},
     record::{Read, Record},
     settings::KafkaSettings,
     trouble::Trouble,
@@ -40,6 +40,8 @@ const POLL: Duration = Duration::from_secs(300);
 const MARGIN: Duration = Duration::from_secs(60);
 /// How long a commit may take beyond a session.
 const COMMIT: Duration = Duration::from_secs(10);
+/// How long a cluster may take to fence a broker that has crashed: 9 s by default, and 18 s with ZooKeeper.
+const FENCING: Duration = Duration::from_secs(18);
 
 /// How a member is set up.
 pub(crate) struct MemberSettings<'a> {
@@ -80,6 +82,7 @@ pub(crate) struct Fetch {
 
 /// A member of a group. Dropping it is a crash: nothing more is committed, and its partitions go to others.
 pub(crate) struct Member {
+    group: String,
     lanes: Arc<Lanes>,
     consumer: Weak<BaseConsumer<Watcher>>,
     wish: Arc<AtomicU8>,
@@ -131,6 +134,9 @@ impl Member {
         config.set("statistics.interval.ms", STATISTICS.as_millis().to_string());
         let what = format!("join the group `{group}`");
         let lanes = Arc::new(Lanes::new(topics.clone(), max_span, epoch, read, clock.clone()));
+        if let Some(GivenUp { why, .. }) = probe.given_up().remove(&group) {
+            lanes.inherit(why);
+        }
         let wish = Arc::new(AtomicU8::new(wish::GO_ON));
         let watcher = Watcher {
             trouble: Trouble::new(clock.clone()),
@@ -164,7 +170,7 @@ impl Member {
             poller.run();
             let _ = end.send(true);
         })?;
-        Ok(Self { lanes, consumer: seen, wish, ended, clock })
+        Ok(Self { group, lanes, consumer: seen, wish, ended, clock })
     }
 
     /// See [`Lanes::take`].
@@ -213,6 +219,11 @@ impl Member {
     /// The first topic that it reads.
     pub(crate) fn topic(&self) -> &str {
         self.lanes.a_topic().unwrap_or_default()
+    }
+
+    /// Its group.
+    pub(crate) fn group(&self) -> &str {
+        &self.group
     }
 
     /// What keeps it from its work, if anything does.
@@ -282,7 +293,7 @@ pub(crate) struct Offsets {
 /// The others may take as long as a partition waits for its handlers, and one that has died is a member for a session.
 fn limits(connection: &KafkaSettings) -> Limits {
     let joining = connection.revoke_wait + connection.session + MARGIN / 2;
-    Limits { joining, commit: connection.session + COMMIT }
+    Limits { joining, commit: connection.session + COMMIT, coordinator: connection.session + FENCING }
 }
 
 /// The poll that takes a partition away waits for its handlers.

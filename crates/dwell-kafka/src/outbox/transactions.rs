@@ -21,8 +21,9 @@ use std::{
 /// How long one call about a transaction waits before it says so; it is then made again.
 pub(super) const CALL: Duration = Duration::from_secs(5);
 
-/// How many such calls are made for one step. A producer that has lost its last broker never succeeds.
-const CALLS: u32 = 12;
+/// How many such calls are made for one step. A producer that has lost its last broker never succeeds, and by default the broker
+/// has given up the transaction by then.
+const CALLS: u32 = 3;
 
 /// How many names for transactions this process has used. None is used again, not by a relay that starts again either: a
 /// broker may still be at work on what was begun under it.
