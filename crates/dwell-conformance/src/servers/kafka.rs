@@ -1,6 +1,8 @@
-//! Apache Kafka in KRaft mode: one node, or a cluster of three, each of them broker and controller in one process.
+//! Apache Kafka in KRaft mode: one node, or a cluster of three, each of them broker and controller
+//! in one process.
 //!
-//! The jars come from Maven Central and are kept in the user's cache. It takes a Java runtime, and Maven the first time.
+//! The jars come from Maven Central and are kept in the user's cache. It takes a Java runtime, and
+//! Maven the first time.
 
 use super::{free_ports, keeper::Keeper, require, wait_until};
 use std::{
@@ -9,6 +11,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
 };
 
 /// The version that is fetched and started.
@@ -18,10 +21,15 @@ pub const USER: &str = "dwell";
 /// The password of [`USER`].
 pub const PASSWORD: &str = "dwell-test-password";
 
+/// How soon a node that does not answer is fenced, unless a test asks for something else. Kafka's
+/// default is 9 s.
+const FENCING: Duration = Duration::from_secs(3);
+
 /// What the log says when the server takes connections.
 const STARTED: &str = "Kafka Server started";
 
-/// How Java runs it. Less heat: it starts twice as fast, and tests never run long enough to miss the better code.
+/// How Java runs it. Less heat: it starts twice as fast, and tests never run long enough to miss
+/// the better code.
 const QUICK: &[&str] = &["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"];
 /// The same, as the documentation of Kafka recommends it for production.
 const RECOMMENDED: &[&str] = &[
@@ -74,6 +82,15 @@ struct Place {
     voters: String,
     /// Copies of each partition.
     replicas: usize,
+    /// How long the controller waits for a node before it fences it.
+    fencing: Duration,
+}
+
+impl Place {
+    /// The only node.
+    fn alone(controller: u16) -> Self {
+        Self { node: 1, voters: format!("1@127.0.0.1:{controller}"), replicas: 1, fencing: FENCING }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +123,8 @@ impl KafkaServer {
         Self::start_as(None, Kind::Production)
     }
 
-    /// Starts one that makes whatever topic somebody asks for, as Kafka does unless it is told otherwise.
+    /// Starts one that makes whatever topic somebody asks for, as Kafka does unless it is told
+    /// otherwise.
     pub fn start_with_automatic_topics() -> io::Result<Self> {
         Self::start_as(None, Kind::MakesTopics)
     }
@@ -122,10 +140,11 @@ impl KafkaServer {
         Self::start_as(Some(Tls { identity, clients: Some(authority.to_owned()) }), Kind::Quick)
     }
 
-    /// Starts one that tells clients to connect to this port, where a proxy leads to [`Self::port`].
+    /// Starts one that tells clients to connect to this port, where a proxy leads to
+    /// [`Self::port`].
     pub fn start_behind(advertised: u16) -> io::Result<Self> {
         let ports = Ports { advertised, ..Ports::new(free_ports()?) };
-        let place = Place { node: 1, voters: format!("1@127.0.0.1:{}", ports.controller), replicas: 1 };
+        let place = Place::alone(ports.controller);
         let mut server = Self::at(ports, None, Kind::Quick, place)?;
         server.resume()?;
         Ok(server)
@@ -138,7 +157,7 @@ impl KafkaServer {
 
     fn start_as(tls: Option<Tls>, kind: Kind) -> io::Result<Self> {
         let ports = Ports::new(free_ports()?);
-        let place = Place { node: 1, voters: format!("1@127.0.0.1:{}", ports.controller), replicas: 1 };
+        let place = Place::alone(ports.controller);
         let mut server = Self::at(ports, tls, kind, place)?;
         server.resume()?;
         Ok(server)
@@ -225,18 +244,20 @@ impl KafkaServer {
         format!("127.0.0.1:{}", self.ports.plain)
     }
 
-    /// Host and port of the listener that asks for [`USER`] and [`PASSWORD`], by SASL: `PLAIN`, `SCRAM-SHA-256` or
-    /// `SCRAM-SHA-512`.
+    /// Host and port of the listener that asks for [`USER`] and [`PASSWORD`], by SASL: `PLAIN`,
+    /// `SCRAM-SHA-256` or `SCRAM-SHA-512`.
     pub fn address_with_password(&self) -> String {
         format!("127.0.0.1:{}", self.ports.password)
     }
 
-    /// Host and port of the listener that speaks TLS, if there is one. Its certificate has to be for `localhost`.
+    /// Host and port of the listener that speaks TLS, if there is one. Its certificate has to be
+    /// for `localhost`.
     pub fn address_with_tls(&self) -> String {
         format!("localhost:{}", self.ports.tls)
     }
 
-    /// Host and port of the listener that speaks TLS and asks for [`USER`] and [`PASSWORD`], if there is one.
+    /// Host and port of the listener that speaks TLS and asks for [`USER`] and [`PASSWORD`], if
+    /// there is one.
     pub fn address_with_tls_and_password(&self) -> String {
         format!("localhost:{}", self.ports.tls_and_password)
     }
@@ -285,7 +306,7 @@ impl KafkaServer {
 
     fn settings(&self) -> String {
         let Ports { plain, password, controller, tls, tls_and_password, advertised } = self.ports;
-        let Place { node, voters, replicas } = &self.place;
+        let Place { node, voters, replicas, fencing } = &self.place;
         // Writes go on while one is away.
         let in_sync = replicas.div_ceil(2);
         let data = self.path("data");
@@ -310,7 +331,7 @@ impl KafkaServer {
             "process.roles=broker,controller\n\
              node.id={node}\n\
              controller.quorum.voters={voters}\n\
-             broker.session.timeout.ms=3000\n\
+             broker.session.timeout.ms={fencing}\n\
              broker.heartbeat.interval.ms=500\n\
              controller.listener.names=CONTROLLER\n\
              listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{password},CONTROLLER://127.0.0.1:{controller}{ssl}\n\
@@ -337,6 +358,7 @@ impl KafkaServer {
              group.initial.rebalance.delay.ms=0\n\
              group.min.session.timeout.ms=1000\n\
              log.cleaner.enable=true\n",
+            fencing = fencing.as_millis(),
             data = data.display()
         )
     }
@@ -378,6 +400,12 @@ pub struct KafkaCluster {
 impl KafkaCluster {
     /// Starts three servers, and waits until each takes connections.
     pub fn start() -> io::Result<Self> {
+        Self::start_fencing_after(FENCING)
+    }
+
+    /// Starts three servers. The controller waits this long for a node that does not answer before
+    /// it fences it.
+    pub fn start_fencing_after(fencing: Duration) -> io::Result<Self> {
         let ports: [u16; 3 * Ports::COUNT] = free_ports()?;
         let (ports, _) = ports.as_chunks();
         let all: Vec<_> = ports.iter().map(|ports| Ports::new(*ports)).collect();
@@ -386,7 +414,7 @@ impl KafkaCluster {
         let voters = voters.collect::<Vec<_>>().join(",");
         let mut nodes = vec![];
         for (ports, node) in all.into_iter().zip(1..) {
-            let place = Place { node, voters: voters.clone(), replicas: 3 };
+            let place = Place { node, voters: voters.clone(), replicas: 3, fencing };
             nodes.push(KafkaServer::at(ports, None, Kind::Quick, place)?);
         }
         // None is ready before most of them are there.

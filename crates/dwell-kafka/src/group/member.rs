@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     fault::fault,
-    probe::Probe,
+    probe::{GivenUp, Probe},
     record::{Read, Record},
     settings::KafkaSettings,
     trouble::Trouble,
@@ -41,6 +41,9 @@ const POLL: Duration = Duration::from_secs(300);
 const MARGIN: Duration = Duration::from_secs(60);
 /// How long a commit may take beyond the session timeout.
 const COMMIT: Duration = Duration::from_secs(10);
+/// How long a cluster may take to fence a broker that has crashed: 9 s by default, and 18 s with
+/// ZooKeeper.
+const FENCING: Duration = Duration::from_secs(18);
 
 /// Settings of a member.
 pub(crate) struct MemberSettings<'a> {
@@ -86,6 +89,7 @@ pub(crate) struct Fetch {
 /// A member of a group. Dropping it is like a crash: nothing more is committed, and its partitions
 /// are reassigned.
 pub(crate) struct Member {
+    group: String,
     lanes: Arc<Lanes>,
     consumer: Weak<BaseConsumer<Watcher>>,
     wish: Arc<AtomicU8>,
@@ -138,6 +142,9 @@ impl Member {
         config.set("statistics.interval.ms", STATISTICS.as_millis().to_string());
         let what = format!("join the group `{group}`");
         let lanes = Arc::new(Lanes::new(topics.clone(), max_span, epoch, read, clock.clone()));
+        if let Some(GivenUp { why, .. }) = probe.given_up().remove(&group) {
+            lanes.inherit(why);
+        }
         let wish = Arc::new(AtomicU8::new(wish::GO_ON));
         let watcher = Watcher {
             trouble: Trouble::new(clock.clone()),
@@ -171,7 +178,7 @@ impl Member {
             poller.run();
             let _ = end.send(true);
         })?;
-        Ok(Self { lanes, consumer: seen, wish, ended, clock })
+        Ok(Self { group, lanes, consumer: seen, wish, ended, clock })
     }
 
     /// See [`Lanes::take`].
@@ -223,7 +230,12 @@ impl Member {
         self.lanes.a_topic().unwrap_or_default()
     }
 
-    /// Returns what prevents the member from working, if anything does.
+    /// Its group.
+    pub(crate) fn group(&self) -> &str {
+        &self.group
+    }
+
+    /// What keeps it from its work, if anything does.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.lanes.trouble()
     }
@@ -291,7 +303,7 @@ pub(crate) struct Offsets {
 /// as `revoke_wait`, and a dead member stays in the group for a session.
 fn limits(connection: &KafkaSettings) -> Limits {
     let joining = connection.revoke_wait + connection.session + MARGIN / 2;
-    Limits { joining, commit: connection.session + COMMIT }
+    Limits { joining, commit: connection.session + COMMIT, coordinator: connection.session + FENCING }
 }
 
 /// Returns the longest poll: the poll that revokes a partition waits for its handlers.

@@ -176,7 +176,7 @@ impl Relay {
         let outbox = || {
             Outbox::new(settings.clone(), client_id.clone(), self.seams.clock.clone())
                 .with_largest(topics::largest(settings))
-                .with_probe(self.cluster.probe())
+                .with_probe(self.cluster.probe(), self.counts.replaced.clone())
         };
         let levels = topics::levels(&settings.relay);
         let shared = Arc::new(Shared {
@@ -225,11 +225,13 @@ impl Relay {
         for (level, transactions) in levels.into_iter().zip(transactions) {
             let member = Arc::new(joiner.join(&level)?);
             let worker = Worker::new(shared.clone(), joiner.clone(), member, level, transactions);
-            workers.spawn(worker.run(told.clone()));
+            let told = told.clone();
+            workers.spawn(async move { (None, worker.run(told).await) });
         }
         let mut result = Ok(());
         let mut is_stopping = false;
-        // A worker that ends by itself ends all others: the whole relay is then restarted.
+        // One that ends by itself ends all: the whole is then started again. Only a level outside
+        // the ladder may be deleted.
         while !workers.is_empty() {
             tokio::select! {
                 biased;
@@ -243,11 +245,13 @@ impl Relay {
                     match joined {
                         Ok(joined) => {
                             for (member, level) in joined {
+                                let topic = level.topic.clone();
                                 let transactions = transactions_of(&level);
                                 let joiner = joiner.clone();
                                 let worker =
                                     Worker::new(shared.clone(), joiner, member, level, transactions);
-                                workers.spawn(worker.run(told.clone()));
+                                let told = told.clone();
+                                workers.spawn(async move { (Some(topic), worker.run(told).await) });
                             }
                             continue;
                         }
@@ -255,10 +259,23 @@ impl Relay {
                     }
                 }
                 Some(ended) = workers.join_next() => {
-                    result = result.and(ended.unwrap_or_else(|error| match error.try_into_panic() {
+                    let (outside_ladder, ended) = ended.unwrap_or_else(|error| match error.try_into_panic() {
                         Ok(panic) => std::panic::resume_unwind(panic),
-                        Err(_) => Err(Error::new(ErrorKind::Closed, "the relay ended with its runtime")),
-                    }));
+                        Err(_) => {
+                            let text = "the relay ended with its runtime";
+                            (None, Err(Error::new(ErrorKind::Closed, text)))
+                        }
+                    });
+                    if let (Some(topic), Err(error)) = (outside_ladder, &ended)
+                        && error.kind() == ErrorKind::NotFound
+                        && !is_stopping
+                    {
+                        tracing::info!(topic = &*topic, "a delay topic that is not in the ladder was deleted");
+                        upkeep.ended(&topic);
+                        self.counts.forgets(&topic);
+                        continue;
+                    }
+                    result = result.and(ended);
                 }
             }
             is_stopping = true;
