@@ -333,7 +333,7 @@ impl Claimed {
             problem: problem.clone(),
             receipt: Receipt::new(position, fence).with_identity(receipt.identity()),
         };
-        self.hold.settle(delivery, verdict).await
+        self.hold.settle(delivery, verdict, self.jobs.bus().runtime()).await
     }
 }
 
