@@ -165,7 +165,8 @@ impl Bus {
     /// Stops in order: see [`run_until`](Self::run_until). From then on a send is `Closed`. A transport that was given to
     /// [`start_on`](Builder::start_on) stays open, because other buses may use it: close it yourself.
     ///
-    /// Within a handler of this bus it begins to stop and returns at once: the stop itself waits for that handler.
+    /// Within a handler of this bus, and by the [`Cx::bus`](crate::Cx::bus) of one, it begins to stop and returns at once:
+    /// the stop itself waits for that handler.
     ///
     /// ```
     /// # use dwell::{ErrorKind, prelude::*};
@@ -181,10 +182,11 @@ impl Bus {
     /// ```
     pub async fn shutdown(&self) -> Result<()> {
         let engine = self.engine()?;
-        if !engine.is_inside_handler() {
+        if !self.is_inside() {
             return engine.shutdown().await;
         }
-        let runtime = Handle::try_current().ok().or_else(|| self.runtime().cloned());
+        // Rather than the current one, which may be the handler's own and end with it.
+        let runtime = self.runtime().cloned().or_else(|| Handle::try_current().ok());
         let runtime = runtime.ok_or_else(|| {
             let text =
                 "a bus cannot be stopped from within a handler without the runtime that it was started on";
