@@ -2,14 +2,16 @@
 
 use super::{Bench, Case, Outcome, Parts, Run, Stage, case, failure, too_late};
 use crate::Time;
-use dwell_core::{Due, Envelope, ErrorKind, Query, Timestamp};
-use dwell_engine::Verdict;
+use dwell_core::{Change, Changed, Due, Envelope, ErrorKind, Of, Query, RetryPolicy, Timestamp};
+use dwell_engine::{SubscriptionSettings, Verdict};
 use std::{collections::BTreeSet, time::Duration};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case!(Waiting, a_delayed_send_is_never_early_and_its_lateness_is_told, Waits),
         case!(Waiting, no_delayed_send_is_early_by_a_microsecond, Waits),
+        case!(Waiting, no_deferral_and_no_retry_is_early_by_a_microsecond, Waits),
+        case!(Waiting, no_rescheduled_message_is_early_by_a_microsecond, Waits, Managed),
         case!(Waiting, an_engine_whose_clock_is_wrong_sends_nothing_early_or_late, Waits),
         case!(Waiting, a_millisecond_is_waited_for_and_so_is_a_second, Waits),
         case!(Waiting, a_past_time_is_at_once, Waits),
@@ -93,6 +95,70 @@ async fn no_delayed_send_is_early_by_a_microsecond(stage: Stage) -> Outcome {
     asked.sort();
     let early = runs.iter().zip(&asked).filter(|(run, (_, sent, delay))| run.at - *sent < *delay);
     let early: Vec<_> = early.map(|(run, (_, sent, delay))| (run.id(), *delay - (run.at - *sent))).collect();
+    assert!(early.is_empty(), "{} of {COUNT} are early: {early:?}", early.len());
+    Ok(())
+}
+
+/// The same of deferrals and retries. Each waits from the end of a run, which is later than its beginning.
+async fn no_deferral_and_no_retry_is_early_by_a_microsecond(stage: Stage) -> Outcome {
+    const COUNT: usize = 100;
+    const DELAY: Duration = Duration::from_millis(3);
+    let bench = Bench::new(&stage).await?;
+    let retry = RetryPolicy { base_delay: DELAY, max_delay: DELAY, jitter: 0.0, max_retries: 1 };
+    let settings = SubscriptionSettings { retry, ..stage.settings("orders", "mail") };
+    bench
+        .handle(settings, |message, before| match (before, message.id.0.starts_with("retry")) {
+            (0, true) => Verdict::fail("no"),
+            (0, false) => Verdict::defer(DELAY),
+            _ => Verdict::ACK,
+        })
+        .await?;
+    for n in 0..COUNT / 2 {
+        for id in [format!("retry-{n}"), format!("defer-{n}")] {
+            bench.send("orders", &id).await?;
+        }
+    }
+    bench.runs.until(COUNT).await?;
+    stage.pass(DELAY).await;
+    let runs = bench.runs.until(2 * COUNT).await?;
+    let firsts: BTreeSet<_> = runs.iter().map(Run::id).collect();
+    let waits = firsts.into_iter().map(|id| {
+        let of: Vec<_> = runs.iter().filter(|run| run.id() == id).map(|run| run.at).collect();
+        (id, of[1] - of[0])
+    });
+    let early: Vec<_> = waits.filter(|(_, waited)| *waited < DELAY).collect();
+    assert!(early.is_empty(), "{} of {COUNT} are early: {early:?}", early.len());
+    Ok(())
+}
+
+/// The same of messages whose delay begins when they are rescheduled, by either way.
+async fn no_rescheduled_message_is_early_by_a_microsecond(stage: Stage) -> Outcome {
+    const COUNT: usize = 100;
+    const DELAY: Duration = Duration::from_millis(3);
+    let bench = Bench::new(&stage).await?;
+    bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    let (clock, ledger, due) = (stage.clock(), bench.engine.ledger(), Due::After(DELAY));
+    let ids: Vec<_> = (0..COUNT).map(|n| format!("{n:02}")).collect();
+    let long = Due::After(stage.long());
+    bench.send_all(&ids.iter().map(|id| stage.envelope("orders", id).due(long)).collect::<Vec<_>>()).await?;
+    let mut asked = vec![];
+    for (n, id) in ids.iter().enumerate() {
+        let (id, rescheduled) = (id.as_str().into(), clock.elapsed());
+        let changed = match &ledger {
+            Some(ledger) if n % 2 == 0 => {
+                let answers = ledger.change(&id, Of::All, Change::Reschedule(due), "suite").await?;
+                answers.iter().any(|answer| answer.changed == Changed::Done)
+            }
+            _ => bench.engine.reschedule(&id, due).await? == Changed::Done,
+        };
+        assert!(changed, "{id}");
+        asked.push(rescheduled);
+    }
+    stage.pass(DELAY).await;
+    let mut runs = bench.runs.until(COUNT).await?;
+    runs.sort_by_key(|run| run.id().to_owned());
+    let waits = runs.iter().zip(asked).map(|(run, rescheduled)| (run.id(), run.at - rescheduled));
+    let early: Vec<_> = waits.filter(|(_, waited)| *waited < DELAY).collect();
     assert!(early.is_empty(), "{} of {COUNT} are early: {early:?}", early.len());
     Ok(())
 }
