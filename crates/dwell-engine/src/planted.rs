@@ -55,6 +55,12 @@ pub enum Bug {
     ReplacedStillFires,
     /// A send without an id of the user's own replaces the entry that has its name.
     PlainSendReplaces,
+    /// Two messages of one id and content share the name of a copy in a store.
+    StoredCopiesShareAName,
+    /// Nobody records that a message with a chosen id was sent.
+    SendNotRecorded,
+    /// A send that nobody knows to be done counts as done.
+    SendingTakenForSent,
     /// A receipt is good for as long as its place is taken, whoever holds it.
     StaleReceiptAccepted,
     /// A lease never runs out.

@@ -202,6 +202,19 @@ pub struct Received {
     pub deliveries: Option<u32>,
 }
 
+/// The store's answer to somebody who is about to send a message with a chosen id.
+#[derive(Clone, Debug)]
+pub struct SendBegun {
+    /// The request of the workload.
+    pub request: Option<usize>,
+    /// The message.
+    pub subject: Subject,
+    /// Where it goes.
+    pub to: Address,
+    /// It was sent before, and is not to be sent again.
+    pub duplicate: bool,
+}
+
 /// A message left a process's hands, in the broker's eyes.
 #[derive(Clone, Debug)]
 pub struct Settled {
@@ -383,6 +396,10 @@ pub enum Event {
     GaveBack(Who, u64, Address),
     /// A consumer was dropped without leaving: what it held comes again when its leases have run out.
     Dropped(Who, u64, Address),
+    /// A store recorded that a message with a chosen id is about to be sent, or answered that it was sent before.
+    SendBegun(SendBegun),
+    /// A store recorded how such a send ended: whether the broker took the message.
+    SendEnded(Subject, Address, bool),
     /// A cancel of the pending entries of this message in this service.
     Cancelled(Service, MessageId, Changed),
     /// A reschedule of them.
@@ -422,6 +439,8 @@ impl Event {
             Self::Confirmed { subject, .. } => subject.id == *id,
             Self::Received(received) => received.subject.id == *id,
             Self::Settled(settled) => settled.subject.id == *id,
+            Self::SendBegun(begun) => begun.subject.id == *id,
+            Self::SendEnded(subject, ..) => subject.id == *id,
             Self::Cancelled(_, of, _) | Self::Rescheduled(_, of, ..) => of == id,
             Self::Run(run) => run.subject.id == *id,
         }

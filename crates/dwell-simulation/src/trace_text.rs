@@ -68,6 +68,11 @@ impl fmt::Display for Event {
             }
             Self::GaveBack(who, _, of) => write!(f, "{who} left {of}"),
             Self::Dropped(who, _, of) => write!(f, "{who} could not leave {of} in order"),
+            Self::SendBegun(begun) => {
+                let answer = if begun.duplicate { "was sent before" } else { "may be sent" };
+                write!(f, "store: {} to {} {answer}", begun.subject, begun.to)
+            }
+            Self::SendEnded(subject, to, sent) => write!(f, "store: {subject} to {to} sent: {sent}"),
             Self::Cancelled(service, id, changed) => write!(f, "{service} cancel of {id}: {changed:?}"),
             Self::Rescheduled(service, id, due, changed) => {
                 write!(f, "{service} reschedule of {id} to {}: {changed:?}", due_text(*due))

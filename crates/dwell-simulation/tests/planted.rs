@@ -46,6 +46,9 @@ finds! {
     whole_seconds_are_early: WholeSeconds, [NeverEarly];
     what_was_replaced_and_fires_is_a_duplicate: ReplacedStillFires, [DuplicatesExplained];
     a_send_that_replaces_another_loses_messages: PlainSendReplaces, [NeverLost];
+    copies_that_share_a_name_lose_messages: StoredCopiesShareAName, [NeverLost];
+    a_send_that_is_not_recorded_is_sent_again: SendNotRecorded, [DuplicatesExplained];
+    a_send_that_is_taken_for_done_loses_messages: SendingTakenForSent, [NeverLost];
     a_stale_receipt_that_is_accepted_makes_duplicates: StaleReceiptAccepted, [DuplicatesExplained];
     a_lease_that_never_runs_out_loses_messages: LeaseForEver, [NeverLost];
     a_release_that_counts_as_a_crash_breaks_the_budget: ReleaseCountedAsCrash, [BudgetsHold];

@@ -13,6 +13,7 @@ mod finish;
 mod held;
 mod placing;
 mod running;
+mod sending;
 mod tally;
 mod track;
 mod walls;
@@ -29,6 +30,7 @@ use dwell_core::{Address, Changed, MessageId, Timestamp};
 use dwell_engine::DeadLetter;
 use entries::Entries;
 use held::{Delivered, Held};
+use sending::Sends;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -110,6 +112,7 @@ pub(crate) struct Checker {
     /// Copies that a process may make, and those of which it knows that they are there.
     copies: BTreeMap<(Who, Subject, Address, u32), Copies>,
     requests: BTreeMap<(usize, usize), (Duration, Request)>,
+    sends: Sends,
     /// When something that waited under an id was last changed.
     changed: BTreeMap<MessageId, Duration>,
     /// Lives in which some call did not go well.
@@ -132,6 +135,7 @@ impl Checker {
             runs: BTreeMap::new(),
             copies: BTreeMap::new(),
             requests: BTreeMap::new(),
+            sends: Sends::default(),
             changed: BTreeMap::new(),
             troubled: BTreeSet::new(),
             tally: Tally::default(),
@@ -224,6 +228,8 @@ impl Checker {
                     }
                 }
             }
+            Event::SendBegun(begun) => self.send_begun(begun),
+            Event::SendEnded(subject, to, sent) => self.sends.ended(subject, to, *sent),
             Event::Cancelled(service, id, changed) => self.cancelled(*service, id, *changed),
             Event::Rescheduled(service, id, due, changed) => {
                 if *changed == Changed::Done {
@@ -300,8 +306,11 @@ impl Checker {
     fn answered(&mut self, number: (usize, usize), answer: &Answer) {
         let Some((asked, request)) = self.requests.get(&number).cloned() else { return };
         match (request, answer) {
-            (Request::Send { subject, to, .. }, Answer::Sent(_)) => {
+            (Request::Send { subject, to, once, .. }, Answer::Sent(_)) => {
                 self.tally.sent += 1;
+                if once.is_some() {
+                    self.check_recorded(number.0, &subject, &to);
+                }
                 if !self.entries.is_known(&subject, &to) {
                     let text = format!("the send to {to} was answered with Ok, and nobody accepted it");
                     self.broken(Promise::NeverLost, &subject.id, text);

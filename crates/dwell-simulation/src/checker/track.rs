@@ -99,6 +99,8 @@ pub(super) struct Track {
     pub(super) ends: Vec<(Duration, End)>,
     /// It may or may not have been replaced: how often it ends cannot be told.
     pub(super) unsure: bool,
+    /// Copies that took the place of a copy that waited.
+    pub(super) repeated: u32,
     pub(super) last_placed: Option<Duration>,
     /// Faults that may have made it come again.
     pub(super) faults: u32,
