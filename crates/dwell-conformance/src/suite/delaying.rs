@@ -77,20 +77,32 @@ async fn a_delayed_send_is_never_early_and_its_lateness_is_told(stage: Stage) ->
     Ok(())
 }
 
+/// Waits until the `n`th step may begin, so that the steps begin at all parts of a millisecond: timers fire at one of them, and
+/// hide whatever is early after steps that begin before it.
+async fn until_step(stage: &Stage, start: Duration, n: usize) {
+    const STEP: Duration = Duration::from_micros(217);
+    let begins = start + STEP * n as u32;
+    while stage.rig().time().virtual_clock().is_none() && stage.clock().elapsed() < begins {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Delays of milliseconds, sent one by one, so that each send begins at another part of a millisecond.
 async fn no_delayed_send_is_early_by_a_microsecond(stage: Stage) -> Outcome {
-    const COUNT: u64 = 100;
+    const COUNT: usize = 100;
     let bench = Bench::new(&stage).await?;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
     let (clock, mut asked) = (stage.clock(), vec![]);
+    let start = clock.elapsed();
     for n in 0..COUNT {
-        let (id, delay) = (n.to_string(), Duration::from_millis(1 + n % 20));
+        until_step(&stage, start, n).await;
+        let (id, delay) = (n.to_string(), Duration::from_millis(1 + n as u64 % 20));
         let sent = clock.elapsed();
         bench.send_after("orders", &id, delay).await?;
         asked.push((id, sent, delay));
     }
     stage.pass(Duration::from_millis(20)).await;
-    let mut runs = bench.runs.until(COUNT as usize).await?;
+    let mut runs = bench.runs.until(COUNT).await?;
     runs.sort_by_key(|run| run.id().to_owned());
     asked.sort();
     let early = runs.iter().zip(&asked).filter(|(run, (_, sent, delay))| run.at - *sent < *delay);
@@ -113,7 +125,9 @@ async fn no_deferral_and_no_retry_is_early_by_a_microsecond(stage: Stage) -> Out
             _ => Verdict::ACK,
         })
         .await?;
+    let start = stage.clock().elapsed();
     for n in 0..COUNT / 2 {
+        until_step(&stage, start, n).await;
         for id in [format!("retry-{n}"), format!("defer-{n}")] {
             bench.send("orders", &id).await?;
         }
@@ -141,8 +155,9 @@ async fn no_rescheduled_message_is_early_by_a_microsecond(stage: Stage) -> Outco
     let ids: Vec<_> = (0..COUNT).map(|n| format!("{n:02}")).collect();
     let long = Due::After(stage.long());
     bench.send_all(&ids.iter().map(|id| stage.envelope("orders", id).due(long)).collect::<Vec<_>>()).await?;
-    let mut asked = vec![];
+    let (start, mut asked) = (clock.elapsed(), vec![]);
     for (n, id) in ids.iter().enumerate() {
+        until_step(&stage, start, n).await;
         let (id, rescheduled) = (id.as_str().into(), clock.elapsed());
         let changed = match &ledger {
             Some(ledger) if n % 2 == 0 => {
