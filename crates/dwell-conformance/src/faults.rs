@@ -1,9 +1,10 @@
 //! A transport that fails where a test says so, and counts what is asked of it.
 
 use dwell_core::{
-    Address, BoxFuture, Capabilities, Changed, Consumer, Delivery, Due, Entries, Envelope, Error, ErrorKind,
-    Inbox, LeaseId, Ledger, OnMissing, Pending, Producer, Query, Receive, Result, Scheduler, Sent, Settle,
-    Subscription, Topic, Transport, Unsettled, ready,
+    Address, Answer, BoxFuture, Capabilities, Change, Changed, Consumer, Count, Delivery, Due, Entries,
+    Envelope, Error, ErrorKind, Inbox, LeaseId, Ledger, MessageId, Of, Oldest, OnMissing, Page, Pending,
+    Producer, Query, Receive, Record, RecordQuery, Result, Scheduler, Sent, Settle, Subscription, Topic,
+    Transport, Unsettled, ready,
 };
 use std::{
     collections::BTreeMap,
@@ -58,10 +59,11 @@ pub struct Faulty {
 #[derive(Default)]
 struct Faults {
     sends: BTreeMap<Address, SendFault>,
-    /// How many of the next settlements, renewals and entries fail.
+    /// How many of the next settlements, renewals, entries and changes fail.
     settles: usize,
     extends: usize,
     schedules: usize,
+    changes: usize,
     /// How many of the next deliveries cannot be read.
     unreadable: usize,
     /// What has reached the transport.
@@ -97,6 +99,12 @@ impl Faulty {
         self.faults().schedules = count;
     }
 
+    /// The next `count` changes of pending messages, by the scheduler or the ledger, are
+    /// `Unavailable` and change nothing.
+    pub fn fail_changes(&self, count: usize) {
+        self.faults().changes = count;
+    }
+
     /// The next `count` deliveries have a [`Delivery::problem`].
     pub fn spoil_deliveries(&self, count: usize) {
         self.faults().unreadable = count;
@@ -106,7 +114,8 @@ impl Faulty {
     pub fn heal(&self) {
         let mut faults = self.faults();
         faults.sends.clear();
-        (faults.settles, faults.extends, faults.schedules, faults.unreadable) = (0, 0, 0, 0);
+        (faults.settles, faults.extends, faults.schedules) = (0, 0, 0);
+        (faults.changes, faults.unreadable) = (0, 0);
         self.healed.send_modify(|times| *times += 1);
     }
 
@@ -128,6 +137,13 @@ impl Faulty {
     /// How many entries have reached the scheduler.
     pub fn scheduled(&self) -> usize {
         self.faults().scheduled
+    }
+
+    fn change(&self) -> Result<()> {
+        match take(&mut self.faults().changes, 1) {
+            0 => Ok(()),
+            _ => Err(unavailable("changing what waits")),
+        }
     }
 
     fn faults(&self) -> MutexGuard<'_, Faults> {
@@ -180,7 +196,8 @@ impl Transport for Faulty {
     }
 
     fn ledger(&self) -> Option<Arc<dyn Ledger>> {
-        self.inner.ledger()
+        let inner = self.inner.ledger()?;
+        Some(Arc::new(FaultyLedger { inner, of: self.clone() }))
     }
 
     fn inbox(&self) -> Option<Arc<dyn Inbox>> {
@@ -319,15 +336,57 @@ impl Scheduler for FaultyScheduler {
     }
 
     fn cancel<'a>(&'a self, entries: &'a Entries) -> BoxFuture<'a, Result<Changed>> {
-        self.inner.cancel(entries)
+        Box::pin(async move {
+            self.of.change()?;
+            self.inner.cancel(entries).await
+        })
     }
 
     fn reschedule<'a>(&'a self, entries: &'a Entries, due: Due) -> BoxFuture<'a, Result<Changed>> {
-        self.inner.reschedule(entries, due)
+        Box::pin(async move {
+            self.of.change()?;
+            self.inner.reschedule(entries, due).await
+        })
     }
 
     fn pending(&self, query: Query) -> BoxFuture<'_, Result<Vec<Pending>>> {
         self.inner.pending(query)
+    }
+}
+
+struct FaultyLedger {
+    inner: Arc<dyn Ledger>,
+    of: Faulty,
+}
+
+impl Ledger for FaultyLedger {
+    fn get<'a>(&'a self, id: &'a MessageId) -> BoxFuture<'a, Result<Vec<Record>>> {
+        self.inner.get(id)
+    }
+
+    fn list(&self, query: RecordQuery) -> BoxFuture<'_, Result<Page<Record>>> {
+        self.inner.list(query)
+    }
+
+    fn counts(&self) -> BoxFuture<'_, Result<Vec<Count>>> {
+        self.inner.counts()
+    }
+
+    fn oldest_ready(&self) -> BoxFuture<'_, Result<Vec<Oldest>>> {
+        self.inner.oldest_ready()
+    }
+
+    fn change<'a>(
+        &'a self,
+        id: &'a MessageId,
+        of: Of,
+        change: Change,
+        by: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<Answer>>> {
+        Box::pin(async move {
+            self.of.change()?;
+            self.inner.change(id, of, change, by).await
+        })
     }
 }
 

@@ -310,7 +310,11 @@ fn hyphenated(uuid: u128) -> IdText {
 mod tests {
     use super::*;
     use crate::{Due, Message, SeededRandom, VirtualClock};
-    use std::time::Duration;
+    use std::{
+        collections::BTreeSet,
+        hash::{BuildHasher, RandomState},
+        time::Duration,
+    };
 
     #[test]
     fn ids_are_unique_uuids_v7_ordered_by_time() {
@@ -328,7 +332,7 @@ mod tests {
             assert!(b"89ab".contains(&bytes[19]), "{id}");
             assert!(*id < later);
         }
-        assert_eq!(first.iter().collect::<std::collections::BTreeSet<_>>().len(), 1000);
+        assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 1000);
     }
 
     #[test]
@@ -343,6 +347,28 @@ mod tests {
         }
         let ids: Vec<_> = texts.iter().map(MessageId::from).collect();
         assert!(ids.is_sorted(), "ids are ordered as their texts");
+    }
+
+    #[test]
+    fn an_id_formats_and_hashes_like_its_text() {
+        let hasher = RandomState::new();
+        for text in ["a".repeat(SHORT), "b".repeat(SHORT + 1)] {
+            let id = MessageId::from(&text);
+            assert_eq!(format!("{id:?}"), format!("MessageId({text:?})"));
+            assert_eq!(hasher.hash_one(&id.0), hasher.hash_one(text.as_str()));
+            assert_eq!(matches!(id.0.0, Repr::Short(..)), text.len() <= SHORT, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_uuid_starts_with_its_time() {
+        let ids = UuidIds::new(Arc::new(VirtualClock::new()), Arc::new(SeededRandom::new(1)));
+        for (millis, begins) in [(0x0123_4567_89ab, "01234567-89ab-7"), (-1, "00000000-0000-7")] {
+            let id = ids.next_at(Timestamp(millis));
+            assert!(id.0.starts_with(begins), "{id}");
+        }
+        let parts: BTreeSet<_> = (0..100).map(|_| ids.next_at(Timestamp(0)).0[15..18].to_owned()).collect();
+        assert!(parts.len() > 50, "all random bits are random: {parts:?}");
     }
 
     #[test]
@@ -406,7 +432,7 @@ mod tests {
     #[test]
     fn each_loss_at_the_same_count_has_its_own_name() {
         let mut envelope = Envelope::new(Address::subscription("orders", "mail"), Message::new("a", "t", ""));
-        let mut names = std::collections::BTreeSet::new();
+        let mut names = BTreeSet::new();
         for (handled, count) in [(0, ""), (1, "#1")] {
             envelope.message.attempts.handled = handled;
             envelope.message.headers.take(wire::LOST_COUNT);

@@ -7,7 +7,7 @@ use crate::{
     forward::Forwarder,
     gaps::Gaps,
     inside::Runs,
-    monitor::{Books, CombinedLedger, Monitor, StoreLedger, best, hidden},
+    monitor::{Books, CombinedLedger, Monitor, StoreLedger, best, hidden, unless_done},
     observe::Observer,
     pump::{Pump, Work},
     settings::SubscriptionSettings,
@@ -340,10 +340,11 @@ impl Engine {
             for (scheduler, topic) in &schedulers {
                 let entries = Entries { message: id.clone(), topic: topic.clone() };
                 let answer = match due {
-                    None => scheduler.cancel(&entries).await?,
-                    Some(due) => scheduler.reschedule(&entries, due).await?,
+                    None => scheduler.cancel(&entries).await,
+                    Some(due) => scheduler.reschedule(&entries, due).await,
                 };
-                changed = best([changed, answer]);
+                let answer = unless_done(answer, changed == Changed::Done, id)?;
+                changed = best(answer.into_iter().chain([changed]));
             }
             if changed != Changed::NotFound {
                 return Ok(changed);

@@ -7,7 +7,7 @@ mod books;
 mod combined;
 mod seen;
 
-pub(crate) use books::{Books, best, hidden};
+pub(crate) use books::{Books, best, hidden, unless_done};
 pub(crate) use combined::{CombinedLedger, StoreLedger};
 pub use seen::{Seen, Stage};
 

@@ -52,7 +52,13 @@ pub enum Bug {
     ReplacedStillFires,
     /// A send without a chosen id replaces the entry that has its name.
     PlainSendReplaces,
-    /// A receipt is accepted while its position is in use, whoever has the lease.
+    /// Two messages of one id and content share the name of a copy in a store.
+    StoredCopiesShareAName,
+    /// Nobody records that a message with a chosen id was sent.
+    SendNotRecorded,
+    /// A send that nobody knows to be done counts as done.
+    SendingTakenForSent,
+    /// A receipt is good for as long as its place is taken, whoever holds it.
     StaleReceiptAccepted,
     /// A lease never expires.
     LeaseForEver,

@@ -1,6 +1,5 @@
-//! Handlers that never wait, and so spend the cooperative budget of their task. These tests use
-//! real time, because the tasks of a virtual clock have no such budget.
-#![expect(clippy::disallowed_methods, reason = "these tests need real time")]
+//! Handlers that never wait, and so spend the cooperative budget of their task.
+#![expect(clippy::disallowed_methods, reason = "most of these tests need real time")]
 
 mod common;
 use common::*;
@@ -20,8 +19,14 @@ use tokio::{sync::mpsc, time::timeout};
 
 const GENEROUS: Duration = Duration::from_secs(30);
 
-async fn engine() -> Engine {
-    let seams = Seams::system("test");
+/// Engines on the two system clocks: one that does not know which tasks are runnable, and one that
+/// does.
+async fn engines() -> [Engine; 2] {
+    let tracking = Seams { clock: Arc::new(SystemClock::tracking()), ..Seams::system("test") };
+    [engine(Seams::system("test")).await, engine(tracking).await]
+}
+
+async fn engine(seams: Seams) -> Engine {
     let memory = Arc::new(Memory::new(seams.clone(), MemorySettings::default()));
     Engine::builder(Arc::new(Cooperative(memory)), seams).build().await.unwrap()
 }
@@ -112,28 +117,55 @@ async fn until(what: &str, is: impl Fn() -> bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_always_ready_handler_times_out() {
-    let (engine, end) = (engine().await, Arc::default());
-    let settings = SubscriptionSettings { handler_timeout: SECOND / 5, ..orders() };
-    let pump = engine.subscribe(settings, work(&end)).await.unwrap();
-    engine.send(&[order("busy")]).await.remove(0).unwrap();
-    until("a timeout", || pump.counts().timed_out > 0).await;
-    engine.stop_now();
+    for engine in engines().await {
+        let end = Arc::default();
+        let settings = SubscriptionSettings { handler_timeout: SECOND / 5, ..orders() };
+        let pump = engine.subscribe(settings, work(&end)).await.unwrap();
+        engine.send(&[order("busy")]).await.remove(0).unwrap();
+        until("a timeout", || pump.counts().timed_out > 0).await;
+        engine.stop_now();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_always_ready_handler_does_not_starve_others() {
-    let (engine, end) = (engine().await, Arc::default());
-    let settings = SubscriptionSettings { concurrency: 3, handler_timeout: GENEROUS * 10, ..orders() };
+    for engine in engines().await {
+        let end = Arc::default();
+        let settings = SubscriptionSettings { concurrency: 3, handler_timeout: GENEROUS * 10, ..orders() };
+        let pump = engine.subscribe(settings, work(&end)).await.unwrap();
+        engine.send(&[order("busy")]).await.remove(0).unwrap();
+        until("the busy message runs", || engine.monitor().in_flight().len() == 1).await;
+        for batch in 0..50 {
+            let neighbours: Vec<_> = (0..10).map(|n| order(&format!("{batch}-{n}"))).collect();
+            engine.send(&neighbours).await;
+        }
+        until("the other messages are handled", || pump.counts().handled == 500).await;
+        until("only the busy message is held", || engine.monitor().in_flight().len() == 1).await;
+        end.store(true, Ordering::SeqCst);
+        until("the busy message is handled", || pump.counts().handled == 501).await;
+        engine.stop_now();
+    }
+}
+
+#[tokio::test]
+async fn on_a_virtual_clock_it_starves_no_task_and_is_not_idle() {
+    const MOST_TURNS: usize = 100_000;
+    let (clock, end) = (VirtualClock::new(), Arc::default());
+    let engine = engine(Seams::virtual_time(clock.clone(), 1)).await;
+    let settings = SubscriptionSettings { concurrency: 3, ..orders() };
     let pump = engine.subscribe(settings, work(&end)).await.unwrap();
     engine.send(&[order("busy")]).await.remove(0).unwrap();
-    until("the busy message runs", || engine.monitor().in_flight().len() == 1).await;
-    for batch in 0..50 {
-        let neighbours: Vec<_> = (0..10).map(|n| order(&format!("{batch}-{n}"))).collect();
-        engine.send(&neighbours).await;
+    let neighbours: Vec<_> = (0..10).map(|n| order(&format!("{n}"))).collect();
+    engine.send(&neighbours).await;
+    let mut turns = 0;
+    while pump.counts().handled < 10 {
+        tokio::task::yield_now().await;
+        assert_eq!(clock.stirrings(), None, "a task is runnable after {turns} turns");
+        turns += 1;
+        assert!(turns < MOST_TURNS, "the other messages are handled");
     }
-    until("the other messages are handled", || pump.counts().handled == 500).await;
-    until("only the busy message is held", || engine.monitor().in_flight().len() == 1).await;
     end.store(true, Ordering::SeqCst);
-    until("the busy message is handled", || pump.counts().handled == 501).await;
+    clock.advance(SECOND).await;
+    assert_eq!(pump.counts().handled, 11);
     engine.stop_now();
 }

@@ -204,7 +204,20 @@ pub struct Received {
     pub deliveries: Option<u32>,
 }
 
-/// A settlement accepted by a service.
+/// The store's answer to somebody who is about to send a message with a chosen id.
+#[derive(Clone, Debug)]
+pub struct SendBegun {
+    /// The request of the workload.
+    pub request: Option<usize>,
+    /// The message.
+    pub subject: Subject,
+    /// Where it goes.
+    pub to: Address,
+    /// It was sent before, and is not to be sent again.
+    pub duplicate: bool,
+}
+
+/// A message left a process's hands, in the broker's eyes.
 #[derive(Clone, Debug)]
 pub struct Settled {
     /// The service.
@@ -386,6 +399,11 @@ pub enum Event {
     /// A consumer was dropped without being closed: its messages return when their leases have
     /// expired.
     Dropped(Who, u64, Address),
+    /// A store recorded that a message with a chosen id is about to be sent, or answered that it
+    /// was sent before.
+    SendBegun(SendBegun),
+    /// A store recorded how such a send ended: whether the broker took the message.
+    SendEnded(Subject, Address, bool),
     /// A cancel of the pending entries of this message in this service.
     Cancelled(Service, MessageId, Changed),
     /// A reschedule of the pending entries of this message in this service.
@@ -425,6 +443,8 @@ impl Event {
             Self::Confirmed { subject, .. } => subject.id == *id,
             Self::Received(received) => received.subject.id == *id,
             Self::Settled(settled) => settled.subject.id == *id,
+            Self::SendBegun(begun) => begun.subject.id == *id,
+            Self::SendEnded(subject, ..) => subject.id == *id,
             Self::Cancelled(_, of, _) | Self::Rescheduled(_, of, ..) => of == id,
             Self::Run(run) => run.subject.id == *id,
         }

@@ -75,6 +75,11 @@ impl fmt::Display for Event {
             }
             Self::GaveBack(who, _, of) => write!(f, "{who} closed its consumer of {of}"),
             Self::Dropped(who, _, of) => write!(f, "{who} dropped its consumer of {of}"),
+            Self::SendBegun(begun) => {
+                let answer = if begun.duplicate { "was sent before" } else { "may be sent" };
+                write!(f, "store: {} to {} {answer}", begun.subject, begun.to)
+            }
+            Self::SendEnded(subject, to, sent) => write!(f, "store: {subject} to {to} sent: {sent}"),
             Self::Cancelled(service, id, changed) => write!(f, "{service} cancel of {id}: {changed:?}"),
             Self::Rescheduled(service, id, due, changed) => {
                 write!(f, "{service} reschedule of {id} to {}: {changed:?}", due_text(*due))

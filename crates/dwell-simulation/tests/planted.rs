@@ -46,6 +46,9 @@ finds! {
     due_times_in_whole_seconds_are_early: WholeSeconds, [NeverEarly];
     replaced_message_that_fires_is_a_duplicate: ReplacedStillFires, [DuplicatesExplained];
     plain_send_that_replaces_loses_messages: PlainSendReplaces, [NeverLost];
+    stored_copies_that_share_a_name_lose_messages: StoredCopiesShareAName, [NeverLost];
+    send_that_is_not_recorded_is_a_duplicate: SendNotRecorded, [DuplicatesExplained];
+    unfinished_send_taken_for_sent_loses_messages: SendingTakenForSent, [NeverLost];
     accepted_stale_receipt_causes_duplicates: StaleReceiptAccepted, [DuplicatesExplained];
     lease_that_never_expires_loses_messages: LeaseForEver, [NeverLost];
     release_counted_as_crash_breaks_the_budget: ReleaseCountedAsCrash, [BudgetsHold];

@@ -1,4 +1,5 @@
-//! Where a bus could break a promise: brokers that are away, starts that fail, handles that are dropped, ids that meet again.
+//! Where a bus could break a promise: brokers that are away, starts that fail, handles that are
+//! dropped, ids that meet again.
 
 mod common;
 
@@ -287,7 +288,7 @@ async fn a_bus_that_stops_or_does_not_start_leaves_a_transport_open_that_others_
 
 #[tokio::test]
 async fn a_handler_that_stops_its_bus_is_not_waited_for_by_itself() {
-    for by_its_own_handle in [false, true] {
+    for (by_its_own_handle, by_a_task) in [(false, false), (true, false), (false, true)] {
         let clock = VirtualClock::new();
         let (memory, seams) = memory(&clock);
         let own: Arc<OnceLock<Bus>> = Arc::default();
@@ -297,7 +298,12 @@ async fn a_handler_that_stops_its_bus_is_not_waited_for_by_itself() {
                          State(stopped): State<Runs>,
                          cx: Cx| async move {
             let bus = if by_its_own_handle { own.get().unwrap() } else { cx.bus() };
-            bus.shutdown().await?;
+            if by_a_task {
+                let bus = bus.clone();
+                tokio::spawn(async move { bus.shutdown().await }).await??;
+            } else {
+                bus.shutdown().await?;
+            }
             stopped.begin();
             Ok::<_, Failure>(())
         };
@@ -311,6 +317,22 @@ async fn a_handler_that_stops_its_bus_is_not_waited_for_by_itself() {
         let refused = bus.publish(Placed { order: 2 }).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Closed, "{refused}");
     }
+}
+
+#[tokio::test]
+async fn a_blocking_handler_stops_its_bus_by_a_runtime_that_ends_with_the_handler() {
+    let clock = VirtualClock::new();
+    let (memory, seams) = memory(&clock);
+    let stop = |_: Placed, cx: Cx| {
+        let own = tokio::runtime::Builder::new_current_thread().build()?;
+        own.block_on(cx.bus().shutdown())?;
+        Ok::<_, Failure>(())
+    };
+    let bus = Bus::builder().subscribe("a", stop).start_on(memory, seams).await.unwrap();
+    bus.publish(Placed { order: 1 }).await.unwrap();
+    clock.advance(SECOND).await;
+    let refused = bus.publish(Placed { order: 2 }).await.expect_err("the bus has stopped");
+    assert_eq!(refused.kind(), ErrorKind::Closed, "{refused}");
 }
 
 #[test]

@@ -1,12 +1,14 @@
-//! Waiting, under control: what waits can be listed, cancelled, rescheduled and replaced, wherever it waits.
+//! Waiting, under control: what waits can be listed, cancelled, rescheduled and replaced, wherever
+//! it waits.
 
 use super::{Bench, Case, Outcome, Parts, Run, Stage, case, failure, too_late};
+use crate::faults::Faulty;
 use dwell_core::{
-    Address, BoxError, Change, Changed, Due, Envelope, ErrorKind, Message, Of, OnConflict, Pending, Query,
-    RetryPolicy, Sent, State,
+    Address, BoxError, Change, Changed, Due, Envelope, Error, ErrorKind, Message, Of, OnConflict, Pending,
+    Query, RetryPolicy, Sent, State,
 };
 use dwell_engine::{SubscriptionSettings, Verdict};
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -32,6 +34,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Waiting, cancel_of_a_chosen_id_that_was_sent_at_once_is_too_late, Managed, WaitingIds),
         case!(Waiting, cancel_of_a_message_that_is_ready_is_too_late, Managed, Ledger),
         case!(Waiting, cancel_reaches_every_entry_of_an_id, Waits, Managed),
+        case!(Waiting, a_change_that_one_holder_has_made_stands_although_another_fails, Waits, Managed),
         case!(Waiting, an_id_that_looks_like_a_name_is_only_an_id, Delay, Control),
         case!(Waiting, cancel_leaves_a_dead_letter_that_waits_for_its_next_run, Waits, Managed),
     ]
@@ -68,7 +71,8 @@ async fn cancel_is_exact_until_it_is_due(stage: Stage) -> Outcome {
         for id in [early, late] {
             match bench.engine.cancel(&id.as_str().into()).await? {
                 Changed::Done => _ = cancelled.insert(id),
-                // In real time, who was asleep for too long is too late indeed: once more, with more time.
+                // In real time, who was asleep for too long is too late indeed: once more, with
+                // more time.
                 changed => {
                     assert!(clock.elapsed() - start >= delay, "{id}: {changed:?} before it was due");
                     is_too_late = true;
@@ -348,8 +352,8 @@ async fn one_id_waits_in_two_topics(stage: Stage) -> Outcome {
     bench.runs.still(2).await.map(drop)
 }
 
-/// An engine with handlers of `mail` and `stock`, and the message `a` to each of them, to each of them again, and twice to
-/// their topic: eight runs in all.
+/// An engine with handlers of `mail` and `stock`, and the message `a` to each of them, to each of
+/// them again, and twice to their topic: eight runs in all.
 async fn bench_of_one_id(stage: &Stage) -> Result<(Bench, Vec<Envelope>), BoxError> {
     let bench = Bench::new(stage).await?;
     let mut addresses = vec![stage.to("orders"), stage.to("orders")];
@@ -540,6 +544,52 @@ async fn cancel_reaches_every_entry_of_an_id(stage: Stage) -> Outcome {
     assert_eq!(bench.engine.cancel(&"a".into()).await?, Changed::Done);
     assert_eq!(waiting().await?, []);
     Ok(())
+}
+
+async fn a_change_that_one_holder_has_made_stands_although_another_fails(stage: Stage) -> Outcome {
+    let parts = Parts::new(&stage).await?;
+    let faulty = Faulty::new(parts.transport.clone());
+    let bench = Parts { transport: Arc::new(faulty.clone()), ..parts }.build(&stage).await?;
+    bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    let (id, long) = ("a".into(), Due::After(stage.long()));
+    let entry = stage.envelope("orders", "a").due(long);
+    let is_stored = bench.engine.is_stored_first(&entry);
+    bench.send_all(&[entry]).await?;
+    let ledger = bench.engine.ledger();
+    let is_unavailable = |error: &Error| error.kind() == ErrorKind::Unavailable;
+    let (cancel, reschedule) = (None, Some(Due::After(stage.long() * 2)));
+    for due in [reschedule, cancel] {
+        let change = || async {
+            match due {
+                None => bench.engine.cancel(&id).await,
+                Some(due) => bench.engine.reschedule(&id, due).await,
+            }
+        };
+        faulty.fail_changes(1);
+        match change().await {
+            Ok(changed) => assert_eq!(changed, Changed::Done),
+            Err(error) => {
+                assert!(!is_stored && is_unavailable(&error), "what the store has done is done: {error}");
+                assert_eq!(change().await?, Changed::Done, "nothing was changed yet");
+            }
+        }
+        faulty.heal();
+    }
+    let Some(ledger) = ledger else { return bench.runs.still(0).await.map(drop) };
+    bench.send_after("orders", "b", stage.long()).await?;
+    let (id, mut answers) = ("b".into(), vec![]);
+    faulty.fail_changes(1);
+    for _ in 0..2 {
+        match ledger.change(&id, Of::All, Change::Cancel, "suite").await {
+            Ok(changed) => answers.extend(changed.into_iter().map(|answer| answer.changed)),
+            Err(error) => assert!(!is_stored && is_unavailable(&error), "what is done is done: {error}"),
+        }
+        if !answers.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(answers, [Changed::Done]);
+    bench.runs.still(0).await.map(drop)
 }
 
 /// Other programs may choose ids that no user of Dwell may choose.

@@ -2,14 +2,16 @@
 
 use super::{Bench, Case, Outcome, Parts, Run, Stage, case, failure, too_late};
 use crate::Time;
-use dwell_core::{Due, Envelope, ErrorKind, Query, Timestamp};
-use dwell_engine::Verdict;
+use dwell_core::{Change, Changed, Due, Envelope, ErrorKind, Of, Query, RetryPolicy, Timestamp};
+use dwell_engine::{SubscriptionSettings, Verdict};
 use std::{collections::BTreeSet, time::Duration};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case!(Waiting, a_delayed_send_is_never_early_and_its_lateness_is_told, Waits),
         case!(Waiting, no_delayed_send_is_early_by_a_microsecond, Waits),
+        case!(Waiting, no_deferral_and_no_retry_is_early_by_a_microsecond, Waits),
+        case!(Waiting, no_rescheduled_message_is_early_by_a_microsecond, Waits, Managed),
         case!(Waiting, an_engine_whose_clock_is_wrong_sends_nothing_early_or_late, Waits),
         case!(Waiting, a_millisecond_is_waited_for_and_so_is_a_second, Waits),
         case!(Waiting, a_past_time_is_at_once, Waits),
@@ -33,7 +35,8 @@ fn ids(runs: &[Run]) -> Vec<&str> {
     runs.iter().map(Run::id).collect()
 }
 
-/// How long after its time each run came, given when it was sent and how long it was to wait; an early one fails.
+/// How long after its time each run came, given when it was sent and how long it was to wait; an
+/// early one fails.
 fn lateness(runs: &[(Run, Duration, Duration)]) -> Result<Vec<Duration>, String> {
     let late = runs.iter().map(|(run, sent, delay)| {
         let waited = run.at.saturating_sub(*sent);
@@ -44,7 +47,8 @@ fn lateness(runs: &[(Run, Duration, Duration)]) -> Result<Vec<Duration>, String>
     late.collect()
 }
 
-/// Tells the median and the worst of these; on a virtual clock they must be within what is declared.
+/// Tells the median and the worst of these; on a virtual clock they must be within what is
+/// declared.
 fn tell_lateness(stage: &Stage, mut late: Vec<Duration>) {
     late.sort();
     if let (Some(median), Some(worst)) = (late.get(late.len() / 2), late.last()) {
@@ -75,24 +79,105 @@ async fn a_delayed_send_is_never_early_and_its_lateness_is_told(stage: Stage) ->
     Ok(())
 }
 
-/// Delays of milliseconds, sent one by one, so that each send begins at another part of a millisecond.
+/// Waits until the `n`th step may begin, so that the steps begin at all parts of a millisecond:
+/// timers fire at one of them, and hide whatever is early after steps that begin before it.
+async fn until_step(stage: &Stage, start: Duration, n: usize) {
+    const STEP: Duration = Duration::from_micros(217);
+    let begins = start + STEP * n as u32;
+    while stage.rig().time().virtual_clock().is_none() && stage.clock().elapsed() < begins {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Delays of milliseconds, sent one by one, so that each send begins at another part of a
+/// millisecond.
 async fn no_delayed_send_is_early_by_a_microsecond(stage: Stage) -> Outcome {
-    const COUNT: u64 = 100;
+    const COUNT: usize = 100;
     let bench = Bench::new(&stage).await?;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
     let (clock, mut asked) = (stage.clock(), vec![]);
+    let start = clock.elapsed();
     for n in 0..COUNT {
-        let (id, delay) = (n.to_string(), Duration::from_millis(1 + n % 20));
+        until_step(&stage, start, n).await;
+        let (id, delay) = (n.to_string(), Duration::from_millis(1 + n as u64 % 20));
         let sent = clock.elapsed();
         bench.send_after("orders", &id, delay).await?;
         asked.push((id, sent, delay));
     }
     stage.pass(Duration::from_millis(20)).await;
-    let mut runs = bench.runs.until(COUNT as usize).await?;
+    let mut runs = bench.runs.until(COUNT).await?;
     runs.sort_by_key(|run| run.id().to_owned());
     asked.sort();
     let early = runs.iter().zip(&asked).filter(|(run, (_, sent, delay))| run.at - *sent < *delay);
     let early: Vec<_> = early.map(|(run, (_, sent, delay))| (run.id(), *delay - (run.at - *sent))).collect();
+    assert!(early.is_empty(), "{} of {COUNT} are early: {early:?}", early.len());
+    Ok(())
+}
+
+/// The same of deferrals and retries. Each waits from the end of a run, which is later than its
+/// beginning.
+async fn no_deferral_and_no_retry_is_early_by_a_microsecond(stage: Stage) -> Outcome {
+    const COUNT: usize = 100;
+    const DELAY: Duration = Duration::from_millis(3);
+    let bench = Bench::new(&stage).await?;
+    let retry = RetryPolicy { base_delay: DELAY, max_delay: DELAY, jitter: 0.0, max_retries: 1 };
+    let settings = SubscriptionSettings { retry, ..stage.settings("orders", "mail") };
+    bench
+        .handle(settings, |message, before| match (before, message.id.0.starts_with("retry")) {
+            (0, true) => Verdict::fail("no"),
+            (0, false) => Verdict::defer(DELAY),
+            _ => Verdict::ACK,
+        })
+        .await?;
+    let start = stage.clock().elapsed();
+    for n in 0..COUNT / 2 {
+        until_step(&stage, start, n).await;
+        for id in [format!("retry-{n}"), format!("defer-{n}")] {
+            bench.send("orders", &id).await?;
+        }
+    }
+    bench.runs.until(COUNT).await?;
+    stage.pass(DELAY).await;
+    let runs = bench.runs.until(2 * COUNT).await?;
+    let firsts: BTreeSet<_> = runs.iter().map(Run::id).collect();
+    let waits = firsts.into_iter().map(|id| {
+        let of: Vec<_> = runs.iter().filter(|run| run.id() == id).map(|run| run.at).collect();
+        (id, of[1] - of[0])
+    });
+    let early: Vec<_> = waits.filter(|(_, waited)| *waited < DELAY).collect();
+    assert!(early.is_empty(), "{} of {COUNT} are early: {early:?}", early.len());
+    Ok(())
+}
+
+/// The same of messages whose delay begins when they are rescheduled, by either way.
+async fn no_rescheduled_message_is_early_by_a_microsecond(stage: Stage) -> Outcome {
+    const COUNT: usize = 100;
+    const DELAY: Duration = Duration::from_millis(3);
+    let bench = Bench::new(&stage).await?;
+    bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
+    let (clock, ledger, due) = (stage.clock(), bench.engine.ledger(), Due::After(DELAY));
+    let ids: Vec<_> = (0..COUNT).map(|n| format!("{n:02}")).collect();
+    let long = Due::After(stage.long());
+    bench.send_all(&ids.iter().map(|id| stage.envelope("orders", id).due(long)).collect::<Vec<_>>()).await?;
+    let (start, mut asked) = (clock.elapsed(), vec![]);
+    for (n, id) in ids.iter().enumerate() {
+        until_step(&stage, start, n).await;
+        let (id, rescheduled) = (id.as_str().into(), clock.elapsed());
+        let changed = match &ledger {
+            Some(ledger) if n % 2 == 0 => {
+                let answers = ledger.change(&id, Of::All, Change::Reschedule(due), "suite").await?;
+                answers.iter().any(|answer| answer.changed == Changed::Done)
+            }
+            _ => bench.engine.reschedule(&id, due).await? == Changed::Done,
+        };
+        assert!(changed, "{id}");
+        asked.push(rescheduled);
+    }
+    stage.pass(DELAY).await;
+    let mut runs = bench.runs.until(COUNT).await?;
+    runs.sort_by_key(|run| run.id().to_owned());
+    let waits = runs.iter().zip(asked).map(|(run, rescheduled)| (run.id(), run.at - rescheduled));
+    let early: Vec<_> = waits.filter(|(_, waited)| *waited < DELAY).collect();
     assert!(early.is_empty(), "{} of {COUNT} are early: {early:?}", early.len());
     Ok(())
 }
@@ -145,8 +230,8 @@ async fn a_past_time_is_at_once(stage: Stage) -> Outcome {
     bench.runs.still(3).await.map(drop)
 }
 
-/// Sends with a delay that is too long to be waited for. It is accepted, and then it is listed where that is possible,
-/// and cancelled; or it is refused with an error that says what to do.
+/// Sends with a delay that is too long to be waited for. It is accepted, and then it is listed
+/// where that is possible, and cancelled; or it is refused with an error that says what to do.
 async fn accepted_or_refused(stage: &Stage, delay: Duration) -> Outcome {
     let bench = Bench::new(stage).await?;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
@@ -196,7 +281,8 @@ async fn ten_years_are_accepted_and_cancelled_or_a_typed_error(stage: Stage) -> 
 async fn messages_come_in_order_of_their_due_times(stage: Stage) -> Outcome {
     let bench = Bench::new(&stage).await?;
     bench.handle(stage.settings("orders", "mail"), |_, _| Verdict::ACK).await?;
-    // Far apart, because a busy machine promotes several at once, and there is no order between shards.
+    // Far apart, because a busy machine promotes several at once, and there is no order between
+    // shards.
     let step = stage.pace().delay / 2;
     // For the same reason they share a partition, where there are partitions.
     let key = match stage.rig().time() {
@@ -310,7 +396,8 @@ async fn a_delayed_publish_fans_out_to_those_subscribed_when_it_is_due(stage: St
     Err(too_late())
 }
 
-/// A message that waits, and one that was deferred; then `interrupt`, and both come in time, once, to another engine.
+/// A message that waits, and one that was deferred; then `interrupt`, and both come in time, once,
+/// to another engine.
 async fn survives<F: Future<Output = Outcome>>(stage: Stage, interrupt: impl FnOnce(Bench) -> F) -> Outcome {
     let delay = stage.pace().delay * 4;
     let settings = stage.settings("orders", "mail");

@@ -9,13 +9,14 @@ use super::Busy;
 use crate::BoxFuture;
 use std::{
     future::poll_fn,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
 };
+use tokio::task::consume_budget;
 
 /// Number of awake tasks and busy threads, and the wakers to call when it reaches zero.
 #[derive(Default)]
@@ -50,9 +51,7 @@ impl Activity {
     }
 
     pub(super) fn track(self: &Arc<Self>, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
-        // Tokio wakes a task without budget later and without our waker, so the task gets no
-        // budget.
-        Box::pin(Tracked::new(self.clone(), tokio::task::unconstrained(task)))
+        Box::pin(Tracked::new(self.clone(), task))
     }
 
     pub(super) fn busy(self: &Arc<Self>) -> Busy {
@@ -182,6 +181,11 @@ impl<F: Future<Output = ()>> Future for Tracked<F> {
         if poll.is_ready() {
             self.inner = None;
             task.end();
+        } else if pin!(consume_budget()).poll(&mut Context::from_waker(&waker)).is_pending() {
+            // The task has spent its cooperative budget, so tokio delays its wake-ups, those of
+            // futures inside it too. This waker joins them. Until they come, the task is runnable,
+            // although no wake-up has been counted.
+            task.set_awake(true);
         }
         poll
     }

@@ -13,11 +13,11 @@ use std::{
 
 /// Virtual time. All clones are the same clock.
 ///
-/// It moves only in calls of [`advance`](Self::advance), [`step`](Self::step) and
-/// [`step_wall`](Self::step_wall), and only while every tracked task is waiting and no thread is
-/// busy. Production code therefore runs five days in a millisecond, and every timer fires at its
-/// own time. Use it on a current-thread runtime, which is the default of `#[tokio::test]`. On
-/// several threads, it may overlook a task that has yielded.
+/// It moves only when told to, and only while every tracked task waits and no thread is busy:
+/// production code then runs five days in a millisecond, and every timer on the way fires at its
+/// own time. Use it on a current-thread runtime, which is what `#[tokio::test]` gives. A task that
+/// never has to wait lets the others run, and time stands still meanwhile. On several threads, a
+/// task that yields by itself may be overlooked.
 ///
 /// ```
 /// use dwell_core::{Clock, VirtualClock};
@@ -378,6 +378,27 @@ mod tests {
         clock.step_wall(-3_600_000);
         clock.advance(SECOND * 10).await;
         assert_eq!(*fired.lock().unwrap(), ["wall", "monotonic"]);
+    }
+
+    #[tokio::test]
+    async fn a_task_that_spends_its_budget_yields_and_stays_runnable() {
+        let clock = VirtualClock::new();
+        let turns = Arc::new(AtomicUsize::new(0));
+        let count = turns.clone();
+        spawn(&clock, async move {
+            for _ in 0..1000 {
+                tokio::task::consume_budget().await;
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let mut yields = 0;
+        while turns.load(Ordering::SeqCst) < 1000 {
+            assert_eq!(clock.stirrings(), None);
+            tokio::task::yield_now().await;
+            yields += 1;
+        }
+        assert!(yields > 1, "other tasks ran in between");
+        clock.idle().await;
     }
 
     #[tokio::test]

@@ -1,7 +1,12 @@
 //! Sending: the route of each message, and the record of ids that users chose.
 
 use super::Engine;
-use crate::{delay::Route, gaps::unconfirmed, observe::watch};
+use crate::{
+    delay::Route,
+    gaps::unconfirmed,
+    observe::watch,
+    planted::{Bug, planted},
+};
 use dwell_core::{
     Address, Envelope, Error, ErrorKind, MessageId, OnConflict, Producer, Result, SendAtOnce, Sent, check_id,
     check_topic, is_job_topic, is_own_topic, wire,
@@ -141,6 +146,7 @@ impl Engine {
         });
         let ended: Vec<_> = ended.collect();
         if !ended.is_empty()
+            && !planted(Bug::SendNotRecorded)
             && let Err(error) = detour.scheduler.end_send(ended).await
         {
             tracing::warn!(%error, "recording sends in the store failed; repeated sends of these ids are sent again");

@@ -93,9 +93,31 @@ pub(super) struct Waitlist {
     topic: Text,
     wheel: Wheel<Waiting>,
     ids: IdMap<Key>,
-    /// All entries except plain publishes, by message. The name of a publish is derived from its
-    /// message and the topic. Most entries are publishes, so they need only one index.
-    others: IdMap<Vec<Key>>,
+    /// All but plain publishes, by message. The name of a publish is found from its message and the
+    /// topic: most entries are publishes, and one index is enough for them.
+    others: IdMap<Keys>,
+}
+
+/// The entries of one message, in the order of arrival. Those that have left are taken out
+/// together, once they are half of all: a message may have thousands, and each that leaves must not
+/// look at all others.
+#[derive(Default)]
+struct Keys {
+    keys: Vec<Key>,
+    /// How many of them have left.
+    gone: usize,
+}
+
+impl Keys {
+    /// One more has left. Returns whether that was the last one.
+    fn forget_one(&mut self, is_there: impl Fn(Key) -> bool) -> bool {
+        self.gone += 1;
+        if self.gone * 2 >= self.keys.len() {
+            self.keys.retain(|key| is_there(*key));
+            self.gone = 0;
+        }
+        self.keys.is_empty()
+    }
 }
 
 impl Waitlist {
@@ -116,8 +138,8 @@ impl Waitlist {
         debug_assert!(before.is_none() || planted(Bug::ReplacedStillFires), "two entries under one id");
         if let Some(message) = other {
             match self.others.get_mut(&message) {
-                Some(keys) => keys.push(key),
-                None => _ = self.others.insert(message, vec![key]),
+                Some(entries) => entries.keys.push(key),
+                None => _ = self.others.insert(message, Keys { keys: vec![key], gone: 0 }),
             }
         }
     }
@@ -130,7 +152,8 @@ impl Waitlist {
     /// Returns all entries of this message.
     pub(super) fn of_message(&self, message: &MessageId, hasher: &IdHasher) -> Vec<Key> {
         let publish = self.find(&hasher.of(&ScheduleId::of_publish(&message.0, &self.topic).0));
-        let others = self.others.get(&hasher.of_message(message)).into_iter().flatten().copied();
+        let others = self.others.get(&hasher.of_message(message)).into_iter().flat_map(|of| &of.keys);
+        let others = others.copied().filter(|key| self.wheel.get(*key).is_some());
         publish.into_iter().chain(others).collect()
     }
 
@@ -180,11 +203,9 @@ impl Waitlist {
     fn forget(&mut self, waiting: &Waiting, hasher: &IdHasher) {
         self.ids.remove(&waiting.id);
         let Some(message) = self.other(waiting, hasher) else { return };
-        if let Some(keys) = self.others.get_mut(&message) {
-            keys.retain(|key| self.wheel.get(*key).is_some());
-            if keys.is_empty() {
-                self.others.remove(&message);
-            }
+        let is_there = |key| self.wheel.get(key).is_some();
+        if self.others.get_mut(&message).is_some_and(|keys| keys.forget_one(is_there)) {
+            self.others.remove(&message);
         }
     }
 
@@ -200,24 +221,14 @@ impl Waitlist {
 mod tests {
     use super::{super::item::new_item, *};
     use dwell_core::Message;
+    use std::cell::Cell;
 
     #[test]
     fn removed_entries_are_not_indexed() {
         let (mut list, hasher) = (Waitlist::new("orders".into()), IdHasher::default());
         let ids = ["a@orders", "a@orders/mail#1", "a@orders/stock#1"];
         for id in ids {
-            let item = new_item(Message::new("a", "t", ""), 1, Timestamp(1), Timestamp(0));
-            let id = hasher.of(&id.into());
-            let waiting = Waiting {
-                id,
-                queue: None,
-                chosen: None,
-                is_copy: false,
-                state: State::Scheduled,
-                rescheduled_by: None,
-                item,
-            };
-            list.insert(Timestamp(1), waiting, &hasher);
+            list.insert(Timestamp(1), waiting(id, &hasher), &hasher);
         }
         let message = MessageId::from("a");
         assert_eq!(list.of_message(&message, &hasher).len(), 3);
@@ -229,5 +240,36 @@ mod tests {
         assert_eq!(due.len(), 2);
         assert!(list.others.get(&hasher.of_message(&message)).is_none());
         assert!(ids.iter().all(|id| list.find(&hasher.of(&(*id).into())).is_none()));
+    }
+
+    #[test]
+    fn removing_all_entries_of_one_message_looks_at_each_a_few_times() {
+        const COUNT: usize = 1000;
+        let (mut list, hasher) = (Waitlist::new("orders".into()), IdHasher::default());
+        let keys: Vec<_> = (0..COUNT)
+            .map(|n| list.wheel.insert(Timestamp(1), waiting(&format!("a@orders#{n}"), &hasher)))
+            .collect();
+        let (mut entries, looks) = (Keys { keys: keys.clone(), gone: 0 }, Cell::new(0));
+        for (n, key) in keys.into_iter().enumerate() {
+            list.wheel.cancel(key);
+            let is_there = |key| {
+                looks.set(looks.get() + 1);
+                list.wheel.get(key).is_some()
+            };
+            assert_eq!(entries.forget_one(is_there), n + 1 == COUNT);
+        }
+        assert!(looks.get() <= 2 * COUNT, "{} looks", looks.get());
+    }
+
+    fn waiting(id: &str, hasher: &IdHasher) -> Waiting {
+        Waiting {
+            id: hasher.of(&id.into()),
+            queue: None,
+            chosen: None,
+            is_copy: false,
+            state: State::Scheduled,
+            rescheduled_by: None,
+            item: new_item(Message::new("a", "t", ""), 1, Timestamp(1), Timestamp(0)),
+        }
     }
 }

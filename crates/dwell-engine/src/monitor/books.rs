@@ -110,7 +110,19 @@ pub(crate) fn best(answers: impl IntoIterator<Item = Changed>) -> Changed {
     })
 }
 
-/// Returns the error for pending messages that the transport cannot find.
+/// The answer of one of two holders. What the other has done is done: then an error is logged and
+/// not returned, because a repeated call would find nothing left to change.
+pub(crate) fn unless_done<T>(answer: Result<T>, is_done: bool, id: &MessageId) -> Result<Option<T>> {
+    match answer {
+        Err(error) if is_done => {
+            tracing::warn!(%id, %error, "change succeeded in one of two holders and failed in the other");
+            Ok(None)
+        }
+        answer => answer.map(Some),
+    }
+}
+
+/// The transport holds what is asked for, and cannot find it.
 pub(crate) fn hidden() -> Error {
     unsupported(
         "this transport cannot list or change its pending messages: set `delay = \"scheduler\"` and `[scheduler] url` \

@@ -8,6 +8,7 @@
 //! are due, and back when a handler defers them. Both are therefore read in the order of the first
 //! move, and a second time before the result is empty.
 
+use super::books::unless_done;
 use crate::delay::{forward_topic, is_forward_topic};
 use dwell_core::{
     Answer, BoxFuture, Change, Changed, Count, Cursor, Ledger, MessageId, Of, Oldest, Page, Record,
@@ -256,7 +257,9 @@ impl Ledger for CombinedLedger {
                     answers.extend(store.change(id, &of, &change, by).await?);
                 }
                 if let Some(transport) = &self.transport {
-                    answers.extend(transport.change(id, of.clone(), change.clone(), by).await?);
+                    let is_done = answers.iter().any(|answer| answer.changed == Changed::Done);
+                    let changed = transport.change(id, of.clone(), change.clone(), by).await;
+                    answers.extend(unless_done(changed, is_done, id)?.into_iter().flatten());
                 }
                 if !answers.is_empty() || self.store.is_none() {
                     break;

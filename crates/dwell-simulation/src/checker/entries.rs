@@ -154,7 +154,16 @@ impl Entries {
         of_id.any(|entry| entry.subject == *subject && entry.to == *to)
     }
 
-    /// Returns whether any of these placements may be due by now; `None` if there are none.
+    /// Whether a message was ever stored there under an id of its user's own.
+    pub(super) fn is_chosen(&self, subject: &Subject, to: &Address) -> bool {
+        let mut of_id = self.placed.get(&subject.id).into_iter().flatten();
+        of_id.any(|entry| {
+            entry.chosen && entry.service == Service::Store && entry.subject == *subject && entry.to == *to
+        })
+    }
+
+    /// Whether any of what was placed may have come due by now; `None` if nothing was placed at
+    /// all.
     pub(super) fn was_due(
         &self,
         service: Service,

@@ -13,6 +13,7 @@ mod finish;
 mod held;
 mod placing;
 mod running;
+mod sending;
 mod tally;
 mod track;
 mod walls;
@@ -29,6 +30,7 @@ use dwell_core::{Address, Changed, MessageId, Timestamp};
 use dwell_engine::DeadLetter;
 use entries::Entries;
 use held::{Delivered, Held};
+use sending::Sends;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -111,7 +113,8 @@ pub(crate) struct Checker {
     /// Copies that a process may make, and copies confirmed to it.
     copies: BTreeMap<(Who, Subject, Address, u32), Copies>,
     requests: BTreeMap<(usize, usize), (Duration, Request)>,
-    /// Time of the last change of a pending entry, by id.
+    sends: Sends,
+    /// When something that waited under an id was last changed.
     changed: BTreeMap<MessageId, Duration>,
     /// Lives in which a call failed.
     troubled: BTreeSet<Who>,
@@ -133,6 +136,7 @@ impl Checker {
             runs: BTreeMap::new(),
             copies: BTreeMap::new(),
             requests: BTreeMap::new(),
+            sends: Sends::default(),
             changed: BTreeMap::new(),
             troubled: BTreeSet::new(),
             tally: Tally::default(),
@@ -225,6 +229,8 @@ impl Checker {
                     }
                 }
             }
+            Event::SendBegun(begun) => self.send_begun(begun),
+            Event::SendEnded(subject, to, sent) => self.sends.ended(subject, to, *sent),
             Event::Cancelled(service, id, changed) => self.cancelled(*service, id, *changed),
             Event::Rescheduled(service, id, due, changed) => {
                 if *changed == Changed::Done {
@@ -302,8 +308,11 @@ impl Checker {
     fn answered(&mut self, number: (usize, usize), answer: &Answer) {
         let Some((asked, request)) = self.requests.get(&number).cloned() else { return };
         match (request, answer) {
-            (Request::Send { subject, to, .. }, Answer::Sent(_)) => {
+            (Request::Send { subject, to, once, .. }, Answer::Sent(_)) => {
                 self.tally.sent += 1;
+                if once.is_some() {
+                    self.check_recorded(number.0, &subject, &to);
+                }
                 if !self.entries.is_known(&subject, &to) {
                     let text = format!("the send to {to} returned Ok, but no service accepted the message");
                     self.broken(Promise::NeverLost, &subject.id, text);

@@ -24,6 +24,7 @@ impl Checker {
             return self.died(placed, stamps);
         }
         self.check_request(placed);
+        self.check_begun(placed);
         if placed.attempts.handled > 0 && placed.to.subscription_name().is_none() {
             let text = format!("it has run before, but was published to all subscriptions of {}", placed.to);
             return self.broken(Promise::BackToTheOneWhoDeferred, &placed.subject.id, text);
@@ -68,7 +69,10 @@ impl Checker {
             self.gone(&old);
         }
         if old.subject == by.subject {
-            // The same message again: it continues in the new entry.
+            if surely && by.request.is_none() && !by.moved {
+                self.check_repeated(by);
+            }
+            // The same message again: it goes on in the new one.
             for of in self.plan.clone().reached(&old.to) {
                 self.track(&old.subject, &of).unsure = true;
             }
@@ -80,7 +84,24 @@ impl Checker {
         }
     }
 
-    /// Records that a pending entry will never fire.
+    /// A copy that takes the place of another of the same message: a settlement is repeated, which
+    /// a fault explains. Else these were two messages of one id and content, and one of them is
+    /// gone.
+    fn check_repeated(&mut self, by: &Placed) {
+        for of in self.plan.clone().reached(&by.to) {
+            let track = self.track(&by.subject, &of);
+            track.repeated += 1;
+            let (repeated, faults) = (track.repeated, track.faults);
+            if repeated > faults {
+                let text = format!(
+                    "{repeated} copies for {of} took the place of others that waited, and {faults} faults touched it"
+                );
+                self.broken(Promise::NeverLost, &by.subject.id, text);
+            }
+        }
+    }
+
+    /// Something that waited will never fire.
     pub(super) fn gone(&mut self, entry: &Waiting) {
         for of in self.plan.clone().reached(&entry.to) {
             let level = self.track(&entry.subject, &of).level(entry.handled);

@@ -101,6 +101,8 @@ pub(super) struct Track {
     pub(super) ends: Vec<(Duration, End)>,
     /// Set if it may have been replaced, so that its number of ends is uncertain.
     pub(super) unsure: bool,
+    /// Copies that took the place of a copy that waited.
+    pub(super) repeated: u32,
     pub(super) last_placed: Option<Duration>,
     /// Number of faults that may have caused a redelivery.
     pub(super) faults: u32,

@@ -3,8 +3,12 @@
 use super::{
     link::{Call, Link},
     producer::place,
+    touched,
 };
-use crate::trace::Event;
+use crate::{
+    scene::current_request,
+    trace::{Event, SendBegun, Touched},
+};
 use dwell_core::{BoxFuture, Changed, Due, Entries, Envelope, Pending, Query, Result, Scheduler, Sent};
 use std::sync::Arc;
 
@@ -24,9 +28,21 @@ impl Scheduler for FaultyScheduler {
 
     fn begin_send(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>> {
         Box::pin(async move {
-            let (inner, count) = (self.inner.clone(), entries.len());
-            let act = async move { Ok(inner.begin_send(entries).await) };
-            match self.link.carry(Call::new("begin_send", &[]), act).await.answer() {
+            let (inner, link, count) = (self.inner.clone(), self.link.clone(), entries.len());
+            let (all_touched, request): (Vec<_>, _) =
+                (entries.iter().map(touched).collect(), current_request());
+            let begun = all_touched.clone();
+            let act = async move {
+                let results = inner.begin_send(entries).await;
+                for (Touched { subject, to }, result) in begun.into_iter().zip(&results) {
+                    if let Ok(Sent { duplicate, .. }) = *result {
+                        let begun = SendBegun { request, subject, to, duplicate };
+                        link.scene.record(Event::SendBegun(begun));
+                    }
+                }
+                Ok(results)
+            };
+            match self.link.carry(Call::new("begin_send", &all_touched), act).await.answer() {
                 Ok(results) => results,
                 Err(error) => (0..count).map(|_| Err(error.again())).collect(),
             }
@@ -35,9 +51,18 @@ impl Scheduler for FaultyScheduler {
 
     fn end_send(&self, entries: Vec<(Envelope, Option<Sent>)>) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let inner = self.inner.clone();
-            let act = async move { inner.end_send(entries).await };
-            self.link.carry(Call::new("end_send", &[]), act).await.answer()
+            let (inner, link) = (self.inner.clone(), self.link.clone());
+            let all_touched: Vec<_> = entries.iter().map(|(envelope, _)| touched(envelope)).collect();
+            let ended = all_touched.clone();
+            let act = async move {
+                let sent: Vec<_> = entries.iter().map(|(_, sent)| sent.is_some()).collect();
+                inner.end_send(entries).await?;
+                for (Touched { subject, to }, sent) in ended.into_iter().zip(sent) {
+                    link.scene.record(Event::SendEnded(subject, to, sent));
+                }
+                Ok(())
+            };
+            self.link.carry(Call::new("end_send", &all_touched), act).await.answer()
         })
     }
 

@@ -101,11 +101,9 @@ fn requests(
             _ => Address::topic(topic.name.clone()),
         };
         let when = when(dice);
-        // The log itself does not remember ids; its store does.
-        let remembered = !matches!(target, Target::Log(_)) || !matches!(when, When::Now);
         let once = match dice.below(4) {
-            0 if remembered => Some(OnConflict::Fail),
-            1 if remembered => Some(OnConflict::Replace),
+            0 => Some(OnConflict::Fail),
+            1 => Some(OnConflict::Replace),
             _ => None,
         };
         let at = burst.filter(|_| dice.chance(0.5)).unwrap_or_else(|| moment(dice, window));

@@ -16,7 +16,8 @@ use std::{
 };
 use tokio::{runtime::Handle, sync::oneshot};
 
-/// Sends commands, publishes events, and runs the handlers that it was started with. Cheap to clone.
+/// Sends commands, publishes events, and runs the handlers that it was started with. Cheap to
+/// clone.
 ///
 /// ```
 /// use dwell::prelude::*;
@@ -43,8 +44,8 @@ use tokio::{runtime::Handle, sync::oneshot};
 #[derive(Clone)]
 pub struct Bus(Hold);
 
-/// Users and handlers count apart: the last user to let go stops the bus, and one who sends never waits for the cache
-/// line of one who handles.
+/// Users and handlers count apart: the last user to let go stops the bus, and one who sends never
+/// waits for the cache line of one who handles.
 #[derive(Clone)]
 enum Hold {
     User(Arc<Alive>),
@@ -137,10 +138,12 @@ impl Bus {
         WeakBus(Arc::downgrade(self.inner()))
     }
 
-    // ---- the end ---------------------------------------------------------------------------------------------------
+    // ---- the end
+    // ---------------------------------------------------------------------------------------------------
 
-    /// Runs until `signal` comes, then stops in order: receives nothing more, lets what runs end within each
-    /// subscription's `shutdown_timeout`, and gives back the rest. A Ctrl-C meanwhile stops at once.
+    /// Runs until `signal` comes, then stops in order: receives nothing more, lets what runs end
+    /// within each subscription's `shutdown_timeout`, and gives back the rest. A Ctrl-C meanwhile
+    /// stops at once.
     ///
     /// ```
     /// # use dwell::Bus;
@@ -162,10 +165,12 @@ impl Bus {
         }
     }
 
-    /// Stops in order: see [`run_until`](Self::run_until). From then on a send is `Closed`. A transport that was given to
-    /// [`start_on`](Builder::start_on) stays open, because other buses may use it: close it yourself.
+    /// Stops in order: see [`run_until`](Self::run_until). From then on a send is `Closed`. A
+    /// transport that was given to [`start_on`](Builder::start_on) stays open, because other buses
+    /// may use it: close it yourself.
     ///
-    /// Within a handler of this bus it begins to stop and returns at once: the stop itself waits for that handler.
+    /// Within a handler of this bus, and by the [`Cx::bus`](crate::Cx::bus) of one, it begins to
+    /// stop and returns at once: the stop itself waits for that handler.
     ///
     /// ```
     /// # use dwell::{ErrorKind, prelude::*};
@@ -181,10 +186,11 @@ impl Bus {
     /// ```
     pub async fn shutdown(&self) -> Result<()> {
         let engine = self.engine()?;
-        if !engine.is_inside_handler() {
+        if !self.is_inside() {
             return engine.shutdown().await;
         }
-        let runtime = Handle::try_current().ok().or_else(|| self.runtime().cloned());
+        // Rather than the current one, which may be the handler's own and end with it.
+        let runtime = self.runtime().cloned().or_else(|| Handle::try_current().ok());
         let runtime = runtime.ok_or_else(|| {
             let text =
                 "a bus cannot be stopped from within a handler without the runtime that it was started on";
@@ -199,7 +205,8 @@ impl Bus {
         Ok(())
     }
 
-    // ---- for the rest of the crate ---------------------------------------------------------------------------------
+    // ---- for the rest of the crate
+    // ---------------------------------------------------------------------------------
 
     pub(crate) fn engine(&self) -> Result<&Engine> {
         match &self.inner().outlet {
@@ -255,7 +262,8 @@ impl fmt::Debug for Bus {
     }
 }
 
-/// Completes at a Ctrl-C. It listens on a thread of its own: the runtime of the bus may have no I/O, which signals need.
+/// Completes at a Ctrl-C. It listens on a thread of its own: the runtime of the bus may have no
+/// I/O, which signals need.
 async fn interrupted() {
     let (heard, hears) = oneshot::channel();
     let (stop, stopped) = oneshot::channel::<()>();

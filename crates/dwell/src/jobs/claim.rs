@@ -2,8 +2,8 @@
 
 use super::{Claimed, Jobs, check_kind};
 use dwell_core::{
-    BoxFuture, Delivery, Error, ErrorKind, LeaseId, Receive, Result, Settle, Subscription, Text, Timestamp,
-    Topic, Unsettled,
+    BoxFuture, Clock, Delivery, Error, ErrorKind, LeaseId, Receive, Result, Settle, Subscription, Text,
+    Timestamp, Topic, Unsettled,
 };
 use dwell_engine::{Engine, Gaps, Rules, SubscriptionSettings, Verdict, decide, settle_with_gaps};
 use futures_util::future::select_all;
@@ -11,18 +11,18 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::{runtime::Handle, task::JoinHandle};
+use tokio::{runtime::Handle, sync::oneshot, task::JoinHandle};
 
 /// The first pause before a settlement is tried again; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How much longer than `release_delay` a released job stays leased, at most. If its worker exits in that time, the job is
-/// redelivered soon, however long the lease of the claim was.
+/// How much longer than `release_delay` a released job stays leased, at most. If its worker exits
+/// in that time, the job is redelivered soon, however long the lease of the claim was.
 const RELEASE_MARGIN: Duration = Duration::from_secs(10);
 
-/// A claim of jobs that is being written. Nothing happens before it is awaited; then it is up to `max` jobs, or none if
-/// none was due within `wait`.
+/// A claim of jobs that is being written. Nothing happens before it is awaited; then it is up to
+/// `max` jobs, or none if none was due within `wait`.
 ///
 /// ```
 /// # use dwell::prelude::*;
@@ -112,7 +112,8 @@ impl Claim {
         self
     }
 
-    /// Who works on them, for the record. It should be a new name at each start; unless set, it is one.
+    /// Who works on them, for the record. It should be a new name at each start; unless set, it is
+    /// one.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -162,7 +163,8 @@ impl Claim {
                 }
             }
             let settled = settle_apart(engine, refused);
-            // Nothing is awaited while there is something for the caller: it would be lost with a caller who goes away.
+            // Nothing is awaited while there is something for the caller: it would be lost with a
+            // caller who goes away.
             if !claimed.is_empty() || is_over {
                 return Ok(claimed);
             }
@@ -238,8 +240,8 @@ impl IntoFuture for Claim {
 pub(crate) struct Claimer {
     settings: SubscriptionSettings,
     subscription: Subscription,
-    /// Consumers that nobody receives with at the moment: each serves one claim at a time, and what it received until it
-    /// is settled.
+    /// Consumers that nobody receives with at the moment: each serves one claim at a time, and what
+    /// it received until it is settled.
     idle: Mutex<Vec<Arc<Gaps>>>,
 }
 
@@ -270,7 +272,8 @@ impl Claimer {
     }
 }
 
-/// A consumer in use. It goes back when this is dropped, with what it may have fetched for a claim that was given up.
+/// A consumer in use. It goes back when this is dropped, with what it may have fetched for a claim
+/// that was given up.
 struct Seat {
     claimer: Arc<Claimer>,
     gaps: Arc<Gaps>,
@@ -311,7 +314,8 @@ struct Received {
     delivery: Delivery,
 }
 
-/// What was received so far. If the claim is given up before it is complete, it goes back: nobody has lost it.
+/// What was received so far. If the claim is given up before it is complete, it goes back: nobody
+/// has lost it.
 struct Batch(Vec<Received>);
 
 impl Batch {
@@ -372,14 +376,23 @@ impl Hold {
         }
     }
 
-    /// Carries out what the rule book says. A fault of the moment is tried again as long as the lease may last; then it is
-    /// an error, and the job comes back by itself.
-    pub(super) async fn settle(&self, delivery: Delivery, verdict: Verdict) -> Result<()> {
-        if matches!(verdict, Verdict::Release(_))
-            && !self.release_delay.is_zero()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            return self.release_later(&runtime, delivery, verdict).await;
+    /// Carries out what the rule book says. A fault of the moment is tried again as long as the
+    /// lease may last; then it is an error, and the job comes back by itself. `runtime` is that of
+    /// the bus, if it has one.
+    pub(super) async fn settle(
+        &self,
+        delivery: Delivery,
+        verdict: Verdict,
+        runtime: Option<&Handle>,
+    ) -> Result<()> {
+        if matches!(verdict, Verdict::Release(_)) && !self.release_delay.is_zero() {
+            match runtime.cloned().or_else(|| Handle::try_current().ok()) {
+                Some(runtime) => return self.release_later(&runtime, delivery, verdict).await,
+                None => {
+                    let id = &delivery.message.id;
+                    tracing::warn!(target: "dwell", %id, "no runtime to wait for `release_delay` on; job released at once");
+                }
+            }
         }
         match self.carry_out(vec![self.decide(delivery, verdict)]).await.pop() {
             None => Ok(()),
@@ -387,13 +400,19 @@ impl Hold {
         }
     }
 
-    /// Holds a released job for `release_delay`, as a pump does. The caller does not wait: it learns whether the attempt
-    /// was still its own.
+    /// Holds a released job for `release_delay`, as a pump does. The caller does not wait: it
+    /// learns whether the attempt was still its own.
     async fn release_later(&self, runtime: &Handle, delivery: Delivery, verdict: Verdict) -> Result<()> {
-        let until_released = self.release_delay.saturating_add(self.lease.min(RELEASE_MARGIN));
-        self.extend(delivery.receipt.lease(), Some(until_released)).await?;
         let (hold, clock) = (self.clone(), self.engine.seams().clock.clone());
+        let (tell, told) = oneshot::channel();
         let release = async move {
+            let extended = hold.extend_for_release(delivery.receipt.lease()).await;
+            let is_ours = extended.is_ok();
+            // A caller that has gone away changes nothing.
+            let _ = tell.send(extended);
+            if !is_ours {
+                return;
+            }
             hold.engine.seams().clock.sleep(hold.release_delay).await;
             let settle = hold.decide(delivery, verdict);
             for Unsettled { settle, error } in hold.carry_out(vec![settle]).await {
@@ -403,7 +422,20 @@ impl Hold {
             }
         };
         runtime.spawn(clock.track(Box::pin(release)));
-        Ok(())
+        told.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Closed, "the runtime of the bus is gone")))
+    }
+
+    /// Extends the lease over `release_delay`. A fault of the moment is tried again, as in a
+    /// settlement.
+    async fn extend_for_release(&self, lease: LeaseId) -> Result<()> {
+        let until_released = self.release_delay.saturating_add(self.lease.min(RELEASE_MARGIN));
+        let mut retries = Retries::new(self);
+        loop {
+            match self.extend(lease, Some(until_released)).await {
+                Err(error) if error.is_retryable() && !retries.is_late() => retries.pause().await,
+                extended => return extended.map(drop),
+            }
+        }
     }
 
     fn decide(&self, delivery: Delivery, verdict: Verdict) -> Settle {
@@ -413,12 +445,10 @@ impl Hold {
 
     /// Returns those that could not be settled for as long as their leases may last.
     async fn carry_out(&self, mut batch: Vec<Settle>) -> Vec<Unsettled> {
-        let clock = &self.engine.seams().clock;
-        let give_up = clock.elapsed().saturating_add(self.lease);
-        let (mut given_up, mut pause) = (vec![], FIRST_PAUSE);
+        let (mut given_up, mut retries) = (vec![], Retries::new(self));
         loop {
             let unsettled = settle_with_gaps(&self.gaps, batch).await;
-            let is_late = clock.elapsed().saturating_add(pause) >= give_up;
+            let is_late = retries.is_late();
             let (again, rest): (Vec<_>, Vec<_>) =
                 unsettled.into_iter().partition(|unsettled| unsettled.error.is_retryable() && !is_late);
             given_up.extend(rest);
@@ -426,8 +456,32 @@ impl Hold {
                 return given_up;
             }
             batch = again.into_iter().map(|unsettled| unsettled.settle).collect();
-            clock.sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            retries.pause().await;
         }
+    }
+}
+
+/// The pauses between calls that a fault of the moment made fail.
+struct Retries<'a> {
+    clock: &'a Arc<dyn Clock>,
+    /// When the lease may be over, in elapsed time.
+    give_up: Duration,
+    pause: Duration,
+}
+
+impl<'a> Retries<'a> {
+    fn new(of: &'a Hold) -> Self {
+        let clock = &of.engine.seams().clock;
+        Self { clock, give_up: clock.elapsed().saturating_add(of.lease), pause: FIRST_PAUSE }
+    }
+
+    /// Whether the lease may be over after the next pause.
+    fn is_late(&self) -> bool {
+        self.clock.elapsed().saturating_add(self.pause) >= self.give_up
+    }
+
+    async fn pause(&mut self) {
+        self.clock.sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
 }

@@ -11,7 +11,8 @@ use dwell_engine::Verdict;
 use serde::{Serialize, Serializer};
 use std::{fmt, str::FromStr, time::Duration};
 
-/// One attempt at one job: a token that no other attempt ever has. Only the newest can change its job.
+/// One attempt at one job: a token that no other attempt ever has. Only the newest can change its
+/// job.
 ///
 /// ```
 /// use dwell::jobs::Attempt;
@@ -73,8 +74,8 @@ impl Serialize for Attempt {
     }
 }
 
-/// A job in your hands until you say what became of it, or its lease runs out. Dropped without a word, it comes back as
-/// one that a worker lost.
+/// A job in your hands until you say what became of it, or its lease runs out. Dropped without a
+/// word, it comes back as one that a worker lost.
 ///
 /// ```
 /// # use dwell::{jobs::Status, prelude::*};
@@ -241,8 +242,8 @@ impl Claimed {
         self.lease_until
     }
 
-    /// Says that it is still being worked on: it is ours for another lease from now, or for `lease`. `Stale` if it is
-    /// somebody else's by now.
+    /// Says that it is still being worked on: it is ours for another lease from now, or for
+    /// `lease`. `Stale` if it is somebody else's by now.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -266,8 +267,9 @@ impl Claimed {
         self.hold.extend(self.delivery.receipt.lease(), lease).await
     }
 
-    /// Done: its result is kept in the same step. `Stale`, and nothing is changed, if it is somebody else's by now. A result
-    /// that is too large is an error, and the job is given up: another run would come to the same.
+    /// Done: its result is kept in the same step. `Stale`, and nothing is changed, if it is
+    /// somebody else's by now. A result that is too large is an error, and the job is given up:
+    /// another run would come to the same.
     ///
     /// ```
     /// # use dwell::{ErrorKind, prelude::*};
@@ -298,8 +300,8 @@ impl Claimed {
         }
     }
 
-    /// Not done. An error is tried again with backoff, up to the limit of the job; a [`Failure`] made on purpose defers,
-    /// rejects or releases it.
+    /// Not done. An error is tried again with backoff, up to the limit of the job; a [`Failure`]
+    /// made on purpose defers, rejects or releases it.
     ///
     /// ```
     /// # use dwell::{jobs::Status, prelude::*};
@@ -321,8 +323,8 @@ impl Claimed {
         self.settle(why.into().into_verdict()).await
     }
 
-    /// Settles a copy: what the rules write into one that was not settled must not count twice. That it is settled at most
-    /// once is up to its fence.
+    /// Settles a copy: what the rules write into one that was not settled must not count twice.
+    /// That it is settled at most once is up to its fence.
     async fn settle(&self, verdict: Verdict) -> Result<()> {
         let Delivery { message, deliveries, due, problem, receipt } = &self.delivery;
         let LeaseId { position, fence } = receipt.lease();
@@ -333,7 +335,7 @@ impl Claimed {
             problem: problem.clone(),
             receipt: Receipt::new(position, fence).with_identity(receipt.identity()),
         };
-        self.hold.settle(delivery, verdict).await
+        self.hold.settle(delivery, verdict, self.jobs.bus().runtime()).await
     }
 }
 

@@ -21,6 +21,8 @@ pub struct Faults {
     pub settle: Gate,
     /// The next settlement fails like this.
     pub refuse: Mutex<Option<ErrorKind>>,
+    /// How many of the next renewals fail.
+    pub unextended: AtomicUsize,
 }
 
 #[derive(Clone, Copy)]
@@ -79,6 +81,7 @@ impl Faulty {
             extend: Gate::new(),
             settle: Gate::new(),
             refuse: Mutex::default(),
+            unextended: AtomicUsize::new(0),
         });
         (Self { inner, faults: faults.clone() }, faults)
     }
@@ -164,6 +167,10 @@ impl Consumer for Member {
     fn extend(&self, leases: Vec<LeaseId>, by: Option<Duration>) -> BoxFuture<'_, Result<Vec<LeaseId>>> {
         Box::pin(async move {
             self.faults.extend.pass().await;
+            let left = |left: usize| left.checked_sub(1);
+            if self.faults.unextended.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_ok() {
+                return Err(Error::new(ErrorKind::Unavailable, "the store is away for now"));
+            }
             self.inner.extend(leases, by).await
         })
     }

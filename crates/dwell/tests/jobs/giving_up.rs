@@ -12,7 +12,11 @@ use dwell::{
 };
 use dwell_engine::memory::{Memory, MemorySettings};
 use futures_util::{FutureExt, poll};
-use std::sync::Arc;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll, Wake, Waker},
+    thread::Thread,
+};
 
 /// A store with faults, and a double and a square in it.
 async fn two_types() -> (World, Bus, Jobs, Arc<Faults>) {
@@ -104,4 +108,53 @@ async fn a_job_that_must_wait_is_in_nobodys_way_and_is_settled_though_its_claim_
     drop(claim);
     faults.settle.open();
     world.reaches(&jobs, "double", Status::Failed).await;
+}
+
+/// A released job comes back by the release, after `release_delay`, and not by the end of its
+/// lease.
+async fn comes_back_later(world: &World, jobs: &Jobs) {
+    assert_eq!(world.look(jobs, "double").await.status, Status::InProgress, "for `release_delay`");
+    world.pass(crate::work::SECOND * 2).await;
+    let back = world.look(jobs, "double").await;
+    assert_eq!((back.status, back.retry_count, back.lost_count), (Status::Queued, 0, 0));
+}
+
+#[tokio::test]
+async fn a_release_outlives_faults_of_the_moment() {
+    let (world, _bus, jobs, faults) = two_types().await;
+    let job = jobs.claim([Double::NAME]).await.unwrap().pop().expect("it is due");
+    faults.unextended.store(3, Ordering::SeqCst);
+    let failing = tokio::spawn(job.fail(Failure::release("not mine")));
+    world.pass(crate::work::SECOND / 2).await;
+    failing.await.unwrap().unwrap();
+    assert_eq!(faults.unextended.load(Ordering::SeqCst), 0);
+    comes_back_later(&world, &jobs).await;
+}
+
+#[tokio::test]
+async fn a_release_outside_of_the_runtime_is_delayed_as_well() {
+    /// Wakes the thread that waits.
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let (world, _bus, jobs, _faults) = two_types().await;
+    let job = jobs.claim([Double::NAME]).await.unwrap().pop().expect("it is due");
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let mut failing = Box::pin(job.fail(Failure::release("not mine")));
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let failed = loop {
+            match failing.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(failed) => break failed,
+                Poll::Pending => std::thread::park(),
+            }
+        };
+        tell.send(failed).unwrap();
+    });
+    told.await.unwrap().unwrap();
+    comes_back_later(&world, &jobs).await;
 }

@@ -3,7 +3,10 @@
 use crate::common::{hanging, *};
 use dwell::{Step, prelude::*};
 use dwell_core::{Clock as _, Outcome, VirtualClock};
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
 
 #[tokio::test]
 async fn an_async_handler_is_dropped_at_its_timeout_and_counts_as_failed() {
@@ -36,36 +39,51 @@ async fn an_async_handler_is_dropped_at_its_timeout_and_counts_as_failed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "on a virtual clock, tasks have no cooperative budget to spend"
-)]
+#[expect(clippy::disallowed_methods, reason = "real time, which passes while a handler is always ready")]
 async fn a_handler_that_is_always_ready_is_dropped_at_its_timeout() {
-    let journal = Journal::default();
-    let busy = journal.waiting(|_, _| async {
-        let (send, mut receive) = tokio::sync::mpsc::unbounded_channel();
-        loop {
-            send.send(()).unwrap();
-            receive.recv().await.unwrap();
-        }
-    });
-    let bus = Bus::builder()
-        .subscribe(retries(0), busy.step(Step::timeout(seconds(0.2))))
-        .start("memory://")
-        .await
-        .unwrap();
-    bus.publish(placed(42)).await.unwrap();
-    let dead = async {
-        loop {
-            match bus.monitor().dead(1).await.unwrap().pop() {
-                Some(dead) => return dead,
-                None => tokio::time::sleep(seconds(0.005)).await,
+    for wiring in [Bus::builder(), Bus::builder().inline()] {
+        let journal = Journal::default();
+        let busy = journal.waiting(|_, _| always_ready(|| false));
+        let busy = busy.step(Step::timeout(seconds(0.2)));
+        let bus = wiring.subscribe(retries(0), busy).start("memory://").await.unwrap();
+        bus.publish(placed(42)).await.unwrap();
+        let dead = async {
+            loop {
+                match bus.monitor().dead(1).await.unwrap().pop() {
+                    Some(dead) => return dead,
+                    None => tokio::time::sleep(seconds(0.005)).await,
+                }
             }
-        }
-    };
-    let dead = tokio::time::timeout(seconds(30.0), dead).await.expect("it times out");
-    assert_eq!(dead.error.as_deref(), Some("it did not finish within its timeout of 200ms"));
-    bus.shutdown().await.unwrap();
+        };
+        let dead = tokio::time::timeout(seconds(30.0), dead).await.expect("it times out");
+        assert_eq!(dead.error.as_deref(), Some("it did not finish within its timeout of 200ms"));
+        bus.shutdown().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn on_a_virtual_clock_a_handler_that_is_always_ready_lets_others_run() {
+    // Each run ends once the other one has begun, and neither ever has to wait.
+    let begun = Arc::new(AtomicUsize::new(0));
+    let world = World::waiting(mail().concurrency(2), [Step::timeout(seconds(2.0))], move |_, _| {
+        let begun = begun.clone();
+        begun.fetch_add(1, Ordering::SeqCst);
+        always_ready(move || begun.load(Ordering::SeqCst) == 2)
+    })
+    .await;
+    world.publish(["a", "b"]).await;
+    world.pass(1.0).await;
+    assert_eq!(world.journal.outcomes(), [Outcome::Handled, Outcome::Handled]);
+}
+
+/// Waits for a channel that always has something, until `is_over`.
+async fn always_ready(is_over: impl Fn() -> bool) -> Result<(), Failure> {
+    let (send, mut receive) = tokio::sync::mpsc::unbounded_channel();
+    while !is_over() {
+        send.send(()).unwrap();
+        receive.recv().await.unwrap();
+    }
+    Ok(())
 }
 
 #[tokio::test]
