@@ -51,6 +51,25 @@ pub enum Changed {
     NotFound,
 }
 
+impl Changed {
+    /// The answer for several places: `Done` if anything was changed, else `TooLate` if anything was too late.
+    ///
+    /// ```
+    /// use dwell_core::Changed;
+    ///
+    /// assert_eq!(Changed::NotFound.or(Changed::TooLate), Changed::TooLate);
+    /// assert_eq!(Changed::TooLate.or(Changed::Done), Changed::Done);
+    /// ```
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Done, _) | (_, Self::Done) => Self::Done,
+            (Self::TooLate, _) | (_, Self::TooLate) => Self::TooLate,
+            (Self::NotFound, Self::NotFound) => Self::NotFound,
+        }
+    }
+}
+
 /// A message that waits.
 ///
 /// ```

@@ -103,11 +103,7 @@ impl Books {
 
 /// Of several answers about one message, the one that tells most.
 pub(crate) fn best(answers: impl IntoIterator<Item = Changed>) -> Changed {
-    answers.into_iter().fold(Changed::NotFound, |best, answer| match (best, answer) {
-        (Changed::Done, _) | (_, Changed::Done) => Changed::Done,
-        (Changed::TooLate, _) | (_, Changed::TooLate) => Changed::TooLate,
-        _ => Changed::NotFound,
-    })
+    answers.into_iter().fold(Changed::NotFound, Changed::or)
 }
 
 /// The transport holds what is asked for, and cannot find it.
