@@ -45,7 +45,7 @@ pub enum OnConflict {
 pub enum Changed {
     /// It was changed: the old due time will not fire.
     Done,
-    /// It was due, and went on its way.
+    /// It was due, and went on its way; or it may have been sent.
     TooLate,
     /// Never known, or went longer ago than such ids are remembered.
     NotFound,
@@ -201,23 +201,27 @@ pub trait Scheduler: Send + Sync {
     /// * Otherwise the id is now recorded as `sending`. Send it, then call [`Scheduler::end_send`]. An id that was
     ///   recorded before and is still `sending` is answered the same way: nobody knows whether that send succeeded.
     /// * `Replace` records the id in any case.
-    /// * A record that is `sending` is no proof that the message was sent: [`Scheduler::cancel`] and
-    ///   [`Scheduler::reschedule`] answer as if it did not exist.
+    /// * A record that is `sending` means that the message may have been sent: [`Scheduler::cancel`] and
+    ///   [`Scheduler::reschedule`] answer `TooLate`.
     ///
     /// One result per envelope, in order; an absent result counts as an error. `Unsupported` if the transport does not
     /// remember ids.
     fn begin_send(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>>;
 
     /// Ends the sends of [`Scheduler::begin_send`]. `Some` records the id as `sent`: repeats are duplicates from now
-    /// on. `None` means that the broker refused the message, and removes the record.
+    /// on. `None` means that the message was surely not sent, and removes the record. A record that was begun twice
+    /// remains: the earlier send may have succeeded.
     fn end_send(&self, entries: Vec<(Envelope, Option<Sent>)>) -> BoxFuture<'_, Result<()>>;
 
     /// Cancels these entries. `Done` means that at least one of them was pending, and that those never fire. `TooLate`
-    /// means that none was pending and at least one has fired. Fired entries are remembered by their name and by their
-    /// message id.
+    /// means that none was pending, and at least one has fired or may have been sent. Fired entries are remembered by
+    /// their name and by their message id.
     ///
-    /// A dead letter that waits for its next run is not pending, see [`ScheduleId::is_dead_letter`]: the answer is
-    /// `TooLate`. People replay or discard it by the ledger.
+    /// Some entries wait and are not pending in this sense, see [`ScheduleId::is_too_late`]. They stay as they are, and
+    /// the answer is `TooLate`:
+    ///
+    /// * A dead letter that waits for its next run. People replay or discard it by the ledger.
+    /// * A message that the forwarder may have sent, which waits to be sent again.
     fn cancel<'a>(&'a self, entries: &'a Entries) -> BoxFuture<'a, Result<Changed>>;
 
     /// Makes the same entries as [`Scheduler::cancel`] due earlier or later, with the same answers.

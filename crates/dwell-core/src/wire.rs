@@ -42,8 +42,11 @@ pub const TO_TOPIC: &str = "x-dwell-to-topic";
 /// On what waits in a store for another broker: the subscription there, if it is addressed alone.
 pub const TO_SUBSCRIPTION: &str = "x-dwell-to-subscription";
 /// On an entry of a store for another broker: tells it apart from other entries of its id. For the copy of a settlement, `at`
-/// and [`crate::Receipt::identity`]; for a message whose target was unavailable, a number for each time that it waits.
+/// and [`crate::Receipt::identity`]; for a message whose target was unavailable, a number for each time that it waits, behind
+/// [`DOUBT`] if the message may have been sent.
 pub const HELD: &str = "x-dwell-held";
+/// Start of [`HELD`] on an entry that the forwarder may have sent already: see [`is_in_doubt`].
+pub const DOUBT: &str = "doubt";
 
 /// The stamps of a rejection.
 pub const REJECTION_STAMPS: [&str; 7] = [
@@ -173,6 +176,12 @@ pub fn take_destination(headers: &mut Headers) -> Option<Address> {
     headers.take(TO_SUBSCRIPTION);
     headers.take(HELD);
     to
+}
+
+/// Whether the forwarder may have sent this message already, although the store still holds it: the confirmation of an
+/// earlier attempt was lost. It is sent again, and nobody can cancel it.
+pub fn is_in_doubt(headers: &Headers) -> bool {
+    headers.get_text(HELD).is_some_and(|held| held.starts_with(DOUBT))
 }
 
 /// Whether a message in this topic is a job, or waits there to become one in another broker.

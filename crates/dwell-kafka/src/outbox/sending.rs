@@ -71,7 +71,7 @@ pub(crate) fn is_purged(error: &Error) -> bool {
 /// The answer for a record that was purged. The sender tries again: nobody has taken the record.
 fn purged(topic: &str) -> Error {
     let text = format!("no broker took a record for `{topic}` in time: send it again");
-    Error::new(ErrorKind::Unavailable, text).with_source(Purged)
+    Error::new(ErrorKind::Unavailable, text).with_doubt(false).with_source(Purged)
 }
 
 pub(super) fn refused(topic: &str, error: KafkaError) -> Error {
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn a_purged_record_is_sent_again() {
         let error = purged("orders");
-        assert!(is_purged(&error) && error.is_retryable(), "{error}");
+        assert!(is_purged(&error) && error.is_retryable() && !error.is_doubtful(), "{error}");
         assert!(!is_purged(&Error::new(ErrorKind::Unavailable, "no broker")));
     }
 }

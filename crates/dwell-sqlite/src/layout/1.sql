@@ -122,7 +122,7 @@ CREATE TABLE known (
     content BLOB,
     due     INTEGER,
     until   INTEGER NOT NULL,
-    sending INTEGER NOT NULL DEFAULT 0, -- 1: being sent to another broker, and not known to have arrived
+    sending INTEGER NOT NULL DEFAULT 0, -- 1: being sent to another broker, and not known to have arrived; 2: so is an earlier send
     PRIMARY KEY (name, topic)
 ) WITHOUT ROWID;
 CREATE INDEX known_until ON known (until);

@@ -27,7 +27,7 @@ use serde::Serialize;
 pub enum Cancel {
     /// It never runs.
     Cancelled,
-    /// It was due, and went on its way.
+    /// It was due, and went on its way; or it may have been sent.
     TooLate,
     /// Never known, or longer ago than ids are remembered.
     NotFound,
@@ -52,7 +52,7 @@ pub enum Cancel {
 pub enum Reschedule {
     /// It is due then, and not at its old time.
     Rescheduled,
-    /// It was due, and went on its way.
+    /// It was due, and went on its way; or it may have been sent.
     TooLate,
     /// Never known, or longer ago than ids are remembered.
     NotFound,
