@@ -17,18 +17,20 @@ use dwell_core::{
     Capabilities, Changed, Consumer, Due, Entries, Envelope, Error, ErrorKind, Ledger, MessageId, OnMissing,
     Pending, Producer, Query, Result, Scheduler, Seams, Subscription, Text, Timestamp, Topic, Transport,
 };
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use std::{
     fmt,
+    future::poll_fn,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
+    task::{Poll, ready},
     time::Duration,
 };
 use tokio::{
     sync::watch,
-    task::{AbortHandle, JoinHandle},
+    task::{AbortHandle, JoinHandle, JoinSet},
 };
 
 /// How long a shutdown waits for forwarder and background work.
@@ -158,6 +160,7 @@ impl EngineBuilder {
             shutting_down: tokio::sync::Mutex::default(),
             services: Mutex::default(),
             aborts: Mutex::default(),
+            sends: Mutex::default(),
         };
         let engine = Engine(Arc::new(inner));
         if self.background {
@@ -201,6 +204,8 @@ struct Inner {
     services: Mutex<Vec<JoinHandle<()>>>,
     /// Of every service: a second signal finds them even while somebody waits for the services to end.
     aborts: Mutex<Vec<AbortHandle>>,
+    /// Sends that are recorded in the store. Each is finished, whether its caller waits for it or not.
+    sends: Mutex<JoinSet<()>>,
 }
 
 impl Engine {
@@ -382,7 +387,7 @@ impl Engine {
         self.0.runs.is_inside()
     }
 
-    /// Stops in order: the pumps first, so that nothing new is stored, then forwarder and background work, then the
+    /// Stops in order: the pumps first, so that nothing new is stored, then forwarder, background work and sends, then the
     /// connections; a [shared](EngineBuilder::shared) transport stays open. From then on a send is `Closed`.
     pub async fn shutdown(&self) -> Result<()> {
         // A second caller must not close the store while the first still waits for the forwarder.
@@ -416,12 +421,18 @@ impl Engine {
         }
     }
 
-    /// Waits until the services have ended, but not for ever: a broker that never answers must not keep us here.
+    /// Waits until the services and the sends have ended, but not for ever: a broker that never answers must not keep us here.
     async fn services_stopped(&self) {
         let services = std::mem::take(&mut *self.0.services.lock().unwrap_or_else(PoisonError::into_inner));
+        // Not taken out: a second signal finds them.
+        let sends = poll_fn(|cx| {
+            let mut sends = self.0.sends.lock().unwrap_or_else(PoisonError::into_inner);
+            while ready!(sends.poll_join_next(cx)).is_some() {}
+            Poll::Ready(())
+        });
         tokio::select! {
             biased;
-            _ = join_all(services) => {}
+            _ = join(join_all(services), sends) => {}
             () = self.0.seams.clock.sleep(LAST_WAIT) => {
                 tracing::warn!("background work did not end in time: what it was sending may be sent again");
                 self.abort_services();
@@ -432,6 +443,7 @@ impl Engine {
     fn abort_services(&self) {
         let aborts = self.0.aborts.lock().unwrap_or_else(PoisonError::into_inner);
         aborts.iter().for_each(AbortHandle::abort);
+        self.0.sends.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
     }
 
     /// Stops at once, without waiting for anything: what runs is dropped, and redelivered by the broker.

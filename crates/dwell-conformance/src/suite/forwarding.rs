@@ -35,6 +35,8 @@ pub(super) fn cases() -> Vec<Case> {
             Store,
             WaitingIds
         ),
+        case!(Waiting, a_send_whose_caller_is_gone_is_recorded, Store, WaitingIds),
+        case!(Waiting, a_shutdown_finishes_a_send_whose_caller_is_gone, Store, WaitingIds),
         case!(Waiting, cancel_of_a_message_that_may_have_been_forwarded_is_too_late, Waits, Managed, Store),
         case!(Waiting, cancel_of_a_message_that_its_target_refused_is_done, Waits, Managed, Store),
         case!(Waiting, a_store_that_fails_makes_a_deferral_wait_and_not_vanish, Waits, Store),
@@ -426,6 +428,59 @@ async fn cancel_of_a_sent_message_that_could_not_be_recorded_is_too_late(stage: 
     store.heal();
     bench.runs.until(1).await?;
     assert_eq!(ask(&bench, "a").await?, [Changed::TooLate; 2]);
+    Ok(())
+}
+
+/// Waits until the ends of this number of sends were recorded in the store, or failed to be.
+async fn ended(stage: &Stage, store: &Faulty, count: usize) -> Outcome {
+    let (clock, start) = (stage.clock(), stage.clock().elapsed());
+    while store.ended() < count {
+        if clock.elapsed().saturating_sub(start) > stage.pace().patience + PAUSES {
+            return Err(failure(format!("{} ends of sends, and not {count}", store.ended())));
+        }
+        // A virtual clock does not move by itself.
+        stage.pass(Duration::from_millis(10)).await;
+    }
+    stage.settle_down().await;
+    Ok(())
+}
+
+async fn a_send_whose_caller_is_gone_is_recorded(stage: Stage) -> Outcome {
+    let (bench, target, store) = faulty(&stage).await?;
+    let order = stage.envelope("orders", "a").once(OnConflict::Fail);
+    target.fail_sends(&stage.to("orders"), SendFault::Late);
+    // The store cannot be reached for a moment, either.
+    store.fail_ends(2);
+    let sending = stage.spawn({
+        let (engine, order) = (bench.engine.clone(), order.clone());
+        async move { engine.send(&[order]).await }
+    });
+    bench.runs.until(1).await?;
+    drop(sending);
+    stage.settle_down().await;
+    target.heal();
+    if store.begun() > 0 {
+        ended(&stage, &store, 3).await?;
+    }
+    assert!(bench.try_send(order).await?.duplicate, "it was sent");
+    bench.runs.still(1).await.map(drop)
+}
+
+async fn a_shutdown_finishes_a_send_whose_caller_is_gone(stage: Stage) -> Outcome {
+    let (bench, target, _) = faulty(&stage).await?;
+    let order = stage.envelope("orders", "a").once(OnConflict::Fail);
+    target.fail_sends(&stage.to("orders"), SendFault::Late);
+    let sending = stage.spawn({
+        let (engine, order) = (bench.engine.clone(), order.clone());
+        async move { engine.send(&[order]).await }
+    });
+    bench.runs.until(1).await?;
+    bench.at_rest().await?;
+    drop(sending);
+    let stopping = bench.stopping().await;
+    target.heal();
+    stopping.join().await??;
+    assert!(Bench::new(&stage).await?.try_send(order).await?.duplicate, "it was sent");
     Ok(())
 }
 
