@@ -20,6 +20,8 @@ pub enum SendFault {
     Refused(ErrorKind),
     /// It happened, and its confirmation was lost: `Timeout`.
     Unconfirmed,
+    /// It happened, and its confirmation comes after [`Faulty::heal`].
+    Late,
     /// There is no result for it, nor for what comes after it in its batch: none of them happened.
     Unanswered,
     /// The call never ends, and did not happen.
@@ -59,11 +61,12 @@ pub struct Faulty {
 #[derive(Default)]
 struct Faults {
     sends: BTreeMap<Address, SendFault>,
-    /// How many of the next settlements, renewals, entries and changes fail.
+    /// How many of the next settlements, renewals, entries and ends of sends fail.
     settles: usize,
     extends: usize,
     schedules: usize,
     changes: usize,
+    ends: usize,
     /// How many of the next deliveries cannot be read.
     unreadable: usize,
     /// What has reached the transport.
@@ -71,6 +74,8 @@ struct Faults {
     settled: usize,
     extended: usize,
     scheduled: usize,
+    begun: usize,
+    ended: usize,
 }
 
 impl Faulty {
@@ -105,6 +110,11 @@ impl Faulty {
         self.faults().changes = count;
     }
 
+    /// The next `count` calls of `end_send` are `Unavailable` and are not recorded.
+    pub fn fail_ends(&self, count: usize) {
+        self.faults().ends = count;
+    }
+
     /// The next `count` deliveries have a [`Delivery::problem`].
     pub fn spoil_deliveries(&self, count: usize) {
         self.faults().unreadable = count;
@@ -116,6 +126,7 @@ impl Faulty {
         faults.sends.clear();
         (faults.settles, faults.extends, faults.schedules) = (0, 0, 0);
         (faults.changes, faults.unreadable) = (0, 0);
+        faults.ends = 0;
         self.healed.send_modify(|times| *times += 1);
     }
 
@@ -144,6 +155,16 @@ impl Faulty {
             0 => Ok(()),
             _ => Err(unavailable("changing what waits")),
         }
+    }
+
+    /// How many calls of `begin_send` were made.
+    pub fn begun(&self) -> usize {
+        self.faults().begun
+    }
+
+    /// How many calls of `end_send` were made, whatever came of them.
+    pub fn ended(&self) -> usize {
+        self.faults().ended
     }
 
     fn faults(&self) -> MutexGuard<'_, Faults> {
@@ -231,11 +252,14 @@ impl Producer for FaultyProducer {
                 let result = match fault {
                     Some(SendFault::Refused(kind)) => refused(kind),
                     Some(SendFault::Stuck(kind)) => {
-                        // Whoever could heal it is gone: then it stays so.
-                        if self.of.healed.subscribe().changed().await.is_err() {
-                            std::future::pending::<()>().await;
-                        }
+                        self.healed(self.of.healed.subscribe()).await;
                         refused(kind)
+                    }
+                    Some(SendFault::Late) => {
+                        let healed = self.of.healed.subscribe();
+                        let result = self.pass_on(envelope).await;
+                        self.healed(healed).await;
+                        result
                     }
                     Some(SendFault::Unanswered) => return results,
                     Some(SendFault::Pending) => std::future::pending().await,
@@ -253,6 +277,13 @@ impl Producer for FaultyProducer {
 }
 
 impl FaultyProducer {
+    async fn healed(&self, mut healed: watch::Receiver<u64>) {
+        // Whoever could heal it is gone: then it stays so.
+        if healed.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
     async fn pass_on(&self, envelope: &Envelope) -> Result<Sent> {
         *self.of.faults().sent.entry(envelope.to.clone()).or_default() += 1;
         let result = self.inner.send(std::slice::from_ref(envelope)).await.pop();
@@ -328,10 +359,16 @@ impl Scheduler for FaultyScheduler {
     }
 
     fn begin_send(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>> {
+        self.of.faults().begun += 1;
         self.inner.begin_send(entries)
     }
 
     fn end_send(&self, entries: Vec<(Envelope, Option<Sent>)>) -> BoxFuture<'_, Result<()>> {
+        let mut faults = self.of.faults();
+        faults.ended += 1;
+        if take(&mut faults.ends, 1) > 0 {
+            return ready(Err(unavailable("recording the end of a send")));
+        }
         self.inner.end_send(entries)
     }
 

@@ -84,6 +84,18 @@ impl ErrorKind {
     pub fn is_retryable(self) -> bool {
         matches!(self, Self::Unavailable | Self::Timeout | Self::Full | Self::StorageFull)
     }
+
+    /// Whether the call may have taken effect although it failed, unless the error says otherwise.
+    ///
+    /// ```
+    /// use dwell_core::ErrorKind;
+    ///
+    /// assert!(ErrorKind::Timeout.is_doubtful(), "only the confirmation may be lost");
+    /// assert!(!ErrorKind::Full.is_doubtful(), "the broker refused it");
+    /// ```
+    pub fn is_doubtful(self) -> bool {
+        matches!(self, Self::Unavailable | Self::Timeout)
+    }
 }
 
 impl fmt::Display for ErrorKind {
@@ -120,6 +132,7 @@ impl fmt::Display for ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     retryable: bool,
+    doubtful: bool,
     context: Box<str>,
     source: Option<BoxError>,
 }
@@ -140,7 +153,8 @@ impl fmt::Debug for Error {
 impl Error {
     /// Creates an error that is retryable if its kind is.
     pub fn new(kind: ErrorKind, context: impl Into<Box<str>>) -> Self {
-        Self { kind, retryable: kind.is_retryable(), context: context.into(), source: None }
+        let (retryable, doubtful) = (kind.is_retryable(), kind.is_doubtful());
+        Self { kind, retryable, doubtful, context: context.into(), source: None }
     }
 
     /// Adds the error that caused this one.
@@ -157,10 +171,33 @@ impl Error {
         self
     }
 
-    /// Returns a copy without the source, for the other items of a batch that failed as a whole.
+    /// Sets whether the call may have taken effect, where that is known better than by the kind.
+    ///
+    /// ```
+    /// use dwell_core::{Error, ErrorKind};
+    ///
+    /// let error = Error::new(ErrorKind::Unavailable, "no connection to send by").with_doubt(false);
+    /// assert!(!error.is_doubtful());
+    /// ```
+    #[must_use]
+    pub fn with_doubt(mut self, doubt: bool) -> Self {
+        self.doubtful = doubt;
+        self
+    }
+
+    /// The same error once more, for the next item of a batch that failed as a whole. Its source
+    /// stays with the first.
+    ///
+    /// ```
+    /// use dwell_core::{Error, ErrorKind};
+    ///
+    /// let first = Error::new(ErrorKind::Unavailable, "the broker is away");
+    /// let second = first.again();
+    /// assert_eq!((second.kind(), second.to_string()), (first.kind(), first.to_string()));
+    /// ```
     #[must_use]
     pub fn again(&self) -> Self {
-        Self { kind: self.kind, retryable: self.retryable, context: self.context.clone(), source: None }
+        Self { context: self.context.clone(), source: None, ..*self }
     }
 
     /// Returns the kind.
@@ -173,9 +210,22 @@ impl Error {
         self.retryable
     }
 
-    /// Whether the cause is the message itself, so that no target ever accepts it. The forwarder
-    /// parks such a message. All other errors are caused by the target or are temporary, and the
-    /// forwarder retries.
+    /// Whether the call may have taken effect although it failed: a message whose send failed so
+    /// may still arrive.
+    ///
+    /// ```
+    /// use dwell_core::{Error, ErrorKind};
+    ///
+    /// assert!(Error::new(ErrorKind::Timeout, "no confirmation").is_doubtful());
+    /// assert!(!Error::new(ErrorKind::TooLarge, "17 MiB").is_doubtful());
+    /// ```
+    pub fn is_doubtful(&self) -> bool {
+        self.doubtful
+    }
+
+    /// Whether the fault lies in the message itself, so that no target will ever take it: such a
+    /// forward is parked. Everything else is a fault of the target or of the moment, and is waited
+    /// out.
     ///
     /// ```
     /// use dwell_core::{Error, ErrorKind};

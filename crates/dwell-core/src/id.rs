@@ -137,9 +137,10 @@ impl ScheduleId {
     ///
     /// Two suffixes distinguish entries with the same count:
     ///
-    /// `~{losses}` after a worker lost the message. A crash is not a run, so the count does not
-    /// change.
-    /// * `+{held}` for an entry of a store that carries [`wire::HELD`].
+    /// * `~{losses}` after a worker lost the message. A crash is no run, so the count stays as it
+    ///   is.
+    /// * `+{held}` for an entry of a store that carries [`wire::HELD`], `+doubt{held}` if it may
+    ///   have been sent.
     ///
     /// If another entry has this name already, a transport appends `&` and its own suffix: see
     /// [`Scheduler::schedule`](crate::Scheduler::schedule).
@@ -194,6 +195,18 @@ impl ScheduleId {
     /// scheduled for a run of a dead-letter consumer.
     pub fn is_dead_letter(name: &str) -> bool {
         Self::split(name).is_some_and(|(_, to)| wire::is_dead_letter_topic(to.topic_name()))
+    }
+
+    /// Whether it is too late to cancel or reschedule the pending entry of this name:
+    ///
+    /// * a [dead letter](Self::is_dead_letter), or
+    /// * a message that the forwarder may have sent already, see [`wire::is_in_doubt`].
+    pub fn is_too_late(name: &str) -> bool {
+        let is_in_doubt = || {
+            let held = name.rsplit_once('@').and_then(|(_, rest)| rest.split_once('+'));
+            held.is_some_and(|(_, held)| held.starts_with(wire::DOUBT))
+        };
+        Self::is_dead_letter(name) || is_in_doubt()
     }
 }
 
@@ -465,6 +478,13 @@ mod tests {
         wire::set_destination(&mut envelope.message.headers, &Address::topic("orders"));
         envelope.message.headers.set(wire::HELD, "7");
         assert_eq!(&*ScheduleId::of(&envelope).0, "a@orders+7");
+        assert!(!wire::is_in_doubt(&envelope.message.headers) && !ScheduleId::is_too_late("a@orders+7"));
+        envelope.message.headers.set(wire::HELD, "doubt7");
+        let name = ScheduleId::of(&envelope);
+        assert_eq!(&*name.0, "a@orders+doubt7");
+        assert!(wire::is_in_doubt(&envelope.message.headers) && ScheduleId::is_too_late(&name.0));
+        assert!(ScheduleId::is_too_late("a@orders/mail#1~2+doubt7&3"), "a free name");
+        assert!(!ScheduleId::is_too_late("+doubt7@orders"), "that is an id");
         assert_eq!(wire::take_destination(&mut envelope.message.headers), Some(Address::topic("orders")));
         assert!(envelope.message.headers.is_empty(), "the held header was removed");
     }

@@ -46,13 +46,46 @@ pub enum OnConflict {
 pub enum Changed {
     /// The message was changed. It will not fire at the old due time.
     Done,
-    /// The message was due, and has fired.
+    /// It was due, and went on its way; or it may have been sent.
     TooLate,
     /// The message was never known, or its id has expired.
     NotFound,
 }
 
-/// A pending message.
+impl Changed {
+    /// The answer for several places: `Done` if anything was changed, else `TooLate` if anything
+    /// was too late.
+    ///
+    /// ```
+    /// use dwell_core::Changed;
+    ///
+    /// assert_eq!(Changed::NotFound.or(Changed::TooLate), Changed::TooLate);
+    /// assert_eq!(Changed::TooLate.or(Changed::Done), Changed::Done);
+    /// ```
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Done, _) | (_, Self::Done) => Self::Done,
+            (Self::TooLate, _) | (_, Self::TooLate) => Self::TooLate,
+            (Self::NotFound, Self::NotFound) => Self::NotFound,
+        }
+    }
+}
+
+/// A message that waits.
+///
+/// ```
+/// use dwell_core::Pending;
+///
+/// fn line(pending: &Pending) -> String {
+///     format!("{} {} -> {}", pending.due.to_rfc3339(), pending.envelope.message.id, pending.envelope.to)
+/// }
+///
+/// # use dwell_core::{Address, Envelope, Message, ScheduleId, Timestamp};
+/// # let envelope = Envelope::new(Address::topic("orders"), Message::new("a", "orders.placed", "{}"));
+/// # let pending = Pending { id: ScheduleId::of(&envelope), due: Timestamp(0), envelope };
+/// assert_eq!(line(&pending), "1970-01-01T00:00:00.000Z a -> orders");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// Name of the entry.
@@ -183,7 +216,14 @@ pub trait Scheduler: Send + Sync {
     /// A record in state `sending` does not prove that the message was sent. [`Scheduler::cancel`]
     /// and [`Scheduler::reschedule`] treat it as if it did not exist.
     ///
-    /// Returns one result per envelope, in order; a missing result counts as an error.
+    /// * `duplicate` means that the id is known with this content. Do not send it. Other content is
+    ///   `Conflict`.
+    /// * Otherwise the id is now recorded as `sending`. Send it, then call [`Scheduler::end_send`].
+    ///   An id that was recorded before and is still `sending` is answered the same way: nobody
+    ///   knows whether that send succeeded.
+    /// * `Replace` records the id in any case.
+    /// * A record that is `sending` means that the message may have been sent:
+    ///   [`Scheduler::cancel`] and [`Scheduler::reschedule`] answer `TooLate`.
     ///
     /// # Errors
     ///
@@ -192,21 +232,20 @@ pub trait Scheduler: Send + Sync {
     ///   declared.
     fn begin_send(&self, entries: Vec<Envelope>) -> BoxFuture<'_, Vec<Result<Sent>>>;
 
-    /// Ends the sends of [`Scheduler::begin_send`]. `Some` records the id as `sent`, so repeated
-    /// sends are duplicates from now on. `None` means that the broker refused the message, and
-    /// removes the record.
+    /// Ends the sends of [`Scheduler::begin_send`]. `Some` records the id as `sent`: repeats are
+    /// duplicates from now on. `None` means that the message was surely not sent, and removes the
+    /// record. A record that was begun twice remains: the earlier send may have succeeded.
     fn end_send(&self, entries: Vec<(Envelope, Option<Sent>)>) -> BoxFuture<'_, Result<()>>;
 
-    /// Cancels the entries.
+    /// Cancels these entries. `Done` means that at least one of them was pending, and that those
+    /// never fire. `TooLate` means that none was pending, and at least one has fired or may have
+    /// been sent. Fired entries are remembered by their name and by their message id.
     ///
-    /// * `Done`: at least one entry was pending. The pending entries will not fire.
-    /// * `TooLate`: no entry was pending, and at least one has fired. Fired entries are remembered
-    ///   by their name and by their message id.
-    /// * `NotFound`: no entry is known.
+    /// Some entries wait and are not pending in this sense, see [`ScheduleId::is_too_late`]. They
+    /// stay as they are, and the answer is `TooLate`:
     ///
-    /// A dead letter that is scheduled for its next run is not a pending entry (see
-    /// [`ScheduleId::is_dead_letter`]), so the result is `TooLate`. Use the ledger to replay or
-    /// discard it.
+    /// * A dead letter that waits for its next run. People replay or discard it by the ledger.
+    /// * A message that the forwarder may have sent, which waits to be sent again.
     fn cancel<'a>(&'a self, entries: &'a Entries) -> BoxFuture<'a, Result<Changed>>;
 
     /// Gives the entries a new due time. It selects the same entries as [`Scheduler::cancel`] and

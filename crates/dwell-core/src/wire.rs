@@ -44,10 +44,13 @@ pub const TO_TOPIC: &str = "x-dwell-to-topic";
 /// On a message in a store for another broker: subscription of the destination, if the message is
 /// addressed to one.
 pub const TO_SUBSCRIPTION: &str = "x-dwell-to-subscription";
-/// On an entry in a store for another broker: a suffix that distinguishes entries with the same id.
-/// For the copy of a settlement it is `at` and [`crate::Receipt::identity`]. For a message whose
-/// target was unavailable, it is a number that grows with each wait.
+/// On an entry of a store for another broker: tells it apart from other entries of its id. For the
+/// copy of a settlement, `at` and [`crate::Receipt::identity`]; for a message whose target was
+/// unavailable, a number for each time that it waits, behind [`DOUBT`] if the message may have been
+/// sent.
 pub const HELD: &str = "x-dwell-held";
+/// Start of [`HELD`] on an entry that the forwarder may have sent already: see [`is_in_doubt`].
+pub const DOUBT: &str = "doubt";
 
 /// The headers that a rejection adds.
 pub const REJECTION_STAMPS: [&str; 7] = [
@@ -185,7 +188,13 @@ pub fn take_destination(headers: &mut Headers) -> Option<Address> {
     to
 }
 
-/// Whether a message in this topic is a job, or becomes one in another broker.
+/// Whether the forwarder may have sent this message already, although the store still holds it: the
+/// confirmation of an earlier attempt was lost. It is sent again, and nobody can cancel it.
+pub fn is_in_doubt(headers: &Headers) -> bool {
+    headers.get_text(HELD).is_some_and(|held| held.starts_with(DOUBT))
+}
+
+/// Whether a message in this topic is a job, or waits there to become one in another broker.
 pub fn is_job(topic: &str, headers: &Headers) -> bool {
     is_job_topic(headers.get_text(TO_TOPIC).unwrap_or(topic))
 }

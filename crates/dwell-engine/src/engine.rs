@@ -18,18 +18,20 @@ use dwell_core::{
     Pending, Producer, Query, Result, Scheduler, Seams, Subscription, Text, Timestamp, Topic, Transport,
     format_duration,
 };
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use std::{
     fmt,
+    future::poll_fn,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
+    task::{Poll, ready},
     time::Duration,
 };
 use tokio::{
     sync::watch,
-    task::{AbortHandle, JoinHandle},
+    task::{AbortHandle, JoinHandle, JoinSet},
 };
 
 /// Maximum time that a shutdown waits for the forwarder and background work.
@@ -165,6 +167,7 @@ impl EngineBuilder {
             shutting_down: tokio::sync::Mutex::default(),
             services: Mutex::default(),
             aborts: Mutex::default(),
+            sends: Mutex::default(),
         };
         let engine = Engine(Arc::new(inner));
         if self.background {
@@ -210,6 +213,9 @@ struct Inner {
     /// Abort handles of all services. `stop_now` uses them even while `shutdown` waits for the
     /// services.
     aborts: Mutex<Vec<AbortHandle>>,
+    /// Sends that are recorded in the store. Each is finished, whether its caller waits for it or
+    /// not.
+    sends: Mutex<JoinSet<()>>,
 }
 
 impl Engine {
@@ -399,9 +405,9 @@ impl Engine {
         self.0.runs.is_inside()
     }
 
-    /// Stops in order: first the pumps, so that nothing new is stored, then the forwarder and
-    /// background work, then the connections. A [shared](EngineBuilder::shared) transport stays
-    /// open. After that, a send fails with `Closed`.
+    /// Stops in order: the pumps first, so that nothing new is stored, then forwarder, background
+    /// work and sends, then the connections; a [shared](EngineBuilder::shared) transport stays
+    /// open. From then on a send is `Closed`.
     pub async fn shutdown(&self) -> Result<()> {
         // A second caller must not close the store while the first still waits for the forwarder.
         let _turn = self.0.shutting_down.lock().await;
@@ -434,12 +440,19 @@ impl Engine {
         }
     }
 
-    /// Waits until the services have ended, up to `LAST_WAIT`, because a broker may never answer.
+    /// Waits until the services and the sends have ended, but not for ever: a broker that never
+    /// answers must not keep us here.
     async fn services_stopped(&self) {
         let services = std::mem::take(&mut *self.0.services.lock().unwrap_or_else(PoisonError::into_inner));
+        // Not taken out: a second signal finds them.
+        let sends = poll_fn(|cx| {
+            let mut sends = self.0.sends.lock().unwrap_or_else(PoisonError::into_inner);
+            while ready!(sends.poll_join_next(cx)).is_some() {}
+            Poll::Ready(())
+        });
         tokio::select! {
             biased;
-            _ = join_all(services) => {}
+            _ = join(join_all(services), sends) => {}
             () = self.0.seams.clock.sleep(LAST_WAIT) => {
                 tracing::warn!("background work did not stop in time; aborting it, messages in flight may be sent again");
                 self.abort_services();
@@ -450,6 +463,7 @@ impl Engine {
     fn abort_services(&self) {
         let aborts = self.0.aborts.lock().unwrap_or_else(PoisonError::into_inner);
         aborts.iter().for_each(AbortHandle::abort);
+        self.0.sends.lock().unwrap_or_else(PoisonError::into_inner).abort_all();
     }
 
     /// Stops immediately, without waiting. Running handlers are dropped, and the broker redelivers

@@ -6,15 +6,17 @@
 //!
 //! Failures are handled as follows:
 //!
-//! * The target does not answer, refuses requests or is full: the message stays in the store,
-//!   without a limit. Each topic is sent to separately. A topic that fails or hangs delays only its
-//!   own messages, which are due again after a pause that grows up to one minute.
-//! * The target is slow: further messages for it are sent next, in order of due times.
-//! * The message can never be sent (too large, unknown target): it is parked in the dead letters of
-//!   its [topic](crate::forward_topic), with the reason `unroutable`. People can see and replay it
-//!   there.
-//! * The message was sent, but its settlement failed: it is sent again after the lease. This
-//!   duplicate is the result of a fault.
+//! * The target does not answer, refuses us, or is full: the message waits, without limit, since it
+//!   is not its fault. Each topic is sent to by itself: one that fails or hangs holds up only its
+//!   own messages, which come due again after a pause that grows up to a minute. A message that may
+//!   have been sent all the same is marked as such in its name, so that nobody is told that it is
+//!   cancelled.
+//! * The target is slow: what comes due for it meanwhile is next, in the order of due times.
+//! * The message itself can never be sent (too large, no such target): it is parked among the dead
+//!   letters of its [topic](crate::forward_topic), with the reason `unroutable`, where people see
+//!   it and can replay it.
+//! * Sent, but the settlement failed: it is sent again after the lease. That duplicate is explained
+//!   by the fault.
 
 use crate::{
     backoff::Backoff,
@@ -310,7 +312,12 @@ impl Forwarder {
         // A separate name: the sender may have sent this id again, and neither message may replace
         // the other.
         let fence = delivery.receipt.lease().fence;
-        delivery.message.headers.set(wire::HELD, fence.to_string());
+        let is_in_doubt = wire::is_in_doubt(&delivery.message.headers)
+            // The forwarder that had it before may have sent it.
+            || delivery.deliveries.is_none_or(|deliveries| deliveries > 1)
+            || error.is_some_and(Error::is_doubtful);
+        let doubt = if is_in_doubt { wire::DOUBT } else { "" };
+        delivery.message.headers.set(wire::HELD, format!("{doubt}{fence}"));
         let note = self.note(Outcome::Released, error.map(|error| error.to_string().into()));
         Settle { delivery, action: Action::Move { to: self.detour.address(), due: Due::After(pause) }, note }
     }
@@ -387,7 +394,8 @@ async fn send_group(
     }
     let (deliveries, envelopes): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
     let none = |text: String| -> Vec<Result<Sent>> {
-        envelopes.iter().map(|_| Err(Error::new(ErrorKind::Unavailable, text.clone()))).collect()
+        let unsent = || Error::new(ErrorKind::Unavailable, text.clone()).with_doubt(false);
+        envelopes.iter().map(|_| Err(unsent())).collect()
     };
     // Opening the producer may take as long as sending.
     let sending = Box::pin(async {

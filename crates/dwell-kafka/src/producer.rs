@@ -42,8 +42,9 @@ impl Producer for KafkaProducer {
             for (index, envelope) in batch.iter().enumerate() {
                 let target = match self.place(envelope, &mut place).await {
                     Ok(target) => target,
+                    // Nothing was handed over yet.
                     Err(error) => {
-                        results[index] = Some(Err(error));
+                        results[index] = Some(Err(error.with_doubt(false)));
                         continue;
                     }
                 };
@@ -61,7 +62,7 @@ impl Producer for KafkaProducer {
                         sending.hand_over(&record).await;
                         places.push((index, record.topic));
                     }
-                    Err(error) => results[index] = Some(Err(error)),
+                    Err(error) => results[index] = Some(Err(error.with_doubt(false))),
                 }
             }
             for ((index, topic), answer) in places.into_iter().zip(sending.wait().await) {

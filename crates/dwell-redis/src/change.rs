@@ -31,8 +31,8 @@ pub(crate) async fn change(
         check_replay(store, id, &found, body.as_ref()).await?;
     }
     let mut answers = vec![];
-    // Where several read the dead letters, each has a copy of its own: it is still one record. Under an id that was sent
-    // again with other content, it is not.
+    // Where several read the dead letters, each has a copy of its own: it is still one record.
+    // Under an id that was sent again with other content, it is not.
     let mut answered: Vec<&Found> = vec![];
     for found in &found {
         let is_dead = found.record.state == State::Dead;
@@ -69,7 +69,9 @@ async fn change_one(
     let is_dead = record.state == State::Dead;
     let is_over = matches!(record.state, State::Done | State::Discarded | State::Cancelled);
     let is_for_the_dead = matches!(change, Change::Replay(_) | Change::Discard);
-    if is_over || is_dead != is_for_the_dead {
+    // What the forwarder may have sent cannot be changed any more.
+    let is_sent = wire::is_in_doubt(&record.message.headers) && !is_dead;
+    if is_over || is_dead != is_for_the_dead || is_sent {
         return Ok(Changed::TooLate);
     }
     let (what, due) = match change {

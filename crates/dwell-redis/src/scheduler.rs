@@ -2,7 +2,7 @@
 
 use crate::{
     accept::{accept, record_sends, write_due},
-    buckets,
+    buckets::{self, Bucket},
     item::Item,
     keys,
     places::{list, number, text},
@@ -10,14 +10,18 @@ use crate::{
     store::Store,
 };
 use dwell_core::{
-    Address, BoxFuture, Changed, Due, Entries, Envelope, ErrorKind, MessageId, Pending, Query, Result,
+    Address, BoxFuture, Changed, Due, Entries, Envelope, Error, ErrorKind, MessageId, Pending, Query, Result,
     ScheduleId, Scheduler, Sent, State, Text, Timestamp, is_own_topic, wire,
 };
+use futures_util::future::join_all;
 use redis::{Cmd, Value};
-use std::sync::Arc;
+use std::{slice, sync::Arc, time::Duration};
 
 /// How many are looked at at a time.
 const WINDOW: usize = 200;
+
+/// The pauses before a change is asked for again that has not been confirmed.
+const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
 
 pub(crate) struct RedisScheduler(pub(crate) Arc<Store>);
 
@@ -54,54 +58,92 @@ impl Scheduler for RedisScheduler {
 }
 
 impl RedisScheduler {
-    /// Changes these entries, and returns the best answer.
+    /// Changes these entries, and returns the best answer. It is an error if some of them could not
+    /// be asked for: what was changed stays so, and the call can be repeated.
     async fn change(&self, entries: &Entries, what: &str, due: Due) -> Result<Changed> {
         self.0.open()?;
-        let mut topics = self.0.rooms().await?;
-        topics.retain(|room| entries.may_be_in(topic_of(room)));
-        let mut best = Changed::NotFound;
-        let changes = topics.iter().map(|room| self.change_in(room, &entries.message, what, due));
-        let mut trouble = Ok(());
-        for (room, answer) in topics.iter().zip(futures_util::future::join_all(changes).await) {
-            match answer {
-                Err(error) => trouble = trouble.and(Err(error)),
-                Ok(Changed::Done) => {
-                    best = Changed::Done;
-                    if what == "reschedule" {
-                        buckets::look_from_now_on(&self.0, room).await?;
-                    }
+        let mut rooms = self.0.rooms().await?;
+        rooms.retain(|room| entries.may_be_in(topic_of(room)));
+        let (mut best, mut trouble) = (Changed::NotFound, None);
+        // Due messages move from the buckets of a topic to the topic: whoever asks there last
+        // cannot miss one.
+        let (buckets, topics): (Vec<_>, Vec<_>) =
+            rooms.into_iter().partition(|room| Bucket::parse(room).is_some());
+        for rooms in [buckets, topics] {
+            let changes = rooms.iter().map(|room| self.change_in(room, &entries.message, what, due));
+            for (room, (changed, mut ended)) in rooms.iter().zip(join_all(changes).await) {
+                if changed == Changed::Done && what == "reschedule" {
+                    ended = ended.and(buckets::look_from_now_on(&self.0, room).await);
                 }
-                Ok(Changed::TooLate) if best == Changed::NotFound => best = Changed::TooLate,
-                Ok(_) => {}
+                best = best.or(changed);
+                if let Err(error) = ended
+                    && trouble.as_ref().is_none_or(is_of_another_program)
+                {
+                    trouble = Some(error);
+                }
             }
         }
-        // What is done is done. Where it was not found, it may be where nobody could look.
-        match (best, trouble) {
-            (Changed::NotFound, Err(error)) => Err(error),
-            (Changed::TooLate, Err(error)) if error.kind() != ErrorKind::Conflict => Err(error),
-            (best, _) => Ok(best),
+        match trouble {
+            None => Ok(best),
+            // Its topic holds no entry of ours.
+            Some(error) if is_of_another_program(&error) && best != Changed::NotFound => Ok(best),
+            Some(error) if best == Changed::Done => {
+                let text = format!(
+                    "not all entries of `{}` could be changed, and others were: repeat the call ({error})",
+                    entries.message
+                );
+                Err(Error::new(error.kind(), text).with_retryable(error.is_retryable()).with_source(error))
+            }
+            Some(error) => Err(error),
         }
     }
 
-    /// The same in one topic, some entries at a time.
-    async fn change_in(&self, room: &Text, id: &MessageId, what: &str, due: Due) -> Result<Changed> {
+    /// The same in one room, some entries at a time: what was changed there, and whether that is
+    /// all.
+    async fn change_in(&self, room: &Text, id: &MessageId, what: &str, due: Due) -> (Changed, Result<()>) {
         let (mut best, mut after) = (Changed::NotFound, String::new());
         loop {
-            let answers = in_each(&self.0, std::slice::from_ref(room), &CHANGE_WAITING, |command| {
-                command.arg(&*id.0).arg(what);
-                write_due(command, due);
-                command.arg(&*self.0.seams.instance).arg(&after);
-            });
-            let Some((_, answer)) = answers.await.pop() else { return Ok(best) };
-            let mut answer = answer?.into_iter();
-            match answer.next().as_ref().map(text).as_deref() {
-                Some("done") => best = Changed::Done,
-                Some("late") if best == Changed::NotFound => best = Changed::TooLate,
-                _ => {}
-            }
+            let mut answer = match self.change_some(room, id, what, due, &after).await {
+                Ok(answer) => answer.into_iter(),
+                // Its name is written before it is.
+                Err(error) if error.kind() == ErrorKind::NotFound => return (best, Ok(())),
+                Err(error) => return (best, Err(error)),
+            };
+            best = match answer.next().as_ref().map(text).as_deref() {
+                Some("done") => Changed::Done,
+                Some("late") => best.or(Changed::TooLate),
+                _ => best,
+            };
             after = answer.next().as_ref().map(text).unwrap_or_default();
             if after.is_empty() {
-                return Ok(best);
+                return (best, Ok(()));
+            }
+        }
+    }
+
+    /// One step of it. While nobody knows whether it was done, the same call is made again: it is
+    /// done once, and has one answer.
+    async fn change_some(
+        &self,
+        room: &Text,
+        id: &MessageId,
+        what: &str,
+        due: Due,
+        after: &str,
+    ) -> Result<Vec<Value>> {
+        let (call, mut pauses) = (self.0.calls.begin(), PAUSES.into_iter());
+        loop {
+            let changed = self.0.run_as(Some(&call), &CHANGE_WAITING, slice::from_ref(room), |_, command| {
+                command.arg(&*id.0).arg(what);
+                write_due(command, due);
+                command.arg(&*self.0.seams.instance).arg(after);
+            });
+            match changed.await {
+                Err(error) if error.is_doubtful() => match pauses.next() {
+                    Some(pause) => self.0.seams.clock.sleep(pause).await,
+                    None => return Err(error),
+                },
+                changed => return changed,
             }
         }
     }
@@ -161,8 +203,13 @@ impl RedisScheduler {
     }
 }
 
-/// One script in each of these topics, all under way at once. A topic that is not there any more has no answer, and trouble in one
-/// is none of the others.
+/// A key of another program is in the way of one topic: others do not suffer for it.
+fn is_of_another_program(error: &Error) -> bool {
+    error.kind() == ErrorKind::Conflict
+}
+
+/// One script in each of these topics, all under way at once. A topic that is not there any more
+/// has no answer, and trouble in one is none of the others.
 pub(crate) async fn in_each(
     store: &Store,
     topics: &[Text],
@@ -180,7 +227,8 @@ pub(crate) async fn in_each(
     answers.map(|(topic, answer)| (topic.clone(), answer)).collect()
 }
 
-/// What one topic or slot of many says. One that a key of another program is in the way of says nothing: others do not suffer for it.
+/// What one topic or slot of many says. One that a key of another program is in the way of says
+/// nothing: others do not suffer for it.
 pub(crate) fn or_left_out<T: Default>(of: &str, answer: Result<T>) -> Result<T> {
     match answer {
         Err(error) if error.kind() == ErrorKind::Conflict => {
@@ -197,7 +245,8 @@ fn read(topic: &Text, value: Value) -> Option<Pending> {
     let topic: Text = topic_of(topic).into();
     let (name, due, item) = (text(&parts.next()?), number(&parts.next()?), parts.next()?);
     let mut item = Item::read(item, ScheduleId::published(&name, &topic).unwrap_or(&name));
-    // Its own says more where the server's has no room for that. One that is tried again later than it was due has the server's.
+    // Its own says more where the server's has no room for that. One that is tried again later than
+    // it was due has the server's.
     let due = item.due.filter(|own| own.0 >= due).unwrap_or(Timestamp(due));
     let to = match item.to.take() {
         None => Address::Topic(topic.clone()),
@@ -232,4 +281,85 @@ pub(crate) fn bases(topics: &[Text]) -> Vec<Text> {
     bases.sort();
     bases.dedup();
     bases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Redis;
+    use dwell_conformance::servers::redis::{RedisOptions, RedisServer};
+    use dwell_core::{Message, OnMissing, Seams, Subscription, Transport, TransportUrl};
+
+    const LATER: Due = Due::After(Duration::from_secs(3600));
+
+    async fn connect(url: &str) -> Redis {
+        crate::connect(&TransportUrl::parse(url).unwrap(), Seams::system("test")).await.unwrap()
+    }
+
+    /// A server where the message `a` waits in the topics `orders` and `invoices`.
+    async fn stage(options: &str) -> (RedisServer, Redis) {
+        let server = RedisServer::start(RedisOptions::default()).unwrap();
+        let redis = connect(&format!("{}?{options}", server.url())).await;
+        for topic in ["orders", "invoices"] {
+            redis.provision(&[], &[Subscription::new(topic, "mail")], OnMissing::Create).await.unwrap();
+            let message = Message::new("a", "t", "{}");
+            let envelope = Envelope::new(Address::topic(topic), message).due(LATER);
+            redis.producer().await.unwrap().send(&[envelope]).await.remove(0).unwrap();
+        }
+        (server, redis)
+    }
+
+    fn admin(server: &RedisServer, arguments: &[&str]) {
+        let said = server.cli(arguments).unwrap();
+        assert_eq!(String::from_utf8_lossy(&said.stdout).trim(), "OK", "{arguments:?}");
+    }
+
+    async fn waiting(redis: &Redis) -> usize {
+        redis.scheduler().unwrap().pending(Query::default()).await.unwrap().len()
+    }
+
+    /// Otherwise a due message that moves meanwhile is found in neither.
+    #[tokio::test]
+    async fn a_cancel_asks_the_buckets_of_a_topic_before_the_topic() {
+        let (server, redis) = stage("shards=2&bucket=1h&ledger=false").await;
+        let scheduler = redis.scheduler().unwrap();
+        let cancel = async || scheduler.cancel(&"nobody".into()).await.unwrap();
+        // From the second time on, the server knows the script by its hash.
+        assert_eq!(cancel().await, Changed::NotFound);
+        admin(&server, &["config", "set", "slowlog-log-slower-than", "0"]);
+        assert_eq!(cancel().await, Changed::NotFound);
+        let log = redis.store.link.query(redis::cmd("SLOWLOG").arg("GET").arg(-1)).await.unwrap();
+        let calls = list(log).into_iter().rev().map(|entry| list(entry).into_iter().nth(3).map(list));
+        let calls = calls.flatten().filter(|call| call.iter().any(|part| text(part) == CHANGE_WAITING.hash));
+        // The third argument is a key of its slot.
+        let rooms: Vec<_> = calls.filter_map(|call| call.get(3).map(text)).collect();
+        let asked: Vec<bool> = rooms.iter().map(|room| room.contains('#')).collect();
+        let buckets = asked.iter().filter(|is_bucket| **is_bucket).count();
+        assert!(buckets > 0 && buckets < asked.len(), "{rooms:?}");
+        assert!(asked.iter().rev().skip_while(|is_bucket| !**is_bucket).all(|is_bucket| *is_bucket));
+    }
+
+    #[tokio::test]
+    async fn a_cancel_that_cannot_reach_every_entry_is_an_error_and_can_be_repeated() {
+        let (server, redis) = stage("").await;
+        admin(
+            &server,
+            &["acl", "setuser", "half", "on", ">secret", "+@all", "~dwell:{orders}*", "%R~dwell:*"],
+        );
+        let half = connect(&server.url().replace("redis://", "redis://half:secret@")).await;
+        let error = half.scheduler().unwrap().cancel(&"a".into()).await.unwrap_err();
+        assert_eq!((error.kind(), waiting(&redis).await), (ErrorKind::Denied, 1), "{error}");
+        assert!(error.to_string().contains("repeat the call"), "{error}");
+        let scheduler = redis.scheduler().unwrap();
+        assert_eq!(scheduler.cancel(&"a".into()).await.unwrap(), Changed::Done);
+        assert_eq!(scheduler.cancel(&"a".into()).await.unwrap(), Changed::NotFound);
+    }
+
+    #[tokio::test]
+    async fn a_cancel_without_an_answer_is_asked_for_again_and_done_once() {
+        let (server, redis) = stage("timeout=300ms").await;
+        admin(&server, &["client", "pause", "700", "write"]);
+        assert_eq!(redis.scheduler().unwrap().cancel(&"a".into()).await.unwrap(), Changed::Done);
+        assert_eq!(waiting(&redis).await, 0);
+    }
 }

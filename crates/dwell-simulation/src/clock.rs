@@ -1,6 +1,10 @@
 //! Clock of one process: shared monotonic time, and a wall clock that may be wrong.
 
-use crate::{crew::Crew, life::Life};
+use crate::{
+    crew::Crew,
+    life::Life,
+    scene::{as_request, current_request},
+};
 use dwell_core::{BoxFuture, Busy, Clock, Moment, Timestamp, VirtualClock};
 use std::{sync::Arc, time::Duration};
 
@@ -35,6 +39,11 @@ impl Clock for ProcessClock {
     }
 
     fn track(&self, task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+        // A task that finishes the send of a request belongs to that request.
+        let task = match current_request() {
+            Some(request) => Box::pin(as_request(request, task)),
+            None => task,
+        };
         self.clock.track(self.crew.take_on(self.life.task(task)))
     }
 

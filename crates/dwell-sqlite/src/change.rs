@@ -70,6 +70,8 @@ impl Tx<'_> {
         let is_dead = held.state == State::Dead;
         let because = Because { by: Some(&*order.by), ..Because::default() };
         match &order.change {
+            // What the forwarder may have sent cannot be changed any more.
+            _ if wire::is_in_doubt(&found.message.headers) && !is_dead => return Ok(false),
             Change::Cancel if waits && !is_dead => self.cancel(held, because.by)?,
             // A job can be cancelled as long as no worker has it.
             Change::Cancel if is_ready && !is_dead && wire::is_job(&found.home.0, &found.message.headers) => {

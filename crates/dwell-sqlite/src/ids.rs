@@ -122,7 +122,7 @@ impl Tx<'_> {
         self.sql(
             "INSERT INTO known VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (name, topic) DO UPDATE
              SET content = coalesce(excluded.content, content), due = excluded.due, until = excluded.until,
-                 sending = excluded.sending",
+                 sending = CASE excluded.sending WHEN 0 THEN 0 ELSE min(sending + 1, 2) END",
         )?
         .execute((
             self.known_name(topic, name),
@@ -135,7 +135,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Removes a name early, if it is recorded as being sent with this content.
+    /// Forgets a name before its time, if it is recorded as being sent with this content, and no
+    /// earlier send of it is in doubt.
     pub(crate) fn forget_sending(&self, topic: i64, name: &str, content: u128) -> Sql<()> {
         self.sql("DELETE FROM known WHERE name = ?1 AND topic = ?2 AND sending = 1 AND content = ?3")?
             .execute((self.known_name(topic, name), topic, content.to_be_bytes()))?;

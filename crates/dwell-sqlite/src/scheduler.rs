@@ -135,11 +135,11 @@ impl Tx<'_> {
             if !entries.may_be_in(&self.places().topics[&held.topic].name) {
                 continue;
             }
-            if held.due > self.now && !ScheduleId::is_dead_letter(&name) {
+            if held.due > self.now && !ScheduleId::is_too_late(&name) {
                 change(self, &held)?;
                 is_changed = true;
             } else {
-                // Due but not promoted yet, or a dead letter.
+                // Due, but not promoted yet; a dead letter; or it may have been sent.
                 is_late = true;
             }
         }
@@ -150,7 +150,8 @@ impl Tx<'_> {
         }
     }
 
-    /// Returns whether one of these entries has fired, or was sent at once under a user-chosen id.
+    /// Whether one of these entries has fired, or may have been sent at once under an id of the
+    /// user's own.
     fn is_known(&self, entries: &Entries) -> Sql<bool> {
         let id = &*entries.message.0;
         let names: Vec<(i64, Option<String>)> = {
@@ -173,7 +174,7 @@ impl Tx<'_> {
                 Some(name) if name != id => continue,
                 Some(_) | None => ScheduleId::of_publish(id, of),
             };
-            if entries.may_be_in(of) && self.known(topic, &name.0)?.is_some_and(|known| !known.is_sending) {
+            if entries.may_be_in(of) && self.known(topic, &name.0)?.is_some() {
                 return Ok(true);
             }
         }

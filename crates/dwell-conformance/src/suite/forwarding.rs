@@ -1,10 +1,11 @@
-//! Waiting in a store: a forwarder brings what is due to the broker that it is for, whatever that broker does.
+//! Waiting in a store: a forwarder brings what is due to the broker that it is for, whatever that
+//! broker does.
 
 use super::{Bench, Case, Outcome, Parts, Run, Stage, case, failure};
 use crate::faults::{Faulty, SendFault};
 use dwell_core::{
-    Address, BoxError, Changed, Delivery, Due, Envelope, ErrorKind, Message, Note, OnConflict, OnMissing,
-    Outcome as Ended, Pending, Query, Sent, Subscription, Topic, Transport, wire,
+    Address, BoxError, Change, Changed, Delivery, Due, Envelope, ErrorKind, Message, Note, Of, OnConflict,
+    OnMissing, Outcome as Ended, Pending, Query, Sent, Subscription, Topic, Transport, wire,
 };
 use dwell_engine::{
     Verdict, forward_topic,
@@ -27,13 +28,25 @@ pub(super) fn cases() -> Vec<Case> {
         case!(Waiting, a_message_that_waits_for_its_target_is_not_replaced, Waits, Store, WaitingIds),
         case!(Waiting, a_chosen_id_is_sent_again_until_a_send_is_confirmed, Store, WaitingIds),
         case!(Waiting, cancel_after_a_failed_send_returns_not_found, Managed, Store, WaitingIds),
+        case!(Waiting, cancel_after_a_send_in_doubt_is_too_late, Managed, Store, WaitingIds),
+        case!(
+            Waiting,
+            cancel_of_a_sent_message_that_could_not_be_recorded_is_too_late,
+            Managed,
+            Store,
+            WaitingIds
+        ),
+        case!(Waiting, a_send_whose_caller_is_gone_is_recorded, Store, WaitingIds),
+        case!(Waiting, a_shutdown_finishes_a_send_whose_caller_is_gone, Store, WaitingIds),
+        case!(Waiting, cancel_of_a_message_that_may_have_been_forwarded_is_too_late, Waits, Managed, Store),
+        case!(Waiting, cancel_of_a_message_that_its_target_refused_is_done, Waits, Managed, Store),
         case!(Waiting, a_store_that_fails_makes_a_deferral_wait_and_not_vanish, Waits, Store),
         case!(Waiting, a_redelivered_message_replaces_its_own_copy_in_the_store, Waits, Store),
     ]
 }
 
-/// An engine whose transport and store can be made to fail, with handlers of `orders` and `invoices` that are always
-/// done.
+/// An engine whose transport and store can be made to fail, with handlers of `orders` and
+/// `invoices` that are always done.
 async fn faulty(stage: &Stage) -> Result<(Bench, Faulty, Faulty), BoxError> {
     let parts = Parts::new(stage).await?;
     let store = Faulty::new(parts.store.clone().ok_or_else(|| failure("no store"))?);
@@ -46,7 +59,11 @@ async fn faulty(stage: &Stage) -> Result<(Bench, Faulty, Faulty), BoxError> {
     Ok((bench, target, store))
 }
 
-/// Lets the longest pause pass that a forwarder makes. On real time there were only a few short ones.
+/// Longer than the first pauses between attempts to forward a message, or to record a send.
+const PAUSES: Duration = Duration::from_secs(10);
+
+/// Lets the longest pause pass that a forwarder makes. On real time there were only a few short
+/// ones.
 async fn pass_pauses(stage: &Stage) {
     if stage.rig().time().virtual_clock().is_some() {
         stage.pass(Duration::from_secs(180)).await;
@@ -353,24 +370,179 @@ async fn a_chosen_id_is_sent_again_until_a_send_is_confirmed(stage: Stage) -> Ou
     bench.runs.still(expected).await.map(drop)
 }
 
+/// The answers to a cancel and to a reschedule.
+async fn ask(bench: &Bench, id: &str) -> Result<[Changed; 2], BoxError> {
+    let cancelled = bench.engine.cancel(&id.into()).await?;
+    Ok([cancelled, bench.engine.reschedule(&id.into(), Due::NOW).await?])
+}
+
+/// Sends a message to a topic at once, under an id that its user chose.
+async fn send_once(stage: &Stage, bench: &Bench, topic: &str, id: &str) -> dwell_core::Result<Sent> {
+    bench.try_send(stage.envelope(topic, id).once(OnConflict::Fail)).await
+}
+
 async fn cancel_after_a_failed_send_returns_not_found(stage: Stage) -> Outcome {
     let (bench, target, _) = faulty(&stage).await?;
-    let send = async |id: &str| bench.try_send(stage.envelope("orders", id).once(OnConflict::Fail)).await;
-    let ask = async |id: &str| -> Result<_, BoxError> {
-        let cancelled = bench.engine.cancel(&id.into()).await?;
-        Ok([cancelled, bench.engine.reschedule(&id.into(), Due::NOW).await?])
-    };
-    for kind in [ErrorKind::Unavailable, ErrorKind::Timeout, ErrorKind::Full, ErrorKind::TooLarge] {
+    for kind in [ErrorKind::Denied, ErrorKind::Full, ErrorKind::TooLarge] {
         let id = format!("{kind:?}");
-        target.fail_sends(&stage.to("orders"), SendFault::Refused(kind));
-        assert_eq!(send(&id).await.err().map(|error| error.kind()), Some(kind));
-        assert_eq!(ask(&id).await?, [Changed::NotFound; 2], "{id}: it was not sent");
+        for topic in ["orders", "invoices"] {
+            target.fail_sends(&stage.to(topic), SendFault::Refused(kind));
+            let sent = send_once(&stage, &bench, topic, &id).await;
+            assert_eq!(sent.err().map(|error| error.kind()), Some(kind));
+            assert_eq!(ask(&bench, &id).await?, [Changed::NotFound; 2], "{id}: it was not sent");
+        }
         target.heal();
-        assert!(!send(&id).await?.duplicate, "{id}");
-        assert_eq!(ask(&id).await?, [Changed::TooLate; 2], "{id}: it was sent");
+        assert!(!send_once(&stage, &bench, "orders", &id).await?.duplicate, "{id}");
+        assert_eq!(ask(&bench, &id).await?, [Changed::TooLate; 2], "{id}: it was sent");
     }
-    bench.runs.until(4).await?;
-    bench.runs.still(4).await.map(drop)
+    bench.runs.until(3).await?;
+    bench.runs.still(3).await.map(drop)
+}
+
+async fn cancel_after_a_send_in_doubt_is_too_late(stage: Stage) -> Outcome {
+    let (bench, target, _) = faulty(&stage).await?;
+    let faults = [
+        ("unavailable", SendFault::Refused(ErrorKind::Unavailable)),
+        ("unanswered", SendFault::Unanswered),
+        ("unconfirmed", SendFault::Unconfirmed),
+    ];
+    for (id, fault) in faults {
+        target.fail_sends(&stage.to("orders"), fault);
+        assert!(send_once(&stage, &bench, "orders", id).await.is_err());
+        assert_eq!(ask(&bench, id).await?, [Changed::TooLate; 2], "{id}: it may have arrived");
+        // What is refused now may have arrived before, or at another address.
+        for topic in ["orders", "invoices"] {
+            target.fail_sends(&stage.to(topic), SendFault::Refused(ErrorKind::Full));
+            assert!(send_once(&stage, &bench, topic, id).await.is_err());
+            assert_eq!(ask(&bench, id).await?, [Changed::TooLate; 2], "{id}, refused by {topic}");
+        }
+        target.heal();
+    }
+    bench.runs.until(1).await?;
+    bench.runs.still(1).await.map(drop)
+}
+
+async fn cancel_of_a_sent_message_that_could_not_be_recorded_is_too_late(stage: Stage) -> Outcome {
+    let (bench, _, store) = faulty(&stage).await?;
+    store.fail_ends(usize::MAX);
+    send_once(&stage, &bench, "orders", "a").await?;
+    assert_eq!(ask(&bench, "a").await?, [Changed::TooLate; 2]);
+    store.heal();
+    bench.runs.until(1).await?;
+    assert_eq!(ask(&bench, "a").await?, [Changed::TooLate; 2]);
+    Ok(())
+}
+
+/// Waits until the ends of this number of sends were recorded in the store, or failed to be.
+async fn ended(stage: &Stage, store: &Faulty, count: usize) -> Outcome {
+    let (clock, start) = (stage.clock(), stage.clock().elapsed());
+    while store.ended() < count {
+        if clock.elapsed().saturating_sub(start) > stage.pace().patience + PAUSES {
+            return Err(failure(format!("{} ends of sends, and not {count}", store.ended())));
+        }
+        // A virtual clock does not move by itself.
+        stage.pass(Duration::from_millis(10)).await;
+    }
+    stage.settle_down().await;
+    Ok(())
+}
+
+async fn a_send_whose_caller_is_gone_is_recorded(stage: Stage) -> Outcome {
+    let (bench, target, store) = faulty(&stage).await?;
+    let order = stage.envelope("orders", "a").once(OnConflict::Fail);
+    target.fail_sends(&stage.to("orders"), SendFault::Late);
+    // The store cannot be reached for a moment, either.
+    store.fail_ends(2);
+    let sending = stage.spawn({
+        let (engine, order) = (bench.engine.clone(), order.clone());
+        async move { engine.send(&[order]).await }
+    });
+    bench.runs.until(1).await?;
+    drop(sending);
+    stage.settle_down().await;
+    target.heal();
+    if store.begun() > 0 {
+        ended(&stage, &store, 3).await?;
+    }
+    assert!(bench.try_send(order).await?.duplicate, "it was sent");
+    bench.runs.still(1).await.map(drop)
+}
+
+async fn a_shutdown_finishes_a_send_whose_caller_is_gone(stage: Stage) -> Outcome {
+    let (bench, target, _) = faulty(&stage).await?;
+    let order = stage.envelope("orders", "a").once(OnConflict::Fail);
+    target.fail_sends(&stage.to("orders"), SendFault::Late);
+    let sending = stage.spawn({
+        let (engine, order) = (bench.engine.clone(), order.clone());
+        async move { engine.send(&[order]).await }
+    });
+    bench.runs.until(1).await?;
+    bench.at_rest().await?;
+    drop(sending);
+    let stopping = bench.stopping().await;
+    target.heal();
+    stopping.join().await??;
+    assert!(Bench::new(&stage).await?.try_send(order).await?.duplicate, "it was sent");
+    Ok(())
+}
+
+/// The entry of the message `a` to `orders` that is held until its target can be tried again, if it
+/// is another than `before`.
+async fn held(stage: &Stage, bench: &Bench, before: Option<&Pending>) -> Result<Pending, BoxError> {
+    let (clock, start) = (stage.clock(), stage.clock().elapsed());
+    loop {
+        let entry = pending(stage, bench, 1).await?.remove(0);
+        let is_held = entry.envelope.message.headers.get(wire::HELD).is_some();
+        if is_held && before.is_none_or(|before| before.id != entry.id) {
+            return Ok(entry);
+        }
+        if clock.elapsed().saturating_sub(start) > stage.pace().patience + PAUSES {
+            return Err(failure(format!("it is not held: {entry:?}")));
+        }
+        stage.pass(Duration::from_millis(10)).await;
+    }
+}
+
+async fn cancel_of_a_message_that_may_have_been_forwarded_is_too_late(stage: Stage) -> Outcome {
+    let (bench, target, _) = faulty(&stage).await?;
+    let delay = stage.pace().delay;
+    target.fail_sends(&stage.to("orders"), SendFault::Unconfirmed);
+    bench.send_after("orders", "a", delay).await?;
+    stage.pass(delay).await;
+    let first = held(&stage, &bench, None).await?;
+    let check = async |entry: &Pending| -> Outcome {
+        assert_eq!(ask(&bench, "a").await?, [Changed::TooLate; 2]);
+        if let Some(ledger) = bench.engine.ledger() {
+            for change in [Change::Cancel, Change::Reschedule(Due::NOW)] {
+                let answers = ledger.change(&"a".into(), Of::All, change, "suite").await?;
+                assert!(answers.iter().all(|answer| answer.changed == Changed::TooLate), "{answers:?}");
+            }
+        }
+        assert_eq!(pending(&stage, &bench, 1).await?[0].id, entry.id, "it stays as it is");
+        Ok(())
+    };
+    check(&first).await?;
+    // The target refuses it now, and may still have it.
+    target.fail_sends(&stage.to("orders"), SendFault::Refused(ErrorKind::Denied));
+    let second = held(&stage, &bench, Some(&first)).await?;
+    check(&second).await?;
+    target.heal();
+    pass_pauses(&stage).await;
+    bench.runs.until(2).await?;
+    bench.runs.still(2).await.map(drop)
+}
+
+async fn cancel_of_a_message_that_its_target_refused_is_done(stage: Stage) -> Outcome {
+    let (bench, target, _) = faulty(&stage).await?;
+    let delay = stage.pace().delay;
+    target.fail_sends(&stage.to("orders"), SendFault::Refused(ErrorKind::Denied));
+    bench.send_after("orders", "a", delay).await?;
+    stage.pass(delay).await;
+    held(&stage, &bench, None).await?;
+    assert_eq!(bench.engine.cancel(&"a".into()).await?, Changed::Done);
+    target.heal();
+    pass_pauses(&stage).await;
+    bench.runs.still(0).await.map(drop)
 }
 
 async fn a_store_that_fails_makes_a_deferral_wait_and_not_vanish(stage: Stage) -> Outcome {

@@ -2,6 +2,7 @@
 
 use super::Engine;
 use crate::{
+    backoff::Backoff,
     delay::Route,
     gaps::unconfirmed,
     observe::watch,
@@ -13,8 +14,19 @@ use dwell_core::{
 };
 use std::{
     collections::{BTreeMap, btree_map::Entry},
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, PoisonError, atomic::Ordering},
+    time::Duration,
 };
+use tokio::sync::oneshot;
+use tracing::Instrument;
+
+/// The pauses before the end of a send is recorded again, and how long that goes on.
+const END_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_END_PAUSE: Duration = Duration::from_secs(5);
+const END_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Sends that are over: `Some` if they succeeded, `None` if nothing was sent.
+type Ended = Vec<(Envelope, Option<Sent>)>;
 
 impl Engine {
     /// Validates and sends the envelopes of a user, each by the route for its due time. Returns one
@@ -76,7 +88,8 @@ impl Engine {
             }
         }
         if !sending.is_empty() {
-            self.send_recorded(sending, &mut results).await;
+            let (indexes, envelopes) = sending.into_iter().unzip();
+            place(&mut results, indexes, self.send_in_order(envelopes).await);
         }
         if let Some(detour) = self.0.delay.detour().filter(|_| !storing.is_empty()) {
             let (indexes, envelopes): (Vec<_>, Vec<_>) =
@@ -86,17 +99,48 @@ impl Engine {
         results.into_iter().map(|result| result.unwrap_or_else(|| Err(unconfirmed()))).collect()
     }
 
-    /// Sends in order. An id that the user chose is recorded in the store before the send as
-    /// `sending`, and after it as `sent`. If the process dies in between, or the result is unknown,
-    /// a repeated send sends the message again.
-    async fn send_recorded(&self, sending: Vec<(usize, Envelope)>, results: &mut [Option<Result<Sent>>]) {
+    /// Sends in order. Where an id is recorded, a task of this engine does it, which finishes even
+    /// if the caller goes away: a message that was sent and not recorded would be sent again by a
+    /// repeat.
+    async fn send_in_order(&self, envelopes: Vec<Envelope>) -> Vec<Result<Sent>> {
+        if !envelopes.iter().any(|envelope| self.is_recorded(envelope)) {
+            return self.send_recorded(envelopes).await.0;
+        }
+        let (count, (answer, answered)) = (envelopes.len(), oneshot::channel());
+        let engine = self.clone();
+        let task = async move {
+            let (results, ended) = engine.send_recorded(envelopes).await;
+            let recorded = engine.end_sends(&ended).await;
+            // Nobody listens if the caller is gone.
+            let _ = answer.send(results);
+            if let Err(error) = recorded {
+                engine.end_sends_later(&ended, error).await;
+            }
+        };
+        self.spawn_send(task.in_current_span());
+        answered.await.unwrap_or_else(|_| (0..count).map(|_| Err(unconfirmed())).collect())
+    }
+
+    fn spawn_send(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let task = self.0.seams.clock.track(Box::pin(task));
+        let mut sends = self.0.sends.lock().unwrap_or_else(PoisonError::into_inner);
+        while sends.try_join_next().is_some() {}
+        sends.spawn(task);
+    }
+
+    /// An id that the user chose is recorded in the store before and after: `sending`, then `sent`.
+    /// If this process dies in between, or nobody knows whether the message arrived, a repeat sends
+    /// it again. Returns one result per envelope, and the sends whose end is known.
+    async fn send_recorded(&self, sending: Vec<Envelope>) -> (Vec<Result<Sent>>, Ended) {
+        let mut results: Vec<Option<Result<Sent>>> = sending.iter().map(|_| None).collect();
+        let sending: Vec<_> = sending.into_iter().enumerate().collect();
         let recorded: Vec<_> =
             sending.iter().filter(|(_, envelope)| self.is_recorded(envelope)).cloned().collect();
         let (mut repeats, mut wrapped) = (vec![], vec![]);
         if let Some(detour) = self.0.delay.detour().filter(|_| !recorded.is_empty()) {
             let entries = recorded.iter().map(|(_, envelope)| detour.wrap(envelope.clone()));
             let begun = detour.scheduler.begin_send(entries.collect()).await;
-            place(results, recorded.iter().map(|(index, _)| *index).collect(), begun);
+            place(&mut results, recorded.iter().map(|(index, _)| *index).collect(), begun);
             let mut first: BTreeMap<(Address, MessageId), usize> = BTreeMap::new();
             for (index, envelope) in recorded {
                 match results[index].take() {
@@ -125,7 +169,7 @@ impl Engine {
             envelopes.iter_mut().for_each(|envelope| envelope.once = None);
         }
         if !envelopes.is_empty() {
-            place(results, indexes, self.send_natively(&envelopes).await);
+            place(&mut results, indexes, self.send_natively(&envelopes).await);
         }
         for (index, first) in repeats {
             results[index] = results[first].as_ref().map(|sent| match sent {
@@ -133,27 +177,44 @@ impl Engine {
                 Err(error) => Err(error.again()),
             });
         }
-        self.end_sends(wrapped, results).await;
-    }
-
-    /// Records the results of sends. If a result is unknown, its record does not change.
-    async fn end_sends(&self, wrapped: Vec<(usize, Envelope)>, results: &[Option<Result<Sent>>]) {
-        let Some(detour) = self.0.delay.detour() else { return };
+        // Where nobody knows, the record stays as it is.
         let ended = wrapped.into_iter().filter_map(|(index, envelope)| match &results[index] {
             Some(Ok(sent)) => Some((envelope, Some(*sent))),
-            Some(Err(error)) if is_refusal(error) => Some((envelope, None)),
+            Some(Err(error)) if !error.is_doubtful() => Some((envelope, None)),
             _ => None,
         });
-        let ended: Vec<_> = ended.collect();
-        if !ended.is_empty()
-            && !planted(Bug::SendNotRecorded)
-            && let Err(error) = detour.scheduler.end_send(ended).await
-        {
-            tracing::warn!(%error, "recording sends in the store failed; repeated sends of these ids are sent again");
+        let ended = ended.collect();
+        (results.into_iter().map(|result| result.unwrap_or_else(|| Err(unconfirmed()))).collect(), ended)
+    }
+
+    /// Records how sends ended.
+    async fn end_sends(&self, ended: &Ended) -> Result<()> {
+        match self.0.delay.detour() {
+            Some(detour) if !ended.is_empty() && !planted(Bug::SendNotRecorded) => {
+                detour.scheduler.end_send(ended.clone()).await
+            }
+            _ => Ok(()),
         }
     }
 
-    /// Whether the store records the id of this envelope without storing the message.
+    /// The same, again while the store is unavailable.
+    async fn end_sends_later(&self, ended: &Ended, mut error: Error) {
+        let clock = &self.0.seams.clock;
+        let mut backoff = Backoff::new(END_PAUSE, LONGEST_END_PAUSE);
+        let start = clock.elapsed();
+        while error.is_retryable() && clock.elapsed().saturating_sub(start) < END_PATIENCE {
+            let now = clock.elapsed();
+            backoff.failed(now);
+            clock.sleep(backoff.rest(now)).await;
+            match self.end_sends(ended).await {
+                Ok(()) => return,
+                Err(again) => error = again,
+            }
+        }
+        tracing::warn!(%error, "sends were not recorded in the store; repeats under their ids are sent again");
+    }
+
+    /// Whether the store remembers the id of this one, which is not stored there.
     fn is_recorded(&self, envelope: &Envelope) -> bool {
         self.0.stores_ids && !self.0.outbox && envelope.once.is_some()
     }
@@ -185,7 +246,8 @@ impl Engine {
     async fn send_natively(&self, batch: &[Envelope]) -> Vec<Result<Sent>> {
         let mut results = match self.producer().await {
             Ok(producer) => producer.send(batch).await,
-            Err(error) => batch.iter().map(|_| Err(error.again())).collect(),
+            // Without a producer, nothing was sent.
+            Err(error) => batch.iter().map(|_| Err(error.again().with_doubt(false))).collect(),
         };
         results.resize_with(batch.len(), || Err(unconfirmed()));
         results
@@ -240,12 +302,6 @@ impl Engine {
         }
         Ok(())
     }
-}
-
-/// Whether the message was certainly not sent. A transport that is unavailable may have received
-/// it.
-fn is_refusal(error: &Error) -> bool {
-    !error.is_retryable() || matches!(error.kind(), ErrorKind::Full | ErrorKind::StorageFull)
 }
 
 fn place(results: &mut [Option<Result<Sent>>], indexes: Vec<usize>, answers: Vec<Result<Sent>>) {

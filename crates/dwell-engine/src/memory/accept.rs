@@ -91,7 +91,7 @@ impl State {
         {
             return Ok(sent);
         }
-        self.ids.remember(topic, id, Known { is_sending: true, ..Known::new(Some(content), None) });
+        self.begin(topic, &envelope.message.id, id, content);
         Ok(Sent::default())
     }
 
@@ -99,14 +99,12 @@ impl State {
     pub(super) fn end_send(&mut self, envelope: &Envelope, content: u128, sent: Option<Sent>) -> Result<()> {
         let topic = self.target(&envelope.to)?.topic();
         let Slot { id, .. } = self.slot(topic, ScheduleId::of(envelope));
-        let is_its = |known: Known| known.is_sending && known.content == Some(content);
         match sent {
             Some(sent) => {
                 let known = Known::new(Some(content), sent.due);
                 self.remember(topic, &envelope.message.id, id, known);
             }
-            None if self.ids.get(topic, &id).is_some_and(is_its) => self.ids.remove(topic, id),
-            None => {}
+            None => self.forget_sending(topic, &envelope.message.id, id, content),
         }
         Ok(())
     }
@@ -176,8 +174,8 @@ impl State {
         let waiting = of.waiting.find(id).and_then(|key| of.waiting.get(key));
         let (is_same, due) = if let Some((due, first)) = waiting {
             (is_same_content(&first.item.message, message), Some(due))
-        } else if let Some(Known { content: Some(first), due, is_sending }) = self.ids.get(topic, id) {
-            if is_sending && first == content && !planted(Bug::SendingTakenForSent) {
+        } else if let Some(Known { content: Some(first), due, sending }) = self.ids.get(topic, id) {
+            if sending > 0 && first == content && !planted(Bug::SendingTakenForSent) {
                 return Ok(None);
             }
             (first == content, due)

@@ -165,7 +165,38 @@ impl State {
         self.ids.remember(at, name, known);
     }
 
-    /// Whether this message was sent to this topic and has fired.
+    /// Remembers that a message is being sent to another broker under this name.
+    pub(super) fn begin(&mut self, at: TopicAt, message: &MessageId, name: HashedId, content: u128) {
+        let all = self.hasher.of_all_entries(message);
+        let sending = self.ids.get(at, &name).map_or(0, |known| known.sending);
+        let of_all = match self.ids.get(at, &all) {
+            None => Known { sending: 1, ..Known::new(None, None) },
+            Some(known) if known.sending > 0 && sending == 0 => Known { sending: known.sending + 1, ..known },
+            Some(known) => known,
+        };
+        self.ids.remember(at, all, of_all);
+        self.ids.remember(at, name, Known { sending: sending + 1, ..Known::new(Some(content), None) });
+    }
+
+    /// Such a send failed, and nothing was sent. If an earlier one may have succeeded, the name
+    /// stays as it is.
+    pub(super) fn forget_sending(&mut self, at: TopicAt, message: &MessageId, name: HashedId, content: u128) {
+        let is_its = |known: Known| known.sending == 1 && known.content == Some(content);
+        if !self.ids.get(at, &name).is_some_and(is_its) {
+            return;
+        }
+        self.ids.remove(at, name);
+        let all = self.hasher.of_all_entries(message);
+        match self.ids.get(at, &all) {
+            Some(Known { sending: 1, .. }) => self.ids.remove(at, all),
+            Some(known) if known.sending > 1 => {
+                self.ids.remember(at, all, Known { sending: known.sending - 1, ..known });
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether this message was sent to this topic, and fired, or may have been sent on from there.
     pub(super) fn is_known(&self, at: TopicAt, message: &MessageId) -> bool {
         let publish = || self.hasher.of(&ScheduleId::of_publish(&message.0, &self.topics[at.0].name).0);
         self.ids.get(at, &self.hasher.of_all_entries(message)).is_some()

@@ -14,13 +14,14 @@ pub(super) struct Known {
     pub(super) content: Option<u128>,
     /// Due time, if the message was pending.
     pub(super) due: Option<Timestamp>,
-    /// Whether the message is being sent to another broker, and the result is unknown.
-    pub(super) is_sending: bool,
+    /// How many sends to another broker are not known to have succeeded, if none is known to. Of a
+    /// name, those that began one after the other; of all entries of a message, their names.
+    pub(super) sending: u32,
 }
 
 impl Known {
     pub(super) fn new(content: Option<u128>, due: Option<Timestamp>) -> Self {
-        Self { content, due, is_sending: false }
+        Self { content, due, sending: 0 }
     }
 }
 

@@ -179,7 +179,10 @@ impl State {
                 && answered
                     .iter()
                     .any(|(home, message)| *home == found.home && is_same_content(message, &found.message));
+            // What the forwarder may have sent cannot be changed any more.
+            let is_sent = wire::is_in_doubt(&found.message.headers) && !is_dead;
             let done = match (change, found.spot) {
+                _ if is_sent => false,
                 (Change::Cancel, Spot::Waiting(key)) if !is_dead => {
                     self.cancel(found.topic, key, now, by.clone());
                     true

@@ -85,11 +85,11 @@ impl State {
             }
             for key in self.topics[at.0].waiting.of_message(&entries.message, &self.hasher) {
                 match self.topics[at.0].waiting.get(key) {
-                    Some((due, waiting)) if due > now && !ScheduleId::is_dead_letter(&waiting.id.id) => {
+                    Some((due, waiting)) if due > now && !ScheduleId::is_too_late(&waiting.id.id) => {
                         change(self, at, key);
                         is_changed = true;
                     }
-                    // Due and not promoted yet, or a dead letter.
+                    // Due, but not promoted yet; a dead letter; or it may have been sent.
                     _ => is_late = true,
                 }
             }

@@ -103,11 +103,7 @@ impl Books {
 
 /// Returns the most informative of several results for one message.
 pub(crate) fn best(answers: impl IntoIterator<Item = Changed>) -> Changed {
-    answers.into_iter().fold(Changed::NotFound, |best, answer| match (best, answer) {
-        (Changed::Done, _) | (_, Changed::Done) => Changed::Done,
-        (Changed::TooLate, _) | (_, Changed::TooLate) => Changed::TooLate,
-        _ => Changed::NotFound,
-    })
+    answers.into_iter().fold(Changed::NotFound, Changed::or)
 }
 
 /// The answer of one of two holders. What the other has done is done: then an error is logged and

@@ -74,7 +74,7 @@ pub(crate) fn is_purged(error: &Error) -> bool {
 /// Returns the error for a purged record. The sender retries: the record is stored nowhere.
 fn purged(topic: &str) -> Error {
     let text = format!("no broker accepted a record for `{topic}` in time: send it again");
-    Error::new(ErrorKind::Unavailable, text).with_source(Purged)
+    Error::new(ErrorKind::Unavailable, text).with_doubt(false).with_source(Purged)
 }
 
 pub(super) fn refused(topic: &str, error: KafkaError) -> Error {
@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn a_purged_record_is_retryable() {
         let error = purged("orders");
-        assert!(is_purged(&error) && error.is_retryable(), "{error}");
+        assert!(is_purged(&error) && error.is_retryable() && !error.is_doubtful(), "{error}");
         assert!(!is_purged(&Error::new(ErrorKind::Unavailable, "no broker")));
     }
 }

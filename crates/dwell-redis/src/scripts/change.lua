@@ -70,6 +70,7 @@ for _, t in ipairs(T) do
       local score = tonumber(call('ZSCORE', t.due, name))
       -- What is due in a bucket may have arrived in its topic already, and be in somebody's hands there.
       if (score <= now and (what ~= 'recall' or t.bucket)) or is_control == t.dead then return { 'ok', 'late' } end
+      if is_control and is_too_late(name) then return { 'ok', 'late' } end
       item = unwait(t, name)
       if t.dead then return anew(item, t, get(item, 'to') or '') end
       local state, of = get(item, 'state') or 'scheduled', home(t, get(item, 'to'), item)

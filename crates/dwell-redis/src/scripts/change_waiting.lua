@@ -9,7 +9,7 @@ local is_changed, is_late = false, false
 
 local function change(name)
   local score = tonumber(call('ZSCORE', t.due, name))
-  if score <= now or t.dead or is_dead_letter(name) then
+  if score <= now or t.dead or is_too_late(name) then
     is_late = true
     return
   end

@@ -307,7 +307,7 @@ local function remember(t, name, due, content)
   if keep_ids <= 0 then return end
   if content or call('HSETNX', t.known, name, (due or '') .. ' ') == 0 then
     -- What the content was is not forgotten by one who does not know.
-    content = content or string.match(call('HGET', t.known, name) or '', ' (.*)$') or ''
+    content = content or string.match(call('HGET', t.known, name) or '', ' !*(.*)$') or ''
     call('HSET', t.known, name, (due or '') .. ' ' .. content)
   end
   call('ZADD', t.forget, now + keep_ids, name)
@@ -331,9 +331,11 @@ local function known(t, name)
 end
 
 -- What a send is answered if this is known about its name. A content that starts with `!` is being sent to another broker, and
--- nobody knows yet whether that succeeded: the same content is sent again.
+-- nobody knows yet whether that succeeded: the same content is sent again. With `!!`, an earlier send of it is in doubt as well.
 local function answer_known(due, first, content)
-  if not first or first == '' or first == '!' .. content then return nil end
+  if not first or first == '' then return nil end
+  local sending, its = string.match(first, '^(!*)(.*)$')
+  if sending ~= '' and its == content then return nil end
   return { first == content and 'duplicate' or 'conflict', due }
 end
 
@@ -348,6 +350,12 @@ local function published(t, id) return id .. '@' .. t.topic end
 local function is_dead_letter(name)
   local topic = string.match(name, '@([^@/#~+&]*)[^@]*$') or ''
   return string.find(topic, '%.dlq$') ~= nil or string.find(topic, '%.invalid$') ~= nil
+end
+
+-- Whether it is too late to cancel or reschedule the entry of this name: a dead letter, or a message that the forwarder may have
+-- sent already.
+local function is_too_late(name)
+  return is_dead_letter(name) or string.match(name, '@[^@+]*%+doubt[^@]*$') ~= nil
 end
 
 -- The message id of an entry. A plain publish does not repeat it, and another program may have written an entry without one.

@@ -2,6 +2,23 @@
 -- a known id means (`f` fail, `r` replace), content, name, when it is due, item. Answers one pair each, as `accept.lua` does.
 local t = T[1]
 local answers = {}
+
+-- Counts the names of a message that are being sent, for by-id calls: `!` and their number, until one of them is sent.
+local function count_sending(id, by)
+  local _, first = known(t, id)
+  if first and string.sub(first, 1, 1) ~= '!' then
+    if by > 0 then remember(t, id) end
+    return
+  end
+  local count = (first and tonumber(string.sub(first, 2)) or 0) + by
+  if count > 0 then
+    remember(t, id, nil, '!' .. text(count))
+  else
+    call('HDEL', t.known, id)
+    call('ZREM', t.forget, id)
+  end
+end
+
 for a = A, #ARGV, 6 do
   local step, once, content, name, due = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
   local item = cmsgpack.unpack(ARGV[a + 5])
@@ -16,7 +33,11 @@ for a = A, #ARGV, 6 do
     elseif once == 'f' then
       answer = answer_known(its_due, first, content)
     end
-    if not answer then remember(t, name, nil, '!' .. content) end
+    if not answer then
+      local is_again = first and string.sub(first, 1, 1) == '!'
+      if not is_again and name ~= published(t, id) then count_sending(id, 1) end
+      remember(t, name, nil, (is_again and '!!' or '!') .. content)
+    end
   elseif step == 'sent' then
     -- By-id calls look for the message id, too.
     if name ~= published(t, id) then remember(t, id) end
@@ -24,6 +45,7 @@ for a = A, #ARGV, 6 do
   elseif first == '!' .. content then
     call('HDEL', t.known, name)
     call('ZREM', t.forget, name)
+    if name ~= published(t, id) then count_sending(id, -1) end
   end
   answers[#answers + 1] = answer or { 'sent', '' }
 end

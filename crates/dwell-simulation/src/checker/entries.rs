@@ -39,6 +39,11 @@ impl Waiting {
     fn surely_waits(&self, walls: &Walls, now: Duration) -> bool {
         !self.gone && !self.was_due(walls, now)
     }
+
+    /// Whether a cancel or a reschedule may change it while it waits.
+    fn can_change(&self) -> bool {
+        !ScheduleId::is_too_late(&self.schedule.0)
+    }
 }
 
 /// Effect of a placement on an entry with the same name.
@@ -192,7 +197,8 @@ impl Entries {
         now: Duration,
     ) -> Option<&ScheduleId> {
         let mut of_id = self.placed.get(id).into_iter().flatten();
-        let left = of_id.find(|entry| entry.placed < since && entry.surely_waits(walls, now));
+        let left =
+            of_id.find(|entry| entry.placed < since && entry.can_change() && entry.surely_waits(walls, now));
         left.map(|entry| &entry.schedule)
     }
 
@@ -253,7 +259,7 @@ impl Entries {
         }
     }
 
-    /// Returns whether an entry of this message is certainly pending.
+    /// Whether an entry of this message surely waits that can be changed.
     pub(super) fn surely_waits(
         &mut self,
         service: Service,
@@ -270,6 +276,6 @@ impl Entries {
         message: &MessageId,
     ) -> impl Iterator<Item = &'a mut Waiting> + use<'a> {
         let of_id = placed.get_mut(message).into_iter().flatten();
-        of_id.filter(move |entry| entry.service == service && !entry.gone)
+        of_id.filter(move |entry| entry.service == service && !entry.gone && entry.can_change())
     }
 }

@@ -126,7 +126,7 @@ CREATE TABLE known (
     content BLOB,
     due     INTEGER,
     until   INTEGER NOT NULL,
-    sending INTEGER NOT NULL DEFAULT 0, -- 1: being sent to another broker, and not confirmed
+    sending INTEGER NOT NULL DEFAULT 0, -- 1: being sent to another broker, and not confirmed; 2: the same, after an earlier such send
     PRIMARY KEY (name, topic)
 ) WITHOUT ROWID;
 CREATE INDEX known_until ON known (until);

@@ -27,7 +27,7 @@ use serde::Serialize;
 pub enum Cancel {
     /// It never runs.
     Cancelled,
-    /// It was due, and went on its way.
+    /// It was due, and went on its way; or it may have been sent.
     TooLate,
     /// Never known, or longer ago than ids are remembered.
     NotFound,
@@ -52,7 +52,7 @@ pub enum Cancel {
 pub enum Reschedule {
     /// It is due then, and not at its old time.
     Rescheduled,
-    /// It was due, and went on its way.
+    /// It was due, and went on its way; or it may have been sent.
     TooLate,
     /// Never known, or longer ago than ids are remembered.
     NotFound,
@@ -84,7 +84,8 @@ impl Bus {
         })
     }
 
-    /// Makes what waits under this id due then: a [`Duration`](std::time::Duration) from now, or a time.
+    /// Makes what waits under this id due then: a [`Duration`](std::time::Duration) from now, or a
+    /// time.
     ///
     /// ```
     /// # use dwell::prelude::*;
@@ -109,8 +110,9 @@ impl Bus {
         })
     }
 
-    /// Everything that is known about a message: a record for each subscription that has or had it. Empty if it is not
-    /// known. On a transport without a ledger, what a store holds of it, and `Unsupported` if that is nothing.
+    /// Everything that is known about a message: a record for each subscription that has or had it.
+    /// Empty if it is not known. On a transport without a ledger, what a store holds of it, and
+    /// `Unsupported` if that is nothing.
     ///
     /// ```
     /// # use dwell::{prelude::*, raw};
