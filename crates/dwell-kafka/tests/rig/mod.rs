@@ -75,7 +75,7 @@ impl Broker {
                 ServerFault::Suspend => server.freeze()?,
                 ServerFault::Resume => server.thaw()?,
                 ServerFault::Replace => server.restart()?,
-                ServerFault::Empty => return Err(std::io::Error::other("Kafka keeps its data")),
+                ServerFault::Empty => return Err(std::io::Error::other("this rig does not empty a broker")),
             }
             Ok(server)
         });
@@ -294,7 +294,8 @@ impl Rig for KafkaRig {
 
     fn abilities(&self) -> Abilities {
         let abilities = Abilities::default().with_restart().with_foreign().with_processes();
-        // A broker keeps its data: it never comes back empty.
+        // Not a broker that comes back empty: unlike the Redis transport, this one does not remember what it declared, and so does
+        // not provision it again. Sends and consumers fail with `NotFound` until the bus is started again.
         abilities.with_proxy().with_suspend().with_replace()
     }
 
