@@ -101,7 +101,7 @@ async fn losing_each_node_in_turn_loses_no_message() {
 async fn a_coordinator_that_crashes_costs_no_client_and_no_delivery() {
     rig::log::keep();
     let mut cluster = KafkaCluster::start_fencing_after(SECOND * 12).unwrap();
-    let mut settings = KafkaSettings::at(&cluster.address());
+    let mut settings = KafkaSettings::at(cluster.address());
     (settings.partitions, settings.session, settings.relay_inside) = (1, SECOND * 30, false);
     let kafka = Kafka::connect(settings, Seams::system("crash")).await.unwrap();
     let mail = Subscription::new("orders", "mail");

@@ -75,7 +75,7 @@ impl Broker {
                 ServerFault::Suspend => server.freeze()?,
                 ServerFault::Resume => server.thaw()?,
                 ServerFault::Replace => server.restart()?,
-                ServerFault::Empty => return Err(std::io::Error::other("Kafka keeps its data")),
+                ServerFault::Empty => return Err(std::io::Error::other("this rig does not empty a broker")),
             }
             Ok(server)
         });
@@ -299,7 +299,9 @@ impl Rig for KafkaRig {
 
     fn abilities(&self) -> Abilities {
         let abilities = Abilities::default().with_restart().with_foreign().with_processes();
-        // A broker keeps its data, so the fault `Empty` is not supported.
+        // The fault `Empty` is not supported: unlike the Redis transport, this transport does not
+        // provision again what it declared. Sends and consumers fail with `NotFound` until the bus
+        // is restarted.
         abilities.with_proxy().with_suspend().with_replace()
     }
 
