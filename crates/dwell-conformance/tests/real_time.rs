@@ -1,5 +1,5 @@
-//! The cases about delays on the memory transport, in real time: its own column runs on a virtual clock, which has no parts of
-//! a millisecond.
+//! The cases about delays on the memory transport in real time. Its own column runs on a virtual
+//! clock, which has no fractions of a millisecond.
 
 use dwell_conformance::{Namespace, Options, Rig, Time, Verdict, run_all};
 use dwell_core::{BoxFuture, Result, Seams, Transport, ready};
@@ -37,8 +37,8 @@ impl Rig for RealTimeRig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_in_memory_is_early_by_a_microsecond() {
-    let filters = ["microsecond", "never early", "a millisecond is waited for"].map(str::to_owned).to_vec();
+async fn no_message_in_memory_is_early_by_a_microsecond() {
+    let filters = ["microsecond", "never early", "delays of a millisecond"].map(str::to_owned).to_vec();
     let report = run_all(RealTimeRig::new, &Options { filters, ..Options::default() }, |_| {}).await;
     assert!(report.cases.len() >= 3, "the cases were renamed");
     let failed: Vec<_> = report.cases.iter().filter(|case| case.verdict != Verdict::Pass).collect();
