@@ -123,8 +123,8 @@ async fn the_settings_of_a_shared_subscription_are_given_once() {
     let error = start(wide(), plain().max_runs(MaxRuns::Limited(3))).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the subscription `orders/mail` is described twice, with different settings: give them once, and its name \
-         alone to the other handlers"
+        "the subscription `orders/mail` is described twice with different settings: pass the settings with one \
+         handler, and only its name with the others"
     );
 }
 
@@ -133,7 +133,7 @@ async fn one_type_has_one_handler_in_a_subscription() {
     let handler = |name| Journal::default().handler(Pump::Async, |_, _| Ok(())).named(name);
     let twice = Bus::builder().subscribe("mail", handler("confirm")).subscribe("mail", handler("thank"));
     let text = "the event `orders.placed` has two handlers in the subscription `orders/mail`, `confirm` and `thank`: \
-                give each a subscription of its own, so that a retry of one never reruns the other";
+                use a separate subscription for each, so that a retry of one never reruns the other";
     assert_eq!(testing::start(twice).await.unwrap_err().to_string(), text);
 }
 
