@@ -1,5 +1,5 @@
-//! What this link declared, to be provisioned again when the server has lost it: after `FLUSHALL`, for instance, or a restart of a
-//! server without persistence.
+//! Declarations of this link, to be provisioned again when the server has lost them: for example
+//! after `FLUSHALL`, or after a restart of a server without persistence.
 
 use crate::{keys, places::Place, provision::create_missing, store::Store};
 use dwell_core::{BoxFuture, ErrorKind, Result, Subscription, Text, Topic, Unclaimed};
@@ -14,17 +14,17 @@ use std::{
 #[derive(Default)]
 pub(crate) struct Declared {
     parts: Mutex<Parts>,
-    /// The number of restores that have started.
+    /// Number of restores that have started.
     started: AtomicU64,
-    /// Held during a restore; the number of the last one that succeeded.
+    /// Number of the last successful restore. Locked during a restore.
     restored: tokio::sync::Mutex<u64>,
 }
 
 #[derive(Clone, Default)]
 struct Parts {
-    /// Topics that were named by themselves.
+    /// Topics that were declared explicitly.
     topics: BTreeMap<Text, Topic>,
-    /// By topic and name.
+    /// Subscriptions by topic and name.
     subscriptions: BTreeMap<Text, BTreeMap<Text, Subscription>>,
     /// Topics of dead letters and of invalid messages.
     channels: BTreeMap<Text, ()>,
@@ -37,8 +37,9 @@ impl Parts {
             || self.channels.contains_key(topic)
     }
 
-    /// A topic that vanished is restored as it was last known: with subscriptions of other programs, so that they miss nothing
-    /// until those programs notice, and with settings that are newer than those declared here.
+    /// Adds a vanished topic as it was last known: with the subscriptions of other programs, so
+    /// that they miss no message until they notice, and with settings that are newer than those
+    /// declared here.
     fn add_last_known(&mut self, place: &Place) {
         let topic = &place.topic;
         if place.is_declared {
@@ -59,11 +60,11 @@ impl Declared {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of this exists now.
+    /// Adds declarations that exist on the server.
     pub(crate) fn add(&self, topics: &[Topic], subscriptions: &[Subscription]) {
         let mut parts = self.lock();
         for topic in topics {
-            // A mention without a setting does not take one back.
+            // A declaration without a setting does not remove the setting.
             let known = parts.topics.entry(topic.name.clone()).or_insert_with(|| topic.clone());
             known.unclaimed = topic.unclaimed.or(known.unclaimed);
         }
@@ -84,13 +85,14 @@ impl Declared {
 }
 
 impl Store {
-    /// A topic; `NotFound` if it does not exist. One that was declared here and has vanished is provisioned again.
+    /// Returns a topic; `NotFound` if it does not exist. A topic that was declared here and has
+    /// vanished is provisioned again.
     pub(crate) async fn place(&self, topic: &Text) -> Result<Arc<Place>> {
         if let Some(place) = self.places.known(topic) {
             return Ok(place);
         }
         let found = self.places.get(&self.link, topic).await;
-        // As long as a topic exists, so do its buckets.
+        // Buckets exist as long as their topic.
         let base = topic.split_once('#').map_or(&**topic, |(of, _)| of);
         let is_missing = match &found {
             Ok(place) if base == &**topic => self.declared.is_missing(place),
@@ -104,7 +106,7 @@ impl Store {
         self.places.get(&self.link, topic).await
     }
 
-    /// The names of all topics.
+    /// Returns the names of all topics.
     pub(crate) async fn names(&self) -> Result<Vec<Text>> {
         let names = self.places.names(&self.link).await?;
         let is_missing = self.declared.lock().names().any(|declared| names.binary_search(declared).is_err());
@@ -115,8 +117,8 @@ impl Store {
         self.places.names(&self.link).await
     }
 
-    /// Creates what was declared here and has vanished, and changes nothing that exists. Callers that notice the same loss share one
-    /// restore.
+    /// Creates what was declared here and has vanished, and changes nothing that exists. Callers
+    /// that notice the same loss share one restore.
     fn restore(&self) -> BoxFuture<'_, Result<()>> {
         let noticed = self.declared.started.load(Ordering::SeqCst);
         Box::pin(async move {
@@ -155,7 +157,7 @@ impl Store {
             topics = %missing.join(", "),
             "topics vanished from the server, and their messages with them; provisioning them again"
         );
-        // A topic that still exists may have lost its place among the names.
+        // The name of an existing topic may be missing from the list of names.
         let known = keys::topics(&self.link.settings.prefix);
         let names: Vec<_> = missing.iter().map(|topic| &**topic).collect();
         self.link.query(redis::cmd("SADD").arg(known).arg(names)).await?;

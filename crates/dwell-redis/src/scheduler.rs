@@ -1,4 +1,4 @@
-//! Control over what waits.
+//! Control over pending messages.
 
 use crate::{
     accept::{accept, record_sends, write_due},
@@ -16,7 +16,7 @@ use dwell_core::{
 use redis::{Cmd, Value};
 use std::sync::Arc;
 
-/// How many are looked at at a time.
+/// Number of entries that are read at a time.
 const WINDOW: usize = 200;
 
 pub(crate) struct RedisScheduler(pub(crate) Arc<Store>);
@@ -54,7 +54,7 @@ impl Scheduler for RedisScheduler {
 }
 
 impl RedisScheduler {
-    /// Changes these entries, and returns the best answer.
+    /// Changes these entries, and returns the best result.
     async fn change(&self, entries: &Entries, what: &str, due: Due) -> Result<Changed> {
         self.0.open()?;
         let mut topics = self.0.rooms().await?;
@@ -75,7 +75,8 @@ impl RedisScheduler {
                 Ok(_) => {}
             }
         }
-        // What is done is done. Where it was not found, it may be where nobody could look.
+        // Completed changes count. If nothing was found, the entry may be in a place that could not
+        // be read.
         match (best, trouble) {
             (Changed::NotFound, Err(error)) => Err(error),
             (Changed::TooLate, Err(error)) if error.kind() != ErrorKind::Conflict => Err(error),
@@ -83,7 +84,7 @@ impl RedisScheduler {
         }
     }
 
-    /// The same in one topic, some entries at a time.
+    /// Changes entries in one topic, some at a time.
     async fn change_in(&self, room: &Text, id: &MessageId, what: &str, due: Due) -> Result<Changed> {
         let (mut best, mut after) = (Changed::NotFound, String::new());
         loop {
@@ -127,7 +128,8 @@ impl RedisScheduler {
         Ok(found)
     }
 
-    /// Which topics may have it: what waits for a forwarder lies in the forwarder's own.
+    /// Returns the topics that may contain matches. Messages for a forwarder are in the forwarder's
+    /// topic.
     async fn topics(&self, query: &Query) -> Result<Vec<Text>> {
         let mut all = self.0.rooms().await?;
         all.retain(|room| query.may_be_in(topic_of(room)));
@@ -161,8 +163,8 @@ impl RedisScheduler {
     }
 }
 
-/// One script in each of these topics, all under way at once. A topic that is not there any more has no answer, and trouble in one
-/// is none of the others.
+/// Runs one script in each of these topics, concurrently. A topic that no longer exists has no
+/// answer, and an error in one does not affect the others.
 pub(crate) async fn in_each(
     store: &Store,
     topics: &[Text],
@@ -174,17 +176,18 @@ pub(crate) async fn in_each(
         (topic, store.run(script, std::slice::from_ref(topic), |_, command| with(command)).await)
     });
     let answers = futures_util::future::join_all(calls).await.into_iter();
-    // Its name is written before it is.
+    // The name of a topic is written before the topic.
     let is_there = |answer: &Result<_>| !matches!(answer, Err(error) if error.kind() == ErrorKind::NotFound);
     let answers = answers.filter(|(_, answer)| is_there(answer));
     answers.map(|(topic, answer)| (topic.clone(), answer)).collect()
 }
 
-/// What one topic or slot of many says. One that a key of another program is in the way of says nothing: others do not suffer for it.
+/// Returns the answer of one topic or slot. One that conflicts with a key of another program is
+/// left out, so that the others are not affected.
 pub(crate) fn or_left_out<T: Default>(of: &str, answer: Result<T>) -> Result<T> {
     match answer {
         Err(error) if error.kind() == ErrorKind::Conflict => {
-            tracing::warn!(topic = of, %error, "this topic is left out");
+            tracing::warn!(topic = of, %error, "key of another program conflicts with this topic; leaving it out");
             Ok(T::default())
         }
         answer => answer,
@@ -193,11 +196,11 @@ pub(crate) fn or_left_out<T: Default>(of: &str, answer: Result<T>) -> Result<T> 
 
 fn read(topic: &Text, value: Value) -> Option<Pending> {
     let mut parts = list(value).into_iter();
-    // What waits in a bucket waits for its topic.
+    // A message in a bucket is pending for the topic of the bucket.
     let topic: Text = topic_of(topic).into();
     let (name, due, item) = (text(&parts.next()?), number(&parts.next()?), parts.next()?);
     let mut item = Item::read(item, ScheduleId::published(&name, &topic).unwrap_or(&name));
-    // Its own says more where the server's has no room for that. One that is tried again later than it was due has the server's.
+    // The exact due time is in the item. The score counts for an entry that was delayed later.
     let due = item.due.filter(|own| own.0 >= due).unwrap_or(Timestamp(due));
     let to = match item.to.take() {
         None => Address::Topic(topic.clone()),
@@ -213,7 +216,7 @@ fn read(topic: &Text, value: Value) -> Option<Pending> {
     Some(Pending { id: ScheduleId(name.into()), due, envelope })
 }
 
-/// The topic that entries in this room are in: a room is a topic or one of its buckets.
+/// Returns the topic of a room, which is a topic or one of its buckets.
 fn topic_of(room: &str) -> &str {
     room.split_once('#').map_or(room, |(topic, _)| topic)
 }
@@ -226,7 +229,7 @@ fn fits(pending: &Pending, query: &Query) -> bool {
         && query.after.as_ref().is_none_or(|(due, id)| (pending.due, &pending.id) > (*due, id))
 }
 
-/// The topics that give slots their names, of these.
+/// Returns those of these topics that give slots their names.
 pub(crate) fn bases(topics: &[Text]) -> Vec<Text> {
     let mut bases: Vec<Text> = topics.iter().map(|topic| keys::split(topic).0.into()).collect();
     bases.sort();

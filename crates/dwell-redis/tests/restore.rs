@@ -9,7 +9,7 @@ use dwell_core::{
 use stage::{PATIENCE, connect, mail, order, said, send, subscribed};
 use std::{sync::Arc, time::Duration};
 
-/// The id of the next message, whatever happens to the connection meanwhile.
+/// Returns the id of the next message, despite connection errors.
 async fn receive(consumer: &Arc<dyn Consumer>) -> String {
     let clock = Seams::system("test").clock;
     let start = clock.elapsed();
@@ -24,7 +24,7 @@ async fn receive(consumer: &Arc<dyn Consumer>) -> String {
     }
 }
 
-/// The lease of `orders/mail`, as the server has it.
+/// Returns the lease of `orders/mail` on the server.
 fn lease_of_mail(server: &RedisServer) -> u64 {
     let settings = said(server, &["hget", "dwell:{orders}:topic", "subscription:mail"]);
     let lease = settings.strip_prefix("{\"lease\":").and_then(|rest| rest.split_once(','));
@@ -54,7 +54,7 @@ async fn a_restore_creates_what_is_missing_and_changes_no_setting() {
     send(&old, order("a")).await.unwrap();
     assert_eq!(lease_of_mail(&server), 60_000);
     new.provision(&[], &[mail()], OnMissing::Create).await.unwrap();
-    assert_eq!(lease_of_mail(&server), 2_000, "a request still changes it");
+    assert_eq!(lease_of_mail(&server), 2_000, "an explicit request still changes it");
 }
 
 #[tokio::test]
@@ -78,12 +78,12 @@ async fn concurrent_callers_share_one_restore() {
     let stats = said(&server, &["info", "commandstats"]);
     let loads = stats.split_once("cmdstat_hgetall:calls=").and_then(|(_, rest)| rest.split_once(','));
     let loads: usize = loads.unwrap_or_else(|| panic!("{stats}")).0.parse().unwrap();
-    // Each caller loads its topic, finds it missing and loads it again. A restore loads all topics twice, and one that begins after
-    // it finds nothing missing.
+    // Each caller loads its topic, finds it missing and loads it again. A restore loads all topics
+    // twice, and one that begins after it finds nothing missing.
     assert!(loads <= TOPICS * 6, "{loads} loads of {TOPICS} topics");
 }
 
-/// The publisher has no subscription of its own, and is the first to notice that the server is empty.
+/// The publisher has no subscription, and is the first to notice that the server is empty.
 #[tokio::test]
 async fn events_published_to_an_emptied_server_reach_the_subscriptions_of_other_processes() {
     let mut server = RedisServer::start(RedisOptions::default()).unwrap();
